@@ -11,7 +11,7 @@ mod inputs;
 mod redis_inputs;
 
 fuzz_target!(|text: &str| {
-    inputs::a_name_is_shown_or_refused(text);
-    inputs::configuration_is_taken_or_refused(text);
-    redis_inputs::a_store_is_taken_or_refused(text);
+    inputs::a_name_is_shown_or_rejected(text);
+    inputs::configuration_is_accepted_or_rejected(text);
+    redis_inputs::a_store_is_accepted_or_rejected(text);
 });

@@ -36,7 +36,7 @@ fuzz_target!(|input: (bool, &str, &[u8])| {
     };
     let lines = lines(text);
     checks::nothing_panics(IpAddr::from(peer), uri, &lines);
-    inputs::a_refusal_is_whole(uri, &lines);
+    inputs::a_rejection_is_complete(uri, &lines);
 });
 
 /// The lines that are headers.

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use crate::{Builder, Reply, Server, wait};
 
 const SLOTS: usize = 16_384;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A cluster whose masters share the slots evenly, in order.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Cluster {
         cluster.assign_slots(masters);
         cluster.join();
         cluster.assign_replicas(masters);
-        wait::until("all nodes of the cluster agree", PATIENCE, || {
+        wait::until("all nodes of the cluster agree", TIMEOUT, || {
             let agreed = |node: &Server| agrees(node, masters, 1 + replicas_per_master);
             cluster.nodes.iter().all(agreed).then_some(())
         });
@@ -138,7 +138,7 @@ impl Cluster {
             .map(|node| node.command(&["CLUSTER", "MYID"]).text())
             .collect();
         for (replica, id) in replicas.iter().zip(ids.iter().cycle()) {
-            wait::until("a node knows the master it is to follow", PATIENCE, || {
+            wait::until("a node knows the master it is to follow", TIMEOUT, || {
                 let reply = replica.command(&["CLUSTER", "REPLICATE", id]);
                 (reply == Reply::Text("OK".into())).then_some(())
             });
@@ -189,7 +189,7 @@ impl Move<'_> {
         }
         let slot = self.slot.parse().expect("a slot is a number");
         let port = i64::from(self.to.port());
-        wait::until("all nodes know that a slot has moved", PATIENCE, || {
+        wait::until("all nodes know that a slot has moved", TIMEOUT, || {
             let knows = |node: &Server| master_port(node, slot) == Some(port);
             let nodes = &self.cluster.nodes;
             (nodes.iter().all(knows) && are_of_one_epoch(nodes)).then_some(())

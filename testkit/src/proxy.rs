@@ -33,19 +33,19 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    weather: Weather,
+    mode: Mode,
     /// Both ends of each connection.
     open: Vec<(u64, [TcpStream; 2])>,
     next: u64,
-    /// Bytes of questions that were passed on.
-    asked: u64,
+    /// Bytes of requests that were passed on.
+    forwarded: u64,
     /// Pieces of replies that are being delayed.
     delayed: usize,
     is_over: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Weather {
+enum Mode {
     Pass,
     /// Replies come later.
     Delay(Duration),
@@ -67,10 +67,10 @@ impl Proxy {
         let addr = listener.local_addr().expect("a port has a number");
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                weather: Weather::Pass,
+                mode: Mode::Pass,
                 open: Vec::new(),
                 next: 0,
-                asked: 0,
+                forwarded: 0,
                 delayed: 0,
                 is_over: false,
             }),
@@ -98,28 +98,28 @@ impl Proxy {
 
     /// Passes everything on again, what was [held](Self::hold) first.
     pub fn pass(&self) {
-        self.set(Weather::Pass);
+        self.set(Mode::Pass);
     }
 
     /// Passes each piece of a reply on after a while.
     pub fn delay(&self, by: Duration) {
-        self.set(Weather::Delay(by));
+        self.set(Mode::Delay(by));
     }
 
     /// Takes everything and passes nothing on, in either direction: a network that is gone, and says nothing.
     pub fn hold(&self) {
-        self.set(Weather::Hold);
+        self.set(Mode::Hold);
     }
 
     /// Closes all connections, and each that comes.
     pub fn cut(&self) {
-        self.set(Weather::Cut);
+        self.set(Mode::Cut);
         self.close_all();
     }
 
     /// Passes half of the next piece of a reply on, on each connection, and closes it then.
     pub fn halve(&self) {
-        self.set(Weather::Halve);
+        self.set(Mode::Halve);
     }
 
     /// How many connections are open through it.
@@ -132,13 +132,13 @@ impl Proxy {
         self.shared.state().delayed
     }
 
-    /// How many bytes of questions lie before the server, or were read by it, on all connections so far.
-    pub fn asked(&self) -> u64 {
-        self.shared.state().asked
+    /// How many bytes of requests were sent on to the server, on all connections so far.
+    pub fn forwarded(&self) -> u64 {
+        self.shared.state().forwarded
     }
 
-    fn set(&self, weather: Weather) {
-        self.shared.state().weather = weather;
+    fn set(&self, mode: Mode) {
+        self.shared.state().mode = mode;
         self.shared.changed.notify_all();
     }
 
@@ -164,10 +164,10 @@ impl Shared {
     }
 
     /// What becomes of a piece, once it is no longer held.
-    fn weather(&self) -> Weather {
-        let held = |state: &mut State| state.weather == Weather::Hold && !state.is_over;
+    fn mode(&self) -> Mode {
+        let held = |state: &mut State| state.mode == Mode::Hold && !state.is_over;
         let state = self.changed.wait_while(self.state(), held);
-        state.unwrap_or_else(PoisonError::into_inner).weather
+        state.unwrap_or_else(PoisonError::into_inner).mode
     }
 }
 
@@ -177,7 +177,7 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Resu
     server.set_nodelay(true)?;
     let (from_client, from_server) = (client.try_clone()?, server.try_clone()?);
     let mut state = shared.state();
-    if state.weather == Weather::Cut {
+    if state.mode == Mode::Cut {
         return Ok(());
     }
     let number = state.next;
@@ -197,10 +197,10 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Resu
 fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, replies: bool) {
     let mut piece = vec![0; 64 * 1024];
     while let Ok(len @ 1..) = from.read(&mut piece) {
-        let (pass, ends) = match shared.weather() {
-            Weather::Cut => (0, true),
-            Weather::Halve if replies => (len / 2, true),
-            Weather::Delay(by) if replies => {
+        let (pass, ends) = match shared.mode() {
+            Mode::Cut => (0, true),
+            Mode::Halve if replies => (len / 2, true),
+            Mode::Delay(by) if replies => {
                 shared.state().delayed += 1;
                 thread::sleep(by);
                 shared.state().delayed -= 1;
@@ -212,7 +212,7 @@ fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, re
             break;
         }
         if !replies {
-            shared.state().asked += pass as u64;
+            shared.state().forwarded += pass as u64;
         }
         if ends {
             break;

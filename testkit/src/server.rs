@@ -15,7 +15,7 @@ use crate::process::{self, Process};
 use crate::{Builder, Clock, Connection, Reply};
 
 /// How long a server may take to start, and to answer one command.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A real server on a port and in a folder of its own, killed on drop.
 ///
@@ -120,14 +120,14 @@ impl Server {
             }
             match probe(setup, port, process.id()) {
                 Ok(true) => return Ok(process),
-                _ if start.elapsed() < PATIENCE => sleep(Duration::from_millis(5)),
+                _ if start.elapsed() < TIMEOUT => sleep(Duration::from_millis(5)),
                 Ok(false) => {
                     return Err(fail(
                         "answers, but is not ready or does not follow its clock",
                     ));
                 }
                 Err(err) => {
-                    return Err(fail(&format!("did not answer within {PATIENCE:?} ({err})")));
+                    return Err(fail(&format!("did not answer within {TIMEOUT:?} ({err})")));
                 }
             }
         }
@@ -166,7 +166,7 @@ impl Server {
 
     /// Opens another connection, as the default user.
     pub fn connect(&self) -> io::Result<Connection> {
-        self.setup.connect(self.port, PATIENCE)
+        self.setup.connect(self.port, TIMEOUT)
     }
 
     /// Sends one command over the helper's own connection, which stays open.
@@ -242,7 +242,7 @@ impl Server {
         loop {
             match Self::launch(&self.setup, self.port, self.folder.path()) {
                 Ok(running) => return *process = Some(running),
-                Err(Failure::PortTaken) if start.elapsed() < PATIENCE => {
+                Err(Failure::PortTaken) if start.elapsed() < TIMEOUT => {
                     sleep(Duration::from_millis(50))
                 }
                 Err(Failure::PortTaken) => panic!("another program took port {}", self.port),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_testkit::{Connection, Proxy, Reply, Server};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn connect(proxy: &Proxy, patience: Duration) -> Connection {
     Connection::open(proxy.addr(), patience).expect("a connection")
@@ -21,7 +21,7 @@ fn ping(connection: &mut Connection) -> io::Result<Reply> {
 fn a_proxy_passes_everything_on_and_later_with_a_delay() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let mut connection = connect(&proxy, PATIENCE);
+    let mut connection = connect(&proxy, TIMEOUT);
     assert_eq!(ping(&mut connection).expect("a reply").text(), "PONG");
     assert_eq!(proxy.connections(), 1);
     let (start, late) = (Instant::now(), Duration::from_millis(200));
@@ -47,14 +47,14 @@ fn a_proxy_that_held_bytes_passes_them_on() {
         "{error}"
     );
     assert!(server.keys().is_empty());
-    assert_eq!(proxy.asked(), 0);
+    assert_eq!(proxy.forwarded(), 0);
     proxy.pass();
     let start = Instant::now();
     while server.keys().is_empty() {
-        assert!(start.elapsed() < PATIENCE, "what was held is lost");
+        assert!(start.elapsed() < TIMEOUT, "what was held is lost");
     }
     assert_eq!(
-        proxy.asked(),
+        proxy.forwarded(),
         b"*3\r\n$3\r\nSET\r\n$4\r\nheld\r\n$1\r\n1\r\n".len() as u64
     );
 }
@@ -63,23 +63,23 @@ fn a_proxy_that_held_bytes_passes_them_on() {
 fn a_cut_proxy_closes_open_and_new_connections() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let mut connection = connect(&proxy, PATIENCE);
+    let mut connection = connect(&proxy, TIMEOUT);
     ping(&mut connection).expect("a reply");
     proxy.cut();
     ping(&mut connection).expect_err("it is closed");
-    ping(&mut connect(&proxy, PATIENCE)).expect_err("so is this");
+    ping(&mut connect(&proxy, TIMEOUT)).expect_err("so is this");
     proxy.pass();
-    ping(&mut connect(&proxy, PATIENCE)).expect("a reply");
+    ping(&mut connect(&proxy, TIMEOUT)).expect("a reply");
 }
 
 #[test]
 fn a_halving_proxy_truncates_replies() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let mut connection = connect(&proxy, PATIENCE);
+    let mut connection = connect(&proxy, TIMEOUT);
     proxy.halve();
     let error = ping(&mut connection).expect_err("half a reply");
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     proxy.pass();
-    ping(&mut connect(&proxy, PATIENCE)).expect("a reply");
+    ping(&mut connect(&proxy, TIMEOUT)).expect("a reply");
 }

@@ -74,8 +74,8 @@ fn a_rejection_in_process_allocates_nothing_either() {
     let limiter = limiter(&["one"], Quota::requests(1).per_week());
     let check = async || limiter.check(Key::new("alice")).await;
     let _ = runtime().block_on(check());
-    let refused = async || assert!(!check().await.is_admitted());
-    assert_eq!(each(&runtime(), "in process, refused", refused), 0.0);
+    let rejected = async || assert!(!check().await.is_admitted());
+    assert_eq!(each(&runtime(), "in process, rejected", rejected), 0.0);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_request_through_the_layer_allocates_little() {
     let without = each(&runtime, "a bare service", || call(bare, 200));
     for (what, quota, status) in [
         ("admitted", ample(), 200),
-        ("refused", Quota::requests(1).per_week(), 429),
+        ("rejected", Quota::requests(1).per_week(), 429),
     ] {
         let policy = Policy::new("peer", quota);
         let layer = RateLimitLayer::builder().policy(policy);
@@ -107,7 +107,7 @@ fn a_request_through_the_layer_allocates_little() {
         let most = if status == 200 {
             MOST_ADMITTED
         } else {
-            MOST_REFUSED
+            MOST_REJECTED
         };
         assert!(
             with - without <= most,
@@ -133,4 +133,4 @@ where
 /// Measured, with a little room for what other dependencies may do.
 const MOST_THREE: f64 = 4.0;
 const MOST_ADMITTED: f64 = 6.0;
-const MOST_REFUSED: f64 = 5.0;
+const MOST_REJECTED: f64 = 5.0;

@@ -38,8 +38,8 @@ fn a_cached_rejection_allocates_nothing() {
     let limiter = builder.build().expect("a limiter");
     let check = async || limiter.check(Key::new("alice")).await;
     assert!(runtime.block_on(check()).is_admitted());
-    let refused = async || assert!(!check().await.is_admitted());
-    let each = each(&runtime, "on Redis, known to be denied", refused);
+    let rejected = async || assert!(!check().await.is_admitted());
+    let each = each(&runtime, "on Redis, known to be denied", rejected);
     // Not none: now and then Redis is asked whether the cached rejection still holds.
     assert!(each < 1.0, "{each}");
 }

@@ -5,7 +5,7 @@
 
 use tollgate::{CalendarWindow, Key, Policy, Quota, Weekday};
 
-use crate::support::{Books, HOUR, SECOND, ask, exhaust};
+use crate::support::{HOUR, SECOND, World, check, exhaust};
 
 const REQUESTS: u64 = 3;
 
@@ -25,38 +25,38 @@ fn per_month() -> Quota {
 /// that is asked for, and the wait of a rejected request ends at the boundary.
 async fn windows(quota: Quota, windows: CalendarWindow, boundaries: &[i64]) {
     let boundaries: Vec<_> = boundaries.iter().map(|at| at * SECOND).collect();
-    for books in Books::both(boundaries[0]) {
+    for world in World::both(boundaries[0]) {
         let policy = Policy::new("calendar", quota).strategy(windows.clone());
-        let (limiter, key) = (books.limiter([policy]), Key::global());
+        let (limiter, key) = (world.limiter([policy]), Key::global());
         for window in boundaries.windows(2) {
             let [begins, ends] = *window else {
                 unreachable!()
             };
-            let place = format!("{windows:?} {} from {}", books.name(), begins / SECOND);
-            books.set(begins);
-            assert!(ask(&limiter, key).await, "{place}: its first instant");
-            books.set(begins + (ends - begins) / 2);
+            let case = format!("{windows:?} {} from {}", world.name(), begins / SECOND);
+            world.set(begins);
+            assert!(check(&limiter, key).await, "{case}: its first instant");
+            world.set(begins + (ends - begins) / 2);
             assert_eq!(
                 exhaust(&limiter, key, 9).await,
-                (REQUESTS - 1, ends - books.now()),
-                "{place}"
+                (REQUESTS - 1, ends - world.now()),
+                "{case}"
             );
             // Wherever in it: its first hours, when it was used up, and its last instants.
             let hours = (1..26)
                 .map(|hour| begins + hour * HOUR)
                 .filter(|at| *at < ends);
             for at in hours.chain([ends - HOUR, ends - 1_000, ends - 1]) {
-                books.set(at.max(begins));
+                world.set(at.max(begins));
                 let (admitted, wait) = exhaust(&limiter, key, 9).await;
-                assert_eq!(admitted, 0, "{place} at {at}");
-                let late = wait - (ends - books.now());
+                assert_eq!(admitted, 0, "{case} at {at}");
+                let late = wait - (ends - world.now());
                 assert!(
                     (0..=2_000).contains(&late),
-                    "{place} at {at}: late by {late} µs"
+                    "{case} at {at}: late by {late} µs"
                 );
             }
         }
-        books.holds_nothing_immortal();
+        world.holds_nothing_immortal();
     }
 }
 
@@ -185,17 +185,17 @@ async fn a_day_that_begins_twice_begins_the_first_time() {
 async fn an_hour_of_two_days_is_in_the_window_of_the_later_one() {
     for into in [30, 60, 61, 1_000, 3_599] {
         let now = (1_289_097_000 + into) * SECOND;
-        for books in Books::both(now) {
+        for world in World::both(now) {
             let policy = Policy::new("calendar", per_day());
             let limiter =
-                books.limiter([policy.strategy(CalendarWindow::zone("America/St_Johns"))]);
+                world.limiter([policy.strategy(CalendarWindow::zone("America/St_Johns"))]);
             let ends = 1_289_187_000 * SECOND; // 2010-11-08 Mon 00:00 -03:30
             let found = exhaust(&limiter, Key::global(), 9).await;
             assert_eq!(
                 found,
                 (REQUESTS, ends - now),
                 "{} {into} s into it",
-                books.name()
+                world.name()
             );
         }
     }

@@ -6,12 +6,12 @@ use tollgate::{
     SlidingWindow, TokenBucket,
 };
 
-use crate::support::{Books, HOUR, SECOND, ask, exhaust};
+use crate::support::{HOUR, SECOND, World, check, exhaust};
 
 const BURST: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum StrategyKind {
     Gcra,
     Bucket,
     Window,
@@ -22,7 +22,7 @@ enum By {
     Sliding,
 }
 
-impl By {
+impl StrategyKind {
     const ALL: [Self; 8] = [
         Self::Gcra,
         Self::Bucket,
@@ -63,32 +63,32 @@ const AFTER_MIDNIGHT: i64 = 1_806_280_200 * SECOND + 123_457;
 const NOON: i64 = 1_806_321_600 * SECOND + 123_457;
 
 struct Scene<'a> {
-    by: By,
-    books: &'a Books,
+    strategy: StrategyKind,
+    world: &'a World,
     limiter: Limiter,
     key: Key,
     period: i64,
-    place: String,
+    case: String,
 }
 
 /// Every strategy, every quota that it can have, at every time of day, on both stores.
 async fn each(play: impl AsyncFn(&Scene<'_>)) {
-    for books in &Books::both(NOON) {
+    for world in &World::both(NOON) {
         for (act, at) in [LATE, AFTER_MIDNIGHT, NOON].into_iter().enumerate() {
-            for by in By::ALL {
+            for strategy in StrategyKind::ALL {
                 for (quota, period) in QUOTAS {
                     // A zone has days, and no shorter windows.
-                    if by == By::Berlin && period < 24 * HOUR {
+                    if strategy == StrategyKind::Berlin && period < 24 * HOUR {
                         continue;
                     }
-                    books.set(at);
+                    world.set(at);
                     let scene = Scene {
-                        by,
-                        books,
-                        limiter: books.limiter([by.policy(quota)]),
-                        key: Key::new(format!("{act}-{quota}-{by:?}")),
+                        strategy,
+                        world,
+                        limiter: world.limiter([strategy.policy(quota)]),
+                        key: Key::new(format!("{act}-{quota}-{strategy:?}")),
                         period,
-                        place: format!("{by:?} {quota} {} at {}", books.name(), at / SECOND),
+                        case: format!("{strategy:?} {quota} {} at {}", world.name(), at / SECOND),
                     };
                     play(&scene).await;
                 }
@@ -98,29 +98,25 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
 }
 
 impl Scene<'_> {
-    /// Asks until refused; returns how many were admitted, and how long the refused one has to wait.
+    /// Asks until rejected; returns how many were admitted, and how long the rejected one has to wait.
     async fn exhaust(&self) -> (u64, i64) {
         let (admitted, wait) = exhaust(&self.limiter, self.key, 2 * BURST).await;
-        assert!(
-            wait <= self.longest(),
-            "{}: a wait of {wait} µs",
-            self.place
-        );
+        assert!(wait <= self.longest(), "{}: a wait of {wait} µs", self.case);
         (admitted, wait)
     }
 
     /// The longest wait for one unit there may be.
     fn longest(&self) -> i64 {
-        match self.by {
+        match self.strategy {
             // Windows end on whole milliseconds.
-            By::Window | By::List => self.period + 1_000,
+            StrategyKind::Window | StrategyKind::List => self.period + 1_000,
             // A step that could be a debt is taken for one, and its next unit is one emission interval away; out of a
             // full bucket the first unit slides in the next one.
-            By::Gcra | By::Sliding => self.period + self.period / BURST as i64,
+            StrategyKind::Gcra | StrategyKind::Sliding => self.period + self.period / BURST as i64,
             // After a step back over the end of a window, the next one stays at hand until it ends.
-            By::Calendar => self.period + HOUR.min(self.period),
+            StrategyKind::Calendar => self.period + HOUR.min(self.period),
             // A day may have 25 hours.
-            By::Berlin => self.period + 2 * HOUR,
+            StrategyKind::Berlin => self.period + 2 * HOUR,
             _ => self.period,
         }
     }
@@ -128,29 +124,29 @@ impl Scene<'_> {
     /// The wait is exact, to the microsecond.
     async fn wait_out(&self) {
         let (admitted, wait) = self.exhaust().await;
-        assert_eq!(admitted, 0, "{}: it was used up", self.place);
-        self.books.step(wait - 1);
+        assert_eq!(admitted, 0, "{}: it was used up", self.case);
+        self.world.step(wait - 1);
         assert!(
-            !ask(&self.limiter, self.key).await,
+            !check(&self.limiter, self.key).await,
             "{}: too early",
-            self.place
+            self.case
         );
-        self.books.step(1);
+        self.world.step(1);
         assert!(
-            ask(&self.limiter, self.key).await,
+            check(&self.limiter, self.key).await,
             "{}: too late",
-            self.place
+            self.case
         );
-        self.books.holds_nothing_immortal();
+        self.world.holds_nothing_immortal();
     }
 
     /// What an hour that passes gives, whether it passes by a step or not.
     fn of_an_hour(&self) -> u64 {
-        match self.by {
+        match self.strategy {
             // They count from the first request on.
-            By::Window | By::List if self.period > HOUR => 0,
+            StrategyKind::Window | StrategyKind::List if self.period > HOUR => 0,
             // Those of the calendar were in this very window before.
-            By::Calendar | By::Berlin => 0,
+            StrategyKind::Calendar | StrategyKind::Berlin => 0,
             _ => (BURST as i64 * HOUR / self.period).min(BURST as i64) as u64,
         }
     }
@@ -159,16 +155,19 @@ impl Scene<'_> {
 #[tokio::test]
 async fn a_step_back_gives_nothing_and_the_step_forward_again_one_extra_burst_at_most() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
-        scene.books.step(-HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
+        scene.world.step(-HOUR);
         let (back, _) = scene.exhaust().await;
-        assert_eq!(back, 0, "{}", scene.place);
-        scene.books.step(HOUR);
+        assert_eq!(back, 0, "{}", scene.case);
+        scene.world.step(HOUR);
         let (forth, _) = scene.exhaust().await;
         let extra = forth.saturating_sub(scene.of_an_hour());
-        assert!(extra <= BURST, "{}: {forth}", scene.place);
-        if !matches!(scene.by, By::Calendar | By::Berlin) {
-            assert_eq!(extra, 0, "{}: {forth}", scene.place);
+        assert!(extra <= BURST, "{}: {forth}", scene.case);
+        if !matches!(
+            scene.strategy,
+            StrategyKind::Calendar | StrategyKind::Berlin
+        ) {
+            assert_eq!(extra, 0, "{}: {forth}", scene.case);
         }
         scene.wait_out().await;
     })
@@ -178,14 +177,14 @@ async fn a_step_back_gives_nothing_and_the_step_forward_again_one_extra_burst_at
 #[tokio::test]
 async fn a_step_forward_gives_one_burst_at_most_and_the_step_back_nothing() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
-        scene.books.step(HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
+        scene.world.step(HOUR);
         // The time has come for it, by the only clock there is.
         let (forth, _) = scene.exhaust().await;
-        assert!(forth <= BURST, "{}: {forth}", scene.place);
-        scene.books.step(-HOUR);
+        assert!(forth <= BURST, "{}: {forth}", scene.case);
+        scene.world.step(-HOUR);
         let (back, _) = scene.exhaust().await;
-        assert_eq!(back, 0, "{}", scene.place);
+        assert_eq!(back, 0, "{}", scene.case);
         scene.wait_out().await;
     })
     .await;
@@ -196,11 +195,11 @@ async fn a_step_forward_gives_one_burst_at_most_and_the_step_back_nothing() {
 async fn a_partly_used_quota_has_its_rest_after_a_step_back() {
     each(async |scene| {
         for _ in 0..4 {
-            assert!(ask(&scene.limiter, scene.key).await, "{}", scene.place);
+            assert!(check(&scene.limiter, scene.key).await, "{}", scene.case);
         }
-        scene.books.step(-HOUR);
+        scene.world.step(-HOUR);
         let (rest, _) = scene.exhaust().await;
-        assert!(rest <= BURST - 4, "{}: {rest}", scene.place);
+        assert!(rest <= BURST - 4, "{}: {rest}", scene.case);
         scene.wait_out().await;
     })
     .await;
@@ -210,16 +209,16 @@ async fn a_partly_used_quota_has_its_rest_after_a_step_back() {
 #[tokio::test]
 async fn no_wait_after_a_step_is_longer_than_the_longest_without_one() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
-        scene.books.step(-HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
+        scene.world.step(-HOUR);
         let (_, wait) = scene.exhaust().await;
         let (_, again) = scene.exhaust().await;
-        assert_eq!(again, wait, "{}: the same wait twice", scene.place);
-        scene.books.step(wait);
-        assert!(ask(&scene.limiter, scene.key).await, "{}", scene.place);
+        assert_eq!(again, wait, "{}: the same wait twice", scene.case);
+        scene.world.step(wait);
+        assert!(check(&scene.limiter, scene.key).await, "{}", scene.case);
         // A period later all is as new (a sliding window remembers two).
-        scene.books.step(2 * scene.longest());
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
+        scene.world.step(2 * scene.longest());
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
     })
     .await;
 }
@@ -228,21 +227,21 @@ async fn no_wait_after_a_step_is_longer_than_the_longest_without_one() {
 #[tokio::test]
 async fn a_peek_after_a_step_back_returns_the_wait_of_a_request() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
-        scene.books.step(-HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
+        scene.world.step(-HOUR);
         let seen = scene.limiter.peek(scene.key).await.expect("an answer");
         let (admitted, wait) = scene.exhaust().await;
         match seen.retry_after() {
-            RetryAfter::Now => assert!(admitted > 0, "{}: {seen:?}", scene.place),
+            RetryAfter::Now => assert!(admitted > 0, "{}: {seen:?}", scene.case),
             RetryAfter::In(after) => {
                 assert_eq!(
                     (admitted, after.as_micros() as i64),
                     (0, wait),
                     "{}",
-                    scene.place
+                    scene.case
                 );
             }
-            RetryAfter::Unknown | RetryAfter::Never => panic!("{}: {seen:?}", scene.place),
+            RetryAfter::Unknown | RetryAfter::Never => panic!("{}: {seen:?}", scene.case),
         }
     })
     .await;

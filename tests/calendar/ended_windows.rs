@@ -2,7 +2,7 @@
 
 use tollgate::{CalendarWindow, Key, Policy, Weekday};
 
-use crate::support::{Books, HOUR, SECOND, ask, exhaust};
+use crate::support::{HOUR, SECOND, World, check, exhaust};
 
 const QUOTA: u64 = 10;
 const DAY: i64 = 24 * HOUR;
@@ -35,35 +35,35 @@ fn windows() -> Vec<(Policy, i64)> {
     ]
 }
 
-/// Asks `most` times at most, until refused; returns how many were admitted.
-async fn up_to(limiter: &tollgate::Limiter, key: Key, most: u64) -> u64 {
-    for admitted in 0..most {
-        if !ask(limiter, key).await {
+/// Asks `max` times at most, until rejected; returns how many were admitted.
+async fn up_to(limiter: &tollgate::Limiter, key: Key, max: u64) -> u64 {
+    for admitted in 0..max {
+        if !check(limiter, key).await {
             return admitted;
         }
     }
-    most
+    max
 }
 
 #[tokio::test]
 async fn a_used_up_window_stays_used_up_after_a_step_back_over_its_end() {
     let step = SECOND / 2;
     for (policy, ends) in windows() {
-        for books in Books::both(ends * SECOND - step) {
+        for world in World::both(ends * SECOND - step) {
             for used_after in [0, 4, QUOTA] {
-                let place = format!("{policy:?} {} {used_after}", books.name());
-                books.set(ends * SECOND - step);
-                let limiter = books.limiter([policy.clone()]);
+                let case = format!("{policy:?} {} {used_after}", world.name());
+                world.set(ends * SECOND - step);
+                let limiter = world.limiter([policy.clone()]);
                 let key = Key::new(format!("used-{used_after}"));
-                assert_eq!(exhaust(&limiter, key, QUOTA).await.0, QUOTA, "{place}");
-                books.step(2 * step - 1);
+                assert_eq!(exhaust(&limiter, key, QUOTA).await.0, QUOTA, "{case}");
+                world.step(2 * step - 1);
                 assert!(
                     limiter.peek(key).await.expect("an answer").would_admit(),
-                    "{place}"
+                    "{case}"
                 );
                 assert_eq!(up_to(&limiter, key, used_after).await, used_after);
 
-                books.step(1 - 2 * step);
+                world.step(1 - 2 * step);
                 // What the next window holds is all there is, and of a next window that was not used nothing.
                 let rest = if used_after > 0 {
                     QUOTA - used_after
@@ -71,13 +71,13 @@ async fn a_used_up_window_stays_used_up_after_a_step_back_over_its_end() {
                     0
                 };
                 let (admitted, wait) = exhaust(&limiter, key, QUOTA).await;
-                assert_eq!(admitted, rest, "{place}");
+                assert_eq!(admitted, rest, "{case}");
                 // The wait is exact: to the end of the next window, if that is used up.
-                books.step(wait - 1);
-                assert!(!ask(&limiter, key).await, "{place}: early");
-                books.step(1);
-                assert!(ask(&limiter, key).await, "{place}: late");
-                books.holds_nothing_immortal();
+                world.step(wait - 1);
+                assert!(!check(&limiter, key).await, "{case}: early");
+                world.step(1);
+                assert!(check(&limiter, key).await, "{case}: late");
+                world.holds_nothing_immortal();
             }
         }
     }
@@ -86,20 +86,20 @@ async fn a_used_up_window_stays_used_up_after_a_step_back_over_its_end() {
 #[tokio::test]
 async fn a_clock_that_steps_back_and_forth_over_the_end_gives_two_windows_and_no_more() {
     for (policy, ends) in windows() {
-        for books in Books::both(ends * SECOND) {
+        for world in World::both(ends * SECOND) {
             for step in [SECOND / 2, 1_000] {
-                let limiter = books.limiter([policy.clone()]);
+                let limiter = world.limiter([policy.clone()]);
                 let key = Key::new(format!("step-{step}"));
                 let mut admitted = 0;
                 for _ in 0..12 {
-                    books.set(ends * SECOND - step);
+                    world.set(ends * SECOND - step);
                     admitted += up_to(&limiter, key, 3).await;
-                    books.set(ends * SECOND + step / 2);
+                    world.set(ends * SECOND + step / 2);
                     admitted += up_to(&limiter, key, 3).await;
                 }
-                let place = format!("{policy:?} {} {step}", books.name());
-                assert!(admitted <= 2 * QUOTA, "{place}: {admitted}");
-                assert!(admitted >= QUOTA, "{place}: {admitted}");
+                let case = format!("{policy:?} {} {step}", world.name());
+                assert!(admitted <= 2 * QUOTA, "{case}: {admitted}");
+                assert!(admitted >= QUOTA, "{case}: {admitted}");
             }
         }
     }
@@ -108,21 +108,21 @@ async fn a_clock_that_steps_back_and_forth_over_the_end_gives_two_windows_and_no
 #[tokio::test]
 async fn a_charge_after_a_step_back_is_refunded_into_the_window_that_was_charged() {
     for (policy, ends) in windows() {
-        for books in Books::both(ends * SECOND - 1_000) {
-            let place = format!("{policy:?} {}", books.name());
-            let (limiter, key) = (books.limiter([policy.clone()]), Key::new("key"));
+        for world in World::both(ends * SECOND - 1_000) {
+            let case = format!("{policy:?} {}", world.name());
+            let (limiter, key) = (world.limiter([policy.clone()]), Key::new("key"));
             let mut before = limiter.check(key).cost(6).await;
-            books.step(1_000);
-            assert!(ask(&limiter, key).await, "{place}");
-            books.step(-1_000);
+            world.step(1_000);
+            assert!(check(&limiter, key).await, "{case}");
+            world.step(-1_000);
             // The window of the first charge is over.
             let _ = before.refund(6).await.expect("an answer");
             let mut next = limiter.check(key).cost(9).await;
-            assert!(next.is_admitted(), "{place}");
-            assert!(!ask(&limiter, key).await, "{place}");
-            books.step(1_000);
+            assert!(next.is_admitted(), "{case}");
+            assert!(!check(&limiter, key).await, "{case}");
+            world.step(1_000);
             let _ = next.refund(9).await.expect("an answer");
-            assert_eq!(exhaust(&limiter, key, QUOTA).await.0, 9, "{place}");
+            assert_eq!(exhaust(&limiter, key, QUOTA).await.0, 9, "{case}");
         }
     }
 }
@@ -134,17 +134,17 @@ async fn a_step_back_by_several_windows_rejects_for_no_longer_than_one() {
         if period > DAY {
             continue;
         }
-        for books in Books::both(ends * SECOND) {
-            let place = format!("{policy:?} {}", books.name());
-            let (limiter, key) = (books.limiter([policy.clone()]), Key::new("key"));
-            assert_eq!(exhaust(&limiter, key, QUOTA).await.0, QUOTA, "{place}");
-            books.step(-5 * period - SECOND / 4);
+        for world in World::both(ends * SECOND) {
+            let case = format!("{policy:?} {}", world.name());
+            let (limiter, key) = (world.limiter([policy.clone()]), Key::new("key"));
+            assert_eq!(exhaust(&limiter, key, QUOTA).await.0, QUOTA, "{case}");
+            world.step(-5 * period - SECOND / 4);
             let (admitted, wait) = exhaust(&limiter, key, QUOTA).await;
-            assert_eq!(admitted, 0, "{place}");
+            assert_eq!(admitted, 0, "{case}");
             // A day may have 25 hours.
-            assert!(wait <= period + HOUR, "{place}: {wait}");
-            books.step(wait);
-            assert!(ask(&limiter, key).await, "{place}");
+            assert!(wait <= period + HOUR, "{case}: {wait}");
+            world.step(wait);
+            assert!(check(&limiter, key).await, "{case}");
         }
     }
 }

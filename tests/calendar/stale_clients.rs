@@ -4,7 +4,7 @@ use tollgate::{
     CalendarWindow, DecisionSource, Key, Keys, Limiter, Policy, PolicyDecision, Quota, Weekday,
 };
 
-use crate::support::{Books, HOUR, SECOND, counted, exhaust};
+use crate::support::{HOUR, SECOND, World, counted, exhaust};
 
 const DAY: i64 = 24 * HOUR;
 
@@ -48,11 +48,11 @@ fn ends_are_right<'a>(verdicts: impl ExactSizeIterator<Item = PolicyDecision<'a>
 
 #[tokio::test]
 async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_windows() {
-    let books = Books::redis(THEN);
-    let Books::Redis(server, _) = &books else {
+    let world = World::redis(THEN);
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = books.limiter(policies().map(|(policy, _)| policy));
+    let limiter = world.limiter(policies().map(|(policy, _)| policy));
     let first = limiter.check(Key::new("key")).await;
     assert!(counted(&first));
     ends_are_right(first.policies());
@@ -79,8 +79,8 @@ async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_window
 #[tokio::test]
 async fn peeks_charges_and_resets_learn_the_servers_time_like_a_request() {
     for first in 0..3 {
-        let books = Books::redis(THEN);
-        let limiter = books.limiter(policies().map(|(policy, _)| policy));
+        let world = World::redis(THEN);
+        let limiter = world.limiter(policies().map(|(policy, _)| policy));
         let decision = match first {
             0 => limiter.peek(Key::new("key")).await.expect("an answer"),
             1 => limiter.charge(Key::new("key"), 1).await.expect("an answer"),
@@ -100,11 +100,11 @@ async fn peeks_charges_and_resets_learn_the_servers_time_like_a_request() {
 
 #[tokio::test]
 async fn a_charge_in_another_window_is_not_refunded_into_this_one() {
-    let books = Books::redis(THEN);
-    let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
+    let world = World::redis(THEN);
+    let limiter = world.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
     assert!(counted(&charged));
-    books.step(40 * DAY);
+    world.step(40 * DAY);
     assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 2);
     // Its connection is in the new time; the store of another client is not.
     let back = charged.refund(1).await.expect("an answer");
@@ -115,10 +115,10 @@ async fn a_charge_in_another_window_is_not_refunded_into_this_one() {
 /// The question that gives back is the first one after the clock moved on.
 #[tokio::test]
 async fn a_refund_learns_the_servers_time_too() {
-    let books = Books::redis(THEN);
-    let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
+    let world = World::redis(THEN);
+    let limiter = world.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
-    books.step(-40 * DAY);
+    world.step(-40 * DAY);
     let back = charged.refund(1).await.expect("an answer");
     assert_eq!(back[0].units(), 0);
 }
@@ -144,14 +144,14 @@ async fn many_keys(limiter: &Limiter, name: &str) {
 
 #[tokio::test]
 async fn batches_of_many_keys_get_the_right_windows_at_once() {
-    let books = Books::redis(THEN);
-    let limiter = books.limiter(policies().map(|(policy, _)| policy));
+    let world = World::redis(THEN);
+    let limiter = world.limiter(policies().map(|(policy, _)| policy));
     many_keys(&limiter, "years-").await;
     for (name, days) in [("back-", -300), ("forth-", 1_000)] {
         // Somewhere else, so that the workers' idea of the time is wrong, and back for the request.
-        books.step(days * DAY);
+        world.step(days * DAY);
         assert!(counted(&limiter.check(Key::new(name)).await));
-        books.step(-days * DAY);
+        world.step(-days * DAY);
         many_keys(&limiter, name).await;
     }
 }
@@ -159,10 +159,10 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
 /// Some keys under one policy, some under all: one batch of several segments, part of which is asked again.
 #[tokio::test]
 async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
-    let books = Books::redis(THEN);
+    let world = World::redis(THEN);
     let skipping = |(policy, _): (Policy, i64)| policy.missing_key(tollgate::MissingKey::Skip);
-    let limiter = books.limiter(policies().map(skipping));
-    let ask = |name: &str, n: usize| {
+    let limiter = world.limiter(policies().map(skipping));
+    let check = |name: &str, n: usize| {
         let key = Key::new(format!("key{n}"));
         let keys: Keys = match name {
             "all" => key.into(),
@@ -171,7 +171,7 @@ async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
         tokio::spawn(limiter.check(keys).into_future())
     };
     let names = ["hour", "all", "month", "hour", "gap"];
-    let tasks: Vec<_> = (0..100).map(|n| (n, ask(names[n % 5], n))).collect();
+    let tasks: Vec<_> = (0..100).map(|n| (n, check(names[n % 5], n))).collect();
     for (n, task) in tasks {
         let decision = task.await.expect("a task that ends well");
         assert!(counted(&decision), "{} {decision:?}", names[n % 5]);

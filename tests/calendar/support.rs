@@ -12,12 +12,12 @@ pub(crate) const SECOND: i64 = 1_000_000;
 pub(crate) const HOUR: i64 = 3_600 * SECOND;
 
 /// A store of either kind, by a clock that stands still until it is set.
-pub(crate) enum Books {
+pub(crate) enum World {
     Memory(MemoryStore, ManualClock),
     Redis(Server, ServerClock),
 }
 
-impl Books {
+impl World {
     /// One of each, whose clocks show `micros` since 1970.
     pub(crate) fn both(micros: i64) -> [Self; 2] {
         [Self::memory(micros), Self::redis(micros)]
@@ -40,7 +40,7 @@ impl Books {
         let builder = match self {
             Self::Memory(store, _) => Limiter::builder().store(store.clone()),
             Self::Redis(server, _) => {
-                // Refusals are remembered by this process's clock, and the server's is set by hand.
+                // Rejections are remembered by this process's clock, and the server's is set by hand.
                 let store = RedisStore::builder()
                     .url(server.url())
                     .rejection_cache_staleness(Duration::ZERO);
@@ -95,12 +95,12 @@ pub(crate) fn counted(decision: &Decision) -> bool {
     decision.is_admitted()
 }
 
-pub(crate) async fn ask(limiter: &Limiter, key: Key) -> bool {
+pub(crate) async fn check(limiter: &Limiter, key: Key) -> bool {
     counted(&limiter.check(key).await)
 }
 
-/// Asks until refused; returns how many were admitted, and the wait of the rejected one, in microseconds.
-pub(crate) async fn exhaust(limiter: &Limiter, key: Key, most: u64) -> (u64, i64) {
+/// Asks until rejected; returns how many were admitted, and the wait of the rejected one, in microseconds.
+pub(crate) async fn exhaust(limiter: &Limiter, key: Key, max: u64) -> (u64, i64) {
     let mut admitted = 0;
     loop {
         let decision = limiter.check(key).await;
@@ -111,6 +111,6 @@ pub(crate) async fn exhaust(limiter: &Limiter, key: Key, most: u64) -> (u64, i64
             return (admitted, wait.as_micros() as i64);
         }
         admitted += 1;
-        assert!(admitted <= most, "there is no end to it");
+        assert!(admitted <= max, "there is no end to it");
     }
 }

@@ -2,7 +2,7 @@
 
 use tollgate::{CalendarWindow, Decision, Key, Policy, Quota, Weekday};
 
-use crate::support::{Books, HOUR, SECOND, counted};
+use crate::support::{HOUR, SECOND, World, counted};
 
 /// A policy, its quota, and where its windows begin, in seconds since 1970 (computed by Python's `zoneinfo`).
 struct Rule {
@@ -52,48 +52,48 @@ fn rules(zone: &str, days: &[i64], weeks: &[i64], months: &[i64], week: Weekday)
 /// the hard-coded boundaries says.
 async fn eight_days(mut rules: Vec<Rule>, from: i64) {
     let from = from * SECOND;
-    let stores = Books::both(from);
+    let stores = World::both(from);
     let limiters = stores
         .each_ref()
-        .map(|books| books.limiter(rules.iter().map(|rule| rule.policy.clone())));
-    let (mut admitted, mut refused) = (0, 0);
+        .map(|world| world.limiter(rules.iter().map(|rule| rule.policy.clone())));
+    let (mut admitted, mut rejected) = (0, 0);
     for step in 0..=8 * 24 * 2 {
         // On a boundary, the instant before it, and in between.
         for shift in [0, HOUR / 2 - 1] {
             let now = from + step * HOUR / 2 + shift;
             let outlook: Vec<_> = rules.iter_mut().map(|rule| rule.turn(now)).collect();
             let passes = outlook.iter().all(|(left, _)| *left > 0);
-            for (books, limiter) in stores.iter().zip(&limiters) {
-                books.set(now);
+            for (world, limiter) in stores.iter().zip(&limiters) {
+                world.set(now);
                 let decision = limiter.check(Key::new("key")).await;
-                let place = format!("{} at {} of {now}", books.name(), now - from);
+                let case = format!("{} at {} of {now}", world.name(), now - from);
                 assert_eq!(
                     counted(&decision),
                     passes,
-                    "{place}: {outlook:?} {decision:?}"
+                    "{case}: {outlook:?} {decision:?}"
                 );
-                compare(&decision, &outlook, now, passes, &place);
+                compare(&decision, &outlook, now, passes, &case);
             }
             match passes {
                 true => {
                     rules.iter_mut().for_each(|rule| rule.used += 1);
                     admitted += 1;
                 }
-                false => refused += 1,
+                false => rejected += 1,
             }
         }
     }
     assert!(
-        admitted > 100 && refused > 100,
-        "{admitted} admitted, {refused} refused"
+        admitted > 100 && rejected > 100,
+        "{admitted} admitted, {rejected} rejected"
     );
-    stores.iter().for_each(Books::holds_nothing_immortal);
+    stores.iter().for_each(World::holds_nothing_immortal);
 }
 
-fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, place: &str) {
+fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, case: &str) {
     for (verdict, (left, ends)) in decision.policies().zip(outlook) {
         let left = left - u64::from(passed);
-        assert_eq!(verdict.remaining(), left, "{place}: {verdict:?}");
+        assert_eq!(verdict.remaining(), left, "{case}: {verdict:?}");
         let wait = verdict
             .retry_after()
             .duration()
@@ -102,7 +102,7 @@ fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, 
         let honest = if left > 0 { 0 } else { ends - now };
         assert!(
             (honest..=honest + 2_000).contains(&wait),
-            "{place}: {verdict:?}, not {honest}"
+            "{case}: {verdict:?}, not {honest}"
         );
     }
     assert_eq!(decision.policies().len(), outlook.len());

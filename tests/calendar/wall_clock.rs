@@ -12,7 +12,7 @@ use tollgate::{
 
 use crate::{
     support::{HOUR, SECOND, counted, exhaust},
-    two_clocks::Hands,
+    two_clocks::TwoClocks,
 };
 
 const KEY: Key = Key::global();
@@ -20,10 +20,10 @@ const QUOTA: u64 = 10;
 const DAY: i64 = 24 * HOUR;
 /// 2026-09-01 00:20:00 UTC.
 const START: i64 = 1_788_222_000 * SECOND;
-/// By how much the wall clock steps, or is ahead from the start.
+/// StrategyKind how much the wall clock steps, or is ahead from the start.
 const STEPS: [i64; 6] = [HOUR, -HOUR, DAY, -DAY, -START, 60 * 365 * DAY];
 
-fn limiter(clock: &Hands, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+fn limiter(clock: &TwoClocks, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let builder = Limiter::builder().store(store);
     let builder = policies
@@ -62,21 +62,17 @@ async fn wait(limiter: &Limiter) -> Duration {
 async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
     for step in STEPS {
         for policy in rates() {
-            let place = format!("{policy:?} {step}");
-            let clock = Hands::at(START);
+            let case = format!("{policy:?} {step}");
+            let clock = TwoClocks::at(START);
             let limiter = limiter(&clock, [policy]);
             let (admitted, expected) = exhaust(&limiter, KEY, QUOTA).await;
-            assert_eq!(admitted, QUOTA, "{place}");
+            assert_eq!(admitted, QUOTA, "{case}");
             clock.step(step);
-            assert_eq!(
-                exhaust(&limiter, KEY, QUOTA).await,
-                (0, expected),
-                "{place}"
-            );
+            assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (0, expected), "{case}");
             clock.pass(expected - 1);
-            assert!(!counted(&limiter.check(KEY).await), "{place}");
+            assert!(!counted(&limiter.check(KEY).await), "{case}");
             clock.pass(1);
-            assert!(counted(&limiter.check(KEY).await), "{place}");
+            assert!(counted(&limiter.check(KEY).await), "{case}");
         }
     }
 }
@@ -84,7 +80,7 @@ async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
 #[tokio::test]
 async fn a_ban_lasts_as_long_as_its_retry_after_wherever_the_wall_clock_steps() {
     for step in STEPS {
-        let clock = Hands::at(START);
+        let clock = TwoClocks::at(START);
         let ban = Ban::for_duration(Duration::from_secs(600));
         let ban = Policy::new("ban", Quota::requests(1).per_minute()).strategy(ban);
         let limiter = limiter(&clock, [policy(), ban]);
@@ -98,7 +94,7 @@ async fn a_ban_lasts_as_long_as_its_retry_after_wherever_the_wall_clock_steps() 
 
 #[tokio::test]
 async fn calendar_windows_follow_only_the_wall_clock() {
-    let clock = Hands::at(START);
+    let clock = TwoClocks::at(START);
     let limiter = limiter(&clock, [calendar()]);
     let left = 40 * 60 * SECOND;
     assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (QUOTA, left));
@@ -118,7 +114,7 @@ async fn calendar_windows_follow_only_the_wall_clock() {
 async fn in_one_decision_each_policy_has_its_own_clock() {
     for step in STEPS {
         // The wall clock has stepped before anything is counted.
-        let clock = Hands::at(START);
+        let clock = TwoClocks::at(START);
         clock.step(step);
         let rate = policy().strategy(FixedWindow);
         let limiter = limiter(&clock, [rate, calendar()]);
@@ -151,7 +147,7 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
 #[tokio::test]
 async fn a_full_store_evicts_no_window_by_the_time_of_the_other_clock() {
     for step in STEPS {
-        let clock = Hands::at(START);
+        let clock = TwoClocks::at(START);
         clock.step(step);
         let store = MemoryStore::builder()
             .clock(clock.clone())

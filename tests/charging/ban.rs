@@ -1,15 +1,15 @@
-//! Keys that are refused too often, and then blocked.
+//! Keys that are rejected too often, and then blocked.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate::{Ban, DecisionKind, Key, Limiter, Policy, Quota, RetryAfter, extract};
 
-use crate::support::{By, KEY, World, counted, even, ms, secs, together, window};
+use crate::support::{KEY, StrategyKind, World, counted, even, ms, secs, together, window};
 
 pub(crate) const MICRO: Duration = Duration::from_micros(1);
 
-/// Three refusals a minute are too many; a ban lasts for ten minutes, then twenty, at most thirty.
+/// Three rejections a minute are too many; a ban lasts for ten minutes, then twenty, at most thirty.
 pub(crate) fn abuse() -> Policy {
     let ban = Ban::for_duration(secs(600)).max_duration(secs(1_800));
     let policy = Policy::new("abuse", "3/min".parse::<Quota>().expect("a quota"));
@@ -32,8 +32,8 @@ pub(crate) async fn wait(limiter: &Limiter, key: Key) -> Option<Duration> {
     if counted(&decision) {
         return None;
     }
-    let refused = decision.into_result().expect_err("a refusal");
-    Some(refused.retry_after().duration().expect("a wait"))
+    let rejected = decision.into_result().expect_err("a rejection");
+    Some(rejected.retry_after().duration().expect("a wait"))
 }
 
 /// The same, for ten minutes each time, by a name of its own.
@@ -67,13 +67,13 @@ pub(crate) fn is_banned(
     }
 }
 
-/// How many refusals are left.
+/// How many rejections are left.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
     let seen = limiter.peek([("abuse", key)]).await.expect("an answer");
     seen.policy("abuse").expect("a verdict").remaining()
 }
 
-pub(crate) async fn refuse(limiter: &Limiter, times: usize) {
+pub(crate) async fn reject(limiter: &Limiter, times: usize) {
     for _ in 0..times {
         assert!(wait(limiter, KEY).await.is_some());
     }
@@ -103,21 +103,21 @@ async fn a_key_rejected_too_often_is_blocked_for_its_retry_after() {
 async fn a_blocked_request_is_rejected_by_the_ban_and_charged_nothing() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "1/s"), abuse()]);
-        refuse_after_one(&limiter, 3).await;
+        reject_after_one(&limiter, 3).await;
         world.advance(secs(60));
         let decision = limiter.check(KEY).await;
         assert!(matches!(decision.kind(), DecisionKind::Rejected));
-        let refused = decision.policies().filter(|v| v.rejected());
-        let names: Vec<_> = refused.map(|v| v.policy().to_owned()).collect();
+        let rejected = decision.policies().filter(|v| v.rejected());
+        let names: Vec<_> = rejected.map(|v| v.policy().to_owned()).collect();
         assert_eq!(names, ["abuse"], "{}", world.name());
         let seen = limiter.peek([("p", KEY)]).await.expect("an answer");
         assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
     }
 }
 
-pub(crate) async fn refuse_after_one(limiter: &Limiter, times: usize) {
+pub(crate) async fn reject_after_one(limiter: &Limiter, times: usize) {
     assert_eq!(wait(limiter, KEY).await, None);
-    refuse(limiter, times).await;
+    reject(limiter, times).await;
 }
 
 #[tokio::test]
@@ -150,16 +150,16 @@ async fn bans_double_up_to_a_maximum_and_start_over_after_a_quiet_period() {
         let limiter = world.limiter([once(), abuse()]);
         assert_eq!(wait(&limiter, KEY).await, None);
         for expected in [600, 1_200, 1_800, 1_800] {
-            refuse(&limiter, 3).await;
+            reject(&limiter, 3).await;
             assert_eq!(banned(&limiter, KEY).await, Some(secs(expected)));
             world.advance(secs(expected));
         }
         // The last one is remembered for as long as it lasted.
         world.advance(secs(1_800) - MICRO);
-        refuse(&limiter, 3).await;
+        reject(&limiter, 3).await;
         assert_eq!(banned(&limiter, KEY).await, Some(secs(1_800)));
         world.advance(secs(3_600));
-        refuse(&limiter, 3).await;
+        reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(600))).await;
         world.no_key_is_immortal();
         world.advance(secs(1_200) + ms(2));
@@ -170,7 +170,7 @@ async fn bans_double_up_to_a_maximum_and_start_over_after_a_quiet_period() {
     }
 }
 
-/// How often a key was banned shares a number with its refusals in what the store returns.
+/// How often a key was banned shares a number with its rejections in what the store returns.
 #[tokio::test]
 async fn a_key_that_was_banned_a_hundred_times_has_its_rejections_counted_as_before() {
     for world in World::both() {
@@ -178,7 +178,7 @@ async fn a_key_that_was_banned_a_hundred_times_has_its_rejections_counted_as_bef
         assert_eq!(wait(&limiter, KEY).await, None);
         for bans in 1..=120 {
             assert_eq!(left(&limiter, KEY).await, 3, "{}: {bans}", world.name());
-            refuse(&limiter, 3).await;
+            reject(&limiter, 3).await;
             let length = [600, 1_200].get(bans - 1).map_or(secs(1_800), |s| secs(*s));
             is_banned(&world, &limiter, Some(length)).await;
             world.advance(length);
@@ -194,12 +194,12 @@ async fn a_short_ban_counts_for_a_whole_period() {
             .strategy(Ban::for_duration(secs(1)))
             .key(extract::global());
         let limiter = world.limiter([once(), ban]);
-        refuse_after_one(&limiter, 3).await;
+        reject_after_one(&limiter, 3).await;
         world.advance(secs(1) + secs(60) - MICRO);
-        refuse(&limiter, 3).await;
+        reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(2))).await;
         world.advance(secs(2) + secs(60));
-        refuse(&limiter, 3).await;
+        reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(1))).await;
     }
 }
@@ -208,14 +208,14 @@ async fn a_short_ban_counts_for_a_whole_period() {
 async fn rejections_count_within_one_period_of_the_first() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()]);
-        refuse_after_one(&limiter, 2).await;
+        reject_after_one(&limiter, 2).await;
         world.advance(secs(60) - MICRO);
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         world.advance(MICRO);
         assert_eq!(left(&limiter, KEY).await, 3, "{}", world.name());
-        refuse(&limiter, 2).await;
+        reject(&limiter, 2).await;
         assert_eq!(banned(&limiter, KEY).await, None);
-        refuse(&limiter, 1).await;
+        reject(&limiter, 1).await;
         assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
     }
 }
@@ -236,12 +236,12 @@ async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_rej
         assert!(!limiter.peek(KEY).await.expect("an answer").would_admit());
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         // A banned key's requests of no cost are rejected too.
-        refuse(&limiter, 1).await;
+        reject(&limiter, 1).await;
         let free = limiter.check(KEY).cost(0).await;
         assert!(!counted(&free) && free.policy("abuse").expect("a verdict").rejected());
-        let refused = free.into_result().expect_err("a refusal");
+        let rejected = free.into_result().expect_err("a rejection");
         assert_eq!(
-            refused.retry_after(),
+            rejected.retry_after(),
             RetryAfter::In(secs(600)),
             "{}",
             world.name()
@@ -343,7 +343,7 @@ async fn of_concurrent_requests_no_ban_counts_those_after_another_one_began() {
 #[tokio::test]
 async fn a_ban_counts_more_concurrent_requests_than_a_list_holds() {
     for world in World::both() {
-        let limiter = world.limiter([together(By::List, "list", "1/365days"), abuse()]);
+        let limiter = world.limiter([together(StrategyKind::List, "list", "1/365days"), abuse()]);
         assert_eq!(limiter.check(KEY).times(3).await.admitted(), 1);
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         assert_eq!(limiter.check(KEY).times(1).await.admitted(), 0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{CallError, Key, Limiter, Policy, RedisStore, RetryAfter, StoreError, extract};
 
 use crate::{
-    ban::{MICRO, abuse, banned, by_key, is_banned, left, once, refuse, wait},
+    ban::{MICRO, abuse, banned, by_key, is_banned, left, once, reject, wait},
     support::{KEY, World, even, ms, secs, window},
 };
 
@@ -21,8 +21,8 @@ async fn a_ban_holds_in_all_processes() {
     };
     let [a, b] = [process(), process()];
     assert_eq!(wait(&a, KEY).await, None);
-    refuse(&a, 2).await;
-    refuse(&b, 1).await;
+    reject(&a, 2).await;
+    reject(&b, 1).await;
     assert_eq!(banned(&a, KEY).await, Some(secs(600)));
     a.unblock(KEY).await.expect("an answer");
     assert_eq!(banned(&b, KEY).await, None);
@@ -85,14 +85,14 @@ async fn a_manual_ban_does_not_lengthen_later_ones_and_lifting_it_forgets_them()
         assert_eq!(wait(&limiter, KEY).await, None);
         limiter.block(KEY, secs(1)).await.expect("a ban");
         world.advance(secs(1));
-        refuse(&limiter, 3).await;
+        reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(600))).await;
         limiter.block(KEY, secs(1)).await.expect("a ban");
         world.advance(secs(1));
-        refuse(&limiter, 3).await;
+        reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(1_200))).await;
         limiter.unblock(KEY).await.expect("an answer");
-        refuse(&limiter, 3).await;
+        reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(600))).await;
     }
 }

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use tollgate::{Ban, Key, Limiter, Policy, Quota, StoreError, outcome};
 
 use crate::{
-    ban::{MICRO, abuse, banned, by_key, left, once, refuse, refuse_after_one, wait},
+    ban::{MICRO, abuse, banned, by_key, left, once, reject, reject_after_one, wait},
     support::{KEY, World, answer, even, fault, ms, pass, secs, text, window},
 };
 
@@ -17,10 +17,10 @@ async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
         let passed = answer(&layer, text(200)).await;
         assert_eq!(passed.headers()["ratelimit"], "\"p\";r=0;t=1");
         for (policies, retry_after) in [("p", "1"), ("p", "1"), ("p, abuse", "600")] {
-            let refused = answer(&layer, text(200)).await;
-            assert_eq!(refused.status(), 429);
-            assert_eq!(refused.headers()["retry-after"], retry_after);
-            let fields = refused.headers()["ratelimit-policy"]
+            let rejected = answer(&layer, text(200)).await;
+            assert_eq!(rejected.status(), 429);
+            assert_eq!(rejected.headers()["retry-after"], retry_after);
+            let fields = rejected.headers()["ratelimit-policy"]
                 .to_str()
                 .expect("text");
             let names: Vec<_> = fields
@@ -32,16 +32,16 @@ async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
                 "p" => "#quota-exceeded",
                 _ => "#abnormal-usage-detected",
             };
-            let body = refused.into_body().collect().await.expect("a body");
+            let body = rejected.into_body().collect().await.expect("a body");
             let body: serde_json::Value =
                 serde_json::from_slice(&body.to_bytes()).expect("problem details");
             let kind = body["type"].as_str().expect("a type");
             assert!(kind.ends_with(problem), "{kind} on {}", world.name());
         }
         world.advance(secs(100));
-        let refused = answer(&layer, text(200)).await;
-        assert_eq!(refused.status(), 429);
-        assert_eq!(refused.headers()["retry-after"], "500");
+        let rejected = answer(&layer, text(200)).await;
+        assert_eq!(rejected.status(), 429);
+        assert_eq!(rejected.headers()["retry-after"], "500");
         layer.limiter().unblock(KEY).await.expect("an answer");
         assert_eq!(pass(&layer, text(200)).await, 200, "{}", world.name());
     }
@@ -57,7 +57,7 @@ async fn a_ban_adds_no_round_trip_and_an_admitted_request_writes_nothing_to_it()
     assert_eq!(wait(&limiter, KEY).await, None);
     assert_eq!((server.calls("evalsha"), server.calls("set")), (1, 1));
     server.reset_stats();
-    refuse(&limiter, 1).await;
+    reject(&limiter, 1).await;
     assert_eq!((server.calls("evalsha"), server.calls("set")), (1, 1));
 }
 
@@ -65,7 +65,7 @@ async fn a_ban_adds_no_round_trip_and_an_admitted_request_writes_nothing_to_it()
 async fn when_the_clock_steps_back_a_ban_lasts_no_longer_than_before() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()].map(by_key));
-        refuse_after_one(&limiter, 3).await;
+        reject_after_one(&limiter, 3).await;
         let other = Key::new("other");
         assert_eq!(wait(&limiter, other).await, None);
         assert!(wait(&limiter, other).await.is_some());
@@ -105,16 +105,16 @@ async fn a_lost_ttl_is_restored_by_the_next_operation() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
     let limiter = world.limiter([once(), abuse()].map(by_key));
-    refuse_after_one(&limiter, 1).await;
+    reject_after_one(&limiter, 1).await;
     let key = ban_key(&world);
-    for refusals in [1, 2] {
-        // Refusals that count, then a ban.
+    for rejections in [1, 2] {
+        // Rejections that count, then a ban.
         server.command(&["PERSIST", &key]);
         let _ = limiter.check(Key::new("other")).await;
         assert_eq!(server.immortal_keys(), [key.as_str()]);
         let _ = limiter.peek(KEY).await.expect("an answer");
         assert_eq!(server.immortal_keys(), [""; 0]);
-        refuse(&limiter, refusals).await;
+        reject(&limiter, rejections).await;
     }
     assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
     // And one of which nothing is left.
@@ -131,7 +131,7 @@ async fn a_foreign_value_under_a_bans_key_is_left_alone() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
     let limiter = world.limiter([window("p", "1/h"), abuse()]);
-    refuse_after_one(&limiter, 1).await;
+    reject_after_one(&limiter, 1).await;
     let key = ban_key(&world);
     for foreign in [
         "hello",
@@ -181,12 +181,12 @@ async fn both_stores_agree_on_a_client_that_keeps_retrying() {
                 _ => {}
             }
             let decision = limiter.check(KEY).times(times + 1).await;
-            let refusal = decision.retry_after();
+            let rejection = decision.retry_after();
             let seen = limiter.peek(KEY).await.expect("an answer");
             let verdict = seen.policy("abuse").expect("a verdict");
             says.push((
                 decision.admitted(),
-                refusal,
+                rejection,
                 verdict.remaining(),
                 verdict.retry_after(),
                 verdict.reset_after(),
@@ -239,7 +239,7 @@ async fn a_rejection_stays_one_when_redis_has_no_memory_to_count_it() {
         window("new", "9/h").shadow_of("p"),
     ];
     let limiter = world.limiter(policies);
-    refuse_after_one(&limiter, 1).await;
+    reject_after_one(&limiter, 1).await;
     server
         .command(&["SET", "filler", &"x".repeat(1_000_000)])
         .ok();
@@ -247,9 +247,9 @@ async fn a_rejection_stays_one_when_redis_has_no_memory_to_count_it() {
     let most = used.parse::<u64>().expect("bytes") - 500_000;
     let set = |most: &str| server.command(&["CONFIG", "SET", "maxmemory", most]).ok();
     set(&most.to_string());
-    refuse(&limiter, 5).await;
+    reject(&limiter, 5).await;
     set("0");
     assert_eq!(left(&limiter, KEY).await, 2);
-    refuse(&limiter, 2).await;
+    reject(&limiter, 2).await;
     assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use http::{Request, request::Parts};
 use tollgate::{Key, Limiter, RetryAfter, extract};
 
-use crate::support::{By, KEY, World, secs, together, used};
+use crate::support::{KEY, StrategyKind, World, secs, together, used};
 
 #[tokio::test]
 async fn peek_charge_and_reset_return_the_status_of_the_key() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([together(by, "p", "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let policy = limiter.policy("p").expect("a policy");
             let _ = policy.reset(KEY).await.expect("an answer");
             let left = |status: &tollgate::LimitStatus| {
@@ -47,7 +47,7 @@ async fn callers(limiter: &Limiter) -> Vec<Key> {
 #[tokio::test]
 async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
     for world in World::both() {
-        let policy = together(By::List, "p", "5/min").caller(extract::header("x-user"));
+        let policy = together(StrategyKind::List, "p", "5/min").caller(extract::header("x-user"));
         let limiter = world.limiter([policy]);
         let [alice, bob, carol, dave] = ["alice", "bob", "carol", "dave"].map(Key::new);
         assert!(limiter.check(KEY).parts(&head("alice")).await.is_admitted());
@@ -80,15 +80,15 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
 #[tokio::test]
 async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
     for world in World::both() {
-        let by_header = By::Gcra.policy("tokens", "100/day");
+        let by_header = StrategyKind::Gcra.policy("tokens", "100/day");
         let by_header = by_header.key(extract::header("x-user"));
-        let pair = By::Fixed.policy("pair", "50/day");
+        let pair = StrategyKind::Fixed.policy("pair", "50/day");
         let pair = pair.key((extract::global(), extract::global()));
         let limiter = world.limiter([
             by_header,
-            together(By::Gcra, "all", "6/day"),
+            together(StrategyKind::Gcra, "all", "6/day"),
             pair,
-            together(By::Fixed, "next", "7/day").shadow_of("all"),
+            together(StrategyKind::Fixed, "next", "7/day").shadow_of("all"),
         ]);
         let users: Vec<Key> = (0..15)
             .map(|user| Key::new(format!("user {user}")))
@@ -106,8 +106,8 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
         assert_eq!(left(users[9]).await, [100, 0, 44, 0], "on {}", world.name());
         let waited = limiter.wait(users[9], Duration::ZERO).await;
         assert!(waited.is_err(), "on {}", world.name());
-        let refused = limiter.admit(users[9]).await.expect_err("none is left");
-        let under = refused.decision().policy("all").expect("it applied");
+        let rejected = limiter.admit(users[9]).await.expect_err("none is left");
+        let under = rejected.decision().policy("all").expect("it applied");
         assert_eq!(under.key(), KEY);
         // A reset of one user leaves what is counted of all users alone, unless it is named or the key is its own.
         let _ = limiter.reset(users[9]).await.expect("an answer");
@@ -128,7 +128,7 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
 async fn a_single_global_policy_counts_all_keys_together() {
     for world in World::both() {
         // The shortest way through a limiter.
-        let limiter = world.limiter([together(By::Gcra, "all", "3/day")]);
+        let limiter = world.limiter([together(StrategyKind::Gcra, "all", "3/day")]);
         let mut admitted = 0;
         for user in 0..5 {
             let user = Key::new(format!("user {user}"));
@@ -146,7 +146,7 @@ async fn a_ban_of_all_requests_is_only_imposed_by_name() {
             policy.strategy(tollgate::Ban::for_duration(secs(60)))
         };
         let limiter = world.limiter([
-            By::Gcra.policy("p", "9/day"),
+            StrategyKind::Gcra.policy("p", "9/day"),
             ban("one"),
             ban("all").key(extract::global()),
         ]);

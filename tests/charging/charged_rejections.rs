@@ -1,4 +1,4 @@
-//! Refusals that count.
+//! Rejections that count.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use futures_util::future::join_all;
 use tollgate::{Limiter, Policy, Quota, extract, outcome};
 
 use crate::support::{
-    By, KEY, World, answer, counted, even, pass, read, secs, text, together, used, waits, window,
+    KEY, StrategyKind, World, answer, counted, even, pass, read, secs, text, together, used, waits,
+    window,
 };
 
 /// A policy of this strategy, of 5 a minute.
-fn of(by: By) -> Policy {
-    together(by, &format!("{by:?}"), "5/min")
+fn of(strategy: StrategyKind) -> Policy {
+    together(strategy, &format!("{strategy:?}"), "5/min")
 }
 
 fn name(limiter: &Limiter) -> String {
@@ -25,8 +26,8 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
     for _ in 0..times {
         let decision = limiter.check(KEY).await;
         if !counted(&decision) {
-            let refused = decision.into_result().expect_err("a refusal");
-            retries.push(refused.retry_after().duration().expect("a wait"));
+            let rejected = decision.into_result().expect_err("a rejection");
+            retries.push(rejected.retry_after().duration().expect("a wait"));
         }
     }
     retries
@@ -57,7 +58,7 @@ async fn charged_rejections_lengthen_the_wait_by_up_to_one_capacity() {
 #[tokio::test]
 async fn free_rejections_do_not_lengthen_the_wait() {
     for world in World::both() {
-        for policy in By::ALL.map(of) {
+        for policy in StrategyKind::ALL.map(of) {
             let limiter = world.limiter([policy]);
             let name = name(&limiter);
             assert_eq!(hammer(&limiter, 5).await, []);
@@ -72,7 +73,7 @@ async fn free_rejections_do_not_lengthen_the_wait() {
 #[tokio::test]
 async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
     for world in World::both() {
-        for policy in By::ALL.map(of) {
+        for policy in StrategyKind::ALL.map(of) {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 10).await;
@@ -92,7 +93,7 @@ async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
 #[tokio::test]
 async fn logs_and_lists_do_not_grow_past_the_limit() {
     for world in World::both() {
-        for policy in [By::List, By::Log].map(of) {
+        for policy in [StrategyKind::List, StrategyKind::Log].map(of) {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 5).await;
@@ -122,7 +123,7 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
 #[tokio::test]
 async fn a_rejection_that_costs_more_than_is_left_uses_up_the_rest_of_a_log() {
     for world in World::both() {
-        for policy in [By::List, By::Log].map(of) {
+        for policy in [StrategyKind::List, StrategyKind::Log].map(of) {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 3).await;
@@ -170,25 +171,25 @@ async fn a_policy_with_room_does_not_charge_what_another_rejects() {
 #[tokio::test]
 async fn concurrent_rejections_count_like_sequential_ones() {
     for world in World::both() {
-        for policy in By::ALL.map(of) {
+        for policy in StrategyKind::ALL.map(of) {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
-            for refused in [1, 2, 3, 5, 8] {
+            for rejected in [1, 2, 3, 5, 8] {
                 let _ = limiter.reset(KEY).await.expect("an answer");
-                hammer(&limiter, 5 + refused).await;
+                hammer(&limiter, 5 + rejected).await;
                 let alone = waits(&limiter, &name).await;
 
                 let _ = limiter.reset(KEY).await.expect("an answer");
-                let asked = (0..5 + refused).map(|_| limiter.check(KEY).into_future());
+                let asked = (0..5 + rejected).map(|_| limiter.check(KEY).into_future());
                 let decisions = join_all(asked).await;
                 let admitted = decisions.iter().filter(|d| counted(d)).count();
                 assert_eq!(admitted, 5, "{name} on {}", world.name());
-                assert_eq!(waits(&limiter, &name).await, alone, "{name} {refused}");
+                assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
 
                 let _ = limiter.reset(KEY).await.expect("an answer");
-                let together = limiter.check(KEY).times(5 + refused).await;
+                let together = limiter.check(KEY).times(5 + rejected).await;
                 assert_eq!(together.admitted(), 5, "{name} on {}", world.name());
-                assert_eq!(waits(&limiter, &name).await, alone, "{name} {refused}");
+                assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
             }
         }
     }
@@ -199,7 +200,7 @@ async fn both_stores_agree_on_a_client_that_keeps_retrying() {
     let mut said = Vec::new();
     for world in World::both() {
         let mut says = Vec::new();
-        for policy in By::ALL.map(of) {
+        for policy in StrategyKind::ALL.map(of) {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             // A little of everything, and a pause now and then.
@@ -237,10 +238,10 @@ async fn a_layers_rejections_report_the_longer_wait() {
             assert_eq!(pass(&layer, text(200)).await, 200);
         }
         for expected in ["24", "36", "48", "60", "72", "72", "72"] {
-            let refused = answer(&layer, text(200)).await;
-            assert_eq!(refused.status(), 429);
-            assert_eq!(refused.headers()["retry-after"], expected);
-            read(refused).await.expect("a body");
+            let rejected = answer(&layer, text(200)).await;
+            assert_eq!(rejected.status(), 429);
+            assert_eq!(rejected.headers()["retry-after"], expected);
+            read(rejected).await.expect("a body");
         }
     }
 }
@@ -252,7 +253,7 @@ async fn refunding_a_reserved_charge_does_not_refund_charged_rejections() {
         let layer = world.layer([policy.charge_rejected(true)]);
         assert_eq!(pass(&layer, text(200)).await, 200);
         let under_way = answer(&layer, text(500)).await;
-        // Two places are taken, and one refusal counts.
+        // Two places are taken, and one rejection counts.
         assert_eq!(pass(&layer, text(200)).await, 429);
         read(under_way).await.expect("a body");
         assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
@@ -288,11 +289,11 @@ async fn charged_rejections_with_charges_on_response_are_a_config_error() {
 #[tokio::test]
 async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?}");
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?}");
             let limiter = world.limiter([
-                together(by, &name, "5/min").charge_rejected(true),
-                together(By::Fixed, &format!("other-{name}"), "5/min"),
+                together(strategy, &name, "5/min").charge_rejected(true),
+                together(StrategyKind::Fixed, &format!("other-{name}"), "5/min"),
             ]);
             let other = format!("other-{name}");
             assert!(counted(
@@ -310,12 +311,12 @@ async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
                         .expect("an answer")
                 ));
                 for _ in 0..3 {
-                    let refused = limiter.check(KEY).cost(cost).await;
-                    assert!(!counted(&refused), "{name} on {}", world.name());
+                    let rejected = limiter.check(KEY).cost(cost).await;
+                    assert!(!counted(&rejected), "{name} on {}", world.name());
                     let left = 5 - used(&limiter, &name).await;
                     assert_eq!(left, cost, "{name} on {}", world.name());
                 }
-                // With a unit less than it takes, it refuses too, and that counts.
+                // With a unit less than it takes, it rejects too, and that counts.
                 assert!(counted(
                     &limiter.charge([(&*name, KEY)], 1).await.expect("an answer")
                 ));
@@ -332,7 +333,7 @@ async fn requests_beyond_a_list_of_callers_count_as_rejections_of_another_policy
     for world in World::both() {
         let limiter = world.limiter([
             even("even", "4/min").charge_rejected(true),
-            together(By::List, "list", "6/min"),
+            together(StrategyKind::List, "list", "6/min"),
         ]);
         assert_eq!(limiter.check(KEY).times(1_000_000).await.admitted(), 4);
         assert_eq!(
@@ -348,7 +349,7 @@ async fn requests_beyond_a_list_of_callers_count_as_rejections_of_another_policy
 #[tokio::test]
 async fn a_shadow_list_of_callers_rejects_nothing_that_others_admit() {
     for world in World::both() {
-        let shadow = together(By::List, "list", "6/min").shadow();
+        let shadow = together(StrategyKind::List, "list", "6/min").shadow();
         let limiter = world.limiter([window("window", "1000000/min"), shadow]);
         let admitted = limiter.check(KEY).times(500_000).await.admitted();
         assert_eq!(admitted, 500_000, "{}", world.name());

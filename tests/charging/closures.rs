@@ -12,7 +12,7 @@ use tollgate::{Admission, Policy, outcome::Outcome};
 
 use crate::{
     support::{KEY, World, answer, call, data, read, request, streamed, text, used, window},
-    world::PATIENCE,
+    world::TEST_TIMEOUT,
 };
 
 /// Each charge mode that goes by the outcome, with a closure.
@@ -60,7 +60,7 @@ fn an_outcome_closure_may_use_the_admission_of_its_request() {
         });
         done.send(()).expect("the test");
     });
-    match is_done.recv_timeout(PATIENCE) {
+    match is_done.recv_timeout(TEST_TIMEOUT) {
         Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => tested.join().expect("it passes"),
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("the closure waits for the admission"),
     }

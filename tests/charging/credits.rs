@@ -4,23 +4,29 @@ use http::{Request, request::Parts};
 use tollgate::{CallError, Key, Policy, Quota, RetryAfter};
 
 use crate::{
-    strategy_kind::By,
+    strategy_kind::StrategyKind,
     support::{KEY, World, secs, together, used},
 };
 
 #[tokio::test]
 async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([together(by, "p", "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let policy = limiter.policy("p").expect("a policy");
             let _ = policy.reset(KEY).await.expect("an answer");
             let _ = policy.charge(KEY, 7).await.expect("an answer");
             let credited = match policy.credit(KEY, 3).await {
                 Ok(credited) => credited,
                 Err(error @ CallError::CreditUnsupported { .. }) => {
-                    assert!(matches!(by, By::Log | By::List | By::Sliding(_)), "{name}");
+                    assert!(
+                        matches!(
+                            strategy,
+                            StrategyKind::Log | StrategyKind::List | StrategyKind::Sliding(_)
+                        ),
+                        "{name}"
+                    );
                     assert_eq!(
                         error.to_string(),
                         "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
@@ -68,9 +74,14 @@ fn pro() -> Quota {
 #[tokio::test]
 async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
     for world in World::both() {
-        for by in [By::Gcra, By::Bucket, By::Fixed, By::Calendar] {
-            let name = format!("{by:?} on {}", world.name());
-            let policy = together(by, "tokens", "1000/min").tier_quotas([pro()]);
+        for strategy in [
+            StrategyKind::Gcra,
+            StrategyKind::Bucket,
+            StrategyKind::Fixed,
+            StrategyKind::Calendar,
+        ] {
+            let name = format!("{strategy:?} on {}", world.name());
+            let policy = together(strategy, "tokens", "1000/min").tier_quotas([pro()]);
             let limiter = world.limiter([policy]);
             let tokens = limiter.policy("tokens").expect("a policy");
             let _ = tokens.reset(KEY).await.expect("an answer");
@@ -123,8 +134,8 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
 #[tokio::test]
 async fn a_shadow_candidate_is_credited_with_its_policy() {
     for world in World::both() {
-        let next = together(By::Fixed, "next", "500/min").shadow_of("tokens");
-        let limiter = world.limiter([together(By::Gcra, "tokens", "1000/min"), next]);
+        let next = together(StrategyKind::Fixed, "next", "500/min").shadow_of("tokens");
+        let limiter = world.limiter([together(StrategyKind::Gcra, "tokens", "1000/min"), next]);
         let tokens = limiter.policy("tokens").expect("a policy");
         let _ = tokens.charge(KEY, 300).await.expect("an answer");
         let credited = tokens.credit(KEY, 100).await.expect("an answer");

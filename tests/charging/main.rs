@@ -1,4 +1,4 @@
-//! When a policy charges, and what is given back: charge modes, settling, refusals that count, tiers.
+//! When a policy charges, and what is given back: charge modes, settling, rejections that count, tiers.
 #![allow(missing_docs)]
 
 mod ban;

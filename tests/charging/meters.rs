@@ -10,9 +10,9 @@ use http_body_util::{BodyExt, StreamBody};
 use tollgate::{Admission, Limiter, RedisStore, UnitMeter};
 
 use crate::{
-    strategy_kind::By,
+    strategy_kind::StrategyKind,
     support::{Answer, Body, KEY, World, call, even, read, request, together, used, window},
-    world::PATIENCE,
+    world::TEST_TIMEOUT,
 };
 
 /// An admission of one request that was charged 4 of 100, and its limiter.
@@ -37,7 +37,7 @@ async fn until_used(limiter: &Limiter, units: u64) {
             tokio::task::yield_now().await;
         }
     };
-    let settled = tokio::time::timeout(PATIENCE, settled).await;
+    let settled = tokio::time::timeout(TEST_TIMEOUT, settled).await;
     assert!(settled.is_ok(), "{} used", used(limiter, "tokens").await);
 }
 
@@ -132,8 +132,12 @@ async fn a_finish_cancelled_half_way_settles_once() {
 #[tokio::test]
 async fn a_meter_that_is_dropped_outside_a_runtime_settles() {
     for world in World::both() {
-        for by in [By::Fixed, By::Gcra, By::Bucket] {
-            let limiter = world.limiter([together(by, "tokens", "100/min").cost(4)]);
+        for strategy in [
+            StrategyKind::Fixed,
+            StrategyKind::Gcra,
+            StrategyKind::Bucket,
+        ] {
+            let limiter = world.limiter([together(strategy, "tokens", "100/min").cost(4)]);
             for units in [20, 1] {
                 let _ = limiter.reset(KEY).await;
                 let admission = limiter.admit(KEY).await.expect("room");

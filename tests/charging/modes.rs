@@ -16,7 +16,7 @@ use crate::support::{
 pub(crate) type Says = fn(&Outcome<'_>) -> bool;
 
 /// The ready-made judges, and which of 200, 302, 404 and 503 they charge.
-const JUDGES: [(Says, [u64; 4]); 4] = [
+const OUTCOMES: [(Says, [u64; 4]); 4] = [
     (outcome::success, [1, 1, 0, 0]),
     (outcome::failure, [0, 0, 1, 1]),
     (outcome::client_error, [0, 0, 1, 0]),
@@ -24,16 +24,19 @@ const JUDGES: [(Says, [u64; 4]); 4] = [
 ];
 
 /// The policy under both modes that go by the outcome.
-pub(crate) fn both_modes(policy: &Policy, judge: Says) -> [Policy; 2] {
+pub(crate) fn both_modes(policy: &Policy, outcome: Says) -> [Policy; 2] {
     let policy = || policy.clone();
-    [policy().charge_after(judge), policy().refund_unless(judge)]
+    [
+        policy().charge_after(outcome),
+        policy().refund_unless(outcome),
+    ]
 }
 
 /// One policy `p` of each mode, with a layer of its own.
-pub(crate) fn layers(world: &World, judge: Says) -> [RateLimitLayer; 2] {
+pub(crate) fn layers(world: &World, outcome: Says) -> [RateLimitLayer; 2] {
     [
-        world.layer([window("response", "5/min").charge_after(judge)]),
-        world.layer([window("reserve", "5/min").refund_unless(judge)]),
+        world.layer([window("response", "5/min").charge_after(outcome)]),
+        world.layer([window("reserve", "5/min").refund_unless(outcome)]),
     ]
 }
 
@@ -57,8 +60,8 @@ pub(crate) async fn cost(layer: &RateLimitLayer, response: Response<Body>) -> u6
 #[tokio::test]
 async fn both_modes_charge_by_the_outcome_and_nothing_else() {
     for world in World::both() {
-        for (judge, expected) in JUDGES {
-            for layer in layers(&world, judge) {
+        for (outcome, expected) in OUTCOMES {
+            for layer in layers(&world, outcome) {
                 for (status, expected) in [200, 302, 404, 503].into_iter().zip(expected) {
                     let cost = cost(&layer, text(status)).await;
                     assert_eq!(cost, expected, "{} {layer:?} {status}", world.name());
@@ -104,12 +107,12 @@ async fn a_full_policy_rejects_in_each_mode_without_calling_the_handler() {
             for _ in 0..5 {
                 assert_eq!(pass(&layer, text(200)).await, 200);
             }
-            let handler = |_| async { unreachable!("a refused request has a handler") };
-            let refused = call::<_, _, Infallible>(&layer, request(), handler).await;
-            let Ok(refused) = refused;
-            assert_eq!(refused.status(), 429);
-            assert!(refused.headers().contains_key("retry-after"));
-            read(refused).await.expect("a body");
+            let handler = |_| async { unreachable!("a rejected request has a handler") };
+            let rejected = call::<_, _, Infallible>(&layer, request(), handler).await;
+            let Ok(rejected) = rejected;
+            assert_eq!(rejected.status(), 429);
+            assert!(rejected.headers().contains_key("retry-after"));
+            read(rejected).await.expect("a body");
             assert_eq!(charged(&layer).await, 5, "{}", world.name());
         }
     }

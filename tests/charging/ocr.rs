@@ -16,7 +16,9 @@ use tollgate::{RateLimitLayer, outcome};
 
 use crate::{
     modes::both_modes,
-    support::{World, books, call, even, pass, read, request, secs, text, used, waits, window},
+    support::{
+        World, call, counter_keys, even, pass, read, request, secs, text, used, waits, window,
+    },
 };
 
 const CALLERS: u64 = 64;
@@ -54,12 +56,12 @@ async fn exactly_5_of_64_retrying_callers_succeed_in_a_window() {
             let calls = Arc::new(AtomicU64::new(0));
             let (mut succeeded, mut failed) = (0, 0);
             loop {
-                let [ok, bad, refused] = all_callers(&layer, &calls).await;
+                let [ok, bad, rejected] = all_callers(&layer, &calls).await;
                 succeeded += ok;
                 failed += bad;
                 assert!(succeeded <= 5, "{succeeded} on {}", world.name());
                 world.no_key_is_immortal();
-                if refused == CALLERS {
+                if rejected == CALLERS {
                     break;
                 }
             }
@@ -175,7 +177,9 @@ async fn a_call_that_outlasts_its_window_creates_no_key() {
             world.advance(secs(61));
             assert_eq!(slow.end().await, 502);
             assert_eq!(used(layer.limiter(), &name).await, 0, "{}", world.name());
-            let keys = world.redis_server().map_or(0, |server| books(server).len());
+            let keys = world
+                .redis_server()
+                .map_or(0, |server| counter_keys(server).len());
             assert_eq!(keys, 0, "of {name} on {}", world.name());
         }
     }

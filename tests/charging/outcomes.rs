@@ -55,8 +55,8 @@ async fn a_grpc_call_that_ends_without_a_code_has_failed() {
 async fn a_grpc_call_whose_client_disconnects_before_the_trailers_is_dropped() {
     for world in World::both() {
         for (dropped, expected) in [(true, 1), (false, 0)] {
-            for judge in [outcome::success as Says, outcome::failure] {
-                for policy in both_modes(&window("p", "5/min"), judge) {
+            for outcome in [outcome::success as Says, outcome::failure] {
+                for policy in both_modes(&window("p", "5/min"), outcome) {
                     let layer = world.layer([policy.charge_dropped(dropped)]);
                     forget(&layer).await;
                     go_half_way(&layer, grpc(vec![data(), data(), code("0")])).await;

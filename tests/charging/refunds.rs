@@ -12,8 +12,8 @@ use tollgate::{
 
 use crate::{
     ban::MICRO,
-    support::{By, KEY, World, call, counted, ms, read, request, text, together, used},
-    world::PATIENCE,
+    support::{KEY, StrategyKind, World, call, counted, ms, read, request, text, together, used},
+    world::TEST_TIMEOUT,
 };
 
 async fn refund(decision: &mut Decision, units: u64) -> u64 {
@@ -32,12 +32,12 @@ fn pass_a_moment() {
 #[tokio::test]
 async fn a_refund_returns_the_rest_of_a_partly_refilled_unit() {
     for world in World::both() {
-        for by in [By::Gcra, By::Bucket] {
-            let limiter = world.limiter([together(by, "p", "10/min")]);
+        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let _ = limiter.reset(KEY).await.expect("an answer");
             let mut charged = limiter.check(KEY).await;
             world.advance(MICRO);
-            let name = format!("{by:?} on {}", world.name());
+            let name = format!("{strategy:?} on {}", world.name());
             assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
             let seen = limiter.peek(KEY).await.expect("an answer");
             let verdict = seen.policy("p").expect("a verdict");
@@ -48,13 +48,13 @@ async fn a_refund_returns_the_rest_of_a_partly_refilled_unit() {
     }
 }
 
-/// By the clocks that applications have.
+/// StrategyKind the clocks that applications have.
 async fn on_a_real_clock(store: impl Store + Clone) {
-    for by in By::ALL {
-        let name = format!("{by:?}");
+    for strategy in StrategyKind::ALL {
+        let name = format!("{strategy:?}");
         let limiter = Limiter::builder()
             .store(store.clone())
-            .policy(together(by, &name, "10/day"))
+            .policy(together(strategy, &name, "10/day"))
             .on_store_error(OnStoreError::Reject)
             .build()
             .expect("a limiter");
@@ -74,16 +74,18 @@ async fn one_unit_is_refunded_in_process_on_a_real_clock() {
 #[tokio::test]
 async fn one_unit_is_refunded_on_redis_on_a_real_clock() {
     let server = Server::start();
-    let store = RedisStore::builder().url(server.url()).timeout(PATIENCE);
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
     on_a_real_clock(store.build().expect("a store")).await;
 }
 
 #[tokio::test]
 async fn copies_of_a_decision_refund_the_same_unit_once() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([together(by, "p", "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let _ = limiter.reset(KEY).await.expect("an answer");
             assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
 
@@ -101,9 +103,9 @@ async fn copies_of_a_decision_refund_the_same_unit_once() {
 #[tokio::test]
 async fn copies_that_are_refunded_at_once_refund_each_unit_once() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([together(by, "p", "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let _ = limiter.reset(KEY).await.expect("an answer");
             assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
 
@@ -123,9 +125,9 @@ async fn copies_that_are_refunded_at_once_refund_each_unit_once() {
 #[tokio::test]
 async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([together(by, "p", "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let _ = limiter.reset(KEY).await.expect("an answer");
             assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
 
@@ -157,9 +159,11 @@ async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
 #[tokio::test]
 async fn a_response_does_not_refund_again_what_the_handler_refunded() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let layer = world.layer([together(by, "p", "10/min").cost(4).refund_unless(|_| false)]);
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let layer = world.layer([together(strategy, "p", "10/min")
+                .cost(4)
+                .refund_unless(|_| false)]);
             let limiter = layer.limiter().clone();
             let _ = limiter.reset(KEY).await.expect("an answer");
             assert_eq!(limiter.check(KEY).cost(5).await.admitted(), 1);
@@ -181,10 +185,10 @@ async fn a_response_does_not_refund_again_what_the_handler_refunded() {
 async fn refunds_name_their_policies() {
     for world in World::both() {
         let (requests, tokens) = (
-            together(By::Fixed, "requests", "10/min"),
-            together(By::Gcra, "tokens", "100/min").cost(40),
+            together(StrategyKind::Fixed, "requests", "10/min"),
+            together(StrategyKind::Gcra, "tokens", "100/min").cost(40),
         );
-        let shadow = together(By::Gcra, "shadow", "100/min").shadow();
+        let shadow = together(StrategyKind::Gcra, "shadow", "100/min").shadow();
         let limiter = world.limiter([requests, shadow, tokens]);
         let named = |refunds: Vec<Refund>| -> Vec<_> {
             let named = refunds.into_iter();
@@ -214,9 +218,9 @@ async fn refunds_name_their_policies() {
 #[tokio::test]
 async fn a_free_request_does_not_wait_also_in_debt() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([together(by, "p", "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let _ = limiter.reset(KEY).await.expect("an answer");
             assert!(counted(&limiter.charge(KEY, 13).await.expect("an answer")));
             let free = |decision: &Decision, how: &str| {
@@ -242,8 +246,8 @@ async fn a_free_request_does_not_wait_also_in_debt() {
 }
 
 /// How much of five units the refund of as many that were charged before a reset takes from those charged after it.
-async fn taken_by_a_refund_from_before_a_reset(world: &World, by: By) -> u64 {
-    let limiter = world.limiter([together(by, "p", "10/h")]);
+async fn taken_by_a_refund_from_before_a_reset(world: &World, strategy: StrategyKind) -> u64 {
+    let limiter = world.limiter([together(strategy, "p", "10/h")]);
     let _ = limiter.reset(KEY).await.expect("an answer");
     let mut before = limiter.check(KEY).cost(5).await;
     world.advance(ms(10));
@@ -257,14 +261,17 @@ async fn taken_by_a_refund_from_before_a_reset(world: &World, by: By) -> u64 {
 #[tokio::test]
 async fn a_refund_of_a_charge_before_a_reset_takes_at_most_that_from_later_charges() {
     for world in World::both() {
-        for by in By::ALL {
-            let taken = taken_by_a_refund_from_before_a_reset(&world, by).await;
-            let most = match by {
+        for strategy in StrategyKind::ALL {
+            let taken = taken_by_a_refund_from_before_a_reset(&world, strategy).await;
+            let most = match strategy {
                 // The charge, or the window that it opened, is distinguished from those that came after.
-                By::Fixed | By::List | By::Log => 0,
-                By::Gcra | By::Bucket | By::Calendar | By::Sliding(_) => 5,
+                StrategyKind::Fixed | StrategyKind::List | StrategyKind::Log => 0,
+                StrategyKind::Gcra
+                | StrategyKind::Bucket
+                | StrategyKind::Calendar
+                | StrategyKind::Sliding(_) => 5,
             };
-            assert!(taken <= most, "{taken} {by:?} on {}", world.name());
+            assert!(taken <= most, "{taken} {strategy:?} on {}", world.name());
         }
     }
 }

@@ -42,8 +42,8 @@ async fn hang_up(layer: &RateLimitLayer) {
 async fn a_request_that_is_dropped_before_its_response_is_charged() {
     for world in World::both() {
         // Whatever the outcome would have said: it is not known.
-        for judge in [outcome::success, outcome::failure] {
-            for layer in layers(&world, judge) {
+        for outcome in [outcome::success, outcome::failure] {
+            for layer in layers(&world, outcome) {
                 forget(&layer).await;
                 hang_up(&layer).await;
                 assert_eq!(charged(&layer).await, 1, "{} {layer:?}", world.name());
@@ -55,8 +55,8 @@ async fn a_request_that_is_dropped_before_its_response_is_charged() {
 #[tokio::test]
 async fn a_request_that_is_dropped_before_its_response_is_free_where_configured() {
     for world in World::both() {
-        for judge in [outcome::success as Says, outcome::failure] {
-            for policy in both_modes(&window("p", "5/min"), judge) {
+        for outcome in [outcome::success as Says, outcome::failure] {
+            for policy in both_modes(&window("p", "5/min"), outcome) {
                 let layer = world.layer([policy.charge_dropped(false)]);
                 hang_up(&layer).await;
                 assert_eq!(charged(&layer).await, 0, "{} {layer:?}", world.name());
@@ -79,7 +79,7 @@ async fn a_client_that_disconnects_does_not_evade_a_limit_on_failures() {
 #[tokio::test]
 async fn a_service_error_is_a_failure() {
     for world in World::both() {
-        for (judge, expected) in [
+        for (outcome, expected) in [
             (outcome::success as Says, 0),
             (outcome::failure, 1),
             (outcome::server_error, 1),
@@ -87,7 +87,7 @@ async fn a_service_error_is_a_failure() {
             (|outcome| outcome.end() == RequestEnd::ServiceFailed, 1),
             (|outcome| outcome.status().is_some(), 0),
         ] {
-            for layer in layers(&world, judge) {
+            for layer in layers(&world, outcome) {
                 forget(&layer).await;
                 let handler = |_| async { Err(io::Error::other("down")) };
                 let failed = call(&layer, request(), handler).await;
@@ -147,14 +147,14 @@ async fn a_service_that_panics_in_call_is_charged_too() {
 #[tokio::test]
 async fn a_body_that_fails_half_way_is_a_failed_response() {
     for world in World::both() {
-        for (judge, expected) in [
+        for (outcome, expected) in [
             (outcome::success as Says, 0),
             (outcome::failure, 1),
             (|outcome| outcome.end() == RequestEnd::BodyFailed, 1),
             // The status was sent, and it was none of an error.
             (outcome::server_error, 0),
         ] {
-            for layer in layers(&world, judge) {
+            for layer in layers(&world, outcome) {
                 let cost = cost(&layer, streamed(vec![data(), broken(), data()])).await;
                 assert_eq!(cost, expected, "{} {layer:?}", world.name());
             }
@@ -174,12 +174,12 @@ pub(crate) async fn go_half_way(layer: &RateLimitLayer, response: Response<Body>
 #[tokio::test]
 async fn a_success_whose_client_disconnects_half_way_stays_charged() {
     for world in World::both() {
-        for (judge, expected) in [
+        for (outcome, expected) in [
             (outcome::success as Says, 1),
             (outcome::failure, 0),
             (|outcome| outcome.end() == RequestEnd::BodyDropped, 1),
         ] {
-            for layer in layers(&world, judge) {
+            for layer in layers(&world, outcome) {
                 forget(&layer).await;
                 go_half_way(&layer, streamed(vec![data(), data()])).await;
                 assert_eq!(charged(&layer).await, expected, "{}", world.name());
@@ -267,7 +267,7 @@ async fn the_response_to_a_head_request_is_completed_though_its_body_is_never_se
 async fn an_accepted_connect_request_is_completed_though_its_response_has_no_body() {
     for world in World::both() {
         for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
-            // A tunnel, or a WebSocket over HTTP/2; one that is refused may have a body.
+            // A tunnel, or a WebSocket over HTTP/2; one that is rejected may have a body.
             for (status, expected) in [(200, 1), (403, 0)] {
                 forget(&layer).await;
                 let mut connect = request();

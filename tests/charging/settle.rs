@@ -8,13 +8,13 @@ use tollgate::{Admission, Policy, outcome};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    By, KEY, World, call, counted, even, ms, pass, read, request, secs, text, together, used,
-    waits, window,
+    KEY, StrategyKind, World, call, counted, even, ms, pass, read, request, secs, text, together,
+    used, waits, window,
 };
 
 /// A policy `p` of each strategy, of 10 a minute.
 fn all() -> [Policy; 8] {
-    By::ALL.map(|by| together(by, "p", "10/min"))
+    StrategyKind::ALL.map(|strategy| together(strategy, "p", "10/min"))
 }
 
 /// An admission of one request, and its limiter.
@@ -34,7 +34,7 @@ fn admission_of(request: &Request<()>) -> Admission {
 async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
     for world in World::both() {
         for policy in all() {
-            let strategy = format!("{policy:?} on {}", world.name());
+            let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
             for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
                 admission
@@ -43,11 +43,11 @@ async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
                     .settle(true_cost)
                     .await
                     .expect("an answer");
-                assert_eq!(used(&limiter, "p").await, true_cost, "{strategy}");
+                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
                 let left = admission.remaining("p");
-                assert_eq!(left, Some(10 - true_cost), "{strategy}");
+                assert_eq!(left, Some(10 - true_cost), "{context}");
             }
-            assert!(!counted(&limiter.check(KEY).await), "{strategy}");
+            assert!(!counted(&limiter.check(KEY).await), "{context}");
         }
     }
 }
@@ -56,7 +56,7 @@ async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
 async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
     for world in World::both() {
         for policy in all() {
-            let strategy = format!("{policy:?} on {}", world.name());
+            let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy).await;
             admission
                 .policy("p")
@@ -65,9 +65,9 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
                 .await
                 .expect("an answer");
             let (wait, reset) = waits(&limiter, "p").await;
-            assert!(wait > Duration::ZERO, "{strategy}");
+            assert!(wait > Duration::ZERO, "{context}");
             // Two periods pay twice the capacity back, whatever counts it.
-            assert!(reset <= secs(120), "{reset:?} {strategy}");
+            assert!(reset <= secs(120), "{reset:?} {context}");
             admission
                 .policy("p")
                 .expect("a policy")
@@ -80,15 +80,15 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
                 .settle(2_000_000)
                 .await
                 .expect("an answer");
-            assert_eq!(waits(&limiter, "p").await, (wait, reset), "{strategy}");
+            assert_eq!(waits(&limiter, "p").await, (wait, reset), "{context}");
             // It is honest about it, to the microsecond.
             world.advance(wait - Duration::from_micros(1_000));
-            assert!(!counted(&limiter.check(KEY).await), "{strategy}");
+            assert!(!counted(&limiter.check(KEY).await), "{context}");
             world.advance(Duration::from_micros(1_000));
             if !counted(&limiter.check(KEY).await) {
                 // A key on Redis lives to the end of its millisecond.
                 world.advance(ms(1));
-                assert!(counted(&limiter.check(KEY).await), "{strategy}");
+                assert!(counted(&limiter.check(KEY).await), "{context}");
             }
             world.no_key_is_immortal();
             world.advance(secs(180));
@@ -129,7 +129,7 @@ async fn a_debt_is_waited_for_at_an_even_rate() {
 async fn nothing_is_refunded_twice() {
     for world in World::both() {
         for policy in all() {
-            let strategy = format!("{policy:?} on {}", world.name());
+            let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy).await;
             assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
             for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
@@ -139,7 +139,7 @@ async fn nothing_is_refunded_twice() {
                     .refund(units)
                     .await
                     .expect("an answer");
-                assert_eq!(used(&limiter, "p").await, expected, "{strategy}");
+                assert_eq!(used(&limiter, "p").await, expected, "{context}");
             }
             admission
                 .policy("p")
@@ -154,7 +154,7 @@ async fn nothing_is_refunded_twice() {
                     .refund(units)
                     .await
                     .expect("an answer");
-                assert_eq!(used(&limiter, "p").await, expected, "{strategy}");
+                assert_eq!(used(&limiter, "p").await, expected, "{context}");
             }
             let clone = admission.clone();
             clone
@@ -169,7 +169,7 @@ async fn nothing_is_refunded_twice() {
                 .settle(0)
                 .await
                 .expect("an answer");
-            assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
+            assert_eq!(used(&limiter, "p").await, 5, "{context}");
         }
     }
 }
@@ -192,7 +192,7 @@ async fn concurrent_refunds_refund_once() {
 async fn a_refund_cancelled_half_way_loses_no_units() {
     for world in World::both() {
         for policy in all() {
-            let strategy = format!("{policy:?} on {}", world.name());
+            let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
             admission
                 .policy("p")
@@ -214,7 +214,7 @@ async fn a_refund_cancelled_half_way_loses_no_units() {
                 .refund(7)
                 .await
                 .expect("an answer");
-            assert_eq!(used(&limiter, "p").await, 0, "{strategy}");
+            assert_eq!(used(&limiter, "p").await, 0, "{context}");
         }
     }
 }
@@ -223,7 +223,7 @@ async fn a_refund_cancelled_half_way_loses_no_units() {
 async fn a_charge_cancelled_half_way_is_charged_once() {
     for world in World::both() {
         for policy in all() {
-            let strategy = format!("{policy:?} on {}", world.name());
+            let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
             drop(
                 admission
@@ -232,7 +232,7 @@ async fn a_charge_cancelled_half_way_is_charged_once() {
                     .charge(3)
                     .now_or_never(),
             );
-            assert_eq!(used(&limiter, "p").await, 7, "{strategy}");
+            assert_eq!(used(&limiter, "p").await, 7, "{context}");
             for true_cost in [7, 8, 5] {
                 admission
                     .policy("p")
@@ -240,7 +240,7 @@ async fn a_charge_cancelled_half_way_is_charged_once() {
                     .settle(true_cost)
                     .await
                     .expect("an answer");
-                assert_eq!(used(&limiter, "p").await, true_cost, "{strategy}");
+                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
             }
         }
     }
@@ -287,9 +287,14 @@ async fn concurrent_settlements_charge_once() {
 #[tokio::test]
 async fn a_refund_never_lands_in_a_later_window() {
     for world in World::both() {
-        for by in [By::Fixed, By::Calendar, By::List, By::Log] {
-            let policy = together(by, "p", "10/min");
-            let strategy = format!("{policy:?} on {}", world.name());
+        for strategy in [
+            StrategyKind::Fixed,
+            StrategyKind::Calendar,
+            StrategyKind::List,
+            StrategyKind::Log,
+        ] {
+            let policy = together(strategy, "p", "10/min");
+            let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(5)).await;
             world.advance(secs(61));
             assert_eq!(limiter.check(KEY).times(1).await.admitted(), 1);
@@ -299,14 +304,14 @@ async fn a_refund_never_lands_in_a_later_window() {
                 .refund(3)
                 .await
                 .expect("an answer");
-            assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
+            assert_eq!(used(&limiter, "p").await, 5, "{context}");
             admission
                 .policy("p")
                 .expect("a policy")
                 .settle(0)
                 .await
                 .expect("an answer");
-            assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
+            assert_eq!(used(&limiter, "p").await, 5, "{context}");
             world.no_key_is_immortal();
             world.advance(secs(120));
         }
@@ -332,9 +337,9 @@ async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
 #[tokio::test]
 async fn units_whose_refund_was_too_late_are_not_charged_again() {
     for world in World::both() {
-        for by in By::ALL {
-            let policy = together(by, "p", "10/min").cost(5);
-            let strategy = format!("{by:?} on {}", world.name());
+        for strategy in StrategyKind::ALL {
+            let policy = together(strategy, "p", "10/min").cost(5);
+            let context = format!("{strategy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy).await;
             world.advance(secs(121));
             for true_cost in [3, 5, 0, 4] {
@@ -344,7 +349,7 @@ async fn units_whose_refund_was_too_late_are_not_charged_again() {
                     .settle(true_cost)
                     .await
                     .expect("an answer");
-                assert_eq!(used(&limiter, "p").await, 0, "{strategy}");
+                assert_eq!(used(&limiter, "p").await, 0, "{context}");
             }
             admission
                 .policy("p")
@@ -352,7 +357,7 @@ async fn units_whose_refund_was_too_late_are_not_charged_again() {
                 .settle(6)
                 .await
                 .expect("an answer");
-            assert_eq!(used(&limiter, "p").await, 1, "{strategy}");
+            assert_eq!(used(&limiter, "p").await, 1, "{context}");
             world.advance(secs(121));
         }
     }
@@ -512,7 +517,7 @@ async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
 async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
     for world in World::both() {
         for policy in all() {
-            let strategy = format!("{policy:?} on {}", world.name());
+            let context = format!("{policy:?} on {}", world.name());
             let layer = world.layer([policy.cost(4).refund_unless(outcome::success)]);
             let _ = layer.limiter().reset(KEY).await.expect("an answer");
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
@@ -529,10 +534,10 @@ async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
                 let Ok(answer) = call(&layer, request(), handler).await;
                 read(answer).await.expect("a body");
                 let used = used(layer.limiter(), "p").await;
-                assert_eq!(used, expected, "{strategy}");
+                assert_eq!(used, expected, "{context}");
             }
-            assert_eq!(pass(&layer, text(200)).await, 200, "{strategy}");
-            assert_eq!(pass(&layer, text(200)).await, 429, "{strategy}");
+            assert_eq!(pass(&layer, text(200)).await, 200, "{context}");
+            assert_eq!(pass(&layer, text(200)).await, 429, "{context}");
         }
     }
 }

@@ -4,12 +4,15 @@ use futures_util::future::{FutureExt, join_all};
 use tollgate::{Admission, Limiter, SettleError, StoreError};
 
 use crate::{
-    strategy_kind::By,
+    strategy_kind::StrategyKind,
     support::{KEY, World, secs, together, used},
 };
 
 /// An admission under three policies, charged 1, 200 and 5, and its limiter.
-async fn admitted(world: &World, [requests, tokens, cents]: [By; 3]) -> (Limiter, Admission) {
+async fn admitted(
+    world: &World,
+    [requests, tokens, cents]: [StrategyKind; 3],
+) -> (Limiter, Admission) {
     let limiter = world.limiter([
         together(requests, "requests", "10/min"),
         together(tokens, "tokens", "1000/min").cost(200),
@@ -37,9 +40,10 @@ fn calls(world: &World) -> Option<u64> {
 #[tokio::test]
 async fn named_policies_are_settled_in_one_round_trip_and_the_others_left_alone() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = format!("{by:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, [By::Gcra, by, By::Fixed]).await;
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let (limiter, admission) =
+                admitted(&world, [StrategyKind::Gcra, strategy, StrategyKind::Fixed]).await;
             for (tokens, cents) in [(500, 3), (400, 30), (400, 30), (0, 0), (700, 100)] {
                 let before = calls(&world);
                 let costs = [("tokens", tokens), ("cents", cents)];
@@ -58,7 +62,11 @@ async fn named_policies_are_settled_in_one_round_trip_and_the_others_left_alone(
 #[tokio::test]
 async fn several_receipts_of_a_policy_are_refunded_in_one_round_trip() {
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, [By::Fixed, By::Log, By::Bucket]).await;
+        let (limiter, admission) = admitted(
+            &world,
+            [StrategyKind::Fixed, StrategyKind::Log, StrategyKind::Bucket],
+        )
+        .await;
         let tokens = admission.policy("tokens").expect("a policy");
         for _ in 0..3 {
             tokens.charge(10).await.expect("an answer");
@@ -74,7 +82,7 @@ async fn several_receipts_of_a_policy_are_refunded_in_one_round_trip() {
 #[tokio::test]
 async fn more_receipts_than_one_call_takes_are_all_settled() {
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, [By::Fixed; 3]).await;
+        let (limiter, admission) = admitted(&world, [StrategyKind::Fixed; 3]).await;
         let tokens = admission.policy("tokens").expect("a policy");
         for _ in 0..150 {
             tokens.charge(2).await.expect("an answer");
@@ -90,9 +98,10 @@ async fn more_receipts_than_one_call_takes_are_all_settled() {
 async fn if_one_policy_cannot_be_settled_none_is() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         for (tokens, cents) in [(500, 9), (500, 3), (100, 9), (100, 3)] {
-            let (limiter, admission) = admitted(&world, [By::Gcra, by, By::Fixed]).await;
+            let (limiter, admission) =
+                admitted(&world, [StrategyKind::Gcra, strategy, StrategyKind::Fixed]).await;
             let keys = server.keys();
             let foreign = keys.iter().find(|key| key.contains(":cents:"));
             let foreign = foreign.expect("the key of a policy");
@@ -108,11 +117,11 @@ async fn if_one_policy_cannot_be_settled_none_is() {
             assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");
             assert!(settled.is_empty(), "{settled:?}");
             server.command(&["DEL", foreign]);
-            assert_eq!(all_used(&limiter).await, [1, 200, 0], "{by:?}");
+            assert_eq!(all_used(&limiter).await, [1, 200, 0], "{strategy:?}");
             // Nor has the admission forgotten what it was charged.
             let costs = [("tokens", tokens)];
             admission.settle_each(costs).await.expect("an answer");
-            assert_eq!(all_used(&limiter).await, [1, tokens, 0], "{by:?}");
+            assert_eq!(all_used(&limiter).await, [1, tokens, 0], "{strategy:?}");
             server.command(&["FLUSHALL"]);
         }
     }
@@ -121,7 +130,7 @@ async fn if_one_policy_cannot_be_settled_none_is() {
 #[tokio::test]
 async fn a_name_that_is_unknown_is_an_error_and_nothing_is_settled() {
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, [By::Gcra; 3]).await;
+        let (limiter, admission) = admitted(&world, [StrategyKind::Gcra; 3]).await;
         let costs = [("tokens", 500), ("cent", 3)];
         let error = admission.settle_each(costs).await.expect_err("a mistake");
         assert!(matches!(&error, SettleError::UnknownPolicy(unknown) if unknown.name() == "cent"));
@@ -132,7 +141,7 @@ async fn a_name_that_is_unknown_is_an_error_and_nothing_is_settled() {
 #[tokio::test]
 async fn the_last_cost_of_a_policy_named_twice_counts() {
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, [By::Gcra; 3]).await;
+        let (limiter, admission) = admitted(&world, [StrategyKind::Gcra; 3]).await;
         let costs = [("tokens", 500), ("cents", 3), ("tokens", 300)];
         admission.settle_each(costs).await.expect("an answer");
         assert_eq!(all_used(&limiter).await, [1, 300, 3], "{}", world.name());
@@ -142,7 +151,15 @@ async fn the_last_cost_of_a_policy_named_twice_counts() {
 #[tokio::test]
 async fn concurrent_settlements_of_several_policies_settle_once() {
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, [By::Gcra, By::Fixed, By::Bucket]).await;
+        let (limiter, admission) = admitted(
+            &world,
+            [
+                StrategyKind::Gcra,
+                StrategyKind::Fixed,
+                StrategyKind::Bucket,
+            ],
+        )
+        .await;
         let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
         for settled in join_all((0..5).map(|_| all())).await {
             settled.expect("an answer");
@@ -154,11 +171,12 @@ async fn concurrent_settlements_of_several_policies_settle_once() {
 #[tokio::test]
 async fn a_settlement_cancelled_half_way_is_made_once() {
     for world in World::both() {
-        for by in By::ALL {
-            let (limiter, admission) = admitted(&world, [By::Gcra, by, By::Fixed]).await;
+        for strategy in StrategyKind::ALL {
+            let (limiter, admission) =
+                admitted(&world, [StrategyKind::Gcra, strategy, StrategyKind::Fixed]).await;
             let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
             drop(all().now_or_never());
-            let name = format!("{by:?} on {}", world.name());
+            let name = format!("{strategy:?} on {}", world.name());
             assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
             all().await.expect("an answer");
             assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
@@ -170,9 +188,9 @@ async fn a_settlement_cancelled_half_way_is_made_once() {
 #[tokio::test]
 async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
     for world in World::both() {
-        let next = together(By::Fixed, "next", "500/min").cost(200);
+        let next = together(StrategyKind::Fixed, "next", "500/min").cost(200);
         let limiter = world.limiter([
-            together(By::Gcra, "tokens", "1000/min").cost(200),
+            together(StrategyKind::Gcra, "tokens", "1000/min").cost(200),
             next.shadow_of("tokens"),
         ]);
         let _ = limiter.reset(KEY).await;
@@ -197,7 +215,11 @@ async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
 #[tokio::test]
 async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, [By::Gcra, By::Gcra, By::Fixed]).await;
+        let (limiter, admission) = admitted(
+            &world,
+            [StrategyKind::Gcra, StrategyKind::Gcra, StrategyKind::Fixed],
+        )
+        .await;
         let unknown = admission.meter(["tokens", "cent"]).expect_err("a mistake");
         assert_eq!(unknown.name(), "cent");
         let mut meter = admission.meter(["tokens", "cents"]).expect("policies");

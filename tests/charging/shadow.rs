@@ -23,15 +23,15 @@ fn would_reject<'a>(mut shadows: impl Iterator<Item = PolicyDecision<'a>>) -> bo
 async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
     for world in World::both() {
         let limiter = world.limiter([window("live", "9/h"), window("new", "2/h").shadow()]);
-        for refuses in [false, false, true, true] {
+        for rejects in [false, false, true, true] {
             let seen = limiter.peek(KEY).await.expect("an answer");
             assert_eq!(
                 (seen.would_admit(), would_reject(seen.shadows())),
-                (true, refuses)
+                (true, rejects)
             );
             let decision = limiter.check(KEY).await;
             assert!(counted(&decision), "{}", world.name());
-            assert_eq!(would_reject(decision.shadows()), refuses, "{decision:?}");
+            assert_eq!(would_reject(decision.shadows()), rejects, "{decision:?}");
             let names = |v: tollgate::PolicyDecision<'_>| v.policy().to_owned();
             let live: Vec<_> = decision.policies().map(names).collect();
             let shadows: Vec<_> = decision.shadows().map(names).collect();
@@ -93,7 +93,7 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
         for (name, expected) in [("other", 2), ("live", 2), ("looser", 4), ("stricter", 1)] {
             assert_eq!(used(&limiter, name).await, expected, "{name}");
         }
-        // What another policy refuses, a candidate for the live one's place would refuse too.
+        // What another policy rejects, a candidate for the live one's place would reject too.
         let _ = limiter
             .reset([("live", KEY), ("looser", KEY)])
             .await

@@ -34,7 +34,7 @@ async fn a_shadow_charges_by_its_mode_and_refunds_its_charges() {
         }
         assert_eq!(stats(limiter, "reserve"), (7, 2, 0));
         assert_eq!(stats(limiter, "response"), (7, 2, 0));
-        // What it would have refused is no debt of it either.
+        // What it would have rejected is no debt of it either.
         assert_eq!(
             waits(limiter, "even").await.1,
             secs(3_600),
@@ -56,13 +56,13 @@ async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other(
         ]);
         let limiter = layer.limiter();
         assert_eq!(pass(&layer, text(200)).await, 200);
-        // The live one refuses, and the candidate would not: what would have become of these is not known.
+        // The live one rejects, and the candidate would not: what would have become of these is not known.
         for _ in 0..3 {
             assert_eq!(pass(&layer, text(200)).await, 429);
         }
         assert_eq!(stats(limiter, "new"), (4, 0, 3), "{}", world.name());
         assert_eq!(stats(limiter, "beside"), (4, 0, 0), "{}", world.name());
-        // Where another refuses as well, the candidate changes nothing.
+        // Where another rejects as well, the candidate changes nothing.
         let _ = limiter
             .charge([("other", KEY)], 9)
             .await
@@ -115,7 +115,7 @@ async fn shadow_in_flight_limits_hold_and_release_permits() {
         assert_eq!(stats(&limiter, "wide"), (6, 0, 3), "{}", world.name());
         let used_by = async |name| used(&limiter, name).await;
         assert_eq!((used_by("live").await, used_by("tight").await), (3, 2));
-        // A request that was refused is not in flight.
+        // A request that was rejected is not in flight.
         assert_eq!(used_by("wide").await, 3, "{}", world.name());
         drop(decisions);
         for name in ["live", "tight", "wide"] {
@@ -168,7 +168,7 @@ async fn bans_ignore_shadows_and_shadows_ignore_live_bans() {
         for _ in 0..3 {
             assert!(counted(&limiter.check(KEY).await), "{}", world.name());
         }
-        // Two are refused by the live policy; then the key is banned, and the candidate would be of no help.
+        // Two are rejected by the live policy; then the key is banned, and the candidate would be of no help.
         for _ in 0..6 {
             assert!(!counted(&limiter.check(KEY).await));
         }

@@ -18,12 +18,12 @@ use tower::{Layer, ServiceExt, service_fn};
 
 pub(crate) use crate::{
     results::{counted, fault},
-    strategy_kind::By,
+    strategy_kind::StrategyKind,
     world::{KEY, World, ms, secs},
 };
 
 /// The keys under which something is counted: all but the epoch.
-pub(crate) fn books(server: &Server) -> Vec<String> {
+pub(crate) fn counter_keys(server: &Server) -> Vec<String> {
     let mut keys = server.keys();
     keys.retain(|key| key != "tg:gen");
     keys
@@ -47,20 +47,20 @@ impl World {
 
 /// A policy that counts all clients together.
 #[track_caller]
-pub(crate) fn together(by: By, name: &str, quota: &str) -> Policy {
-    by.policy(name, quota).key(extract::global())
+pub(crate) fn together(strategy: StrategyKind, name: &str, quota: &str) -> Policy {
+    strategy.policy(name, quota).key(extract::global())
 }
 
 /// A policy that counts all clients together, in windows.
 #[track_caller]
 pub(crate) fn window(name: &str, quota: &str) -> Policy {
-    together(By::Fixed, name, quota)
+    together(StrategyKind::Fixed, name, quota)
 }
 
 /// A policy that counts all clients together, evenly.
 #[track_caller]
 pub(crate) fn even(name: &str, quota: &str) -> Policy {
-    together(By::Gcra, name, quota)
+    together(StrategyKind::Gcra, name, quota)
 }
 
 /// How many units of `policy` are used.

@@ -7,7 +7,7 @@ use tollgate::{Ban, Decision, Keys, Limiter, Policy};
 
 use crate::{
     every_policy::refund_every,
-    support::{By, Places, cluster, counted, limiter, store},
+    support::{MasterKeys, StrategyKind, cluster, counted, limiter, store},
 };
 
 /// A step of a history.
@@ -27,7 +27,7 @@ enum Step {
 use Step::{AtOnce, Block, Check, Refund, Unblock};
 
 fn ban(name: &str, quota: &str) -> Policy {
-    By::Fixed
+    StrategyKind::Fixed
         .policy(name, quota)
         .strategy(Ban::for_duration(Duration::from_secs(7_200)))
 }
@@ -69,9 +69,9 @@ async fn in_slots_as_in_one<const N: usize>(
 ) -> String {
     let mut shown = Vec::new();
     for in_one in [true, false] {
-        let places = Places::find(cluster(), &format!("{name}-{in_one}-")).await;
+        let master_keys = MasterKeys::find(cluster(), &format!("{name}-{in_one}-")).await;
         let policies = policies();
-        let place = |slot| places.key(if in_one { 0 } else { slot });
+        let place = |slot| master_keys.key(if in_one { 0 } else { slot });
         let keys = policies.iter().zip(slots);
         let keys: Vec<_> = keys
             .map(|(policy, slot)| (policy.name().to_owned(), place(slot)))
@@ -92,8 +92,8 @@ async fn in_slots_as_in_one<const N: usize>(
                     last = decision.into_result().ok().or(last);
                 }
                 AtOnce(many) => {
-                    let asked = (0..many).map(|_| limiter.check(all.clone()).into_future());
-                    let decisions = join_all(asked).await;
+                    let pending = (0..many).map(|_| limiter.check(all.clone()).into_future());
+                    let decisions = join_all(pending).await;
                     let admitted = decisions.iter().filter(|d| counted(d)).count();
                     says_all.push(admitted.to_string());
                 }
@@ -121,7 +121,7 @@ async fn in_slots_as_in_one<const N: usize>(
 async fn the_rejection_with_which_one_ban_begins_counts_in_all_of_them() {
     let policies = || {
         [
-            By::Fixed.policy("a", "1/day"),
+            StrategyKind::Fixed.policy("a", "1/day"),
             ban("b", "1/h"),
             ban("c", "4/h"),
         ]
@@ -136,7 +136,7 @@ async fn the_rejection_with_which_one_ban_begins_counts_in_all_of_them() {
 async fn no_ban_counts_while_another_one_is_in_force() {
     let policies = || {
         [
-            By::Fixed.policy("a", "2/day"),
+            StrategyKind::Fixed.policy("a", "2/day"),
             ban("b", "4/h"),
             ban("c", "1/h"),
         ]
@@ -151,7 +151,7 @@ async fn no_ban_counts_while_another_one_is_in_force() {
 async fn rejections_by_a_ban_in_another_slot_make_no_debt() {
     let policies = || {
         [
-            By::Gcra.policy("a", "2/h").charge_rejected(true),
+            StrategyKind::Gcra.policy("a", "2/h").charge_rejected(true),
             ban("b", "9/h"),
         ]
     };
@@ -172,7 +172,7 @@ async fn rejections_by_a_ban_in_another_slot_make_no_debt() {
 async fn only_rejections_before_a_ban_begins_make_a_debt() {
     let policies = || {
         [
-            By::Gcra.policy("a", "8/h").charge_rejected(true),
+            StrategyKind::Gcra.policy("a", "8/h").charge_rejected(true),
             ban("b", "2/h"),
         ]
     };
@@ -183,9 +183,9 @@ async fn only_rejections_before_a_ban_begins_make_a_debt() {
 async fn a_partly_admitted_call_is_refunded_the_admitted_part() {
     let policies = || {
         [
-            By::Gcra.policy("a", "3/h").charge_rejected(true),
+            StrategyKind::Gcra.policy("a", "3/h").charge_rejected(true),
             ban("b", "9/h"),
-            By::List.policy("c", "3/h").charge_rejected(true),
+            StrategyKind::List.policy("c", "3/h").charge_rejected(true),
         ]
     };
     for slots in [[0, 1, 2], [0, 0, 1]] {
@@ -199,9 +199,11 @@ async fn a_partly_admitted_call_is_refunded_the_admitted_part() {
 async fn a_policy_that_rejected_for_units_that_come_back_charges_no_rejections() {
     let policies = || {
         [
-            By::Fixed.policy("a", "1/day"),
-            By::Fixed.policy("b", "2/day").charge_rejected(true),
-            By::Log.policy("c", "2/day").charge_rejected(true),
+            StrategyKind::Fixed.policy("a", "1/day"),
+            StrategyKind::Fixed
+                .policy("b", "2/day")
+                .charge_rejected(true),
+            StrategyKind::Log.policy("c", "2/day").charge_rejected(true),
         ]
     };
     for slots in [[0, 1, 2], [0, 1, 1], [0, 0, 1]] {
@@ -214,7 +216,7 @@ async fn a_policy_that_rejected_for_units_that_come_back_charges_no_rejections()
 async fn rejections_of_requests_at_the_same_time_count_once_each() {
     let policies = || {
         [
-            By::Gcra.policy("a", "2/h").charge_rejected(true),
+            StrategyKind::Gcra.policy("a", "2/h").charge_rejected(true),
             ban("b", "5/h"),
             ban("c", "9/h"),
         ]
@@ -230,9 +232,9 @@ async fn rejections_of_requests_at_the_same_time_count_once_each() {
 async fn a_shadow_is_evaluated_before_the_rejection_begins_a_ban() {
     let policies = || {
         [
-            By::Fixed.policy("a", "1/day"),
+            StrategyKind::Fixed.policy("a", "1/day"),
             ban("b", "1/h"),
-            By::Fixed.policy("looser", "9/day").shadow_of("a"),
+            StrategyKind::Fixed.policy("looser", "9/day").shadow_of("a"),
         ]
     };
     for slots in [[0, 0, 1], [0, 1, 0], [0, 1, 2]] {
@@ -245,9 +247,9 @@ async fn a_shadow_is_evaluated_before_the_rejection_begins_a_ban() {
 async fn a_shadow_takes_no_more_of_several_than_the_other_policies_have_room_for() {
     let policies = || {
         [
-            By::Fixed.policy("a", "5/day"),
-            By::Fixed.policy("b", "3/day"),
-            By::Fixed.policy("looser", "9/day").shadow_of("b"),
+            StrategyKind::Fixed.policy("a", "5/day"),
+            StrategyKind::Fixed.policy("b", "3/day"),
+            StrategyKind::Fixed.policy("looser", "9/day").shadow_of("b"),
         ]
     };
     for slots in [[0, 0, 1], [0, 1, 1], [0, 1, 2]] {

@@ -1,4 +1,4 @@
-//! Requests whose keys are in several slots: never too much is admitted, and what is refused leaves nothing behind.
+//! Requests whose keys are in several slots: never too much is admitted, and what is rejected leaves nothing behind.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -11,53 +11,65 @@ use tollgate::{
 use crate::{
     every_policy::refund_every,
     support::{
-        By, Places, cluster, counted, fault, hammer, keys, limiter, store, store_by, until, used,
+        MasterKeys, StrategyKind, cluster, counted, fault, hammer, keys, limiter, store, store_by,
+        until, used,
     },
 };
 
-fn three([a, b, c]: [(By, &str); 3]) -> Limiter {
+fn three([a, b, c]: [(StrategyKind, &str); 3]) -> Limiter {
     let policies = [("a", a), ("b", b), ("c", c)];
-    let policies = policies.map(|(name, (by, quota))| by.policy(name, quota));
+    let policies = policies.map(|(name, (strategy, quota))| strategy.policy(name, quota));
     limiter(store(cluster()), policies)
 }
 
 /// What is used by each policy. What flows back with time is given back less the moment for which it was held: of a month's
 /// quota far less than a unit, which shows as one.
 #[track_caller]
-fn all_used(used: &[u64], bys: [By; 3], each: u64) {
-    for (used, by) in used.iter().zip(bys) {
-        let flows = matches!(by, By::Gcra | By::Bucket);
+fn all_used(used: &[u64], strategies: [StrategyKind; 3], each: u64) {
+    for (used, strategy) in used.iter().zip(strategies) {
+        let flows = matches!(strategy, StrategyKind::Gcra | StrategyKind::Bucket);
         assert!(
             *used == each || flows && *used == each + 1,
-            "{bys:?}: {used} and not {each}"
+            "{strategies:?}: {used} and not {each}"
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_than_the_smallest_quota_is_admitted_and_no_charge_is_left_over() {
-    for (round, by) in By::ALL.into_iter().enumerate() {
-        let places = Places::find(cluster(), &format!("quiet{round}-")).await;
-        let bys = [by, By::ALL[(round + 3) % By::ALL.len()], By::Fixed];
-        let [a, b, c] = bys;
+    for (round, strategy) in StrategyKind::ALL.into_iter().enumerate() {
+        let master_keys = MasterKeys::find(cluster(), &format!("quiet{round}-")).await;
+        let strategies = [
+            strategy,
+            StrategyKind::ALL[(round + 3) % StrategyKind::ALL.len()],
+            StrategyKind::Fixed,
+        ];
+        let [a, b, c] = strategies;
         let new = || three([(a, "200/month"), (b, "120/month"), (c, "160/month")]);
         let limiters = [new(), new()];
-        let keys = places.apart();
+        let keys = master_keys.apart();
         let admitted = hammer(&limiters, keys.clone(), 64, 600).await;
-        assert!(admitted <= 120, "{by:?}: {admitted}");
-        all_used(&used(&limiters[0], keys.clone()).await, bys, admitted);
-        // What was refused in between has not been lost.
+        assert!(admitted <= 120, "{strategy:?}: {admitted}");
+        all_used(
+            &used(&limiters[0], keys.clone()).await,
+            strategies,
+            admitted,
+        );
+        // What was rejected in between has not been lost.
         for _ in admitted.min(119)..119 {
-            assert!(counted(&limiters[1].check(keys.clone()).await), "{by:?}");
+            assert!(
+                counted(&limiters[1].check(keys.clone()).await),
+                "{strategy:?}"
+            );
         }
         let mut last = 0;
         while counted(&limiters[0].check(keys.clone()).await) {
             last += 1;
         }
-        assert!(last <= 1, "{by:?}: {last} too many");
+        assert!(last <= 1, "{strategy:?}: {last} too many");
         all_used(
             &used(&limiters[0], keys).await,
-            bys,
+            strategies,
             admitted.max(119) + last,
         );
     }
@@ -65,9 +77,13 @@ async fn no_more_than_the_smallest_quota_is_admitted_and_no_charge_is_left_over(
 
 #[tokio::test]
 async fn a_single_request_is_decided_as_on_one_server() {
-    let places = Places::find(cluster(), "alone").await;
-    let limiter = three([(By::Fixed, "5/h"), (By::Gcra, "2/h"), (By::Log, "9/h")]);
-    let keys = places.apart();
+    let master_keys = MasterKeys::find(cluster(), "alone").await;
+    let limiter = three([
+        (StrategyKind::Fixed, "5/h"),
+        (StrategyKind::Gcra, "2/h"),
+        (StrategyKind::Log, "9/h"),
+    ]);
+    let keys = master_keys.apart();
     for left in [[4, 1, 8], [3, 0, 7]] {
         let decision = limiter.check(keys.clone()).await;
         assert!(counted(&decision));
@@ -75,15 +91,15 @@ async fn a_single_request_is_decided_as_on_one_server() {
         assert_eq!(shown, left);
     }
     for _ in 0..3 {
-        let refused = limiter.check(keys.clone()).await;
-        assert!(!counted(&refused));
-        let shown: Vec<_> = refused
+        let rejected = limiter.check(keys.clone()).await;
+        assert!(!counted(&rejected));
+        let shown: Vec<_> = rejected
             .policies()
             .map(|v| (v.rejected(), v.remaining()))
             .collect();
-        assert_eq!(shown, [(false, 3), (true, 0), (false, 7)], "{refused:?}");
+        assert_eq!(shown, [(false, 3), (true, 0), (false, 7)], "{rejected:?}");
         assert!(
-            matches!(refused.retry_after(), RetryAfter::In(wait) if wait > Duration::from_secs(1_700))
+            matches!(rejected.retry_after(), RetryAfter::In(wait) if wait > Duration::from_secs(1_700))
         );
     }
     assert_eq!(used(&limiter, keys).await, [2, 2, 2]);
@@ -91,24 +107,39 @@ async fn a_single_request_is_decided_as_on_one_server() {
 
 #[tokio::test]
 async fn several_requests_at_once_are_admitted_as_far_as_all_policies_have_room() {
-    let places = Places::find(cluster(), "several").await;
-    let limiter = three([(By::Fixed, "50/h"), (By::List, "7/h"), (By::Log, "20/h")]);
-    let decision = limiter.check(places.apart()).times(10).await;
+    let master_keys = MasterKeys::find(cluster(), "several").await;
+    let limiter = three([
+        (StrategyKind::Fixed, "50/h"),
+        (StrategyKind::List, "7/h"),
+        (StrategyKind::Log, "20/h"),
+    ]);
+    let decision = limiter.check(master_keys.apart()).times(10).await;
     assert_eq!(decision.admitted(), 7);
-    assert_eq!(used(&limiter, places.apart()).await, [7, 7, 7]);
-    assert_eq!(limiter.check(places.apart()).times(10).await.admitted(), 0);
-    assert_eq!(used(&limiter, places.apart()).await, [7, 7, 7]);
+    assert_eq!(used(&limiter, master_keys.apart()).await, [7, 7, 7]);
+    assert_eq!(
+        limiter
+            .check(master_keys.apart())
+            .times(10)
+            .await
+            .admitted(),
+        0
+    );
+    assert_eq!(used(&limiter, master_keys.apart()).await, [7, 7, 7]);
 }
 
 #[tokio::test]
 async fn a_huge_cost_is_rejected_in_all_slots_and_a_huge_charge_is_a_debt_of_one_capacity() {
-    let places = Places::find(cluster(), "huge").await;
-    let limiter = three([(By::Fixed, "5/h"), (By::Gcra, "5/h"), (By::List, "5/h")]);
-    let keys = places.apart();
+    let master_keys = MasterKeys::find(cluster(), "huge").await;
+    let limiter = three([
+        (StrategyKind::Fixed, "5/h"),
+        (StrategyKind::Gcra, "5/h"),
+        (StrategyKind::List, "5/h"),
+    ]);
+    let keys = master_keys.apart();
     for cost in [1 << 52, 1 << 63, (1 << 63) + 1_000, u64::MAX - 7, u64::MAX] {
-        let refused = limiter.check(keys.clone()).cost(cost).times(cost).await;
-        assert!(!counted(&refused), "{cost}");
-        assert_eq!(refused.retry_after(), RetryAfter::Never, "{cost}");
+        let rejected = limiter.check(keys.clone()).cost(cost).times(cost).await;
+        assert!(!counted(&rejected), "{cost}");
+        assert_eq!(rejected.retry_after(), RetryAfter::Never, "{cost}");
         assert_eq!(used(&limiter, keys.clone()).await, [0; 3], "{cost}");
         assert!(
             counted(&limiter.charge(keys.clone(), cost).await.expect("an answer")),
@@ -124,31 +155,35 @@ async fn a_huge_cost_is_rejected_in_all_slots_and_a_huge_charge_is_a_debt_of_one
 
 #[tokio::test]
 async fn a_charge_in_all_slots_is_refunded_in_all_slots() {
-    for (round, by) in By::ALL.into_iter().enumerate() {
-        let places = Places::find(cluster(), &format!("back{round}-")).await;
-        let limiter = three([(by, "9/month"), (By::Gcra, "8/month"), (by, "7/month")]);
-        let keys = places.apart();
+    for (round, strategy) in StrategyKind::ALL.into_iter().enumerate() {
+        let master_keys = MasterKeys::find(cluster(), &format!("back{round}-")).await;
+        let limiter = three([
+            (strategy, "9/month"),
+            (StrategyKind::Gcra, "8/month"),
+            (strategy, "7/month"),
+        ]);
+        let keys = master_keys.apart();
         let decision = limiter.check(keys.clone()).cost(3).await;
         let admission = decision.into_result().expect("admitted");
-        assert_eq!(used(&limiter, keys.clone()).await, [3; 3], "{by:?}");
+        assert_eq!(used(&limiter, keys.clone()).await, [3; 3], "{strategy:?}");
         refund_every(&admission, 2).await.expect("a refund");
-        assert_eq!(used(&limiter, keys.clone()).await, [1; 3], "{by:?}");
+        assert_eq!(used(&limiter, keys.clone()).await, [1; 3], "{strategy:?}");
         let _ = limiter.charge(keys.clone(), 4).await.expect("an answer");
-        assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{by:?}");
+        assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{strategy:?}");
         let _ = limiter.reset(keys.clone()).await.expect("an answer");
-        assert_eq!(used(&limiter, keys).await, [0; 3], "{by:?}");
+        assert_eq!(used(&limiter, keys).await, [0; 3], "{strategy:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_dropped_before_its_result_costs_nothing_in_any_slot() {
-    let places = Places::find(cluster(), "leave").await;
+    let master_keys = MasterKeys::find(cluster(), "leave").await;
     let limiter = three([
-        (By::Gcra, "1000/month"),
-        (By::Log, "1000/month"),
-        (By::List, "1000/month"),
+        (StrategyKind::Gcra, "1000/month"),
+        (StrategyKind::Log, "1000/month"),
+        (StrategyKind::List, "1000/month"),
     ]);
-    let keys = places.apart();
+    let keys = master_keys.apart();
     let tasks: Vec<_> = (0..400)
         .map(|client| {
             let check = limiter.check(keys.clone()).into_future();
@@ -178,37 +213,37 @@ async fn a_request_dropped_before_its_result_costs_nothing_in_any_slot() {
 
 #[tokio::test]
 async fn permits_are_held_and_released_in_all_slots() {
-    let places = Places::find(cluster(), "flight").await;
+    let master_keys = MasterKeys::find(cluster(), "flight").await;
     let policies = [
         Policy::new("a", Quota::concurrent(2)).strategy(Concurrency::default()),
-        By::Gcra.policy("b", "9/h"),
+        StrategyKind::Gcra.policy("b", "9/h"),
         Policy::new("c", Quota::concurrent(5)).strategy(Concurrency::default()),
     ];
     let limiter = limiter(store(cluster()), policies);
     let held: Vec<_> = [
-        limiter.check(places.apart()).await,
-        limiter.check(places.apart()).await,
+        limiter.check(master_keys.apart()).await,
+        limiter.check(master_keys.apart()).await,
     ]
     .into();
     assert!(held.iter().all(counted));
-    assert!(!counted(&limiter.check(places.apart()).await));
-    assert_eq!(used(&limiter, places.apart()).await, [2, 2, 2]);
+    assert!(!counted(&limiter.check(master_keys.apart()).await));
+    assert_eq!(used(&limiter, master_keys.apart()).await, [2, 2, 2]);
     drop(held);
     until("all places are left", async || {
-        used(&limiter, places.apart()).await == [0, 2, 0]
+        used(&limiter, master_keys.apart()).await == [0, 2, 0]
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_charged_rejection_is_charged_only_to_the_policy_that_rejected() {
-    let places = Places::find(cluster(), "counts").await;
+    let master_keys = MasterKeys::find(cluster(), "counts").await;
     let policies = [
-        By::Gcra.policy("a", "2/h").charge_rejected(true),
-        By::Gcra.policy("b", "9/h").charge_rejected(true),
+        StrategyKind::Gcra.policy("a", "2/h").charge_rejected(true),
+        StrategyKind::Gcra.policy("b", "9/h").charge_rejected(true),
     ];
     let limiter = limiter(store(cluster()), policies);
-    let both = || [("a", places.key(0)), ("b", places.key(1))];
+    let both = || [("a", master_keys.key(0)), ("b", master_keys.key(1))];
     let wait = async || match limiter.check(both()).await.retry_after() {
         RetryAfter::In(wait) => wait.as_secs().div_ceil(60),
         other => panic!("{other:?}"),
@@ -218,12 +253,12 @@ async fn a_charged_rejection_is_charged_only_to_the_policy_that_rejected() {
     }
     let waits = [wait().await, wait().await, wait().await];
     assert_eq!(waits, [60, 90, 90]);
-    assert_eq!(used(&limiter, [("b", places.key(1))]).await, [2]);
+    assert_eq!(used(&limiter, [("b", master_keys.key(1))]).await, [2]);
 }
 
 #[tokio::test]
 async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
-    let places = Places::find(cluster(), "ban").await;
+    let master_keys = MasterKeys::find(cluster(), "ban").await;
     let ban = || {
         Policy::new("c", Quota::requests(3).per_hour())
             .strategy(Ban::for_duration(Duration::from_secs(600)))
@@ -231,68 +266,68 @@ async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
     let limiter = limiter(
         store(cluster()),
         [
-            By::Gcra.policy("a", "2/h"),
-            By::Gcra.policy("b", "9/h"),
+            StrategyKind::Gcra.policy("a", "2/h"),
+            StrategyKind::Gcra.policy("b", "9/h"),
             ban(),
         ],
     );
     for _ in 0..2 {
-        assert!(counted(&limiter.check(places.apart()).await));
+        assert!(counted(&limiter.check(master_keys.apart()).await));
     }
-    assert_eq!(used(&limiter, [("c", places.key(2))]).await, [0]);
-    for refusals in 1..=3 {
-        let refused = limiter.check(places.apart()).await;
-        assert!(!counted(&refused));
-        let banned = refused
+    assert_eq!(used(&limiter, [("c", master_keys.key(2))]).await, [0]);
+    for rejections in 1..=3 {
+        let rejected = limiter.check(master_keys.apart()).await;
+        assert!(!counted(&rejected));
+        let banned = rejected
             .policy("c")
             .is_some_and(|verdict| verdict.rejected());
-        assert_eq!(banned, refusals == 3, "{refused:?}");
+        assert_eq!(banned, rejections == 3, "{rejected:?}");
     }
     // While it lasts nothing is charged, also where there is room.
-    let elsewhere: Keys = [("b", places.key(1)), ("c", places.key(2))].into();
-    let refused = limiter.check(elsewhere).await;
+    let elsewhere: Keys = [("b", master_keys.key(1)), ("c", master_keys.key(2))].into();
+    let rejected = limiter.check(elsewhere).await;
     assert!(
-        !counted(&refused)
-            && refused
+        !counted(&rejected)
+            && rejected
                 .policy("c")
                 .is_some_and(|verdict| verdict.rejected())
     );
-    assert_eq!(used(&limiter, [("b", places.key(1))]).await, [2]);
+    assert_eq!(used(&limiter, [("b", master_keys.key(1))]).await, [2]);
 }
 
 #[tokio::test]
 async fn rejections_by_one_ban_are_not_counted_by_another() {
-    let places = Places::find(cluster(), "bans").await;
+    let master_keys = MasterKeys::find(cluster(), "bans").await;
     let ban = |name| {
         let policy = Policy::new(name, Quota::requests(9).per_hour());
         policy.strategy(Ban::for_duration(Duration::from_secs(600)))
     };
-    let policies = [By::Gcra.policy("a", "2/h"), ban("b"), ban("c")];
+    let policies = [StrategyKind::Gcra.policy("a", "2/h"), ban("b"), ban("c")];
     let limiter = limiter(store(cluster()), policies);
-    let c: Keys = [("c", places.key(2))].into();
+    let c: Keys = [("c", master_keys.key(2))].into();
     let hour = Duration::from_secs(3_600);
     limiter.block(c.clone(), hour).await.expect("a block");
     for _ in 0..3 {
-        assert!(!counted(&limiter.check(places.apart()).await));
+        assert!(!counted(&limiter.check(master_keys.apart()).await));
     }
     limiter.unblock(c).await.expect("no block");
-    assert_eq!(used(&limiter, places.apart()).await, [0, 0, 0]);
+    assert_eq!(used(&limiter, master_keys.apart()).await, [0, 0, 0]);
 }
 
 #[tokio::test]
 async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
-    let places = Places::find(cluster(), "shadow").await;
+    let master_keys = MasterKeys::find(cluster(), "shadow").await;
     let limiter = limiter(
         store(cluster()),
         [
-            By::Fixed.policy("a", "2/h"),
-            By::Fixed.policy("b", "6/h"),
-            By::Fixed.policy("looser", "4/h").shadow_of("a"),
-            By::Fixed.policy("stricter", "1/h").shadow_of("a"),
-            By::Fixed.policy("beside", "9/h").shadow(),
+            StrategyKind::Fixed.policy("a", "2/h"),
+            StrategyKind::Fixed.policy("b", "6/h"),
+            StrategyKind::Fixed.policy("looser", "4/h").shadow_of("a"),
+            StrategyKind::Fixed.policy("stricter", "1/h").shadow_of("a"),
+            StrategyKind::Fixed.policy("beside", "9/h").shadow(),
         ],
     );
-    let [a, b, c] = [0, 1, 2].map(|place| places.key(place));
+    let [a, b, c] = [0, 1, 2].map(|place| master_keys.key(place));
     let keys = || -> Keys {
         [
             ("a", a),
@@ -329,16 +364,16 @@ async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
 #[tokio::test]
 async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     let cluster = Cluster::start(3, 0);
-    let places = Places::find(&cluster, "fails").await;
+    let master_keys = MasterKeys::find(&cluster, "fails").await;
     let policies = [("a", "9/h"), ("b", "9/h"), ("c", "9/h")]
-        .map(|(name, quota)| By::Gcra.policy(name, quota));
+        .map(|(name, quota)| StrategyKind::Gcra.policy(name, quota));
     let limiter = limiter(store_by(&cluster, Duration::from_millis(500)), policies);
-    assert!(counted(&limiter.check(places.apart()).await));
+    assert!(counted(&limiter.check(master_keys.apart()).await));
     let name = |master: usize| {
         format!(
             ":{}:{}",
             ["a", "b", "c"][master],
-            places.key(master).as_str()
+            master_keys.key(master).as_str()
         )
     };
     let [(foreign, 1)] = &keys(&cluster, &name(1))[..] else {
@@ -347,19 +382,19 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     cluster.nodes()[1]
         .command(&["SET", foreign, "something else", "PX", "60000"])
         .ok();
-    let decision = limiter.check(places.apart()).await;
+    let decision = limiter.check(master_keys.apart()).await;
     assert!(
         matches!(fault(&decision), StoreError::CorruptKey { .. }),
         "{decision:?}"
     );
-    let others: Keys = [("a", places.key(0)), ("c", places.key(2))].into();
+    let others: Keys = [("a", master_keys.key(0)), ("c", master_keys.key(2))].into();
     until("the others are given back", async || {
         used(&limiter, others.clone()).await == [1, 1]
     })
     .await;
 
     cluster.nodes()[1].pause();
-    let decision = limiter.check(places.apart()).await;
+    let decision = limiter.check(master_keys.apart()).await;
     assert!(
         matches!(fault(&decision), StoreError::Timeout),
         "{decision:?}"
@@ -370,10 +405,10 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     .await;
     // What is done by force is done everywhere or nowhere, too, also when nothing is asked at one of the nodes any more.
     for _ in 0..6 {
-        let charged = limiter.charge(places.apart(), 2).await;
+        let charged = limiter.charge(master_keys.apart(), 2).await;
         assert!(charged.is_err(), "{charged:?}");
     }
-    let decision = limiter.check(places.apart()).await;
+    let decision = limiter.check(master_keys.apart()).await;
     assert!(
         matches!(fault(&decision), StoreError::CircuitOpen { .. }),
         "{decision:?}"
@@ -387,20 +422,20 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
 
 #[tokio::test]
 async fn the_error_of_a_settlement_in_several_slots_names_the_settled_policies() {
-    let places = Places::find(cluster(), "settled").await;
+    let master_keys = MasterKeys::find(cluster(), "settled").await;
     let limiter = three([
-        (By::Fixed, "9/month"),
-        (By::Fixed, "8/month"),
-        (By::Fixed, "7/month"),
+        (StrategyKind::Fixed, "9/month"),
+        (StrategyKind::Fixed, "8/month"),
+        (StrategyKind::Fixed, "7/month"),
     ]);
-    let all = places.apart();
+    let all = master_keys.apart();
     let admission = limiter.admit(all.clone()).cost(3).await.expect("room");
     let each = |cost| [("a", cost), ("b", cost), ("c", cost)];
     for cost in [5, 2] {
         admission.settle_each(each(cost)).await.expect("an answer");
         assert_eq!(used(&limiter, all.clone()).await, [cost; 3]);
     }
-    let of_b = keys(cluster(), &format!(":b:{}", places.key(1).as_str()));
+    let of_b = keys(cluster(), &format!(":b:{}", master_keys.key(1).as_str()));
     let [(foreign, master)] = &of_b[..] else {
         panic!("{of_b:?}");
     };

@@ -6,16 +6,21 @@ use futures_util::future::join_all;
 use testkit::Cluster;
 use tollgate::{ConfigError, Key, RedisStore};
 
-use crate::support::{By, calls, cluster, counted, hammer, keys, limiter, store, used};
+use crate::support::{StrategyKind, calls, cluster, counted, hammer, keys, limiter, store, used};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_tasks_over_two_stores_are_admitted_exactly_the_quota() {
-    for by in By::ALL {
-        let name = format!("exact{by:?}");
-        let limiters = [0, 1].map(|_| limiter(store(cluster()), [by.policy(&name, "500/month")]));
+    for strategy in StrategyKind::ALL {
+        let name = format!("exact{strategy:?}");
+        let limiters =
+            [0, 1].map(|_| limiter(store(cluster()), [strategy.policy(&name, "500/month")]));
         let admitted = hammer(&limiters, Key::new("hot"), 64, 1_500).await;
-        assert_eq!(admitted, 500, "{by:?}");
-        assert_eq!(used(&limiters[0], Key::new("hot")).await, [500], "{by:?}");
+        assert_eq!(admitted, 500, "{strategy:?}");
+        assert_eq!(
+            used(&limiters[0], Key::new("hot")).await,
+            [500],
+            "{strategy:?}"
+        );
     }
 }
 
@@ -23,8 +28,8 @@ async fn sixty_four_tasks_over_two_stores_are_admitted_exactly_the_quota() {
 async fn policies_on_one_key_share_its_slot_and_are_evaluated_in_one_call() {
     let policies = || {
         [
-            By::Gcra.policy("whole-1", "200/month"),
-            By::Log.policy("whole-2", "100/month"),
+            StrategyKind::Gcra.policy("whole-1", "200/month"),
+            StrategyKind::Log.policy("whole-2", "100/month"),
         ]
     };
     let limiters = [0, 1].map(|_| limiter(store(cluster()), policies()));
@@ -39,8 +44,9 @@ async fn policies_on_one_key_share_its_slot_and_are_evaluated_in_one_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
     let cluster = Cluster::start(3, 0);
-    let limiters = [0, 1].map(|_| limiter(store(&cluster), [By::Gcra.policy("p", "3/month")]));
-    let asked = (0..5_000).map(|n| {
+    let limiters =
+        [0, 1].map(|_| limiter(store(&cluster), [StrategyKind::Gcra.policy("p", "3/month")]));
+    let pending = (0..5_000).map(|n| {
         let (limiter, key) = (&limiters[n % 2], n / 5);
         async move {
             (
@@ -50,7 +56,7 @@ async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
         }
     });
     let mut admitted = BTreeMap::<_, usize>::new();
-    for (key, passed) in join_all(asked).await {
+    for (key, passed) in join_all(pending).await {
         *admitted.entry(key).or_default() += usize::from(passed);
     }
     assert_eq!(admitted.len(), 1_000);
@@ -70,7 +76,7 @@ async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
 #[tokio::test]
 async fn scripts_are_sent_again_to_nodes_that_lost_them() {
     let cluster = Cluster::start(3, 0);
-    let limiter = limiter(store(&cluster), [By::Gcra.policy("p", "9/month")]);
+    let limiter = limiter(store(&cluster), [StrategyKind::Gcra.policy("p", "9/month")]);
     for round in 1..=3 {
         for key in 0..50 {
             assert!(counted(&limiter.check(Key::new(format!("{key}"))).await));
@@ -84,11 +90,14 @@ async fn scripts_are_sent_again_to_nodes_that_lost_them() {
 
 #[tokio::test]
 async fn callers_are_listed_from_any_node() {
-    let limiter = limiter(store(cluster()), [By::List.policy("list", "9/month")]);
+    let limiter = limiter(
+        store(cluster()),
+        [StrategyKind::List.policy("list", "9/month")],
+    );
     for key in ["one", "two", "three", "four"] {
         let key = Key::new(key);
-        for by in ["alice", "bob"] {
-            let keys = tollgate::Keys::from(key).caller(Key::new(by));
+        for caller in ["alice", "bob"] {
+            let keys = tollgate::Keys::from(key).caller(Key::new(caller));
             assert!(counted(&limiter.check(keys).await));
         }
         let callers = limiter

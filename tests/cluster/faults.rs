@@ -8,17 +8,19 @@ use std::{
 use testkit::{Builder, Cluster, Proxy, Server};
 use tollgate::{DecisionSource, Key, Limiter, RedisStore, StoreError};
 
-use crate::support::{By, PATIENCE, Places, calls, counted, fault, limiter, store_by, until, used};
+use crate::support::{
+    MasterKeys, StrategyKind, TEST_TIMEOUT, calls, counted, fault, limiter, store_by, until, used,
+};
 
-const DEADLINE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A busy machine is forgiven so much.
 const GRACE: Duration = Duration::from_millis(800);
 
 fn one_policy(cluster: &Cluster) -> Limiter {
     limiter(
-        store_by(cluster, DEADLINE),
-        [By::Fixed.policy("p", "100000/month")],
+        store_by(cluster, TIMEOUT),
+        [StrategyKind::Fixed.policy("p", "100000/month")],
     )
 }
 
@@ -30,14 +32,14 @@ pub(crate) fn apart(node: Builder) -> Builder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_whose_reply_is_lost_is_charged_once() {
     let cluster = Cluster::start_with(3, 0, apart);
-    let places = Places::find(&cluster, "once").await;
+    let master_keys = MasterKeys::find(&cluster, "once").await;
     let limiter = one_policy(&cluster);
     for round in 1..=3 {
-        assert!(counted(&limiter.check(places.key(0)).await));
+        assert!(counted(&limiter.check(master_keys.key(0)).await));
         let node = &cluster.nodes()[0];
         node.reset_stats();
         node.pause();
-        let decision = limiter.check(places.key(0)).await;
+        let decision = limiter.check(master_keys.key(0)).await;
         assert!(
             matches!(fault(&decision), StoreError::Timeout),
             "{decision:?}"
@@ -45,10 +47,10 @@ async fn a_request_whose_reply_is_lost_is_charged_once() {
         // It reads what was sent to it before.
         node.resume();
         until("it is back", async || {
-            limiter.peek(places.key(0)).await.is_ok()
+            limiter.peek(master_keys.key(0)).await.is_ok()
         })
         .await;
-        let used = used(&limiter, places.key(0)).await[0];
+        let used = used(&limiter, master_keys.key(0)).await[0];
         // No task has read the answer: if the call ran, its charge was refunded.
         assert!(
             (round..=2 * round).contains(&used),
@@ -85,32 +87,32 @@ pub(crate) async fn before(cluster: &Cluster, node: usize) -> Proxy {
 }
 
 /// A cluster whose first node is behind a proxy, and a limiter that has learned of it and asks it whatever befalls.
-async fn behind_a_proxy(name: &str) -> (Cluster, Places, Proxy, Limiter) {
+async fn behind_a_proxy(name: &str) -> (Cluster, MasterKeys, Proxy, Limiter) {
     let cluster = Cluster::start_with(3, 0, apart);
-    let places = Places::find(&cluster, name).await;
+    let master_keys = MasterKeys::find(&cluster, name).await;
     let proxy = before(&cluster, 0).await;
     let store = RedisStore::builder()
         .cluster([cluster.nodes()[1].url()])
         .no_circuit_breaker();
     let store = store
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
     let limiter = limiter(
         store.build().expect("a store"),
-        [By::Fixed.policy("p", "1000/month")],
+        [StrategyKind::Fixed.policy("p", "1000/month")],
     );
-    (cluster, places, proxy, limiter)
+    (cluster, master_keys, proxy, limiter)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_whose_reply_is_truncated_is_not_sent_again() {
-    let (cluster, places, proxy, limiter) = behind_a_proxy("cut").await;
+    let (cluster, master_keys, proxy, limiter) = behind_a_proxy("cut").await;
     let node = &cluster.nodes()[0];
     for round in 1..=10 {
-        assert!(counted(&limiter.check(places.key(0)).await));
+        assert!(counted(&limiter.check(master_keys.key(0)).await));
         node.reset_stats();
         proxy.halve();
-        let decision = limiter.check(places.key(0)).await;
+        let decision = limiter.check(master_keys.key(0)).await;
         assert!(
             matches!(fault(&decision), StoreError::Connection(_)),
             "{decision:?}"
@@ -118,7 +120,7 @@ async fn a_request_whose_reply_is_truncated_is_not_sent_again() {
         proxy.pass();
         assert_eq!(calls(node), 1);
         // What was charged without an answer stays charged: once.
-        assert_eq!(used(&limiter, places.key(0)).await, [2 * round]);
+        assert_eq!(used(&limiter, master_keys.key(0)).await, [2 * round]);
     }
     let others = [1, 2].map(|node| calls(&cluster.nodes()[node]));
     assert!(others.iter().sum::<u64>() < 60, "{others:?}");
@@ -126,23 +128,23 @@ async fn a_request_whose_reply_is_truncated_is_not_sent_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_whose_connection_breaks_is_not_sent_again() {
-    let (cluster, places, proxy, limiter) = behind_a_proxy("broken").await;
-    let (node, key) = (&cluster.nodes()[0], places.key(0));
+    let (cluster, master_keys, proxy, limiter) = behind_a_proxy("broken").await;
+    let (node, key) = (&cluster.nodes()[0], master_keys.key(0));
     let (mut charged, mut heard) = (0, 0);
     for _ in 0..5 {
         assert!(counted(&limiter.check(key).await));
         node.reset_stats();
         node.pause();
-        let before = proxy.asked();
-        let asked = {
+        let before = proxy.forwarded();
+        let pending = {
             let limiter = limiter.clone();
             tokio::spawn(async move { limiter.check(key).await })
         };
         // It lies before the node then, which reads it later, from a connection that is gone.
-        until("it is asked", async || proxy.asked() > before).await;
+        until("it is asked", async || proxy.forwarded() > before).await;
         proxy.cut();
         proxy.pass();
-        let decision = asked.await.expect("an answer");
+        let decision = pending.await.expect("an answer");
         node.resume();
         // It reads what was there before it in the same round, and what it is asked then in the next one.
         node.command(&["PING"]).ok();
@@ -160,67 +162,67 @@ async fn a_request_whose_connection_breaks_is_not_sent_again() {
 }
 
 /// A cluster whose first node hangs, of which the limiter knows nothing yet.
-async fn with_one_that_hangs(name: &str) -> (Cluster, Places, Limiter) {
+async fn with_one_that_hangs(name: &str) -> (Cluster, MasterKeys, Limiter) {
     let cluster = Cluster::start_with(3, 0, apart);
-    let places = Places::find(&cluster, name).await;
+    let master_keys = MasterKeys::find(&cluster, name).await;
     let limiter = one_policy(&cluster);
     for master in 0..3 {
-        assert!(counted(&limiter.check(places.key(master)).await));
+        assert!(counted(&limiter.check(master_keys.key(master)).await));
     }
     cluster.nodes()[0].pause();
-    (cluster, places, limiter)
+    (cluster, master_keys, limiter)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_shard_has_its_own_circuit_breaker() {
-    let (cluster, places, limiter) = with_one_that_hangs("own").await;
+    let (cluster, master_keys, limiter) = with_one_that_hangs("own").await;
     until("nothing is asked there any more", async || {
-        let decision = limiter.check(places.key(0)).await;
+        let decision = limiter.check(master_keys.key(0)).await;
         matches!(fault(&decision), StoreError::CircuitOpen { .. })
     })
     .await;
     for _ in 0..20 {
         for master in [1, 2] {
-            assert!(counted(&limiter.check(places.key(master)).await));
+            assert!(counted(&limiter.check(master_keys.key(master)).await));
         }
         // Answered at once, probes aside, and not by the node.
-        let decision = limiter.check(places.key(0)).await;
+        let decision = limiter.check(master_keys.key(0)).await;
         assert_eq!(decision.source(), DecisionSource::Fallback);
     }
     cluster.nodes()[0].resume();
     until("it is asked again", async || {
-        limiter.check(places.key(0)).await.source() == DecisionSource::Store
+        limiter.check(master_keys.key(0)).await.source() == DecisionSource::Store
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_hangs_delays_no_request_to_the_others() {
-    let (cluster, places, limiter) = with_one_that_hangs("hang").await;
+    let (cluster, master_keys, limiter) = with_one_that_hangs("hang").await;
     let hanging = {
-        let (limiter, key) = (limiter.clone(), places.key(0));
+        let (limiter, key) = (limiter.clone(), master_keys.key(0));
         tokio::spawn(async move {
             for _ in 0..3 {
-                let asked = Instant::now();
+                let start = Instant::now();
                 let decision = limiter.check(key).await;
                 assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
-                assert!(asked.elapsed() < DEADLINE + GRACE, "{:?}", asked.elapsed());
+                assert!(start.elapsed() < TIMEOUT + GRACE, "{:?}", start.elapsed());
             }
         })
     };
-    let mut asked = 0;
+    let mut sent = 0;
     while !hanging.is_finished() {
         for master in [1, 2] {
-            assert!(counted(&limiter.check(places.key(master)).await));
+            assert!(counted(&limiter.check(master_keys.key(master)).await));
         }
-        asked += 1;
+        sent += 1;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     hanging.await.expect("all were answered in time");
-    assert!(asked > 20, "{asked}");
+    assert!(sent > 20, "{sent}");
     cluster.nodes()[0].resume();
     until("it is back", async || {
-        limiter.check(places.key(0)).await.source() == DecisionSource::Store
+        limiter.check(master_keys.key(0)).await.source() == DecisionSource::Store
     })
     .await;
 }
@@ -237,9 +239,9 @@ async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything(
         .no_circuit_breaker();
     let limiter = limiter(
         store.build().expect("a store"),
-        [By::Fixed.policy("p", "100000/month")],
+        [StrategyKind::Fixed.policy("p", "100000/month")],
     );
-    let ask = |task: u64| {
+    let send = |task: u64| {
         let limiter = limiter.clone();
         async move {
             let (mut slowest, start) = (Duration::ZERO, Instant::now());
@@ -250,9 +252,9 @@ async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything(
                     break;
                 }
                 let key = Key::new(format!("{task}-{number}"));
-                let asked = Instant::now();
+                let start = Instant::now();
                 let _ = limiter.check(key).await;
-                slowest = slowest.max(asked.elapsed());
+                slowest = slowest.max(start.elapsed());
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
             slowest
@@ -261,15 +263,15 @@ async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything(
     for task in 0..9 {
         assert!(counted(&limiter.check(Key::new(format!("{task}"))).await));
     }
-    let asking: Vec<_> = (0..100).map(|task| tokio::spawn(ask(task))).collect();
-    let before = proxy.asked();
+    let pending: Vec<_> = (0..100).map(|task| tokio::spawn(send(task))).collect();
+    let before = proxy.forwarded();
     until("they are under way", async || {
-        proxy.asked() > before + 20_000
+        proxy.forwarded() > before + 20_000
     })
     .await;
     proxy.hold();
     let mut slowest = Duration::ZERO;
-    for task in asking {
+    for task in pending {
         slowest = slowest.max(task.await.expect("all are answered"));
     }
     assert!(slowest >= deadline, "no request waited");
@@ -279,11 +281,11 @@ async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     let cluster = Cluster::start_with(3, 1, apart);
-    let places = Places::find(&cluster, "dies").await;
+    let master_keys = MasterKeys::find(&cluster, "dies").await;
     let limiter = one_policy(&cluster);
     for master in 0..3 {
         for _ in 0..10 {
-            assert!(counted(&limiter.check(places.key(master)).await));
+            assert!(counted(&limiter.check(master_keys.key(master)).await));
         }
     }
     let replica = &cluster.nodes()[3];
@@ -295,11 +297,11 @@ async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     cluster.nodes()[0].kill();
     let failed = AtomicU64::new(0);
     until("the replica has taken over", async || {
-        let asked = Instant::now();
-        let decision = limiter.check(places.key(0)).await;
-        assert!(asked.elapsed() < DEADLINE + GRACE, "{:?}", asked.elapsed());
+        let start = Instant::now();
+        let decision = limiter.check(master_keys.key(0)).await;
+        assert!(start.elapsed() < TIMEOUT + GRACE, "{:?}", start.elapsed());
         for master in [1, 2] {
-            assert!(counted(&limiter.check(places.key(master)).await));
+            assert!(counted(&limiter.check(master_keys.key(master)).await));
         }
         failed.fetch_add(
             (decision.source() == DecisionSource::Fallback).into(),
@@ -310,13 +312,13 @@ async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     .await;
     assert!(failed.into_inner() > 0);
     // Ten before, and the one that was the first to be admitted since.
-    assert_eq!(used(&limiter, places.key(0)).await, [11]);
+    assert_eq!(used(&limiter, master_keys.key(0)).await, [11]);
     // The old one comes back as a replica; it redirects clients to the new one.
     cluster.nodes()[0].restart();
     for _ in 0..20 {
-        assert!(counted(&limiter.check(places.key(0)).await));
+        assert!(counted(&limiter.check(master_keys.key(0)).await));
     }
-    assert_eq!(used(&limiter, places.key(0)).await, [31]);
+    assert_eq!(used(&limiter, master_keys.key(0)).await, [31]);
 }
 
 #[tokio::test]
@@ -324,7 +326,7 @@ async fn any_live_node_is_enough_to_find_all_of_them() {
     let cluster = Cluster::start(3, 0);
     let gone = format!("redis://127.0.0.1:{}", testkit::free_port());
     let store = RedisStore::cluster([gone.clone(), cluster.nodes()[1].url()]).expect("a store");
-    let some = limiter(store, [By::Gcra.policy("p", "9/h")]);
+    let some = limiter(store, [StrategyKind::Gcra.policy("p", "9/h")]);
     until("it is found", async || {
         some.check(Key::new("first")).await.source() == DecisionSource::Store
     })
@@ -334,7 +336,7 @@ async fn any_live_node_is_enough_to_find_all_of_them() {
     }
     let none = limiter(
         RedisStore::cluster([gone]).expect("a store"),
-        [By::Gcra.policy("p", "9/h")],
+        [StrategyKind::Gcra.policy("p", "9/h")],
     );
     let decision = none.check(Key::new("k")).await;
     assert!(

@@ -11,14 +11,14 @@ use futures_util::FutureExt;
 use testkit::{Cluster, Server};
 use tollgate::{DecisionKind, DecisionSource, Key, Limiter, StoreError};
 
-use crate::support::{By, Places, counted, limiter, store_by, until};
+use crate::support::{MasterKeys, StrategyKind, counted, limiter, store_by, until};
 
-const DEADLINE: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_millis(400);
 
 fn of(cluster: &Cluster) -> Limiter {
     limiter(
-        store_by(cluster, DEADLINE),
-        [By::Fixed.policy("p", "100000/month")],
+        store_by(cluster, TIMEOUT),
+        [StrategyKind::Fixed.policy("p", "100000/month")],
     )
 }
 
@@ -31,7 +31,7 @@ async fn is_open(limiter: &Limiter, key: Key) -> bool {
 }
 
 /// How many probes a node would not run.
-fn refused_probes(node: &Server) -> u64 {
+fn rejected_probes(node: &Server) -> u64 {
     let line = node.info("commandstats", "cmdstat_eval");
     let line = line.unwrap_or_default();
     let count = line.rsplit("rejected_calls=").next();
@@ -43,8 +43,8 @@ fn refused_probes(node: &Server) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
     let cluster = Cluster::start(3, 0);
-    let places = Places::find(&cluster, "down").await;
-    let (limiter, key) = (of(&cluster), places.key(0));
+    let master_keys = MasterKeys::find(&cluster, "down").await;
+    let (limiter, key) = (of(&cluster), master_keys.key(0));
     assert!(counted(&limiter.check(key).await));
     cluster.nodes()[2].kill();
     let node = &cluster.nodes()[0];
@@ -58,7 +58,7 @@ async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
         is_open(&limiter, key).await
     })
     .await;
-    let before = refused_probes(node);
+    let before = rejected_probes(node);
     until("four probes more", async || {
         let check = limiter.check(key).into_future().now_or_never();
         let decision = check.expect("an answer at once");
@@ -69,7 +69,7 @@ async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
             ),
             "{decision:?}"
         );
-        refused_probes(node) >= before + 4
+        rejected_probes(node) >= before + 4
     })
     .await;
     cluster.nodes()[2].restart();

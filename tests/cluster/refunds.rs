@@ -1,4 +1,4 @@
-//! What one slot charged and another refused is given back, also if it can't be at once.
+//! What one slot charged and another rejected is given back, also if it can't be at once.
 
 use std::{
     future::IntoFuture,
@@ -14,14 +14,16 @@ use tollgate::{
 
 use crate::{
     faults::{apart, before},
-    support::{By, PATIENCE, Places, calls, counted, fault, limiter, until, used},
+    support::{
+        MasterKeys, StrategyKind, TEST_TIMEOUT, calls, counted, fault, limiter, until, used,
+    },
 };
 
 /// A cluster with two nodes behind proxies, and limiters on one store: under one policy on each of them, of which the second
 /// has nothing left; and under another on the first alone.
 struct Scene {
     cluster: Cluster,
-    places: Places,
+    master_keys: MasterKeys,
     proxies: [Proxy; 2],
     store: RedisStore,
     both: Limiter,
@@ -31,7 +33,7 @@ struct Scene {
 impl Scene {
     async fn set(deadline: Duration) -> Self {
         let cluster = Cluster::start_with(3, 0, apart);
-        let places = Places::find(&cluster, "back").await;
+        let master_keys = MasterKeys::find(&cluster, "back").await;
         let proxies = [before(&cluster, 0).await, before(&cluster, 1).await];
         let store = RedisStore::builder()
             .cluster([cluster.nodes()[2].url()])
@@ -40,96 +42,108 @@ impl Scene {
             .no_circuit_breaker();
         let store = store.build().expect("a store");
         let policies = [
-            By::Fixed.policy("a", "9/month"),
-            By::Fixed.policy("b", "1/month"),
+            StrategyKind::Fixed.policy("a", "9/month"),
+            StrategyKind::Fixed.policy("b", "1/month"),
         ];
         let scene = Self {
             both: limiter(store.clone(), policies),
-            beside: limiter(store.clone(), [By::Fixed.policy("beside", "1000/month")]),
+            beside: limiter(
+                store.clone(),
+                [StrategyKind::Fixed.policy("beside", "1000/month")],
+            ),
             store,
             cluster,
-            places,
+            master_keys,
             proxies,
         };
-        until("both are known", async || scene.ask().await.is_admitted()).await;
-        assert!(counted(&scene.ask_beside().await));
+        until("both are known", async || scene.send().await.is_admitted()).await;
+        assert!(counted(&scene.send_beside().await));
         scene
     }
 
-    fn ask(&self) -> impl Future<Output = Decision> + Send + 'static {
-        let keys = [("a", self.places.key(0)), ("b", self.places.key(1))];
+    fn send(&self) -> impl Future<Output = Decision> + Send + 'static {
+        let keys = [
+            ("a", self.master_keys.key(0)),
+            ("b", self.master_keys.key(1)),
+        ];
         self.both.check(keys).into_future()
     }
 
-    fn ask_beside(&self) -> impl Future<Output = Decision> + Send + 'static {
-        self.beside.check(self.places.key(0)).into_future()
+    fn send_beside(&self) -> impl Future<Output = Decision> + Send + 'static {
+        self.beside.check(self.master_keys.key(0)).into_future()
     }
 
     /// Asks under both: one charges, and the other isn't heard of.
-    async fn ask_and_be_charged(
+    async fn send_and_charge(
         &self,
-        asking: impl Future<Output = Decision> + Send + 'static,
+        pending: impl Future<Output = Decision> + Send + 'static,
     ) -> JoinHandle<Decision> {
         let node = &self.cluster.nodes()[0];
         let before = calls(node);
         self.proxies[1].hold();
-        let asking = tokio::spawn(asking);
+        let pending = tokio::spawn(pending);
         until("the first is asked", async || calls(node) > before).await;
         // Behind it on the same connection: what that one said is known here, too.
-        assert!(counted(&self.ask_beside().await));
-        asking
+        assert!(counted(&self.send_beside().await));
+        pending
     }
 
     /// One admitted request is charged, and no other.
-    async fn given_back(&self) {
+    async fn refunded(&self) {
         until("the charge is given back", async || {
             let seen = self
                 .both
-                .peek([("a", self.places.key(0))])
+                .peek([("a", self.master_keys.key(0))])
                 .await
                 .expect("an answer");
             let left = seen.policy("a").map(|verdict| verdict.remaining());
             seen.source() == DecisionSource::Store && left == Some(8)
         })
         .await;
-        let keys = [("a", self.places.key(0)), ("b", self.places.key(1))];
+        let keys = [
+            ("a", self.master_keys.key(0)),
+            ("b", self.master_keys.key(1)),
+        ];
         assert_eq!(used(&self.both, keys).await, [1, 1]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_that_fails_is_made_when_its_node_is_back() {
-    let scene = Scene::set(PATIENCE).await;
-    let asked = scene.ask_and_be_charged(scene.ask()).await;
+    let scene = Scene::set(TEST_TIMEOUT).await;
+    let pending = scene.send_and_charge(scene.send()).await;
     scene.proxies[0].cut();
     for _ in 0..2 {
-        let decision = scene.ask_beside().await;
+        let decision = scene.send_beside().await;
         assert!(matches!(fault(&decision), StoreError::Connection(_)));
     }
-    // Now the other refuses.
+    // Now the other rejects.
     scene.proxies[1].pass();
-    let decision = asked.await.expect("an answer");
+    let decision = pending.await.expect("an answer");
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     scene.proxies[0].pass();
-    scene.given_back().await;
+    scene.refunded().await;
 }
 
 /// Each is named in the store: a refund of some of them is of the same ones later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
-    let scene = Scene::set(PATIENCE).await;
+    let scene = Scene::set(TEST_TIMEOUT).await;
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let permits = |name, many| Policy::new(name, Quota::concurrent(many)).strategy(hour);
     let permits = limiter(scene.store.clone(), [permits("a", 9), permits("b", 1)]);
-    let keys = [("a", scene.places.key(0)), ("b", scene.places.key(1))];
-    let asking = permits.check(keys).times(3).into_future();
-    let asked = scene.ask_and_be_charged(asking).await;
+    let keys = [
+        ("a", scene.master_keys.key(0)),
+        ("b", scene.master_keys.key(1)),
+    ];
+    let pending = permits.check(keys).times(3).into_future();
+    let pending = scene.send_and_charge(pending).await;
     scene.proxies[0].cut();
-    let decision = scene.ask_beside().await;
+    let decision = scene.send_beside().await;
     assert!(matches!(fault(&decision), StoreError::Connection(_)));
     // Now the other admits one of the three.
     scene.proxies[1].pass();
-    let decision = asked.await.expect("an answer");
+    let decision = pending.await.expect("an answer");
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     scene.proxies[0].pass();
     until("all are free", async || {
@@ -144,51 +158,53 @@ async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
 /// A request to a node that is silent now has more time than the one whose charge is to be refunded there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_waits_past_its_deadline_behind_refunds_to_the_same_node() {
-    const DEADLINE: Duration = Duration::from_secs(2);
-    let scene = Scene::set(DEADLINE).await;
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let scene = Scene::set(TIMEOUT).await;
     let start = Instant::now();
-    let asked = scene.ask_and_be_charged(scene.ask()).await;
-    sleep_until((start + DEADLINE * 3 / 4).into()).await;
+    let pending = scene.send_and_charge(scene.send()).await;
+    sleep_until((start + TIMEOUT * 3 / 4).into()).await;
     scene.proxies[0].hold();
-    let beside = tokio::spawn(scene.ask_beside());
+    let beside = tokio::spawn(scene.send_beside());
     // The other's batch is in flight. The second node rejects.
-    let asks = scene.proxies[0].asked();
-    sleep_until((start + DEADLINE * 7 / 8).into()).await;
-    assert_eq!(scene.proxies[0].asked(), asks);
+    let asks = scene.proxies[0].forwarded();
+    sleep_until((start + TIMEOUT * 7 / 8).into()).await;
+    assert_eq!(scene.proxies[0].forwarded(), asks);
     scene.proxies[1].pass();
-    let decision = asked.await.expect("an answer");
+    let decision = pending.await.expect("an answer");
     let took = start.elapsed();
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
-    assert!(took < DEADLINE * 3 / 2, "{took:?}");
+    assert!(took < TIMEOUT * 3 / 2, "{took:?}");
     assert!(matches!(
         fault(&beside.await.expect("an answer")),
         StoreError::Timeout
     ));
     scene.proxies[0].pass();
-    scene.given_back().await;
+    scene.refunded().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_request_is_counted_if_it_is_rejected() {
-    let scene = Scene::set(PATIENCE).await;
+    let scene = Scene::set(TEST_TIMEOUT).await;
     let ban = Policy::new("ban", "3/month".parse().expect("a quota"));
     let policies = [
-        By::Fixed.policy("b", "1/month"),
-        By::Log.policy("counts", "2/month").charge_rejected(true),
+        StrategyKind::Fixed.policy("b", "1/month"),
+        StrategyKind::Log
+            .policy("counts", "2/month")
+            .charge_rejected(true),
         ban.strategy(Ban::for_duration(Duration::from_secs(60))),
     ];
     let limiter = limiter(scene.store.clone(), policies);
-    let [first, second] = [0, 1].map(|place| scene.places.key(place));
+    let [first, second] = [0, 1].map(|place| scene.master_keys.key(place));
     let under: Keys = [("b", second), ("counts", first), ("ban", first)].into();
     let before = calls(&scene.cluster.nodes()[0]);
     scene.proxies[1].hold();
-    let asking = tokio::spawn(limiter.check(under).into_future());
+    let pending = tokio::spawn(limiter.check(under).into_future());
     until("the first is asked", async || {
         calls(&scene.cluster.nodes()[0]) > before
     })
     .await;
-    asking.abort();
-    assert!(asking.await.is_err_and(|error| error.is_cancelled()));
+    pending.abort();
+    assert!(pending.await.is_err_and(|error| error.is_cancelled()));
     scene.proxies[1].pass();
     let here: Keys = [("counts", first), ("ban", first)].into();
     until("the rejection is counted, and nothing else", async || {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, Timestamp};
 
-use crate::support::{By, PATIENCE, Places, cluster, counted, keys, limiter};
+use crate::support::{MasterKeys, StrategyKind, TEST_TIMEOUT, cluster, counted, keys, limiter};
 
 /// Long beside what the machine is late by.
 const BOUND: Duration = Duration::from_secs(60);
@@ -14,12 +14,12 @@ fn remembering(prefix: &str, clock: &ManualClock, policies: &[(&str, &str)]) -> 
     let store = RedisStore::builder()
         .cluster(cluster().urls())
         .prefix(prefix)
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_clock(clock.clone())
         .rejection_cache_staleness(BOUND);
     let policies = policies
         .iter()
-        .map(|(name, quota)| By::Fixed.policy(name, quota));
+        .map(|(name, quota)| StrategyKind::Fixed.policy(name, quota));
     limiter(store.build().expect("a store"), policies)
 }
 
@@ -86,26 +86,26 @@ async fn a_refund_by_this_process_on_a_cluster_ends_a_cached_rejection_at_once()
 
 #[tokio::test]
 async fn a_rejection_across_slots_is_not_cached() {
-    let places = Places::find(cluster(), "never").await;
+    let master_keys = MasterKeys::find(cluster(), "never").await;
     let limiter = remembering(
         "tg:",
         &clock(),
         &[("a", "2/month"), ("b", "9/month"), ("c", "9/month")],
     );
     for _ in 0..2 {
-        assert!(counted(&limiter.check(places.apart()).await));
+        assert!(counted(&limiter.check(master_keys.apart()).await));
     }
     for _ in 0..5 {
-        assert!(!counted(&limiter.check(places.apart()).await));
+        assert!(!counted(&limiter.check(master_keys.apart()).await));
     }
     // What one slot rejects by itself is, for the request that it rejected.
-    let alone = places.key(0);
+    let alone = master_keys.key(0);
     for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
         let rejected = limiter.check(alone).await;
         assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
     }
     assert_eq!(
-        limiter.check(places.apart()).await.source(),
+        limiter.check(master_keys.apart()).await.source(),
         DecisionSource::Store
     );
 }

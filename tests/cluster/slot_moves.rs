@@ -13,14 +13,15 @@ use testkit::{Cluster, Server};
 use tollgate::{Key, Limiter, RedisStore, StoreError};
 
 use crate::support::{
-    By, PATIENCE, Places, counted, fault, hammer, keys, limiter, store, until, used,
+    MasterKeys, StrategyKind, TEST_TIMEOUT, counted, fault, hammer, keys, limiter, store, until,
+    used,
 };
 
 /// A store with so few tags that many keys are in each slot.
 fn crowded(cluster: &Cluster) -> RedisStore {
     let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
     let store = store
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
     store.build().expect("a store")
 }
@@ -37,10 +38,10 @@ fn slot(cluster: &Cluster) -> (i64, usize) {
     )
 }
 
-async fn ask_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
-    let asked =
+async fn send_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
+    let pending =
         keys.map(|key| async move { counted(&limiter.check(Key::new(format!("{key}"))).await) });
-    join_all(asked)
+    join_all(pending)
         .await
         .into_iter()
         .filter(|admitted| *admitted)
@@ -50,20 +51,20 @@ async fn ask_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
 #[tokio::test]
 async fn keys_on_the_source_on_the_target_and_on_neither_are_all_counted() {
     let cluster = Cluster::start(3, 0);
-    for by in [By::Gcra, By::Fixed, By::List] {
+    for strategy in [StrategyKind::Gcra, StrategyKind::Fixed, StrategyKind::List] {
         cluster.nodes().iter().for_each(|node| node.flush());
-        let limiter = limiter(crowded(&cluster), [by.policy("p", "3/month")]);
-        assert_eq!(ask_all(&limiter, 0..100).await, 100);
+        let limiter = limiter(crowded(&cluster), [strategy.policy("p", "3/month")]);
+        assert_eq!(send_all(&limiter, 0..100).await, 100);
         let (slot, from) = slot(&cluster);
         let moving = cluster.begin_move(slot, (from + 1) % 3);
         assert_eq!(moving.keys(40), 40);
         // Of these, sixty are here, forty there, and fifty nowhere; many of them ask at once.
-        assert_eq!(ask_all(&limiter, 0..150).await, 150, "{by:?}");
-        assert_eq!(ask_all(&limiter, 0..150).await, 150, "{by:?}");
-        assert_eq!(ask_all(&limiter, 0..100).await, 0, "{by:?}");
+        assert_eq!(send_all(&limiter, 0..150).await, 150, "{strategy:?}");
+        assert_eq!(send_all(&limiter, 0..150).await, 150, "{strategy:?}");
+        assert_eq!(send_all(&limiter, 0..100).await, 0, "{strategy:?}");
         moving.end();
-        assert_eq!(ask_all(&limiter, 0..150).await, 50, "{by:?}");
-        assert_eq!(ask_all(&limiter, 0..150).await, 0, "{by:?}");
+        assert_eq!(send_all(&limiter, 0..150).await, 50, "{strategy:?}");
+        assert_eq!(send_all(&limiter, 0..150).await, 0, "{strategy:?}");
         let found = keys(&cluster, "");
         assert!(found.iter().all(|(_, master)| *master == (from + 1) % 3));
         assert_eq!(found.len(), 150);
@@ -78,8 +79,8 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
     let cluster = Cluster::start(3, 0);
     let policies = || {
         [
-            By::Gcra.policy("a", "3/month"),
-            By::Fixed.policy("b", "3/month"),
+            StrategyKind::Gcra.policy("a", "3/month"),
+            StrategyKind::Fixed.policy("b", "3/month"),
         ]
     };
     let limiter = limiter(crowded(&cluster), policies());
@@ -104,10 +105,11 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_back_and_forth_under_load_admit_exactly_the_quota() {
     let cluster = Arc::new(Cluster::start(3, 0));
-    for by in [By::Gcra, By::Log] {
+    for strategy in [StrategyKind::Gcra, StrategyKind::Log] {
         cluster.nodes().iter().for_each(|node| node.flush());
-        let limiters = [0, 1].map(|_| limiter(crowded(&cluster), [by.policy("p", "40/month")]));
-        assert_eq!(ask_all(&limiters[0], 0..50).await, 50);
+        let limiters =
+            [0, 1].map(|_| limiter(crowded(&cluster), [strategy.policy("p", "40/month")]));
+        assert_eq!(send_all(&limiters[0], 0..50).await, 50);
         let (slot, from) = slot(&cluster);
         let done = Arc::new(AtomicBool::new(false));
         // How many answers each task has had.
@@ -161,21 +163,21 @@ async fn slots_that_move_back_and_forth_under_load_admit_exactly_the_quota() {
         // Six thousand and four hundred asked for two thousand places.
         for key in 0..50 {
             let used = used(&limiters[0], Key::new(format!("{key}"))).await;
-            assert_eq!(used, [40], "{by:?}");
+            assert_eq!(used, [40], "{strategy:?}");
         }
-        assert_eq!(admitted.load(Ordering::Relaxed), 2_000, "{by:?}");
+        assert_eq!(admitted.load(Ordering::Relaxed), 2_000, "{strategy:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_several_slots_go_on_while_one_of_them_moves() {
     let cluster = Arc::new(Cluster::start(3, 0));
-    let places = Places::find(&cluster, "go").await;
+    let master_keys = MasterKeys::find(&cluster, "go").await;
     // A window's end is moved by as long as its key is on the way, and what was charged before then isn't found any more by
     // refunds.
-    let policies = || ["a", "b", "c"].map(|name| By::Log.policy(name, "300/month"));
+    let policies = || ["a", "b", "c"].map(|name| StrategyKind::Log.policy(name, "300/month"));
     let limiters = [0, 1].map(|_| limiter(store(&cluster), policies()));
-    let slot = places.slot(&cluster, 0);
+    let slot = master_keys.slot(&cluster, 0);
     let mover = {
         let cluster = cluster.clone();
         std::thread::spawn(move || {
@@ -186,10 +188,10 @@ async fn requests_in_several_slots_go_on_while_one_of_them_moves() {
             }
         })
     };
-    let admitted = hammer(&limiters, places.apart(), 64, 1_000).await;
+    let admitted = hammer(&limiters, master_keys.apart(), 64, 1_000).await;
     mover.join().expect("the mover ends well");
     assert!(admitted <= 300);
-    assert_eq!(used(&limiters[0], places.apart()).await, [admitted; 3]);
+    assert_eq!(used(&limiters[0], master_keys.apart()).await, [admitted; 3]);
 }
 
 #[tokio::test]
@@ -197,8 +199,8 @@ async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged()
     let cluster = Cluster::start(3, 0);
     let policies = || {
         [
-            By::Gcra.policy("a", "3/month"),
-            By::Fixed.policy("b", "3/month"),
+            StrategyKind::Gcra.policy("a", "3/month"),
+            StrategyKind::Fixed.policy("b", "3/month"),
         ]
     };
     let patient = limiter(crowded(&cluster), policies());
@@ -224,7 +226,10 @@ async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged()
 #[tokio::test]
 async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
     let cluster = Cluster::start(3, 0);
-    let limiter = limiter(crowded(&cluster), [By::Gcra.policy("p", "100/month")]);
+    let limiter = limiter(
+        crowded(&cluster),
+        [StrategyKind::Gcra.policy("p", "100/month")],
+    );
     assert!(counted(&limiter.check(Key::new("key")).await));
     let (slot, from) = slot(&cluster);
     cluster.begin_move(slot, (from + 1) % 3).end();
@@ -243,8 +248,11 @@ async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
 #[tokio::test]
 async fn requests_do_not_each_connect_to_a_node_that_has_just_joined() {
     let cluster = Cluster::start(3, 0);
-    let limiter = limiter(crowded(&cluster), [By::Gcra.policy("p", "3/month")]);
-    assert_eq!(ask_all(&limiter, 0..10).await, 10);
+    let limiter = limiter(
+        crowded(&cluster),
+        [StrategyKind::Gcra.policy("p", "3/month")],
+    );
+    assert_eq!(send_all(&limiter, 0..10).await, 10);
     let (slot, from) = slot(&cluster);
     let new = Server::builder()
         .arg("cluster-enabled", "yes")

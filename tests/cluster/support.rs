@@ -8,8 +8,8 @@ use tollgate::{Key, Keys, RedisStore};
 pub(crate) use crate::{
     load::{hammer, limiter, used},
     results::{counted, fault},
-    strategy_kind::By,
-    until::{PATIENCE, until},
+    strategy_kind::StrategyKind,
+    until::{TEST_TIMEOUT, until},
 };
 
 /// One for all tests that leave its nodes as they are. Their policies' names keep their keys apart.
@@ -19,7 +19,7 @@ pub(crate) fn cluster() -> &'static Cluster {
 }
 
 pub(crate) fn store(cluster: &Cluster) -> RedisStore {
-    store_by(cluster, PATIENCE)
+    store_by(cluster, TEST_TIMEOUT)
 }
 
 /// A store whose requests wait so long at most.
@@ -40,12 +40,12 @@ pub(crate) fn keys(cluster: &Cluster, part: &str) -> Vec<(String, usize)> {
 
 /// Keys of three masters, and the hash tag of each, such as `{a7}`.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(pub(crate) [(Key, String); 3]);
+pub(crate) struct MasterKeys(pub(crate) [(Key, String); 3]);
 
-impl Places {
+impl MasterKeys {
     /// `name` distinguishes them from others.
     pub(crate) async fn find(cluster: &Cluster, name: &str) -> Self {
-        let probe = limiter(store(cluster), [By::Gcra.policy("q", "9/month")]);
+        let probe = limiter(store(cluster), [StrategyKind::Gcra.policy("q", "9/month")]);
         let mut found: [Option<(Key, String)>; 3] = Default::default();
         for number in 0.. {
             let key = Key::new(format!("{name}{number}"));

@@ -7,7 +7,7 @@ use tollgate::{
 
 /// How a policy is counted: whatever is promised holds for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum StrategyKind {
     Gcra,
     Bucket,
     Fixed,
@@ -17,7 +17,7 @@ pub(crate) enum By {
     Sliding(u32),
 }
 
-impl By {
+impl StrategyKind {
     pub(crate) const ALL: [Self; 8] = [
         Self::Gcra,
         Self::Bucket,

@@ -9,12 +9,12 @@ use tollgate::{Clock, Timestamp};
 
 /// A monotonic clock and a wall clock, set by hand.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hands {
+pub(crate) struct TwoClocks {
     now: Arc<AtomicI64>,
     wall: Arc<AtomicI64>,
 }
 
-impl Hands {
+impl TwoClocks {
     /// A clock of which both hands show `micros` since 1970.
     pub(crate) fn at(micros: i64) -> Self {
         let hands = Self::default();
@@ -35,7 +35,7 @@ impl Hands {
     }
 }
 
-impl Clock for Hands {
+impl Clock for TwoClocks {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.now.load(Ordering::SeqCst))
     }

@@ -6,9 +6,9 @@ use std::{
 };
 
 /// The machine may be busy; where counting is tested, time is not.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Asks until it is so, for as long as [`PATIENCE`] lasts.
+/// Asks until it is so, for as long as [`TEST_TIMEOUT`] lasts.
 #[track_caller]
 pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     let caller = Location::caller();
@@ -16,8 +16,8 @@ pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Fu
         let start = Instant::now();
         while !probe().await {
             assert!(
-                start.elapsed() < PATIENCE,
-                "not within {PATIENCE:?}: {what}, at {caller}"
+                start.elapsed() < TEST_TIMEOUT,
+                "not within {TEST_TIMEOUT:?}: {what}, at {caller}"
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

@@ -9,7 +9,7 @@ use tollgate::{
 };
 
 /// The machine may be busy; where counting is tested, time is not.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A full hour, 2027-01-15 08:00:00 UTC.
 pub(crate) const START: u64 = 1_800_000_000_000_000;
@@ -55,8 +55,8 @@ impl World {
         let server = Server::builder().clock(&clock).start();
         let store = RedisStore::builder()
             .url(server.url())
-            .timeout(PATIENCE)
-            // Refusals are remembered by this process's clock, and the server's is set by hand.
+            .timeout(TEST_TIMEOUT)
+            // Rejections are remembered by this process's clock, and the server's is set by hand.
             .rejection_cache_staleness(Duration::ZERO);
         Self {
             store: Backing::Redis(store.build().expect("a store"), server),

@@ -142,7 +142,7 @@ impl Runner<'_> {
         if admitted != expected {
             return Err(format!("{admitted} admitted in place of {expected}"));
         }
-        // Refusals that are remembered are as good as those of the store.
+        // Rejections that are remembered are as good as those of the store.
         let counted = |decision: &Decision| {
             matches!(
                 decision.source(),

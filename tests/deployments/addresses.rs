@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::{Cluster, Sentinel, Server};
 use tollgate::{DecisionSource, RedisStore, StoreError};
 
-use crate::support::{PATIENCE, at, counted, counts, fault, key, limiter, until};
+use crate::support::{TEST_TIMEOUT, at, counted, counts, fault, key, limiter, until};
 
 /// What `docs/operations.md` says that a user needs. Before 7.0 a server doesn't know one of the commands.
 fn few(server: &Server) -> String {
@@ -106,7 +106,7 @@ async fn the_configured_prefix_is_used() {
         let store = RedisStore::builder()
             .url(server.url())
             .prefix(prefix)
-            .timeout(PATIENCE);
+            .timeout(TEST_TIMEOUT);
         counts(&limiter(store.build().expect("a store"), 3)).await;
     }
     let mut keys = server.keys();
@@ -124,7 +124,7 @@ async fn a_master_behind_sentinels_is_connected_to_as_configured() {
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
         .server_url_template("redis://limits:s3cret@any/3")
-        .timeout(PATIENCE);
+        .timeout(TEST_TIMEOUT);
     let limiter = limiter(store.build().expect("a store"), 9);
     assert!(counted(&limiter.check(key()).await));
     let space = group.master().command(&["INFO", "keyspace"]).text();

@@ -8,7 +8,7 @@ use tollgate::{
     ListWindow, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
 };
 
-use crate::support::{PATIENCE, at as counts_at, key, limiter, until};
+use crate::support::{TEST_TIMEOUT, at as counts_at, key, limiter, until};
 
 /// Every strategy.
 fn all(store: RedisStore) -> Limiter {
@@ -29,7 +29,7 @@ fn all(store: RedisStore) -> Limiter {
 }
 
 fn at(url: &str) -> Limiter {
-    let store = RedisStore::builder().url(url).timeout(PATIENCE);
+    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     all(store.build().expect("a store"))
 }
 
@@ -107,7 +107,7 @@ async fn a_missing_right_that_is_rarely_needed_is_reported_at_once() {
     }
 }
 
-/// By which processes know that what they have cached still holds.
+/// StrategyKind which processes know that what they have cached still holds.
 #[tokio::test]
 async fn a_missing_right_to_read_the_epoch_is_reported() {
     let server = Server::start();
@@ -231,7 +231,7 @@ async fn each_master_of_a_cluster_is_checked() {
     let cluster = Cluster::start(3, 1);
     let store = RedisStore::builder()
         .cluster(cluster.urls())
-        .timeout(PATIENCE);
+        .timeout(TEST_TIMEOUT);
     let limiter = all(store.build().expect("a store"));
     let health = limiter.health_check().await;
     assert!(health.is_healthy(), "{health:?}");
@@ -257,7 +257,7 @@ async fn each_master_of_a_cluster_is_checked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ping_that_waits_for_a_silent_server_delays_no_request() {
     let server = Server::start();
-    // By now the server has the script, which is all that this user may run that writes.
+    // StrategyKind now the server has the script, which is all that this user may run that writes.
     let known = counts_at(&server.url());
     assert!(known.check(key()).await.is_admitted());
     server.acl("asks", "pw", "~tg:* +@all -eval");

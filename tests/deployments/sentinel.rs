@@ -8,14 +8,14 @@ use std::{
 use testkit::{Sentinel, Server};
 use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, StoreError, Timestamp};
 
-use crate::support::{PATIENCE, counted, fault, key, limiter, until};
+use crate::support::{TEST_TIMEOUT, counted, fault, key, limiter, until};
 
-const DEADLINE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 fn watched(group: &Sentinel) -> Limiter {
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
-        .timeout(DEADLINE)
+        .timeout(TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
     limiter(store.build().expect("a store"), 1_000)
 }
@@ -60,7 +60,7 @@ async fn a_failed_master_is_replaced_and_replicated_counts_stay() {
     until("another master serves", async || {
         let asked = Instant::now();
         let decision = limiter.check(key()).await;
-        assert!(asked.elapsed() < DEADLINE * 3, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < TIMEOUT * 3, "{:?}", asked.elapsed());
         if decision.source() == DecisionSource::Store {
             return true;
         }
@@ -126,7 +126,7 @@ async fn a_reported_server_that_is_no_master_is_not_used() {
     let group = Sentinel::start();
     let master = group.master();
     let port = group.servers()[1].port().to_string();
-    // By hand: the sentinels take a while to notice.
+    // StrategyKind hand: the sentinels take a while to notice.
     master.command(&["REPLICAOF", "127.0.0.1", &port]).ok();
     let decision = watched(&group).peek(key()).await;
     let StoreError::Server { code, message, .. } = fault(&decision) else {
@@ -174,7 +174,7 @@ async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_clock(clock.clone())
         .rejection_cache_staleness(BOUND);
     let limiter = limiter(store.build().expect("a store"), 1);

@@ -4,7 +4,7 @@ use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore};
 
 pub(crate) use crate::{
     results::{counted, fault},
-    until::{PATIENCE, until},
+    until::{TEST_TIMEOUT, until},
 };
 
 /// A limiter under one policy `p` of so many a week, which shows faults.
@@ -17,7 +17,7 @@ pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
 
 /// A limiter on the server that `url` names.
 pub(crate) fn at(url: &str) -> Limiter {
-    let store = RedisStore::builder().url(url).timeout(PATIENCE);
+    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     limiter(store.build().expect("a store"), 3)
 }
 

@@ -9,7 +9,7 @@ use rcgen::{
 use testkit::{Cluster, Server, folder, free_port};
 use tollgate::{Key, RedisStore, RedisStoreBuilder, StoreError};
 
-use crate::support::{PATIENCE, counted, counts, fault, key, limiter};
+use crate::support::{TEST_TIMEOUT, counted, counts, fault, key, limiter};
 
 /// An authority, and what it has signed: certificates and keys in PEM.
 struct Signed {
@@ -69,7 +69,7 @@ fn server(signed: &Signed, folder: &Path) -> (Server, u16) {
 }
 
 fn at(url: String) -> RedisStoreBuilder {
-    RedisStore::builder().url(url).timeout(PATIENCE)
+    RedisStore::builder().url(url).timeout(TEST_TIMEOUT)
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_cluster_is_encrypted_throughout() {
     let [certificate, own] = &signed.client;
     let store = RedisStore::builder()
         .cluster(urls)
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .root_certificates(signed.authority.as_str())
         .client_certificate(certificate.as_str(), own.as_str());
     let limiter = limiter(store.build().expect("a store"), 3);

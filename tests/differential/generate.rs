@@ -1,8 +1,8 @@
 //! Random histories: a seed makes one.
 
 use crate::{
-    history::{By, Counted, History, KEYS, Op, Rate, Request, Role, Step},
-    rng::Dice,
+    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Step, StrategyKind},
+    rng::Rng,
     run::is_sound,
 };
 
@@ -23,16 +23,16 @@ pub(crate) const MAX_PERIOD: u64 = 400 * DAY;
 
 /// A history of some tens of steps.
 pub(crate) fn history(seed: u64) -> History {
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     loop {
-        let policies = dice.policies();
+        let policies = rng.policies();
         if is_sound(&policies) {
-            return dice.history(policies);
+            return rng.history(policies);
         }
     }
 }
 
-impl Dice {
+impl Rng {
     fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -44,11 +44,11 @@ impl Dice {
         number.clamp(1, most)
     }
 
-    fn policies(&mut self) -> Vec<Counted> {
-        let gcra = |dice: &mut Self| dice.counted(By::Gcra);
-        let any = |dice: &mut Self| {
-            let by = dice.any_by();
-            dice.counted(by)
+    fn policies(&mut self) -> Vec<PolicySpec> {
+        let gcra = |rng: &mut Self| rng.policy_spec(StrategyKind::Gcra);
+        let any = |rng: &mut Self| {
+            let strategy = rng.any_strategy();
+            rng.policy_spec(strategy)
         };
         let mut policies = Vec::new();
         match self.below(10) {
@@ -70,11 +70,11 @@ impl Dice {
                     policies.push(any(self));
                 }
                 let ban = self.ban();
-                policies.push(self.counted(ban));
+                policies.push(self.policy_spec(ban));
             }
             8 => {
                 let permits = self.permits();
-                policies.push(self.counted(permits));
+                policies.push(self.policy_spec(permits));
                 if self.one_in(2) {
                     policies.push(any(self));
                 }
@@ -84,39 +84,43 @@ impl Dice {
                     policies.push(any(self));
                 }
                 let (permits, ban) = (self.permits(), self.ban());
-                policies.push(self.counted(permits));
-                policies.push(self.counted(ban));
+                policies.push(self.policy_spec(permits));
+                policies.push(self.policy_spec(ban));
                 self.vary_roles(&mut policies);
             }
         }
         policies
     }
 
-    fn any_by(&mut self) -> By {
+    fn any_strategy(&mut self) -> StrategyKind {
         match self.below(12) {
-            0 => By::Gcra,
-            1 | 2 => By::Bucket,
-            3 => By::Fixed,
-            4 => By::Calendar(self.one_of(&[0, 0, 28_800, -18_000, 20_700])),
-            5 => By::Zone(self.one_of(&["Europe/Berlin", "America/New_York", "Asia/Shanghai"])),
-            6 => By::List,
-            7 | 8 => By::Log,
-            9 => By::Sliding(1),
-            _ => By::Sliding(2 + self.below(10) as u32),
+            0 => StrategyKind::Gcra,
+            1 | 2 => StrategyKind::Bucket,
+            3 => StrategyKind::Fixed,
+            4 => StrategyKind::Calendar(self.one_of(&[0, 0, 28_800, -18_000, 20_700])),
+            5 => StrategyKind::Zone(self.one_of(&[
+                "Europe/Berlin",
+                "America/New_York",
+                "Asia/Shanghai",
+            ])),
+            6 => StrategyKind::List,
+            7 | 8 => StrategyKind::Log,
+            9 => StrategyKind::Sliding(1),
+            _ => StrategyKind::Sliding(2 + self.below(10) as u32),
         }
     }
 
     /// Permits that live for half an hour at least: no heart beats by itself meanwhile.
-    fn permits(&mut self) -> By {
-        By::Permits(1_800_000 + self.up_to(80_000_000))
+    fn permits(&mut self) -> StrategyKind {
+        StrategyKind::Permits(1_800_000 + self.up_to(80_000_000))
     }
 
-    fn ban(&mut self) -> By {
+    fn ban(&mut self) -> StrategyKind {
         let first = self.up_to(DAY / 1_000);
-        By::Ban(first, first * (1 + self.below(9)))
+        StrategyKind::Ban(first, first * (1 + self.below(9)))
     }
 
-    fn vary_roles(&mut self, policies: &mut [Counted]) {
+    fn vary_roles(&mut self, policies: &mut [PolicySpec]) {
         for place in 1..policies.len() {
             let live = self.below(place as u64) as usize;
             policies[place].role = match self.below(12) {
@@ -130,10 +134,10 @@ impl Dice {
         }
     }
 
-    fn counted(&mut self, by: By) -> Counted {
+    fn policy_spec(&mut self, strategy: StrategyKind) -> PolicySpec {
         let quotas = 1 + if self.one_in(2) { self.below(4) } else { 0 };
-        let mut quotas: Vec<_> = (0..quotas).map(|_| self.rate(by)).collect();
-        if let By::Ban(..) = by {
+        let mut quotas: Vec<_> = (0..quotas).map(|_| self.rate(strategy)).collect();
+        if let StrategyKind::Ban(..) = strategy {
             // Where a ban's tiers differ in their periods, how long it is remembered depends on which is looked at last.
             let period = quotas[0].period();
             quotas = quotas
@@ -141,31 +145,33 @@ impl Dice {
                 .map(|quota| Rate::Per(quota.capacity(), period))
                 .collect();
         }
-        Counted {
-            by,
+        PolicySpec {
+            strategy,
             quotas,
             declared: self.one_in(2),
             role: Role::Live,
         }
     }
 
-    fn rate(&mut self, by: By) -> Rate {
+    fn rate(&mut self, strategy: StrategyKind) -> Rate {
         // No two differ by a millisecond or two, which a key may live longer than its state.
         let ms = 10_000;
         let (units, period) = (self.few(), self.period());
-        match by {
-            By::Gcra | By::Bucket => self.even_rate(),
-            By::Permits(_) => Rate::Concurrent(units),
-            By::Zone(_) => Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY),
-            By::Calendar(_) if self.one_in(2) => Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY),
-            By::Sliding(buckets) => {
+        match strategy {
+            StrategyKind::Gcra | StrategyKind::Bucket => self.even_rate(),
+            StrategyKind::Permits(_) => Rate::Concurrent(units),
+            StrategyKind::Zone(_) => Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY),
+            StrategyKind::Calendar(_) if self.one_in(2) => {
+                Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY)
+            }
+            StrategyKind::Sliding(buckets) => {
                 let bucket = u64::from(buckets) * ms;
                 Rate::Per(units, period.div_ceil(bucket) * bucket)
             }
-            By::Fixed | By::Calendar(_) if self.one_in(4) => {
+            StrategyKind::Fixed | StrategyKind::Calendar(_) if self.one_in(4) => {
                 Rate::Per(self.up_to(999_999_999_999_999), period.div_ceil(ms) * ms)
             }
-            By::Ban(..) => Rate::Per(1 + self.below(6), period.div_ceil(ms) * ms),
+            StrategyKind::Ban(..) => Rate::Per(1 + self.below(6), period.div_ceil(ms) * ms),
             _ => Rate::Per(units, period.div_ceil(ms) * ms),
         }
     }
@@ -210,9 +216,11 @@ impl Dice {
         }
     }
 
-    fn history(&mut self, policies: Vec<Counted>) -> History {
+    fn history(&mut self, policies: Vec<PolicySpec>) -> History {
         let cache = self.one_in(5);
-        let whole = policies.iter().any(|policy| !policy.by.dates_itself());
+        let whole = policies
+            .iter()
+            .any(|policy| !policy.strategy.dates_itself());
         let grain = if whole { 1_000 } else { 1 };
         let start = self.start().next_multiple_of(grain);
         let steps = 10 + self.below(60);
@@ -236,7 +244,7 @@ impl Dice {
         }
     }
 
-    fn step(&mut self, policies: &[Counted], cache: bool) -> Step {
+    fn step(&mut self, policies: &[PolicySpec], cache: bool) -> Step {
         let (wait, after_wait) = match self.below(20) {
             0..=8 => (0, false),
             // The microsecond before, the instant itself, and the one after.
@@ -260,10 +268,12 @@ impl Dice {
         }
     }
 
-    fn op(&mut self, policies: &[Counted]) -> Op {
-        let has = |by: fn(&By) -> bool| policies.iter().any(|policy| by(&policy.by));
-        let bans = has(|by| matches!(by, By::Ban(..)));
-        let permits = has(|by| matches!(by, By::Permits(_)));
+    fn op(&mut self, policies: &[PolicySpec]) -> Op {
+        let has = |strategy: fn(&StrategyKind) -> bool| {
+            policies.iter().any(|policy| strategy(&policy.strategy))
+        };
+        let bans = has(|strategy| matches!(strategy, StrategyKind::Ban(..)));
+        let permits = has(|strategy| matches!(strategy, StrategyKind::Permits(_)));
         // Of several at once, what a policy in a shadow's place rejects isn't charged under the others.
         let for_live = policies.iter().any(|p| matches!(p.role, Role::ShadowOf(_)));
         let of = self.below(1 << 16) as usize;
@@ -310,7 +320,7 @@ impl Dice {
         }
     }
 
-    fn request(&mut self, policies: &[Counted]) -> Request {
+    fn request(&mut self, policies: &[PolicySpec]) -> Request {
         let cost = (!self.one_in(3)).then(|| self.cost(policies));
         // Where they are signed for the sake of a shadow, no more are asked about.
         let shadows = policies.iter().any(|policy| policy.role != Role::Live);
@@ -332,7 +342,7 @@ impl Dice {
         }
     }
 
-    fn cost(&mut self, policies: &[Counted]) -> u64 {
+    fn cost(&mut self, policies: &[PolicySpec]) -> u64 {
         let place = self.below(policies.len() as u64) as usize;
         let capacity = self.one_of(&policies[place].quotas).capacity();
         match self.below(16) {

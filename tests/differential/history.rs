@@ -18,14 +18,14 @@ pub(crate) struct History {
     pub(crate) grain: u64,
     /// Whether the Redis store caches rejections.
     pub(crate) cache: bool,
-    pub(crate) policies: Vec<Counted>,
+    pub(crate) policies: Vec<PolicySpec>,
     pub(crate) steps: Vec<Step>,
 }
 
 /// A policy.
 #[derive(Clone, Debug)]
-pub(crate) struct Counted {
-    pub(crate) by: By,
+pub(crate) struct PolicySpec {
+    pub(crate) strategy: StrategyKind,
     /// The policy's own, those of its tiers, and those that it is changed to: by another limiter.
     pub(crate) quotas: Vec<Rate>,
     /// Whether the policy declares its tiers.
@@ -34,7 +34,7 @@ pub(crate) struct Counted {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum StrategyKind {
     Gcra,
     Bucket,
     Fixed,
@@ -145,11 +145,11 @@ impl Request {
         key_of(self.key, place)
     }
 
-    pub(crate) fn tier(&self, policies: &[Counted], place: usize) -> usize {
+    pub(crate) fn tier(&self, policies: &[PolicySpec], place: usize) -> usize {
         self.tier_of(&policies[place], place)
     }
 
-    pub(crate) fn tier_of(&self, policy: &Counted, place: usize) -> usize {
+    pub(crate) fn tier_of(&self, policy: &PolicySpec, place: usize) -> usize {
         let tier = self.tiers.get(place).copied().unwrap_or(0);
         tier % policy.quotas.len()
     }
@@ -194,7 +194,7 @@ impl Rate {
     }
 }
 
-impl By {
+impl StrategyKind {
     /// Whether a quota of another period can't be a tier.
     fn tiers_share_period(self) -> bool {
         !matches!(self, Self::Gcra | Self::Bucket)
@@ -231,7 +231,7 @@ impl By {
     }
 }
 
-impl Counted {
+impl PolicySpec {
     /// Which quota is the policy's own where requests come with this one: the first, unless its period makes this one a change
     /// of the policy.
     pub(crate) fn own(&self, quota: usize) -> usize {
@@ -240,13 +240,13 @@ impl Counted {
 
     fn share_tiers(&self, own: usize, other: usize) -> bool {
         let period = |quota: usize| self.quotas[quota].period();
-        !self.by.tiers_share_period() || period(own) == period(other)
+        !self.strategy.tiers_share_period() || period(own) == period(other)
     }
 
     /// The policy with one of its quotas as its own.
     pub(crate) fn policy(&self, place: usize, own: usize) -> Policy {
         let mut policy = self
-            .by
+            .strategy
             .bind(Policy::new(policy_name(place), self.quotas[own].quota()));
         if self.declared {
             let tiers = (0..self.quotas.len()).filter(|quota| self.share_tiers(own, *quota));
@@ -264,11 +264,11 @@ impl Counted {
     /// The same counts, enforced.
     pub(crate) fn plain(&self, place: usize) -> Policy {
         let policy = Policy::new(policy_name(place), self.quotas[0].quota());
-        self.by.bind(policy)
+        self.strategy.bind(policy)
     }
 
     pub(crate) fn is_ban(&self) -> bool {
-        matches!(self.by, By::Ban(..))
+        matches!(self.strategy, StrategyKind::Ban(..))
     }
 }
 

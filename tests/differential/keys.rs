@@ -9,7 +9,7 @@ use testkit::Server;
 
 use crate::{
     generate::MAX_PERIOD,
-    history::{By, Counted, key_named, policy_name},
+    history::{PolicySpec, StrategyKind, key_named, policy_name},
     response::Under,
 };
 
@@ -53,7 +53,7 @@ const LOOK: &str = "local seen = {}
 
 impl Keys {
     /// Looks at the server's keys, and returns those that are gone since the last time.
-    pub(crate) fn look(&mut self, server: &Server, now: u64) -> Result<Vec<Place>, String> {
+    pub(crate) fn check_keys(&mut self, server: &Server, now: u64) -> Result<Vec<Place>, String> {
         let seen = server.command(&["EVAL", LOOK, "0"]).list();
         let mut present = BTreeMap::new();
         for pair in seen.chunks(2) {
@@ -115,10 +115,10 @@ impl Keys {
     }
 
     /// Notes what an answer says of a key; `repairs` if a lost time to live is to be repaired by it.
-    pub(crate) fn note(
+    pub(crate) fn record(
         &mut self,
         place: Place,
-        policy: &Counted,
+        policy: &PolicySpec,
         tier: usize,
         under: &Under,
         (now, repairs, charges): (u64, bool, bool),
@@ -126,16 +126,18 @@ impl Keys {
         let micros = |time: Duration| time.as_micros() as u64;
         let rate = policy.quotas[tier];
         let (reset, period) = (micros(under.reset), rate.period());
-        let (covers, longest) = match policy.by {
-            By::Gcra => (reset, reset + LAP),
-            By::Bucket => (reset, reset),
-            By::Fixed | By::List | By::Log => (reset, period),
+        let (covers, longest) = match policy.strategy {
+            StrategyKind::Gcra => (reset, reset + LAP),
+            StrategyKind::Bucket => (reset, reset),
+            StrategyKind::Fixed | StrategyKind::List | StrategyKind::Log => (reset, period),
             // The window that ended is remembered for an hour at most. If the clock stepped back, it is the next one.
-            By::Calendar(_) | By::Zone(_) if reset == 0 => (0, 2 * period.max(32 * DAY) + DAY / 24),
-            By::Calendar(_) | By::Zone(_) => (reset, reset + DAY / 24),
-            By::Sliding(buckets) => (reset, period + period / u64::from(buckets)),
-            By::Permits(life) => (0, life * 1_000),
-            By::Ban(first, longest) => {
+            StrategyKind::Calendar(_) | StrategyKind::Zone(_) if reset == 0 => {
+                (0, 2 * period.max(32 * DAY) + DAY / 24)
+            }
+            StrategyKind::Calendar(_) | StrategyKind::Zone(_) => (reset, reset + DAY / 24),
+            StrategyKind::Sliding(buckets) => (reset, period + period / u64::from(buckets)),
+            StrategyKind::Permits(life) => (0, life * 1_000),
+            StrategyKind::Ban(first, longest) => {
                 let longest = longest.max(first) * 1_000;
                 // Whatever quota it was banned under.
                 let shortest = policy.quotas.iter().map(|rate| rate.period()).min();
@@ -153,7 +155,7 @@ impl Keys {
         let full = under.remaining == under.limit && under.reset.is_zero();
         let absent = repairs && !charges && full && !self.present.contains_key(&place);
         // The end of permits is not in the answer.
-        let over = if let By::Permits(life) = policy.by
+        let over = if let StrategyKind::Permits(life) = policy.strategy
             && !full
         {
             life * 1_000
@@ -214,11 +216,17 @@ impl Keys {
 
     /// Removes keys of GCRA on the server that lost their time to live, and whose state is over for longer than it can be distinguished
     /// from one that lies ahead.
-    pub(crate) fn remove_stale(&self, server: &Server, policies: &[Counted], now: u64, idle: u64) {
+    pub(crate) fn remove_stale(
+        &self,
+        server: &Server,
+        policies: &[PolicySpec],
+        now: u64,
+        idle: u64,
+    ) {
         for place in &self.spoiled {
             let expected = self.expected.get(place);
             let over = expected.map_or(u64::MAX, |expected| expected.over);
-            if policies[place.0].by == By::Gcra && now > over.saturating_add(idle) {
+            if policies[place.0].strategy == StrategyKind::Gcra && now > over.saturating_add(idle) {
                 remove_key(server, *place);
             }
         }

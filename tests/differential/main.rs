@@ -36,13 +36,13 @@ fn both_stores_and_the_model_decide_alike() {
     let first = number("TOLLGATE_DIFFERENTIAL_SEED", 1);
     println!("seed {first}, {steps} steps");
     let most = number("TOLLGATE_DIFFERENTIAL_FAILURES", 1) as usize;
-    let (mut ground, begun) = (run::Ground::new(), Instant::now());
+    let (mut stores, begun) = (run::Stores::new(), Instant::now());
     let (mut taken, mut seed, mut failures) = (0, first, Vec::new());
     while taken < steps && failures.len() < most {
         let history = generate::history(seed);
         taken += history.steps.len() as u64;
-        if let Err(failure) = ground.tell(&history) {
-            let (history, failure) = shrink::shrink(&mut ground, history, failure);
+        if let Err(failure) = stores.run(&history) {
+            let (history, failure) = shrink::shrink(&mut stores, history, failure);
             let (source, text) = (history.source(), &failure.text);
             failures.push(format!("seed {seed}:\n{source}\n{text}\n"));
         }

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use crate::{
-    history::{Counted, Rate, Request},
-    response::{Answer, Under},
+    history::{PolicySpec, Rate, Request},
+    response::{OpResult, Under},
 };
 
 /// Of 50 ns.
@@ -82,8 +82,8 @@ fn duration(units: i128) -> Duration {
 }
 
 impl Model {
-    pub(crate) fn new(policies: &[Counted]) -> Self {
-        let cells = |policy: &Counted| -> Vec<_> {
+    pub(crate) fn new(policies: &[PolicySpec]) -> Self {
+        let cells = |policy: &PolicySpec| -> Vec<_> {
             policy.quotas.iter().map(|rate| Cells::of(*rate)).collect()
         };
         let cells: Vec<Vec<_>> = policies.iter().map(cells).collect();
@@ -152,17 +152,17 @@ impl Model {
         }
     }
 
-    fn answer(&mut self, request: &Request, cost: u64, admitted: Option<u64>) -> Answer {
+    fn result(&mut self, request: &Request, cost: u64, admitted: Option<u64>) -> OpResult {
         let cells = self.cells(request);
         let under = cells.into_iter().enumerate().map(|(policy, cells)| {
             let ahead = self.ahead((policy, request.key(policy)), cells);
             Some(cells.under(ahead, cost))
         });
         let under: Vec<_> = under.collect();
-        Answer::new(admitted, under)
+        OpResult::new(admitted, under)
     }
 
-    pub(crate) fn check(&mut self, request: &Request) -> Answer {
+    pub(crate) fn check(&mut self, request: &Request) -> OpResult {
         let cost = request.cost.unwrap_or(1);
         let all = self.cells(request);
         let mut admitted = i128::from(request.times.min(u32::MAX.into()));
@@ -189,7 +189,7 @@ impl Model {
             receipts.push(receipt);
         }
         self.charged.push(receipts);
-        self.answer(request, cost, Some(admitted as u64))
+        self.result(request, cost, Some(admitted as u64))
     }
 
     /// Notes a decision that charged nothing.
@@ -217,8 +217,8 @@ impl Model {
         self.charged.push(receipts);
     }
 
-    pub(crate) fn peek(&mut self, request: &Request) -> Answer {
-        self.answer(request, request.cost.unwrap_or(1), None)
+    pub(crate) fn peek(&mut self, request: &Request) -> OpResult {
+        self.result(request, request.cost.unwrap_or(1), None)
     }
 
     pub(crate) fn reset(&mut self, key: usize) {

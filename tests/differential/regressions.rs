@@ -1,27 +1,30 @@
 //! Histories that failed once, as they were printed.
 
 use crate::{
-    history::{By, By::*, Counted, History, Op, Op::*, Rate, Rate::*, Request, Role::*, Step},
-    run::Ground,
+    history::{
+        History, Op, Op::*, PolicySpec, Rate, Rate::*, Request, Role::*, Step, StrategyKind,
+        StrategyKind::*,
+    },
+    run::Stores,
 };
 
 /// Plays a history, which must not fail.
 #[track_caller]
-fn tell(history: &History) {
-    if let Err(failure) = Ground::new().tell(history) {
+fn run(history: &History) {
+    if let Err(failure) = Stores::new().run(history) {
         panic!("step {}: {}", failure.step, failure.text);
     }
 }
 
 #[test]
 fn a_refund_of_refilled_units_changes_nothing_if_the_clock_steps_back() {
-    for (by, back) in [(Gcra, -2), (Bucket, -840_000_000)] {
-        tell(&History {
+    for (strategy, back) in [(Gcra, -2), (Bucket, -840_000_000)] {
+        run(&History {
             start: 1799929353577105,
             grain: 1,
             cache: false,
-            policies: vec![Counted {
-                by,
+            policies: vec![PolicySpec {
+                strategy,
                 quotas: vec![Burst(1200, 60000000, 26)],
                 declared: false,
                 role: Live,
@@ -39,11 +42,11 @@ fn a_refund_of_refilled_units_changes_nothing_if_the_clock_steps_back() {
 
 #[test]
 fn a_bucket_that_is_used_up_refills_as_fast_after_a_rejection_and_a_step_back() {
-    tell(&History {
+    run(&History {
         start: 1799999979755434,
         grain: 1,
         cache: false,
-        policies: vec![counted(Bucket, vec![Burst(16, 86400000000, 2)])],
+        policies: vec![policy_spec(Bucket, vec![Burst(16, 86400000000, 2)])],
         steps: vec![
             step(
                 0,
@@ -60,11 +63,11 @@ fn a_bucket_that_is_used_up_refills_as_fast_after_a_rejection_and_a_step_back() 
 
 #[test]
 fn a_peek_under_a_small_tier_of_a_sliding_window_refunds_nothing_to_a_large_one() {
-    tell(&History {
+    run(&History {
         start: 1800000000000000,
         grain: 1000,
         cache: false,
-        policies: vec![counted(
+        policies: vec![policy_spec(
             Sliding(8),
             vec![Per(9, 3600000000), Per(2, 3600000000)],
         )],
@@ -90,11 +93,11 @@ fn a_peek_under_a_small_tier_of_a_sliding_window_refunds_nothing_to_a_large_one(
 
 #[test]
 fn a_refund_under_a_tier_of_another_period_sees_the_same_state_as_a_peek() {
-    tell(&History {
+    run(&History {
         start: 1799913600000028,
         grain: 1,
         cache: false,
-        policies: vec![counted(
+        policies: vec![policy_spec(
             Sliding(5),
             vec![Per(12, 2499390000), Per(5, 86400000000)],
         )],
@@ -112,11 +115,11 @@ fn a_refund_under_a_tier_of_another_period_sees_the_same_state_as_a_peek() {
         ],
     });
     // Windows that outlast the period end one period from then.
-    tell(&History {
+    run(&History {
         start: 1746713721786000,
         grain: 1000,
         cache: false,
-        policies: vec![counted(Fixed, vec![Per(1, 60000000)])],
+        policies: vec![policy_spec(Fixed, vec![Per(1, 60000000)])],
         steps: vec![
             step(0, Check(Request::of(0))),
             step(-1080000000, Refund { of: 0, units: 1 }),
@@ -127,12 +130,15 @@ fn a_refund_under_a_tier_of_another_period_sees_the_same_state_as_a_peek() {
 
 #[test]
 fn a_refunded_window_of_a_longer_tier_ends_as_one_of_this_tier() {
-    for by in [Fixed, List] {
-        tell(&History {
+    for strategy in [Fixed, List] {
+        run(&History {
             start: 1799936984111000,
             grain: 1000,
             cache: false,
-            policies: vec![counted(by, vec![Per(7, 60000000), Per(16, 86400000000)])],
+            policies: vec![policy_spec(
+                strategy,
+                vec![Per(7, 60000000), Per(16, 86400000000)],
+            )],
             steps: vec![
                 step(
                     0,
@@ -150,11 +156,11 @@ fn a_refunded_window_of_a_longer_tier_ends_as_one_of_this_tier() {
 
 #[test]
 fn a_sliding_window_whose_key_is_repaired_stays_as_it_is() {
-    tell(&History {
+    run(&History {
         start: 1799913635580835,
         grain: 1,
         cache: false,
-        policies: vec![counted(Sliding(4), vec![Per(2, 1040000)])],
+        policies: vec![policy_spec(Sliding(4), vec![Per(2, 1040000)])],
         steps: vec![
             step(6900000000, Check(Request::of(0))),
             step(0, Persist { of: 0 }),
@@ -166,13 +172,13 @@ fn a_sliding_window_whose_key_is_repaired_stays_as_it_is() {
 
 #[test]
 fn a_ban_that_was_peeked_at_lasts_as_long_if_the_clock_steps_back() {
-    tell(&History {
+    run(&History {
         start: 1800000000000000,
         grain: 1,
         cache: false,
         policies: vec![
-            counted(Bucket, vec![Per(168, 1000000)]),
-            counted(Ban(21, 147), vec![Per(3, 60000000)]),
+            policy_spec(Bucket, vec![Per(168, 1000000)]),
+            policy_spec(Ban(21, 147), vec![Per(3, 60000000)]),
         ],
         steps: vec![
             step(0, Charge(Request::of(3))),
@@ -192,15 +198,15 @@ fn a_ban_that_was_peeked_at_lasts_as_long_if_the_clock_steps_back() {
 
 #[test]
 fn a_charge_of_a_banned_key_extends_no_ban_after_the_clock_stepped_back() {
-    tell(&History {
+    run(&History {
         start: 1800000000000000,
         grain: 1,
         cache: false,
         policies: vec![
-            counted(Gcra, vec![Per(15, 2592000000000)]),
-            Counted {
+            policy_spec(Gcra, vec![Per(15, 2592000000000)]),
+            PolicySpec {
                 declared: true,
-                ..counted(Ban(8149, 73341), vec![Per(1, 3600000000)])
+                ..policy_spec(Ban(8149, 73341), vec![Per(1, 3600000000)])
             },
         ],
         steps: vec![
@@ -219,13 +225,13 @@ fn a_charge_of_a_banned_key_extends_no_ban_after_the_clock_stepped_back() {
 
 #[test]
 fn a_cached_rejection_does_not_name_a_policy_whose_own_wait_has_passed() {
-    tell(&History {
+    run(&History {
         start: 1800000000000000,
         grain: 1,
         cache: true,
         policies: vec![
-            counted(Gcra, vec![Per(5, 1000536)]),
-            counted(Gcra, vec![Per(1, 230439293)]),
+            policy_spec(Gcra, vec![Per(5, 1000536)]),
+            policy_spec(Gcra, vec![Per(1, 230439293)]),
         ],
         steps: vec![
             step(
@@ -243,15 +249,15 @@ fn a_cached_rejection_does_not_name_a_policy_whose_own_wait_has_passed() {
 
 #[test]
 fn a_refund_releases_no_permits_of_a_rejected_request() {
-    tell(&History {
+    run(&History {
         start: 2550328346080000,
         grain: 1000,
         cache: false,
         policies: vec![
-            counted(Fixed, vec![Per(4, 10000000)]),
-            Counted {
+            policy_spec(Fixed, vec![Per(4, 10000000)]),
+            PolicySpec {
                 role: Charged,
-                ..counted(Permits(1800473), vec![Concurrent(5)])
+                ..policy_spec(Permits(1800473), vec![Concurrent(5)])
             },
         ],
         steps: vec![
@@ -272,12 +278,15 @@ fn a_refund_releases_no_permits_of_a_rejected_request() {
 
 #[test]
 fn a_window_that_outlasts_a_shorter_period_by_a_millisecond_is_cut() {
-    for by in [Fixed, List] {
-        tell(&History {
+    for strategy in [Fixed, List] {
+        run(&History {
             start: 1597033875488000,
             grain: 1000,
             cache: false,
-            policies: vec![counted(by, vec![Per(118, 1010000), Per(12, 1020000)])],
+            policies: vec![policy_spec(
+                strategy,
+                vec![Per(118, 1010000), Per(12, 1020000)],
+            )],
             steps: vec![
                 step(
                     0,
@@ -296,11 +305,11 @@ fn a_window_that_outlasts_a_shorter_period_by_a_millisecond_is_cut() {
 fn a_window_changed_from_a_day_to_a_week_lasts_a_week_if_the_clock_steps_back() {
     // A Monday's first microsecond in New York.
     let week = vec![Per(12, 604800000000), Per(9, 86400000000)];
-    tell(&History {
+    run(&History {
         start: 1800248400000000,
         grain: 1,
         cache: false,
-        policies: vec![counted(Zone("America/New_York"), week)],
+        policies: vec![policy_spec(Zone("America/New_York"), week)],
         steps: vec![
             step(
                 0,
@@ -329,15 +338,15 @@ fn bans_and_shadows_count_all_of_many_requests_with_callers() {
                 List => Per(3, 60000000),
                 _ => Concurrent(3),
             };
-            tell(&History {
+            run(&History {
                 start: 1799917009129000,
                 grain: 1000,
                 cache: false,
                 policies: vec![
-                    counted(signed, vec![quota]),
-                    Counted {
+                    policy_spec(signed, vec![quota]),
+                    PolicySpec {
                         role,
-                        ..counted(other, vec![Per(4, 7734087000)])
+                        ..policy_spec(other, vec![Per(4, 7734087000)])
                     },
                 ],
                 steps: vec![
@@ -363,9 +372,9 @@ fn bans_and_shadows_count_all_of_many_requests_with_callers() {
     }
 }
 
-fn counted(by: By, quotas: Vec<Rate>) -> Counted {
-    Counted {
-        by,
+fn policy_spec(strategy: StrategyKind, quotas: Vec<Rate>) -> PolicySpec {
+    PolicySpec {
+        strategy,
         quotas,
         declared: false,
         role: Live,

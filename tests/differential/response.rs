@@ -6,10 +6,10 @@ use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, P
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct OpResult {
     /// How many were admitted; of a check alone.
     pub(crate) admitted: Option<u64>,
-    /// By policy.
+    /// StrategyKind policy.
     pub(crate) under: BTreeMap<String, Under>,
 }
 
@@ -39,7 +39,7 @@ impl Under {
     }
 }
 
-impl Answer {
+impl OpResult {
     pub(crate) fn new(admitted: Option<u64>, under: Vec<Option<Under>>) -> Self {
         let under = under.into_iter().enumerate();
         let under =

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     history::{History, Op, Request, Role, Step},
-    run::{Failure, Ground, is_sound},
+    run::{Failure, Stores, is_sound},
 };
 
 /// How long the search may take.
@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The smallest history that is found to fail, and how.
 pub(crate) fn shrink(
-    ground: &mut Ground,
+    stores: &mut Stores,
     mut history: History,
     mut failure: Failure,
 ) -> (History, Failure) {
@@ -21,7 +21,7 @@ pub(crate) fn shrink(
     loop {
         let smaller = candidates(&history)
             .take_while(|_| Instant::now() < deadline)
-            .find_map(|candidate| Some((ground.tell(&candidate).err()?, candidate)));
+            .find_map(|candidate| Some((stores.run(&candidate).err()?, candidate)));
         let Some((found, mut smaller)) = smaller else {
             return (history, failure);
         };
@@ -159,8 +159,8 @@ fn simpler(step: &Step) -> Vec<Step> {
 
 const DAY: i64 = 86_400_000_000;
 
-fn change(step: &mut Step, by: &dyn Fn(&mut Request) -> bool) -> bool {
-    requests(&mut step.op).fold(false, |changed, request| by(request) | changed)
+fn change(step: &mut Step, edit: &dyn Fn(&mut Request) -> bool) -> bool {
+    requests(&mut step.op).fold(false, |changed, request| edit(request) | changed)
 }
 
 fn requests(op: &mut Op) -> impl Iterator<Item = &mut Request> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use testkit::Server;
 
 use crate::{
-    ask_until_refused, assert_quota,
+    ask_until_rejected, assert_quota,
     process::{Answer, Example},
 };
 
@@ -31,14 +31,14 @@ fn each_store(test: impl Fn(&Example, bool)) {
 #[test]
 fn axum_full_shares_each_addresss_burst_among_all_routes() {
     each_store(|example, _| {
-        let passed = ask_until_refused(|_| example.get("/api/items", &[]));
+        let passed = ask_until_rejected(|_| example.get("/api/items", &[]));
         assert_quota(&passed, 20, Duration::from_millis(500));
-        let refused = passed.refused;
+        let rejected = passed.rejected;
         assert!(
-            refused.body.contains(r#""violated-policies":["burst"]"#),
-            "{refused:?}"
+            rejected.body.contains(r#""violated-policies":["burst"]"#),
+            "{rejected:?}"
         );
-        assert_eq!(refused.field("retry-after"), Some("1"));
+        assert_eq!(rejected.field("retry-after"), Some("1"));
         // Health checks aren't limited, and their responses show no limits.
         for _ in 0..30 {
             let health = example.get("/health", &[]);
@@ -56,7 +56,7 @@ fn is_counted(answer: &Answer, policy: &str) -> bool {
     members.any(|member| member.starts_with(&name))
 }
 
-/// Asks until `policy` refuses, having let in `quota` a minute; `lost` of them may be gone, because the store was late when
+/// Asks until `policy` rejects, having let in `quota` a minute; `lost` of them may be gone, because the store was late when
 /// it was asked.
 fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answer) -> Answer {
     let start = Instant::now();
@@ -76,9 +76,9 @@ fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answ
                 assert!(answer.body.contains(&violated), "{answer:?}");
                 return answer;
             }
-            _ => panic!("neither let in nor refused: {answer:?}"),
+            _ => panic!("neither let in nor rejected: {answer:?}"),
         }
-        assert!(counted + uncounted < 1_000, "none is refused");
+        assert!(counted + uncounted < 1_000, "none is rejected");
     }
 }
 
@@ -92,8 +92,8 @@ fn axum_full_also_limits_a_nested_route() {
 
     each_store(|example, _| {
         let search = || example.get("/api/search", &[]);
-        let refused = ask_until_used_up("searches", 5, 0, search);
-        let wait = refused.field("retry-after").expect("a time");
+        let rejected = ask_until_used_up("searches", 5, 0, search);
+        let wait = rejected.field("retry-after").expect("a time");
         let wait: u64 = wait.parse().expect("seconds");
         assert!((2..=60).contains(&wait), "{wait}");
         // Other routes go on.
@@ -156,7 +156,7 @@ fn axum_full_exposes_its_headers_to_pages_of_other_origins() {
         let allowed = answer.field("access-control-allow-headers");
         assert_eq!(allowed, Some("x-api-key"));
     }
-    let passed = ask_until_refused(|_| {
+    let passed = ask_until_rejected(|_| {
         let answer = example.get("/api/search", &[ORIGIN]);
         exposed(&answer);
         answer
@@ -187,6 +187,6 @@ fn axum_full_compresses_and_traces() {
     for _ in 0..6 {
         example.get("/api/search", &[]);
     }
-    // Refusals too.
+    // Rejections too.
     example.output_until("status=429");
 }

@@ -142,9 +142,9 @@ fn llm_token_estimates_of_any_number_cost_at_least_one_and_refund_none() {
             (1 << 63) + 1_000,
             u64::MAX,
         ] {
-            let refused = chat(estimate, 900);
-            assert_eq!(refused.status, 429, "{estimate}: {refused:?}");
-            assert_eq!(left(&refused), 1_000, "{estimate}: {refused:?}");
+            let rejected = chat(estimate, 900);
+            assert_eq!(rejected.status, 429, "{estimate}: {rejected:?}");
+            assert_eq!(left(&rejected), 1_000, "{estimate}: {rejected:?}");
         }
         let admitted = chat(0, 0);
         assert_eq!(admitted.status, 200);

@@ -49,7 +49,7 @@ fn hello(name: impl Into<String>) -> HelloRequest {
     HelloRequest { name: name.into() }
 }
 
-/// What passed before the first refusal.
+/// What passed before the first rejection.
 #[derive(Debug, Default)]
 struct Passed {
     counted: usize,
@@ -67,8 +67,8 @@ impl Passed {
     }
 }
 
-/// Calls one after the other, in turn, until one is refused; returns the refusal too.
-async fn until_refused(clients: &mut [Client]) -> (Passed, Status) {
+/// Calls one after the other, in turn, until one is rejected; returns the rejection too.
+async fn until_rejected(clients: &mut [Client]) -> (Passed, Status) {
     let mut passed = Passed::default();
     for n in 0..1_000 {
         let turn = n % clients.len();
@@ -83,10 +83,10 @@ async fn until_refused(clients: &mut [Client]) -> (Passed, Status) {
             Err(status) => return (passed, status),
         }
     }
-    panic!("1000 calls, and none was refused");
+    panic!("1000 calls, and none was rejected");
 }
 
-fn assert_refused(status: &Status) {
+fn assert_rejected(status: &Status) {
     assert_eq!(status.code(), Code::ResourceExhausted);
     let failure = status.get_details_quota_failure().expect("violations");
     assert_eq!(failure.violations[0].quota_id, "greetings");
@@ -104,9 +104,9 @@ async fn each_peer_is_admitted_five_greetings() {
     for last in [1, 2] {
         let start = Instant::now();
         let mut client = client_at(Ipv4Addr::new(127, 0, 0, last), &example).await;
-        let (passed, status) = until_refused(std::slice::from_mut(&mut client)).await;
+        let (passed, status) = until_rejected(std::slice::from_mut(&mut client)).await;
         passed.assert_five(start);
-        assert_refused(&status);
+        assert_rejected(&status);
     }
     assert!(!example.output().contains("ERROR"), "{}", example.output());
 }
@@ -118,9 +118,9 @@ async fn two_greeters_on_one_redis_share_the_count() {
     let examples = [(); 2].map(|()| Example::start("tonic_greeter", &[("REDIS_URL", &url)]));
     let start = Instant::now();
     let mut clients = [client(&examples[0]).await, client(&examples[1]).await];
-    let (passed, status) = until_refused(&mut clients).await;
+    let (passed, status) = until_rejected(&mut clients).await;
     passed.assert_five(start);
-    assert_refused(&status);
+    assert_rejected(&status);
     assert_eq!(server.immortal_keys(), [""; 0]);
 }
 
@@ -133,7 +133,7 @@ async fn messages_of_a_stream_count_like_calls_and_a_rejected_one_ends_it() {
     for _ in 0..10 {
         let silent = client.say_hello_bidi_stream(stream::empty()).await;
         let mut replies = silent.expect("a stream").into_inner();
-        assert!(replies.message().await.expect("no refusal").is_none());
+        assert!(replies.message().await.expect("no rejection").is_none());
     }
     client.say_hello(hello("Ann")).await.expect("let in");
     let names = stream::iter(0..1_000).map(|n| hello(n.to_string()));
@@ -143,17 +143,17 @@ async fn messages_of_a_stream_count_like_calls_and_a_rejected_one_ends_it() {
     let status = loop {
         match replies.message().await {
             Ok(reply) => {
-                let HelloReply { message } = reply.expect("a reply or a refusal");
+                let HelloReply { message } = reply.expect("a reply or a rejection");
                 assert_eq!(message, format!("Hello {}", counted - 1));
                 counted += 1;
             }
             Err(status) => break status,
         }
     };
-    assert_refused(&status);
+    assert_rejected(&status);
     assert!(replies.message().await.is_ok_and(|reply| reply.is_none()));
-    let (mut passed, status) = until_refused(std::slice::from_mut(&mut client)).await;
-    assert_refused(&status);
+    let (mut passed, status) = until_rejected(std::slice::from_mut(&mut client)).await;
+    assert_rejected(&status);
     passed.counted += counted;
     passed.assert_five(start);
 }

@@ -27,10 +27,10 @@ fn login_counts_failures_alone() {
         // The account's rejections are failures of the address too: its 20 are used up, and in the end it is banned.
         let deadline = Instant::now() + Duration::from_secs(30);
         for policy in ["\"address\"", "\"abuse\""] {
-            let mut refused = Answer::default();
-            while refused.status != 429 || !refused.body.contains(policy) {
-                assert!(Instant::now() < deadline, "{policy}: {refused:?}");
-                refused = guess(login, "carol");
+            let mut rejected = Answer::default();
+            while rejected.status != 429 || !rejected.body.contains(policy) {
+                assert!(Instant::now() < deadline, "{policy}: {rejected:?}");
+                rejected = guess(login, "carol");
             }
         }
         assert_eq!(login.post("/login", RIGHT).status, 429, "banned");

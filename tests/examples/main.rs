@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 use process::{Answer, Example};
 use testkit::Server;
 
-/// What was let in before the first refusal.
+/// What was let in before the first rejection.
 struct Passed {
-    /// By the limit.
+    /// StrategyKind the limit.
     counted: u64,
     /// Because the store did not answer in time, on a machine that is busy.
     uncounted: u64,
     /// How long it took.
     within: Duration,
-    refused: Answer,
+    rejected: Answer,
 }
 
-/// Asks until it is refused.
-fn ask_until_refused(mut ask: impl FnMut(u64) -> Answer) -> Passed {
+/// Asks until it is rejected.
+fn ask_until_rejected(mut ask: impl FnMut(u64) -> Answer) -> Passed {
     let start = Instant::now();
     let (mut counted, mut uncounted) = (0, 0);
     for n in 0..1_000 {
@@ -43,14 +43,14 @@ fn ask_until_refused(mut ask: impl FnMut(u64) -> Answer) -> Passed {
                     counted,
                     uncounted,
                     within,
-                    refused: answer,
+                    rejected: answer,
                 };
             }
-            _ => panic!("neither let in nor refused: {answer:?}"),
+            _ => panic!("neither let in nor rejected: {answer:?}"),
         }
     }
     panic!(
-        "1000 requests in {:?}, and none was refused",
+        "1000 requests in {:?}, and none was rejected",
         start.elapsed()
     );
 }
@@ -74,7 +74,7 @@ fn assert_quota(passed: &Passed, quota: u64, regained_every: Duration) {
 #[test]
 fn quickstart_admits_ten_and_rejects_the_others_with_a_retry_after() {
     let example = Example::start("quickstart", &[]);
-    let passed = ask_until_refused(|n| {
+    let passed = ask_until_rejected(|n| {
         let answer = example.get("/", &[]);
         if n == 0 {
             assert_eq!(answer.body, "Hello! 9 more now.\n");
@@ -87,15 +87,15 @@ fn quickstart_admits_ten_and_rejects_the_others_with_a_retry_after() {
     });
     assert_eq!(passed.uncounted, 0);
     assert_quota(&passed, 10, Duration::from_secs(1));
-    let refused = passed.refused;
-    assert_eq!(refused.field("retry-after"), Some("1"));
+    let rejected = passed.rejected;
+    assert_eq!(rejected.field("retry-after"), Some("1"));
     assert_eq!(
-        refused.field("content-type"),
+        rejected.field("content-type"),
         Some("application/problem+json")
     );
     assert!(
-        refused.body.contains(r#""violated-policies":["burst"]"#),
-        "{refused:?}"
+        rejected.body.contains(r#""violated-policies":["burst"]"#),
+        "{rejected:?}"
     );
     // Such as that it doesn't know its clients.
     assert!(!example.output().contains("ERROR"), "{}", example.output());
@@ -121,7 +121,7 @@ fn two_quickstarts_on_one_redis_share_the_count() {
     let server = Server::start();
     let url = server.url();
     let examples = [(); 2].map(|()| Example::start("quickstart", &[("REDIS_URL", &url)]));
-    let passed = ask_until_refused(|n| examples[n as usize % 2].get("/", &[]));
+    let passed = ask_until_rejected(|n| examples[n as usize % 2].get("/", &[]));
     assert_quota(&passed, 10, Duration::from_secs(1));
     // The client's address is what it counts by.
     let mut keys = server.keys();
@@ -145,7 +145,7 @@ fn quickstart_logs_that_it_limits_no_client_while_redis_is_down() {
 fn custom_key_gives_each_tenant_three_a_minute_on_each_path() {
     let example = Example::start("custom_key", &[]);
     let ask = |path: &str, tenant: &str| example.get(path, &[("x-tenant", tenant)]);
-    let passed = ask_until_refused(|n| match n % 2 {
+    let passed = ask_until_rejected(|n| match n % 2 {
         0 => ask("/reports", "acme"),
         // The same tenant in other letters.
         _ => ask("/reports", "ACME"),

@@ -79,9 +79,9 @@ fn outgoing_rejects_requests_that_would_wait_for_too_long_with_a_retry_after() {
         let answers = asking.into_iter().map(|asked| asked.join());
         answers.map(|answer| answer.expect("an answer")).collect()
     });
-    let (served, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|a| a.status == 200);
-    assert!(!served.is_empty() && !refused.is_empty(), "{answers:?}");
-    for answer in refused {
+    let (served, rejected): (Vec<_>, Vec<_>) = answers.iter().partition(|a| a.status == 200);
+    assert!(!served.is_empty() && !rejected.is_empty(), "{answers:?}");
+    for answer in rejected {
         assert_eq!(answer.status, 503);
         assert_eq!(answer.field("retry-after"), Some("1"));
         assert!(

@@ -15,7 +15,7 @@ use std::{
 };
 
 /// How long an example may take to start, and to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running example, killed on drop.
 pub(crate) struct Example {
@@ -80,7 +80,11 @@ impl Example {
     pub(crate) fn output_until(&self, text: &str) -> String {
         let mut output = self.output.lock().expect("the output");
         while !output.contains(text) {
-            let line = self.lines.lock().expect("no panic").recv_timeout(PATIENCE);
+            let line = self
+                .lines
+                .lock()
+                .expect("no panic")
+                .recv_timeout(TEST_TIMEOUT);
             let line = line.unwrap_or_else(|error| panic!("no {text:?} in {output:?}: {error}"));
             *output += &line;
             output.push('\n');
@@ -166,7 +170,9 @@ impl Drop for Example {
 impl Answer {
     /// The answer to a request that is the only one on its connection.
     pub(crate) fn to(mut stream: TcpStream, request: &[u8]) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .set_read_timeout(Some(TEST_TIMEOUT))
+            .expect("a timeout");
         stream.write_all(request).expect("sent");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("an answer");

@@ -11,7 +11,7 @@ use testkit::{Program, Server, free_port};
 use tokio::{net::TcpSocket, runtime::Builder};
 
 use crate::{
-    ask_until_refused, assert_quota,
+    ask_until_rejected, assert_quota,
     process::{Answer, Example},
 };
 
@@ -134,7 +134,7 @@ fn ask(client: Ipv4Addr, server: SocketAddr, lines: &[u8]) -> Answer {
 /// Uses a client's budget up, each request with something else made up: all of them are counted by `address`.
 fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
     let forged = |n: u64| ask(client, server, FORGED[n as usize % FORGED.len()]);
-    let passed = ask_until_refused(|n| {
+    let passed = ask_until_rejected(|n| {
         let answer = forged(n);
         if answer.status == 200 {
             assert_eq!(answer.body, format!("{address}\n"), "request {n}");
@@ -213,10 +213,10 @@ fn without_trusted_proxies_the_proxy_is_counted_as_the_client() {
     let nginx = Nginx::before(example.address());
     use_up(BOB, nginx.address, PROXY);
     // So its clients share what it may.
-    let refused = ask(ALICE, nginx.address, b"");
+    let rejected = ask(ALICE, nginx.address, b"");
     assert!(
-        refused.status == 429 || refused.body.trim() == PROXY,
-        "{refused:?}"
+        rejected.status == 429 || rejected.body.trim() == PROXY,
+        "{rejected:?}"
     );
     use_up(ALICE, example.address(), "127.0.0.1");
 }

@@ -38,7 +38,7 @@ impl Socket {
         loop {
             match Self::open(example).await {
                 Ok(socket) => return socket,
-                Err(refused) => assert!(start.elapsed() < LONG, "no place: {refused:?}"),
+                Err(rejected) => assert!(start.elapsed() < LONG, "no place: {rejected:?}"),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -63,7 +63,7 @@ impl Socket {
 /// How long to wait, in seconds, by an answer such as `quota exceeded: "messages"; retry after 1.8s`.
 fn retry_after(answer: &str) -> f64 {
     let wait = answer.strip_prefix(r#"quota exceeded: "messages"; retry after "#);
-    let wait = wait.unwrap_or_else(|| panic!("no refusal: {answer}"));
+    let wait = wait.unwrap_or_else(|| panic!("no rejection: {answer}"));
     let digits = wait.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ');
     let unit = match &wait[digits.len()..] {
         "s" => 1.0,
@@ -159,8 +159,8 @@ async fn websocket_has_three_permits_that_sockets_hold_until_they_close() {
             let ping = Message::Ping(vec![1].into());
             assert_eq!(socket.say(ping).await, Message::Pong(vec![1].into()));
         }
-        let refused = Socket::open(&example).await.err().expect("no place");
-        assert_eq!(refused.status(), 429);
+        let rejected = Socket::open(&example).await.err().expect("no place");
+        assert_eq!(rejected.status(), 429);
         // One that vanishes makes way for the next.
         drop(sockets.remove(0));
         sockets.push(Socket::opened(&example).await);
@@ -186,8 +186,8 @@ async fn two_websocket_servers_on_one_redis_share_messages_and_permits() {
         Socket::opened(&examples[1]).await,
         Socket::opened(&examples[0]).await,
     ];
-    let refused = Socket::open(&examples[1]).await.err().expect("no place");
-    assert_eq!(refused.status(), 429);
+    let rejected = Socket::open(&examples[1]).await.err().expect("no place");
+    assert_eq!(rejected.status(), 429);
     let (echoed, others) = chatter(&mut sockets, 9).await;
     assert_five(echoed, start.elapsed());
     for other in others {

@@ -1,4 +1,4 @@
-//! The breaker: an outage costs no deadlines, one probe finds out when it is over, and refusals are no faults.
+//! The breaker: an outage costs no deadlines, one probe finds out when it is over, and rejections are no faults.
 
 use std::{
     future::IntoFuture,
@@ -16,7 +16,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    DEADLINE, builder, fault, limiter, nowhere, opened, policy, resumed, store, until, url,
+    TIMEOUT, builder, fault, limiter, nowhere, opened, policy, resumed, store, until, url,
 };
 
 /// What is answered at once, without being waited for. Many in turn would use up the budget of a tokio task.
@@ -26,7 +26,7 @@ fn answer_at_once(limiter: &Limiter) -> StoreError {
     fault(&check.now_or_never().expect("an answer at once"))
 }
 
-fn refusing(store: RedisStore) -> Limiter {
+fn rejecting(store: RedisStore) -> Limiter {
     limiter(store, 1_000_000, OnStoreError::Reject)
 }
 
@@ -40,7 +40,7 @@ fn calls(server: &Server) -> u64 {
 #[tokio::test]
 async fn while_open_no_request_waits_and_redis_is_not_called() {
     let server = Server::start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     resumed(&limiter).await;
     server.kill();
     opened(&limiter).await;
@@ -59,13 +59,13 @@ async fn while_open_no_request_waits_and_redis_is_not_called() {
 #[tokio::test]
 async fn no_request_waits_until_its_deadline_for_a_probe_that_fails() {
     let server = Server::start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     resumed(&limiter).await;
     server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
     opened(&limiter).await;
     // Several probes find no answer.
     let start = Instant::now();
-    while start.elapsed() < 5 * DEADLINE {
+    while start.elapsed() < 5 * TIMEOUT {
         answer_at_once(&limiter);
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -78,7 +78,7 @@ async fn three_consecutive_failures_open_it_and_two_do_not() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).build().expect("a store");
-    let limiter = refusing(store);
+    let limiter = rejecting(store);
     let check = || limiter.check(Key::new("key"));
     for _ in 0..3 {
         proxy.cut();
@@ -113,9 +113,9 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
     for _ in 0..20 {
         let error = fault(&check("mine").await);
         assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
-        let refused = check("spent").await;
-        assert_eq!(refused.source(), DecisionSource::Store);
-        assert!(matches!(refused.kind(), DecisionKind::Rejected));
+        let rejected = check("spent").await;
+        assert_eq!(rejected.source(), DecisionSource::Store);
+        assert!(matches!(rejected.kind(), DecisionKind::Rejected));
     }
     for _ in 0..20 {
         fault(&check("mine").await);
@@ -129,7 +129,7 @@ async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).timeout(Duration::from_secs(20));
-    let limiter = refusing(store.circuit_breaker_threshold(1).build().expect("a store"));
+    let limiter = rejecting(store.circuit_breaker_threshold(1).build().expect("a store"));
     resumed(&limiter).await;
     proxy.hold();
     let check = || tokio::spawn(limiter.check(Key::new("key")).into_future());
@@ -159,7 +159,7 @@ async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
         let store = builder(url(proxy.addr()))
             .timeout(TIME)
             .circuit_breaker_threshold(1);
-        let limiter = refusing(store.build().expect("a store"));
+        let limiter = rejecting(store.build().expect("a store"));
         resumed(&limiter).await;
         let check = || tokio::spawn(limiter.check(Key::new("whoever")).into_future());
         proxy.delay(TIME * 7 / 10);
@@ -185,7 +185,7 @@ async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).build().expect("a store");
-    let limiters = [(); 4].map(|()| refusing(store.clone()));
+    let limiters = [(); 4].map(|()| rejecting(store.clone()));
     for limiter in &limiters {
         resumed(limiter).await;
     }
@@ -211,7 +211,7 @@ async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
 #[tokio::test]
 async fn a_store_is_used_again_although_no_request_came_meanwhile() {
     let server = Server::start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     server.kill();
     opened(&limiter).await;
     server.restart();
@@ -232,7 +232,7 @@ async fn a_store_is_used_again_although_no_request_came_meanwhile() {
 #[test]
 fn probing_continues_when_the_runtime_that_probed_ends() {
     let server = Server::start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let builder = builder.worker_threads(1).enable_all();
@@ -251,7 +251,7 @@ fn probing_continues_when_the_runtime_that_probed_ends() {
 #[test]
 fn a_stalled_runtime_keeps_no_other_from_probing() {
     let server = Server::start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().expect("a runtime")
@@ -265,7 +265,7 @@ fn a_stalled_runtime_keeps_no_other_from_probing() {
 
 #[tokio::test]
 async fn a_store_dropped_while_open_is_not_probed_any_more() {
-    let limiter = refusing(nowhere());
+    let limiter = rejecting(nowhere());
     opened(&limiter).await;
     drop(limiter);
     until("all tasks have ended", async || {
@@ -280,7 +280,7 @@ async fn a_store_dropped_while_open_is_not_probed_any_more() {
 #[tokio::test]
 async fn without_a_breaker_each_request_calls_redis() {
     let store = builder("redis://127.0.0.1:1").no_circuit_breaker();
-    let limiter = refusing(store.build().expect("a store"));
+    let limiter = rejecting(store.build().expect("a store"));
     for _ in 0..20 {
         let error = fault(&limiter.check(Key::new("key")).await);
         assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
@@ -315,7 +315,7 @@ async fn a_request_rejected_while_open_has_a_retry_after_of_a_second() {
 #[tokio::test]
 async fn a_refund_while_open_fails_at_once() {
     let server = Server::start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     let charged = limiter.check(Key::new("key")).cost(5).await;
     assert_eq!(charged.source(), DecisionSource::Store);
     server.pause();

@@ -9,7 +9,9 @@ use tollgate::{DecisionSource, Key, Limiter, OnStoreError, Policy, RedisStore, S
 
 use crate::{
     connections::Connection,
-    support::{PATIENCE, builder, fault, limiter, quota, resumed, store, until, used_on_the_store},
+    support::{
+        TEST_TIMEOUT, builder, fault, limiter, quota, resumed, store, until, used_on_the_store,
+    },
 };
 
 const KEY: Key = Key::global();
@@ -21,7 +23,7 @@ enum Breaker {
     StaysClosed,
 }
 
-fn refusing(store: RedisStore) -> Limiter {
+fn rejecting(store: RedisStore) -> Limiter {
     limiter(store, 1_000, OnStoreError::Reject)
 }
 
@@ -60,7 +62,7 @@ async fn is_well_again(limiter: &Limiter, used: u64) {
 }
 
 async fn begun(server: &Server) -> (Limiter, Connection) {
-    began(server, refusing(store(server))).await
+    began(server, rejecting(store(server))).await
 }
 
 async fn began(server: &Server, limiter: Limiter) -> (Limiter, Connection) {
@@ -193,8 +195,8 @@ async fn unkillable() {
 #[tokio::test]
 async fn unblocked() {
     let server = Server::start();
-    let store = builder(server.url()).timeout(PATIENCE).build();
-    let limiter = refusing(store.expect("a store"));
+    let store = builder(server.url()).timeout(TEST_TIMEOUT).build();
+    let limiter = rejecting(store.expect("a store"));
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     order(&server, &["CLIENT", "PAUSE", "20000", "WRITE"]);
     let asked = tokio::spawn(limiter.check(KEY).into_future());
@@ -238,8 +240,8 @@ async fn loading() {
         .debug_command()
         .start();
     // Each key takes two milliseconds to load, and the server answers in between: before 7.0 after each 2 MB.
-    let store = builder(server.url()).timeout(PATIENCE).build();
-    let (limiter, connection) = began(&server, refusing(store.expect("a store"))).await;
+    let store = builder(server.url()).timeout(TEST_TIMEOUT).build();
+    let (limiter, connection) = began(&server, rejecting(store.expect("a store"))).await;
     let events = "loading-process-events-interval-bytes";
     let (keys, size) = match server.version() {
         (..7, _) => ("2000", "40000"),
@@ -261,7 +263,7 @@ async fn loading() {
     })
     .await;
     tells(&limiter, "LOADING", Breaker::Opens).await;
-    // To be done sooner, which before 7.0 is refused.
+    // To be done sooner, which before 7.0 is rejected.
     server.command(&["CONFIG", "SET", "key-load-delay", "0"]);
     drop(reload.join());
     is_well_again(&limiter, 1).await;
@@ -273,7 +275,7 @@ async fn noperm() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all");
     let store = builder(server.url_as("gate", "secret")).build();
-    let (limiter, connection) = began(&server, refusing(store.expect("a store"))).await;
+    let (limiter, connection) = began(&server, rejecting(store.expect("a store"))).await;
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
     tells(&limiter, "NOPERM", Breaker::StaysClosed).await;
     server.acl("gate", "secret", "~* +@all");
@@ -287,7 +289,7 @@ async fn wrongpass() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all");
     let store = builder(server.url_as("gate", "secret")).build();
-    let limiter = refusing(store.expect("a store"));
+    let limiter = rejecting(store.expect("a store"));
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     order(&server, &["ACL", "DELUSER", "gate"]);
     server.acl("gate", "another", "~* +@all");
@@ -361,7 +363,7 @@ pub(crate) fn give_all_slots(server: &Server) {
 #[tokio::test]
 async fn clusterdown() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     tells(&limiter, "CLUSTERDOWN", Breaker::Opens).await;
     give_all_slots(&server);
     is_well_again(&limiter, 0).await;

@@ -71,9 +71,9 @@ async fn a_requests_own_quota_is_shared_like_the_policys() {
     for _ in 0..5 {
         assert!(ask(20).await.is_admitted());
     }
-    let refused = ask(20).await;
-    assert!(!refused.is_admitted() && !ask(8).await.is_admitted());
-    let verdict = refused.policy("p").expect("a verdict");
+    let rejected = ask(20).await;
+    assert!(!rejected.is_admitted() && !ask(8).await.is_admitted());
+    let verdict = rejected.policy("p").expect("a verdict");
     assert_eq!((verdict.limit(), verdict.quota()), (5, quota(5)));
     assert!(ask(40).await.is_admitted());
 }
@@ -105,8 +105,8 @@ async fn bans_are_shared_too() {
         .build()
         .expect("a limiter");
     assert_eq!(admitted_in_process(&limiter, KEY, 4).await, 1);
-    let refused = limiter.check(KEY).await;
-    let verdict = refused.policy("ban").expect("it blocks after three");
+    let rejected = limiter.check(KEY).await;
+    let verdict = rejected.policy("ban").expect("it blocks after three");
     assert!(verdict.rejected());
 }
 
@@ -225,7 +225,7 @@ fn a_fallback_shared_by_no_processes_is_a_config_error() {
 async fn a_request_rejected_in_process_is_rejected_by_the_quota() {
     let limiter = sharing(nowhere(), 1, 1);
     assert_eq!(admitted_in_process(&limiter, KEY, 1).await, 1);
-    let refused = limiter.check(KEY).await;
-    assert!(matches!(refused.kind(), DecisionKind::Rejected));
-    assert!(refused.policy("p").expect("a verdict").rejected());
+    let rejected = limiter.check(KEY).await;
+    assert!(matches!(rejected.kind(), DecisionKind::Rejected));
+    assert!(rejected.policy("p").expect("a verdict").rejected());
 }

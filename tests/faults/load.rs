@@ -11,7 +11,7 @@ use std::{
 use tokio::task::JoinHandle;
 use tollgate::{DecisionSource, Key, Limiter};
 
-use crate::support::{DEADLINE, until};
+use crate::support::{TIMEOUT, until};
 
 /// Tasks that ask, for each limiter.
 const TASKS: u64 = 8;
@@ -131,7 +131,7 @@ impl Load {
 impl Log {
     /// Whether the machine held nothing up for so long that a deadline could pass.
     pub(crate) fn is_calm(&self) -> bool {
-        self.lag < DEADLINE / 4
+        self.lag < TIMEOUT / 4
     }
 
     fn slack(&self) -> Duration {
@@ -169,7 +169,7 @@ impl Log {
         let slowest = self.asked.iter().max_by_key(|asked| asked.took);
         let slowest = slowest.expect("a request");
         assert!(
-            slowest.took <= DEADLINE + self.slack(),
+            slowest.took <= TIMEOUT + self.slack(),
             "{slowest:?}, where tasks were {:?} late",
             self.lag
         );

@@ -13,7 +13,9 @@ use tollgate::{
 
 use crate::{
     error_codes::give_all_slots,
-    support::{Log, PATIENCE, admitted_in_process, builder, fault, nowhere, opened, quota, until},
+    support::{
+        Log, TEST_TIMEOUT, admitted_in_process, builder, fault, nowhere, opened, quota, until,
+    },
 };
 
 const KEY: Key = Key::global();
@@ -28,7 +30,7 @@ fn plain(store: RedisStore) -> Limiter {
 
 /// A store whose calls take as long as they do: a timeout is an outage.
 fn patient(url: impl Into<String>) -> RedisStore {
-    builder(url).timeout(PATIENCE).build().expect("a store")
+    builder(url).timeout(TEST_TIMEOUT).build().expect("a store")
 }
 
 fn store(server: &Server) -> RedisStore {
@@ -79,14 +81,14 @@ async fn is_rejected_at_all_times(server: &Server, user: &str, databases: &[&str
         assert!(!health.is_healthy(), "{url}");
         opened(&limiter).await;
         // However many probes go, the circuit breaker stays open.
-        let (mut asked, mut probes) = (proxy.asked(), 0);
+        let (mut asked, mut probes) = (proxy.forwarded(), 0);
         until("four probes", async || {
             let error = fault(&limiter.check(KEY).await);
             assert!(error.is_misconfiguration(), "{url}: {error}");
             let is_open = matches!(error, StoreError::CircuitOpen { .. });
             assert!(is_open, "{url}: {error}");
-            probes += u32::from(proxy.asked() > asked);
-            asked = proxy.asked();
+            probes += u32::from(proxy.forwarded() > asked);
+            asked = proxy.forwarded();
             probes >= 4
         })
         .await;
@@ -199,7 +201,7 @@ async fn a_cluster_node_used_as_a_single_server_rejects_requests_across_slots() 
 async fn a_single_server_that_is_used_as_a_cluster_rejects_every_request() {
     let server = Server::start();
     let cluster = RedisStore::builder()
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .cluster([server.url()]);
     let limiter = plain(cluster.build().expect("a store"));
     for _ in 0..10 {

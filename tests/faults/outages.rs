@@ -7,7 +7,7 @@ use tollgate::{DecisionSource, Key, Limiter};
 
 use crate::{
     load::{Load, Log},
-    support::{DEADLINE, builder, sharing, until, url, used_on_the_store},
+    support::{TIMEOUT, builder, sharing, until, url, used_on_the_store},
 };
 
 /// What the shared key is allowed: it is used up before the outage, and again in it.
@@ -27,7 +27,7 @@ fn two(url: &str) -> [Limiter; 2] {
 #[derive(Clone, Copy, PartialEq)]
 enum Answers {
     Nothing,
-    Refusals,
+    Rejections,
 }
 
 /// Loads both limiters, has the store struck and mended, and checks what every outage has in common.
@@ -55,11 +55,11 @@ async fn outage(
     let in_process = log.admitted(DecisionSource::Fallback, true);
     match answers {
         Answers::Nothing => assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more"),
-        Answers::Refusals if log.is_calm() => {
+        Answers::Rejections if log.is_calm() => {
             assert_eq!(in_process, 0, "it was used up, and the store says so")
         }
         // The machine held requests up for longer than their deadline.
-        Answers::Refusals => assert!(in_process <= 2 * SHARE, "{in_process}"),
+        Answers::Rejections => assert!(in_process <= 2 * SHARE, "{in_process}"),
     }
     for limiter in [0, 1] {
         let asked = log.asked.iter().filter(|asked| asked.limiter == limiter);
@@ -142,7 +142,7 @@ async fn full() {
     let limiters = two(&server.url());
     let fill = || order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     let free = || order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
-    let log = outage(&limiters, Answers::Refusals, fill, free).await;
+    let log = outage(&limiters, Answers::Rejections, fill, free).await;
     assert_counted(&log, &limiters[0]).await;
     assert_gone(&server, limiters).await;
 }
@@ -188,5 +188,5 @@ async fn behind_a_network_that_cuts_replies_in_half() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_a_network_that_is_too_slow() {
-    bad_weather(|proxy| proxy.delay(2 * DEADLINE)).await;
+    bad_weather(|proxy| proxy.delay(2 * TIMEOUT)).await;
 }

@@ -88,9 +88,9 @@ async fn policies_that_fall_back_are_evaluated_and_those_that_admit_are_not() {
         let verdict = decision.policy("shared").expect("a verdict");
         assert_eq!((verdict.limit(), verdict.remaining()), (2, remaining));
     }
-    let refused = check().await;
-    assert!(matches!(refused.kind(), DecisionKind::Rejected));
-    assert_eq!(refused.source(), DecisionSource::Fallback);
+    let rejected = check().await;
+    assert!(matches!(rejected.kind(), DecisionKind::Rejected));
+    assert_eq!(rejected.source(), DecisionSource::Fallback);
 }
 
 #[tokio::test]
@@ -103,10 +103,10 @@ async fn several_policies_that_fall_back_are_all_charged_or_none() {
     let key = Key::new("key");
     assert!(limiter.check(key).await.is_admitted());
     for _ in 0..3 {
-        let refused = limiter.check(key).await;
-        assert!(!refused.is_admitted());
-        assert!(refused.policy("one").expect("a verdict").rejected());
-        assert_eq!(refused.policy("two").expect("a verdict").remaining(), 1);
+        let rejected = limiter.check(key).await;
+        assert!(!rejected.is_admitted());
+        assert!(rejected.policy("one").expect("a verdict").rejected());
+        assert_eq!(rejected.policy("two").expect("a verdict").remaining(), 1);
     }
 }
 

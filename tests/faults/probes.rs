@@ -12,9 +12,9 @@ use futures_util::FutureExt;
 use testkit::{Proxy, Server};
 use tollgate::{DecisionSource, Key, Limiter, OnStoreError, RedisStore, StoreError};
 
-use crate::support::{PATIENCE, builder, fault, limiter, opened, resumed, store, until, url};
+use crate::support::{TEST_TIMEOUT, builder, fault, limiter, opened, resumed, store, until, url};
 
-fn refusing(store: RedisStore) -> Limiter {
+fn rejecting(store: RedisStore) -> Limiter {
     limiter(store, 1_000, OnStoreError::Reject)
 }
 
@@ -54,7 +54,7 @@ async fn stays_open(limiter: &Limiter, server: &Server) {
 #[tokio::test]
 async fn a_replica_is_not_taken_for_healthy() {
     let server = Server::start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     resumed(&limiter).await;
     order(&server, &["SCRIPT", "FLUSH"]);
     let nowhere = testkit::free_port().to_string();
@@ -67,7 +67,7 @@ async fn a_replica_is_not_taken_for_healthy() {
 #[tokio::test]
 async fn a_node_without_slots_is_not_taken_for_healthy() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
-    let limiter = refusing(store(&server));
+    let limiter = rejecting(store(&server));
     stays_open(&limiter, &server).await;
     // One by one: Redis before 7.0 knows no ranges.
     let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
@@ -108,7 +108,7 @@ async fn a_probe_needs_no_more_rights_than_counting_and_leaves_nothing_behind() 
     let rights = "~ab:* +@all -del -config";
     server.acl("gate", "secret", rights);
     let store = builder(server.url_as("gate", "secret")).prefix("ab:");
-    let limiter = refusing(store.build().expect("a store"));
+    let limiter = rejecting(store.build().expect("a store"));
     let nowhere = testkit::free_port().to_string();
     order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
     stays_open(&limiter, &server).await;
@@ -127,7 +127,7 @@ async fn a_server_with_a_slow_network_is_found() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).timeout(Duration::from_secs(10));
-    let limiter = refusing(store.build().expect("a store"));
+    let limiter = rejecting(store.build().expect("a store"));
     proxy.cut();
     opened(&limiter).await;
     proxy.delay(Duration::from_millis(700));
@@ -139,7 +139,7 @@ async fn a_server_with_a_slow_network_is_found() {
 async fn a_late_reply_to_a_probe_closes_the_breaker_before_the_next_probe() {
     let server = Server::start();
     let store = builder(server.url()).timeout(Duration::from_secs(10));
-    let limiter = refusing(store.build().expect("a store"));
+    let limiter = rejecting(store.build().expect("a store"));
     // The server takes connections, and holds whatever may write.
     order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
     opened(&limiter).await;
@@ -160,7 +160,7 @@ async fn a_late_reply_to_a_probe_closes_the_breaker_before_the_next_probe() {
     step(50).await;
     let start = Instant::now();
     while !is_probed() {
-        assert!(start.elapsed() < PATIENCE, "there is no probe");
+        assert!(start.elapsed() < TEST_TIMEOUT, "there is no probe");
         step(0).await;
     }
     step(500).await;
@@ -169,7 +169,7 @@ async fn a_late_reply_to_a_probe_closes_the_breaker_before_the_next_probe() {
     order(&server, &["CLIENT", "UNPAUSE"]);
     let start = Instant::now();
     while is_open(&limiter) {
-        assert!(start.elapsed() < PATIENCE, "the answer changes nothing");
+        assert!(start.elapsed() < TEST_TIMEOUT, "the answer changes nothing");
         step(0).await;
     }
     assert_eq!(probes(&server), 1);
@@ -230,7 +230,7 @@ async fn no_request_waits_until_its_deadline_for_a_probe_without_a_reply() {
     let server = Server::start();
     let deadline = Duration::from_secs(30);
     let store = builder(server.url()).timeout(deadline);
-    let limiter = refusing(store.build().expect("a store"));
+    let limiter = rejecting(store.build().expect("a store"));
     server.kill();
     opened(&limiter).await;
     let mut hole = Hole::in_place_of(&server);
@@ -252,7 +252,7 @@ async fn no_request_waits_until_its_deadline_for_a_probe_without_a_reply() {
 async fn probes_do_not_pile_up_and_end_with_the_store() {
     let server = Server::start();
     let store = builder(server.url()).timeout(Duration::from_secs(20));
-    let limiter = refusing(store.build().expect("a store"));
+    let limiter = rejecting(store.build().expect("a store"));
     server.kill();
     opened(&limiter).await;
     let mut hole = Hole::in_place_of(&server);

@@ -17,7 +17,7 @@ use crate::support::{Log, builder, opened, quota, resumed, seen_by_the_store, un
 const KEY: Key = Key::global();
 
 /// Permits that are not free again by themselves within this test.
-fn places(store: RedisStore, many: u64) -> Limiter {
+fn permit_policy(store: RedisStore, many: u64) -> Limiter {
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let limiter = Limiter::builder()
         .store(store)
@@ -50,7 +50,7 @@ async fn left(limiter: &Limiter) -> u64 {
 #[tokio::test]
 async fn permits_released_during_an_outage_are_free_after_it() {
     let (_server, proxy, store) = network();
-    let limiter = places(store, 300);
+    let limiter = permit_policy(store, 300);
     let held = take(&limiter, 300).await;
     proxy.cut();
     opened(&limiter).await;
@@ -64,8 +64,8 @@ async fn permits_released_during_an_outage_are_free_after_it() {
 #[tokio::test]
 async fn permits_are_released_although_no_request_comes() {
     let (server, proxy, store) = network();
-    let limiter = places(store, 3);
-    let other = places(crate::support::store(&server), 3);
+    let limiter = permit_policy(store, 3);
+    let other = permit_policy(crate::support::store(&server), 3);
     let held = take(&limiter, 3).await;
     assert_eq!(left(&other).await, 0);
     proxy.cut();
@@ -79,7 +79,7 @@ async fn permits_are_released_although_no_request_comes() {
 #[tokio::test]
 async fn permits_released_as_the_network_fails_are_free_after_it() {
     let (_server, proxy, store) = network();
-    let limiter = places(store, 20);
+    let limiter = permit_policy(store, 20);
     let held = take(&limiter, 20).await;
     proxy.hold();
     for place in held {
@@ -97,8 +97,8 @@ async fn permits_released_as_the_network_fails_are_free_after_it() {
 #[tokio::test]
 async fn permits_whose_reply_was_lost_are_free_after_the_outage() {
     let (server, proxy, store) = network();
-    let limiter = places(store, 4);
-    let other = places(crate::support::store(&server), 4);
+    let limiter = permit_policy(store, 4);
+    let other = permit_policy(crate::support::store(&server), 4);
     for times in [1, 3] {
         resumed(&limiter).await;
         proxy.halve();
@@ -115,7 +115,7 @@ async fn without_a_breaker_permits_are_free_after_the_next_reply() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).no_circuit_breaker();
-    let limiter = places(store.build().expect("a store"), 5);
+    let limiter = permit_policy(store.build().expect("a store"), 5);
     let held = take(&limiter, 5).await;
     proxy.cut();
     drop(held);
@@ -165,7 +165,7 @@ async fn reserve_and_give_back(
 #[tokio::test]
 async fn a_refund_that_was_not_sent_is_made_later() {
     let (_server, proxy, store) = network();
-    let other = places(store.clone(), 1);
+    let other = permit_policy(store.clone(), 1);
     let (network, asking) = (proxy.clone(), other.clone());
     let outage = move || -> Meanwhile {
         let (network, asking) = (network.clone(), asking.clone());
@@ -184,7 +184,7 @@ async fn a_refund_that_was_not_sent_is_made_later() {
 #[tokio::test]
 async fn a_refund_that_may_have_run_is_not_made_again() {
     let (_server, proxy, store) = network();
-    let other = places(store.clone(), 1);
+    let other = permit_policy(store.clone(), 1);
     let network = proxy.clone();
     let outage = move || -> Meanwhile {
         network.hold();
@@ -205,8 +205,8 @@ async fn a_refund_that_may_have_run_is_not_made_again() {
 #[tokio::test]
 async fn a_permit_is_free_after_its_release_failed_although_nothing_else_is_sent() {
     let (server, proxy, store) = network();
-    let limiter = places(store, 1);
-    let other = places(crate::support::store(&server), 1);
+    let limiter = permit_policy(store, 1);
+    let other = permit_policy(crate::support::store(&server), 1);
     let held = take(&limiter, 1).await;
     proxy.hold();
     drop(held);
@@ -247,7 +247,7 @@ async fn all_permits_that_are_dropped_at_once_are_free_again() {
     const MANY: u64 = 6_000;
     for outage in [true, false] {
         let (_server, proxy, store) = network();
-        let limiter = places(store, MANY);
+        let limiter = permit_policy(store, MANY);
         let keys = ["a", "b"].map(Key::new);
         let mut held = Vec::new();
         // A few at a time, so that none times out on a slow machine.
@@ -274,7 +274,7 @@ async fn all_permits_that_are_dropped_at_once_are_free_again() {
     }
 }
 
-/// By requests that take no permit, whose refund would be kept as well.
+/// StrategyKind requests that take no permit, whose refund would be kept as well.
 async fn opened_by_peeks(limiter: &Limiter) {
     until("the breaker opens", async || {
         let seen = limiter.peek(KEY).await;

@@ -9,7 +9,7 @@ use tollgate::{
 };
 
 use crate::support::{
-    Log, PATIENCE, builder, opened, quota, resumed, store, until, url, used_on_the_store,
+    Log, TEST_TIMEOUT, builder, opened, quota, resumed, store, until, url, used_on_the_store,
 };
 
 const KEY: Key = Key::global();
@@ -58,7 +58,10 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
         let error = error.expect_err("an outage");
         assert_eq!((error.operations(), error.write_backs()), (1, 0));
         network.pass();
-        limiter.shutdown(PATIENCE).await.expect("the store answers");
+        limiter
+            .shutdown(TEST_TIMEOUT)
+            .await
+            .expect("the store answers");
         assert_eq!(used_on_the_store(&other, KEY).await, units);
         let health = limiter.health_check().await;
         assert_eq!((health.dropped_refunds(), health.unconfirmed()), (0, 0));
@@ -82,7 +85,10 @@ async fn a_meter_whose_settlement_was_not_sent_before_the_outage_is_settled_afte
     assert!(peek.await.expect("no panic"));
     network.cut();
     network.pass();
-    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store answers");
     assert_eq!(used_on_the_store(&other, KEY).await, 5);
 }
 

@@ -10,7 +10,7 @@ use tollgate::{
 };
 
 use crate::support::{
-    PATIENCE, builder, opened, opened_in_process, policy, quota, store, url, used_on_the_store,
+    TEST_TIMEOUT, builder, opened, opened_in_process, policy, quota, store, url, used_on_the_store,
 };
 
 const KEY: Key = Key::global();
@@ -59,7 +59,10 @@ async fn permits_dropped_right_before_a_shutdown_are_free() {
     // More than one call takes.
     let held = held(&limiter, 200).await;
     drop(held);
-    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store answers");
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
 }
 
@@ -81,13 +84,19 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     );
     network.pass();
     // They stay queued, for a second call.
-    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store answers");
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
     // Nothing has ended.
     let admission = limiter.admit(KEY).await.expect("a permit");
     assert_eq!(used_on_the_store(&other, KEY).await, 1);
     drop(admission);
-    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store answers");
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
 }
 
@@ -106,7 +115,10 @@ async fn charges_in_process_are_written_back_by_a_shutdown() {
     let error = limiter.shutdown(MOMENT).await.expect_err("an outage");
     assert_eq!((error.operations(), error.write_backs()), (0, 1));
     network.pass();
-    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store answers");
     assert_eq!(used_on_the_store(&other, KEY).await, 7);
 }
 
@@ -126,7 +138,10 @@ async fn background_settlements_of_meters_are_made_by_a_shutdown() {
             true => thread::spawn(move || drop(meter)).join().expect("no panic"),
             false => drop(meter),
         }
-        limiter.shutdown(PATIENCE).await.expect("the store answers");
+        limiter
+            .shutdown(TEST_TIMEOUT)
+            .await
+            .expect("the store answers");
     }
     assert_eq!(used_on_the_store(&other, KEY).await, 50);
 }
@@ -137,12 +152,12 @@ async fn with_nothing_queued_a_shutdown_is_done_at_once() {
     let limiter = writing_back(through(&network));
     assert!(limiter.check(KEY).await.is_admitted());
     network.cut();
-    assert_eq!(limiter.shutdown(PATIENCE).now_or_never(), Some(Ok(())));
+    assert_eq!(limiter.shutdown(TEST_TIMEOUT).now_or_never(), Some(Ok(())));
 }
 
 #[test]
 fn a_shutdown_in_process_needs_no_runtime() {
     let limiter = Limiter::builder().policy(policy(9)).build();
     let limiter = limiter.expect("a limiter");
-    assert_eq!(limiter.shutdown(PATIENCE).now_or_never(), Some(Ok(())));
+    assert_eq!(limiter.shutdown(TEST_TIMEOUT).now_or_never(), Some(Ok(())));
 }

@@ -14,10 +14,10 @@ use tollgate::{
     LocalFallback, OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder, StoreError,
 };
 
-pub(crate) use crate::until::{PATIENCE, until};
+pub(crate) use crate::until::{TEST_TIMEOUT, until};
 
 /// Longer than the default: the machine may be busy.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(300);
 
 pub(crate) fn url(addr: impl std::fmt::Display) -> String {
     format!("redis://{addr}")
@@ -27,7 +27,7 @@ pub(crate) fn url(addr: impl std::fmt::Display) -> String {
 pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
     RedisStore::builder()
         .url(url)
-        .timeout(DEADLINE)
+        .timeout(TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO)
 }
 

@@ -11,7 +11,7 @@ use tollgate::{
     DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
 };
 
-use crate::support::{PATIENCE, nowhere, store, until};
+use crate::support::{TEST_TIMEOUT, nowhere, store, until};
 
 const KEY: Key = Key::global();
 
@@ -29,7 +29,7 @@ async fn waiters_are_admitted_at_the_rate_of_the_share() {
     let limiter = limiter(nowhere(), LocalFallback::shared_by(2));
     let start = Instant::now();
     for _ in 0..5 {
-        let admission = limiter.wait(KEY, PATIENCE).await.expect("its turn");
+        let admission = limiter.wait(KEY, TEST_TIMEOUT).await.expect("its turn");
         assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
     }
     // One at once, and four at ten a second.
@@ -40,9 +40,9 @@ async fn waiters_are_admitted_at_the_rate_of_the_share() {
 async fn a_wait_ends_at_once_when_the_store_fails() {
     let limiter = limiter(nowhere(), OnStoreError::Reject);
     for _ in 0..10 {
-        let refused = limiter.wait(KEY, Duration::MAX).await.expect_err("a fault");
+        let rejected = limiter.wait(KEY, Duration::MAX).await.expect_err("a fault");
         assert!(matches!(
-            refused.decision().kind(),
+            rejected.decision().kind(),
             DecisionKind::StoreFailed(_)
         ));
     }
@@ -62,7 +62,7 @@ async fn waiters_are_admitted_or_rejected_as_configured_when_the_store_dies() {
         let waiting: Vec<_> = (0..4)
             .map(|_| {
                 let limiter = limiter.clone();
-                tokio::spawn(async move { limiter.wait(KEY, PATIENCE).await })
+                tokio::spawn(async move { limiter.wait(KEY, TEST_TIMEOUT).await })
             })
             .collect();
         tokio::task::yield_now().await;
@@ -115,7 +115,7 @@ async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
         .map(|key| {
             tokio::spawn(
                 limiter
-                    .wait(Key::new((key % 2).to_string()), PATIENCE)
+                    .wait(Key::new((key % 2).to_string()), TEST_TIMEOUT)
                     .into_future(),
             )
         })

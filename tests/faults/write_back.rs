@@ -9,7 +9,7 @@ use tollgate::{
 };
 
 use crate::support::{
-    Log, PATIENCE, admitted_in_process, builder, calendar, opened_in_process, quota, resumed,
+    Log, TEST_TIMEOUT, admitted_in_process, builder, calendar, opened_in_process, quota, resumed,
     until, url, used_on_the_store,
 };
 
@@ -30,7 +30,7 @@ fn network() -> (Server, Proxy) {
 
 /// What is sent once has a long time to arrive: the network fails at once, and a busy machine does not.
 fn through(network: &Proxy) -> RedisStore {
-    let store = builder(url(network.addr())).timeout(PATIENCE / 10);
+    let store = builder(url(network.addr())).timeout(TEST_TIMEOUT / 10);
     store.build().expect("a store")
 }
 
@@ -330,7 +330,7 @@ async fn permits_and_bans_are_not_written_back() {
     for _ in 0..4 {
         held.push(limiter.check(key).await.into_result().expect("a place"));
     }
-    // Two refusals, one less than the ban's share allows.
+    // Two rejections, one less than the ban's share allows.
     for _ in 0..2 {
         assert!(!limiter.check(key).await.is_admitted());
     }

@@ -63,9 +63,9 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
             "{decision:?}"
         );
         assert_eq!(decision.source(), DecisionSource::NotChecked);
-        let refused = decision.into_result().expect_err("a refusal");
-        assert_eq!(refused.to_string(), "the request is on a deny list");
-        assert_eq!(refused.retry_after(), RetryAfter::Never);
+        let rejected = decision.into_result().expect_err("a rejection");
+        assert_eq!(rejected.to_string(), "the request is on a deny list");
+        assert_eq!(rejected.retry_after(), RetryAfter::Never);
         let seen = limiter
             .peek(Key::global())
             .address(denied)

@@ -32,7 +32,7 @@ fn mistake(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
     error
 }
 
-/// Asserts that a policy of this quota is refused, by its name, and that `valid` is said to be.
+/// Asserts that a policy of this quota is rejected, by its name, and that `valid` is said to be.
 fn unfit(quota: Quota, strategy: impl Strategy, value: &str, valid: &str) {
     let fine = Policy::new("fine", Quota::requests(1).per_second());
     let error = mistake([fine, Policy::new("wrong", quota).strategy(strategy)]);

@@ -45,7 +45,7 @@ pub(crate) async fn each_counts_as(
     }
 }
 
-/// Asserts that a request without a key is refused, not failed.
+/// Asserts that a request without a key is rejected, not failed.
 pub(crate) async fn has_no_key(extractor: impl KeyExtractor, request: Request<Body>) {
     let asked = format!("{request:?}");
     let answer = send(&hello(&counted_by(extractor)), request).await;

@@ -193,15 +193,15 @@ async fn the_rejection_of_an_inner_layer_is_reported() {
             .layer(layer(headers, shared("inner", "1/min")))
             .layer(layer(headers, shared("outer", "2/day")));
         send(&app, to("/")).await;
-        let refused = send(&app, to("/")).await;
-        assert_eq!(refused.retry_after(), Some(60));
+        let rejected = send(&app, to("/")).await;
+        assert_eq!(rejected.retry_after(), Some(60));
         for (name, value) in [
             ("ratelimit", r#""inner";r=0;t=60"#),
             ("ratelimit-remaining", "0"),
             ("ratelimit-reset", "60"),
             ("x-ratelimit-reset", "60"),
         ] {
-            let lines = lines(&refused, name);
+            let lines = lines(&rejected, name);
             assert!(
                 lines.is_empty() || lines == [value],
                 "{headers:?} {lines:?}"

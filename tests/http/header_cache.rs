@@ -54,14 +54,14 @@ async fn each_rejection_names_the_policies_that_rejected_it() {
     let from = |first, second| request(&[("x-first", first), ("x-second", second)]);
     assert_eq!(send(&app, from("a", "b")).await.status, StatusCode::OK);
     for _ in 0..2 {
-        for (first, second, refused) in [
+        for (first, second, rejected) in [
             ("a", "other", json!(["x-first"])),
             ("other", "b", json!(["x-second"])),
             ("a", "b", json!(["x-first", "x-second"])),
         ] {
             let answer = send(&app, from(first, second)).await;
             assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-            assert_eq!(answer.json()["violated-policies"], refused);
+            assert_eq!(answer.json()["violated-policies"], rejected);
             let length = answer.body.len().to_string();
             assert_eq!(answer.field("content-length"), Some(length));
         }

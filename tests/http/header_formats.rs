@@ -47,7 +47,7 @@ fn two() -> [Policy; 2] {
     ]
 }
 
-/// The first answers of a layer of both, and its refusal.
+/// The first answers of a layer of both, and its rejection.
 async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
     let (layer, _) = layer(headers, two());
     let app = hello(&layer);
@@ -57,7 +57,7 @@ async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
         send(&app, to("/")).await,
     ];
     assert_eq!(answers[2].status, StatusCode::TOO_MANY_REQUESTS);
-    // Whatever else is said, a refusal says when to come back, and no other answer does.
+    // Whatever else is said, a rejection says when to come back, and no other answer does.
     let waits = answers.each_ref().map(Answer::retry_after);
     assert_eq!(waits, [None, None, Some(5)]);
     answers.each_ref().map(limit_fields)
@@ -89,7 +89,7 @@ async fn the_reported_policy_is_the_one_with_the_fewest_requests_left() {
     assert_eq!(answers[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
     assert_eq!(answers[2], [policy, r#"ratelimit: "burst";r=0;t=5"#]);
 
-    // By how many such requests would pass, not by units.
+    // StrategyKind how many such requests would pass, not by units.
     let of = |cost| async move {
         let heavy = shared("heavy", "30/h").cost(cost);
         let (layer, _) = layer(
@@ -128,9 +128,9 @@ async fn of_several_rejecting_policies_the_one_with_the_longest_wait_is_reported
     );
     let app = hello(&layer);
     status(&app, "/").await;
-    let refused = send(&app, to("/")).await;
-    assert_eq!(refused.retry_after(), Some(3_600));
-    assert_eq!(refused.field("x-ratelimit-reset").as_deref(), Some("3600"));
+    let rejected = send(&app, to("/")).await;
+    assert_eq!(rejected.retry_after(), Some(3_600));
+    assert_eq!(rejected.field("x-ratelimit-reset").as_deref(), Some("3600"));
 }
 
 #[tokio::test]
@@ -293,12 +293,12 @@ async fn jitter_lengthens_retry_after_and_never_shortens_it() {
 
         let mut waits = BTreeSet::new();
         for _ in 0..64 {
-            let refused = send(&app, to("/")).await;
-            let wait = refused.retry_after().expect("a Retry-After");
+            let rejected = send(&app, to("/")).await;
+            let wait = rejected.retry_after().expect("a Retry-After");
             assert!((60..=60 + MOST).contains(&wait), "{wait}");
-            assert!(refused.resets().iter().all(|t| *t <= wait), "{refused:?}");
+            assert!(rejected.resets().iter().all(|t| *t <= wait), "{rejected:?}");
             for name in ["ratelimit-reset", "x-ratelimit-reset"] {
-                if let Some(reset) = refused.field(name) {
+                if let Some(reset) = rejected.field(name) {
                     // A client that goes by this field waits as long.
                     assert_eq!(reset, wait.to_string(), "{name}");
                 }
@@ -339,7 +339,7 @@ async fn a_handlers_rejection_has_the_configured_format() {
     let limiter: Limiter = layer.limiter().clone();
     let handler = async move || -> Result<&str, Rejected> {
         let checked = limiter.check(Key::global()).await.into_result();
-        let _ = checked.map_err(|refused| refused.headers(headers))?;
+        let _ = checked.map_err(|rejected| rejected.headers(headers))?;
         Ok("hello")
     };
     let app = Router::new().route("/", get(handler));

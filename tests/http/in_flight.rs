@@ -9,19 +9,19 @@ use tower::ServiceExt;
 use crate::support::{hello, layer, send, shared, status, to, used};
 
 /// `n` permits for all clients together.
-fn places(n: u64) -> Policy {
-    Policy::new("places", Quota::concurrent(n)).key(extract::global())
+fn permit_policy(n: u64) -> Policy {
+    Policy::new("permits", Quota::concurrent(n)).key(extract::global())
 }
 
 #[tokio::test]
 async fn with_all_permits_taken_the_retry_after_is_a_second() {
-    let (layer, _) = layer([places(1)]);
+    let (layer, _) = layer([permit_policy(1)]);
     let app = hello(&layer);
     let first = app.clone().oneshot(to("/")).await.expect("an answer");
-    let refused = send(&app, to("/")).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.retry_after(), Some(1));
-    assert_eq!(refused.json()["violated-policies"], json!(["places"]));
+    let rejected = send(&app, to("/")).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.retry_after(), Some(1));
+    assert_eq!(rejected.json()["violated-policies"], json!(["permits"]));
 
     let body = first.into_body().collect().await.expect("a body");
     assert_eq!(body.to_bytes(), "hello");
@@ -30,22 +30,22 @@ async fn with_all_permits_taken_the_retry_after_is_a_second() {
 
 #[tokio::test]
 async fn a_request_that_another_policy_rejects_takes_no_permit() {
-    let (layer, _) = layer([places(5), shared("once", "1/h")]);
+    let (layer, _) = layer([permit_policy(5), shared("once", "1/h")]);
     let app = hello(&layer);
     let held = app.clone().oneshot(to("/")).await.expect("an answer");
     for _ in 0..3 {
-        let refused = send(&app, to("/")).await;
-        assert_eq!(refused.json()["violated-policies"], json!(["once"]));
-        assert_eq!(used(layer.limiter(), "places", Key::global()).await, 1);
+        let rejected = send(&app, to("/")).await;
+        assert_eq!(rejected.json()["violated-policies"], json!(["once"]));
+        assert_eq!(used(layer.limiter(), "permits", Key::global()).await, 1);
     }
     drop(held);
 }
 
 #[tokio::test]
 async fn a_response_names_the_unit_of_an_in_flight_limit() {
-    let (layer, _) = layer([places(5)]);
+    let (layer, _) = layer([permit_policy(5)]);
     let answer = send(&hello(&layer), to("/")).await;
     let policy = answer.field("ratelimit-policy").expect("a policy");
     // The draft's quota unit; there is no window.
-    assert_eq!(policy, r#""places";q=5;qu="concurrent-requests""#);
+    assert_eq!(policy, r#""permits";q=5;qu="concurrent-requests""#);
 }

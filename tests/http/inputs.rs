@@ -17,7 +17,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 /// A rejected request gets a complete response, whatever it asked for.
-pub(crate) fn a_refusal_is_whole(uri: &str, lines: &[(HeaderName, HeaderValue)]) {
+pub(crate) fn a_rejection_is_complete(uri: &str, lines: &[(HeaderName, HeaderValue)]) {
     // No request gets past it.
     static CLOSED: LazyLock<RateLimitLayer> = LazyLock::new(|| {
         let policy = Policy::new("p", Quota::requests(1).per_day()).cost_with(|_| 2);
@@ -91,7 +91,7 @@ fn assert_plain(key: &Key) {
 }
 
 /// A policy's name is one that every reader of our fields reads as it is, or an error.
-pub(crate) fn a_name_is_shown_or_refused(name: &str) {
+pub(crate) fn a_name_is_shown_or_rejected(name: &str) {
     let policy = Policy::new(name, Quota::requests(5).per_hour()).key(extract::global());
     let layer = match RateLimitLayer::builder().policy(policy).build() {
         Ok(layer) => layer,
@@ -116,7 +116,7 @@ fn names_in(fields: &HeaderMap, field: &str) -> Vec<String> {
 }
 
 /// Nothing that may be configured fails otherwise than by saying what is wrong.
-pub(crate) fn configuration_is_taken_or_refused(text: &str) {
+pub(crate) fn configuration_is_accepted_or_rejected(text: &str) {
     let addresses = text.split([',', '\n']);
     if let Err(error) = AddressList::new(addresses.clone()) {
         assert!(!error.expected().is_empty(), "{text:?}");

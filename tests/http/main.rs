@@ -1,5 +1,5 @@
 //! The layer as a web application meets it: its types, what it does to requests and responses, what it counts by, and what
-//! it refuses to be built from.
+//! it rejects to be built from.
 
 #![allow(missing_docs)]
 

@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue};
 use proptest::{prelude::*, sample::select};
 
 use crate::inputs::{
-    a_name_is_shown_or_refused, a_network_is_plain, a_refusal_is_whole,
-    configuration_is_taken_or_refused, keys_differ_where_text_does,
+    a_name_is_shown_or_rejected, a_network_is_plain, a_rejection_is_complete,
+    configuration_is_accepted_or_rejected, keys_differ_where_text_does,
 };
 
 const HEADERS: &[&str] = &["accept", "content-type", "origin", "cookie", "host"];
@@ -29,7 +29,7 @@ proptest! {
             let value = HeaderValue::from_bytes(value.as_bytes()).ok()?;
             Some((HeaderName::from_static(name), value))
         });
-        a_refusal_is_whole(&uri, &lines.collect::<Vec<_>>());
+        a_rejection_is_complete(&uri, &lines.collect::<Vec<_>>());
     }
 
     #[test]
@@ -47,9 +47,9 @@ proptest! {
     fn configuration_is_accepted_or_rejected_with_an_error(
         text in "(rediss?|unix|valkey)?(://)?[a-z0-9:@/?=&%.\\[\\],#-]{0,30}|[0-9a-f.:/, *]{0,40}|\\PC{0,70}",
     ) {
-        a_name_is_shown_or_refused(&text);
-        configuration_is_taken_or_refused(&text);
+        a_name_is_shown_or_rejected(&text);
+        configuration_is_accepted_or_rejected(&text);
         #[cfg(feature = "redis")]
-        crate::redis_inputs::a_store_is_taken_or_refused(&text);
+        crate::redis_inputs::a_store_is_accepted_or_rejected(&text);
     }
 }

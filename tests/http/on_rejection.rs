@@ -1,4 +1,4 @@
-//! Refusals of one's own, and the one for a browser.
+//! Rejections of one's own, and the one for a browser.
 
 use std::{
     convert::Infallible,
@@ -39,13 +39,13 @@ async fn second(layer: &RateLimitLayer) -> Answer {
 
 #[tokio::test]
 async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_added() {
-    let layer = once().on_rejection(|refused: &Rejected, parts: &Parts| {
-        let policies: Vec<_> = refused
+    let layer = once().on_rejection(|rejected: &Rejected, parts: &Parts| {
+        let policies: Vec<_> = rejected
             .decision()
             .policies()
             .map(|v| v.policy().to_owned())
             .collect();
-        let wait = refused.retry_after().duration().map(|wait| wait.as_secs());
+        let wait = rejected.retry_after().duration().map(|wait| wait.as_secs());
         let body = Json(json!({ "path": parts.uri.path(), "policies": policies, "wait": wait }));
         (StatusCode::IM_A_TEAPOT, [("x-why", "tea")], body).into_response()
     });
@@ -100,7 +100,7 @@ async fn rate_limit_headers_set_by_the_closure_are_kept() {
     );
 }
 
-/// A refusal in an application's own words.
+/// A rejection in an application's own words.
 fn busy<B>(body: B) -> Response<B> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -244,7 +244,7 @@ async fn the_responses_extensions_are_kept_and_the_requests_visible() {
 
 #[tokio::test]
 async fn every_kind_of_rejection_goes_to_the_closure() {
-    let answer = |refused: &Rejected, _: &Parts| busy(refused.to_string());
+    let answer = |rejected: &Rejected, _: &Parts| busy(rejected.to_string());
     let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
     let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
     let answered = send(&hello(&layer.on_rejection(answer)), to("/")).await;

@@ -130,7 +130,7 @@ proptest! {
 #[tokio::test]
 async fn a_request_with_neither_is_handled_as_the_last_extractor_says() {
     let key = || extract::header("x-api-key");
-    // Without an address: one bucket. Without a header: refused.
+    // Without an address: one bucket. Without a header: rejected.
     let layer = counted_by(key().or_else(extract::peer()));
     assert_eq!(status(&hello(&layer), "/").await, 200);
     assert_eq!(count(&layer, Key::missing()).await, 1);

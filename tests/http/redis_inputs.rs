@@ -2,8 +2,8 @@
 
 use tollgate::RedisStore;
 
-/// A URL and a prefix are taken, or refused with what would be valid.
-pub(crate) fn a_store_is_taken_or_refused(text: &str) {
+/// A URL and a prefix are taken, or rejected with what would be valid.
+pub(crate) fn a_store_is_accepted_or_rejected(text: &str) {
     for store in [
         RedisStore::open(text),
         RedisStore::builder()

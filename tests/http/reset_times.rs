@@ -6,7 +6,7 @@ use tollgate::{CalendarWindow, FixedWindow, MemoryStore, RateLimitHeaders, RateL
 
 use crate::{
     support::{hello, send, shared, to},
-    two_clocks::Hands,
+    two_clocks::TwoClocks,
 };
 
 const SECOND: i64 = 1_000_000;
@@ -14,7 +14,7 @@ const SECOND: i64 = 1_000_000;
 #[tokio::test]
 async fn a_reset_date_follows_the_wall_clock_also_after_a_step() {
     // The machine began in 1970, and learnt the time from the network.
-    let clock = Hands::at(1_000 * SECOND);
+    let clock = TwoClocks::at(1_000 * SECOND);
     clock.step(1_800_000_000 * SECOND);
     for (policy, expected) in [
         (

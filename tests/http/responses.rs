@@ -69,7 +69,7 @@ async fn responses_under_several_policies_list_each_in_order() {
     clock.advance(Duration::from_millis(1));
     let answer = send(&app, to("/")).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    // The policy that has room would say t=86400; a refusal's `t` is never later than its `Retry-After`.
+    // The policy that has room would say t=86400; a rejection's `t` is never later than its `Retry-After`.
     let limits = r#""burst";r=0;t=1, "a day's worth";r=4998;t=1"#;
     assert_eq!(fields(&answer), [policies, limits]);
 }
@@ -179,13 +179,13 @@ async fn under_cors_a_page_can_read_rejections_and_preflights_are_free() {
         send(&app, from_a_page(Method::GET)).await.status,
         StatusCode::OK
     );
-    let refused = send(&app, from_a_page(Method::GET)).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    let rejected = send(&app, from_a_page(Method::GET)).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
-        refused.field("access-control-allow-origin").as_deref(),
+        rejected.field("access-control-allow-origin").as_deref(),
         Some("*")
     );
-    assert_eq!(refused.retry_after(), Some(3_600));
+    assert_eq!(rejected.retry_after(), Some(3_600));
 }
 
 #[tokio::test]

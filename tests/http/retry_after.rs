@@ -22,10 +22,10 @@ async fn a_window_of_less_than_a_second_is_omitted_and_retry_after_is_one() {
         [200, 200]
     );
     clock.advance(Duration::from_micros(499_999));
-    let refused = send(&app, to("/")).await;
-    assert_eq!(fields(&refused), [r#""burst";q=3"#, r#""burst";r=0;t=1"#]);
+    let rejected = send(&app, to("/")).await;
+    assert_eq!(fields(&rejected), [r#""burst";q=3"#, r#""burst";r=0;t=1"#]);
     // One microsecond is left, and "Retry-After: 0" would be an invitation to come back at once.
-    assert_eq!(refused.retry_after(), Some(1));
+    assert_eq!(rejected.retry_after(), Some(1));
     clock.advance(Duration::from_micros(1));
     assert_eq!(status(&app, "/").await, 200);
 }
@@ -53,16 +53,16 @@ async fn a_retry_after_exactly_that_many_seconds_is_admitted() {
             for round in 0..4 {
                 // Somewhere within a second.
                 clock.advance(Duration::from_micros(1_234_567 * round));
-                let refused = loop {
+                let rejected = loop {
                     let answer = send(&app, to("/")).await;
                     if answer.status == StatusCode::TOO_MANY_REQUESTS {
                         break answer;
                     }
                 };
-                let wait = refused.retry_after().expect("a Retry-After");
+                let wait = rejected.retry_after().expect("a Retry-After");
                 assert!(wait >= 1, "{quota}: {wait}");
-                assert!(refused.resets().iter().all(|t| *t <= wait), "{refused:?}");
-                // Rounded up by less than a second: a whole one earlier, it is refused.
+                assert!(rejected.resets().iter().all(|t| *t <= wait), "{rejected:?}");
+                // Rounded up by less than a second: a whole one earlier, it is rejected.
                 clock.advance(Duration::from_secs(wait - 1));
                 assert!(
                     wait == 1 || status(&app, "/").await == 429,
@@ -80,20 +80,20 @@ async fn retry_after_is_that_of_the_rejecting_policies() {
     let (layer, clock) = layer([shared("second", "1/s"), shared("hour", "3/h")]);
     let app = hello(&layer);
     assert_eq!(status(&app, "/").await, 200);
-    let refused = send(&app, to("/")).await;
-    assert_eq!(refused.retry_after(), Some(1));
-    assert_eq!(refused.json()["violated-policies"], json!(["second"]));
+    let rejected = send(&app, to("/")).await;
+    assert_eq!(rejected.retry_after(), Some(1));
+    assert_eq!(rejected.json()["violated-policies"], json!(["second"]));
     for _ in 0..2 {
         clock.advance(Duration::from_secs(1));
         assert_eq!(status(&app, "/").await, 200);
     }
-    // Now both refuse, and the longer wait is the one that helps.
-    let refused = send(&app, to("/")).await;
+    // Now both reject, and the longer wait is the one that helps.
+    let rejected = send(&app, to("/")).await;
     assert_eq!(
-        refused.json()["violated-policies"],
+        rejected.json()["violated-policies"],
         json!(["second", "hour"])
     );
-    assert_eq!(refused.retry_after(), Some(1_198));
+    assert_eq!(rejected.retry_after(), Some(1_198));
     clock.advance(Duration::from_secs(1_198));
     assert_eq!(status(&app, "/").await, 200);
 }
@@ -117,9 +117,9 @@ async fn retry_after_ignores_a_policy_that_costs_nothing() {
     let (layer, clock) = in_debt_for_nothing().await;
     let app = hello(&layer);
     assert_eq!(status(&app, "/").await, 200);
-    let refused = send(&app, to("/")).await;
-    assert_eq!(refused.json()["violated-policies"], json!(["burst"]));
-    assert_eq!(refused.retry_after(), Some(1));
+    let rejected = send(&app, to("/")).await;
+    assert_eq!(rejected.json()["violated-policies"], json!(["burst"]));
+    assert_eq!(rejected.retry_after(), Some(1));
     clock.advance(Duration::from_secs(1));
     assert_eq!(status(&app, "/").await, 200);
 }

@@ -83,15 +83,15 @@ async fn in_process_the_service_that_was_polled_ready_is_called_and_none_on_a_re
     six_requests_of_which_four_pass(layer([shared("four", "4/h")]).0).await;
 }
 
-/// A service may hold what others wait for from when it is ready until it is called: it isn't, on a refusal.
+/// A service may hold what others wait for from when it is ready until it is called: it isn't, on a rejection.
 #[tokio::test]
 async fn a_rejected_request_holds_no_capacity_of_the_inner_service() {
     let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
     let (layer, _) = layer([shared("one", "1/h")]);
-    let mut refused = layer.layer(ConcurrencyLimit::new(hello, 1));
-    let mut other = refused.clone();
+    let mut rejected = layer.layer(ConcurrencyLimit::new(hello, 1));
+    let mut other = rejected.clone();
     for status in [200, 429, 429] {
-        let ready = refused.ready().await.expect("ready");
+        let ready = rejected.ready().await.expect("ready");
         let response = ready.call(Request::new(())).await.expect("an answer");
         assert_eq!(response.status(), status);
     }
@@ -314,7 +314,7 @@ async fn a_body_reports_its_length_and_end() {
         let response = service.call(Request::new(())).await.expect("an answer");
         bodies.push(response.into_body());
     }
-    let [passed, refused] = &mut bodies[..] else {
+    let [passed, rejected] = &mut bodies[..] else {
         unreachable!("two answers")
     };
 
@@ -324,13 +324,13 @@ async fn a_body_reports_its_length_and_end() {
     let frame = passed.frame().await.expect("a frame");
     assert_eq!(frame.expect_err("the inner error"), Boom);
 
-    assert!(!refused.is_end_stream());
-    let size = refused.size_hint().exact().expect("a size");
-    let frame = refused.frame().await.expect("a frame").expect("no error");
+    assert!(!rejected.is_end_stream());
+    let size = rejected.size_hint().exact().expect("a size");
+    let frame = rejected.frame().await.expect("a frame").expect("no error");
     assert_eq!(frame.into_data().expect("data").len() as u64, size);
-    assert!(refused.is_end_stream());
-    assert_eq!(refused.size_hint().exact(), Some(0));
-    assert!(refused.frame().await.is_none());
+    assert!(rejected.is_end_stream());
+    assert_eq!(rejected.size_hint().exact(), Some(0));
+    assert!(rejected.frame().await.is_none());
 
     // Whatever is inside, there is an empty one.
     let empty = ResponseBody::<Odd>::default();

@@ -112,11 +112,11 @@ async fn a_rejection_by_an_inner_layer_names_its_policy_and_lists_both_layers() 
     for expected in [200, 200] {
         assert_eq!(status(&stack.app, "/").await, expected);
     }
-    let refused = send(&stack.app, to("/")).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.json()["violated-policies"], json!(["search"]));
-    assert_eq!(refused.retry_after(), Some(1));
-    let limits = refused.field("ratelimit").expect("a list");
+    let rejected = send(&stack.app, to("/")).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.json()["violated-policies"], json!(["search"]));
+    assert_eq!(rejected.retry_after(), Some(1));
+    let limits = rejected.field("ratelimit").expect("a list");
     assert!(
         limits.contains("search") && limits.contains("everything"),
         "{limits}"
@@ -129,12 +129,12 @@ async fn no_t_exceeds_the_retry_after_of_an_inner_rejection() {
     for _ in 0..2 {
         status(&stack.app, "/").await;
     }
-    let refused = send(&stack.app, to("/")).await;
-    let wait = refused.retry_after().expect("a Retry-After");
+    let rejected = send(&stack.app, to("/")).await;
+    let wait = rejected.retry_after().expect("a Retry-After");
     assert!(
-        refused.resets().iter().all(|t| *t <= wait),
+        rejected.resets().iter().all(|t| *t <= wait),
         "{:?}",
-        refused.headers
+        rejected.headers
     );
 }
 

@@ -63,8 +63,8 @@ async fn names_of_all_allowed_characters_parse_unchanged() {
 
 #[tokio::test]
 async fn an_in_flight_limit_names_its_unit() {
-    let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
-    let answer = answer_of(RateLimitHeaders::draft(), vec![places], 1).await;
+    let permit_policy = Policy::new("places", Quota::concurrent(3)).key(extract::global());
+    let answer = answer_of(RateLimitHeaders::draft(), vec![permit_policy], 1).await;
     let items = list(&answer, "ratelimit-policy");
     let unit = items[0].params["qu"].as_string().expect("a string");
     assert_eq!(unit.as_str(), "concurrent-requests");

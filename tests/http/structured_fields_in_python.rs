@@ -102,13 +102,13 @@ async fn quotas_of_every_length_parse_unchanged() {
 
 #[tokio::test]
 async fn windows_of_fractional_seconds_and_in_flight_limits_parse_unchanged() {
-    let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
+    let permit_policy = Policy::new("places", Quota::concurrent(3)).key(extract::global());
     let of = |name, ms| {
         let quota = Quota::requests(7).per(Duration::from_millis(ms));
         let policy = Policy::new(name, quota).strategy(FixedWindow);
         policy.key(extract::global())
     };
-    let policies = vec![places, of("half", 500), of("one and a half", 1_500)];
+    let policies = vec![permit_policy, of("half", 500), of("one and a half", 1_500)];
     let answer = answer_of(RateLimitHeaders::draft(), policies, 1).await;
     let expected = json!([
         ["places", {"q": 3, "qu": "concurrent-requests"}],

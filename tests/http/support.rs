@@ -171,7 +171,7 @@ impl Default for FailingStore {
 /// A store on `server` that outwaits a busy machine: what these tests ask about isn't time.
 #[cfg(feature = "redis")]
 pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
-    // Refusals are remembered by this process's clock, and the server's is set by hand.
+    // Rejections are remembered by this process's clock, and the server's is set by hand.
     let store = tollgate::RedisStore::builder()
         .url(server.url())
         .rejection_cache_staleness(std::time::Duration::ZERO);

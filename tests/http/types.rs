@@ -120,10 +120,10 @@ async fn the_layer_fits_among_cors_trace_compression_and_timeout_layers() {
         request.body(Body::empty()).expect("a request")
     };
     assert_eq!(send(&app, gzipped()).await.status, StatusCode::OK);
-    let refused = send(&app, gzipped()).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.field("content-encoding").as_deref(), Some("gzip"));
-    assert_eq!(refused.field("content-length"), None);
+    let rejected = send(&app, gzipped()).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.field("content-encoding").as_deref(), Some("gzip"));
+    assert_eq!(rejected.field("content-length"), None);
 }
 
 #[tokio::test]

@@ -3,26 +3,26 @@
 use std::time::Duration;
 
 use crate::support::{
-    Books, LIFE, LONG, PLACES, check, counted, expiries, fill, free, places, strand, until,
-    until_free,
+    LONG, MAX_PERMITS, PERMIT_TTL, World, check, counted, expiries, fill, free, leak_permits,
+    permit_policy, until, until_free,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
 async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
-        strand(&limiter, PLACES as usize);
-        books.advance(LIFE - Duration::from_micros(1));
-        assert_eq!(free(&limiter).await, 0, "{}", books.name());
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        leak_permits(&limiter, MAX_PERMITS as usize);
+        world.advance(PERMIT_TTL - Duration::from_micros(1));
+        assert_eq!(free(&limiter).await, 0, "{}", world.name());
         assert!(!counted(&check(&limiter).await));
-        books.advance(Duration::from_micros(1));
+        world.advance(Duration::from_micros(1));
         assert_eq!(
             fill(&limiter).await.len() as u64,
-            PLACES,
+            MAX_PERMITS,
             "{}",
-            books.name()
+            world.name()
         );
     }
 }
@@ -30,16 +30,16 @@ async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier
 /// The request that still runs after its permit has expired: the slot may be another request's by then.
 #[tokio::test]
 async fn a_permit_that_has_expired_is_not_refunded() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let mut first = check(&limiter).await;
-        books.advance(LONG / 2);
+        world.advance(LONG / 2);
         let second = check(&limiter).await;
         assert!(counted(&first) && counted(&second));
-        books.advance(LONG / 2);
+        world.advance(LONG / 2);
         let refunded = first.refund(1).await.expect("an answer");
-        assert_eq!(refunded[0].units(), 0, "{}", books.name());
-        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        assert_eq!(refunded[0].units(), 0, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
     }
 }
 
@@ -47,26 +47,26 @@ async fn a_permit_that_has_expired_is_not_refunded() {
 #[tokio::test]
 async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_permit_ttl() {
     for ask in [true, false] {
-        for books in Books::both() {
-            let limiter = books.limiter([places(LIFE)]);
-            strand(&limiter, PLACES as usize);
-            books.rewind(HOUR);
+        for world in World::both() {
+            let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+            leak_permits(&limiter, MAX_PERMITS as usize);
+            world.rewind(HOUR);
             match ask {
-                true => assert!(!counted(&check(&limiter).await), "{}", books.name()),
+                true => assert!(!counted(&check(&limiter).await), "{}", world.name()),
                 false => assert_eq!(free(&limiter).await, 0),
             }
-            books.advance(LIFE - Duration::from_micros(1));
+            world.advance(PERMIT_TTL - Duration::from_micros(1));
             assert!(
                 !counted(&check(&limiter).await),
                 "{}: a step gives no permit",
-                books.name()
+                world.name()
             );
-            books.advance(Duration::from_micros(1));
+            world.advance(Duration::from_micros(1));
             assert_eq!(
                 fill(&limiter).await.len() as u64,
-                PLACES,
+                MAX_PERMITS,
                 "{}",
-                books.name()
+                world.name()
             );
         }
     }
@@ -75,20 +75,20 @@ async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_permit_t
 /// Some permits are free, so that requests after the step get one.
 #[tokio::test]
 async fn a_permit_acquired_after_a_step_back_lets_earlier_ones_expire_in_time() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
-        strand(&limiter, 6);
-        books.rewind(HOUR);
-        strand(&limiter, 4);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        leak_permits(&limiter, 6);
+        world.rewind(HOUR);
+        leak_permits(&limiter, 4);
         assert!(!counted(&check(&limiter).await));
-        books.advance(LIFE);
+        world.advance(PERMIT_TTL);
         assert_eq!(
             fill(&limiter).await.len() as u64,
-            PLACES,
+            MAX_PERMITS,
             "{}",
-            books.name()
+            world.name()
         );
-        if let Books::Redis(server, _) = &books {
+        if let World::Redis(server, _) = &world {
             assert_eq!(server.immortal_keys(), [""; 0]);
         }
     }
@@ -96,19 +96,19 @@ async fn a_permit_acquired_after_a_step_back_lets_earlier_ones_expire_in_time() 
 
 #[tokio::test]
 async fn a_request_in_flight_when_the_clock_steps_back_keeps_its_permit_and_releases_it() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let held = fill(&limiter).await;
-        books.rewind(HOUR);
-        assert!(!counted(&check(&limiter).await), "{}", books.name());
-        if let Books::Redis(server, clock) = &books {
-            let ends = clock.micros() + LIFE.as_micros() as u64;
+        world.rewind(HOUR);
+        assert!(!counted(&check(&limiter).await), "{}", world.name());
+        if let World::Redis(server, clock) = &world {
+            let ends = clock.micros() + PERMIT_TTL.as_micros() as u64;
             until("heartbeats tell the new time", async || {
                 expiries(server).iter().all(|at| *at == ends)
             })
             .await;
         }
         drop(held);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }

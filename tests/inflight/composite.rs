@@ -3,7 +3,8 @@
 use tollgate::{Gcra, Policy, Quota, extract};
 
 use crate::support::{
-    Books, LONG, PLACES, check, counted, fill, free, left_of, places, places_of, until_free,
+    LONG, MAX_PERMITS, World, check, counted, fill, free, left_of, permit_policy, permit_policy_of,
+    until_free,
 };
 
 fn rate(requests: u64) -> Policy {
@@ -13,19 +14,22 @@ fn rate(requests: u64) -> Policy {
 
 #[tokio::test]
 async fn a_request_rejected_by_the_rate_holds_no_permit() {
-    for books in Books::both() {
-        for policies in [[rate(4), places(LONG)], [places(LONG), rate(4)]] {
-            let limiter = books.limiter(policies);
+    for world in World::both() {
+        for policies in [
+            [rate(4), permit_policy(LONG)],
+            [permit_policy(LONG), rate(4)],
+        ] {
+            let limiter = world.limiter(policies);
             let held = fill(&limiter).await;
             assert_eq!(held.len(), 4);
             for _ in 0..3 {
-                let refused = check(&limiter).await;
-                assert!(refused.policy("rate").expect("a verdict").rejected());
-                assert!(!refused.policy("places").expect("a verdict").rejected());
+                let rejected = check(&limiter).await;
+                assert!(rejected.policy("rate").expect("a verdict").rejected());
+                assert!(!rejected.policy("permits").expect("a verdict").rejected());
             }
-            assert_eq!(free(&limiter).await, PLACES - 4, "{}", books.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 4, "{}", world.name());
             drop(held);
-            until_free(&limiter, PLACES).await;
+            until_free(&limiter, MAX_PERMITS).await;
             // Permits come back; what the rate counted stays.
             assert_eq!(left_of(&limiter, "rate").await, 0);
             let _ = limiter
@@ -38,20 +42,20 @@ async fn a_request_rejected_by_the_rate_holds_no_permit() {
 
 #[tokio::test]
 async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
-    for books in Books::both() {
+    for world in World::both() {
         for policies in [
-            [rate(100), places_of(2, LONG)],
-            [places_of(2, LONG), rate(100)],
+            [rate(100), permit_policy_of(2, LONG)],
+            [permit_policy_of(2, LONG), rate(100)],
         ] {
-            let limiter = books.limiter(policies);
+            let limiter = world.limiter(policies);
             let held = fill(&limiter).await;
             assert_eq!(held.len(), 2);
             for _ in 0..5 {
-                let refused = check(&limiter).await;
-                assert!(refused.policy("places").expect("a verdict").rejected());
-                assert!(!refused.policy("rate").expect("a verdict").rejected());
+                let rejected = check(&limiter).await;
+                assert!(rejected.policy("permits").expect("a verdict").rejected());
+                assert!(!rejected.policy("rate").expect("a verdict").rejected());
             }
-            assert_eq!(left_of(&limiter, "rate").await, 98, "{}", books.name());
+            assert_eq!(left_of(&limiter, "rate").await, 98, "{}", world.name());
             drop(held);
             until_free(&limiter, 2).await;
             let _ = limiter
@@ -64,28 +68,28 @@ async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
 
 #[tokio::test]
 async fn two_in_flight_limits_are_taken_and_released_together() {
-    for books in Books::both() {
+    for world in World::both() {
         let narrow = Policy::new("narrow", Quota::concurrent(3)).key(extract::global());
-        let limiter = books.limiter([places(LONG), narrow]);
+        let limiter = world.limiter([permit_policy(LONG), narrow]);
         let held = fill(&limiter).await;
         assert_eq!(held.len(), 3);
-        assert_eq!(free(&limiter).await, PLACES - 3);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 3);
         drop(held);
-        until_free(&limiter, PLACES).await;
-        assert_eq!(left_of(&limiter, "narrow").await, 3, "{}", books.name());
+        until_free(&limiter, MAX_PERMITS).await;
+        assert_eq!(left_of(&limiter, "narrow").await, 3, "{}", world.name());
     }
 }
 
 #[tokio::test]
 async fn several_requests_at_once_are_charged_in_full_under_both() {
-    for books in Books::both() {
-        let limiter = books.limiter([rate(7), places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([rate(7), permit_policy(LONG)]);
         let several = limiter.check(tollgate::Key::global()).times(50).await;
         assert!(counted(&several));
-        assert_eq!(several.admitted(), 7, "{}", books.name());
-        assert_eq!(free(&limiter).await, PLACES - 7);
+        assert_eq!(several.admitted(), 7, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 7);
         drop(several);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
         assert_eq!(left_of(&limiter, "rate").await, 0);
     }
 }

@@ -3,16 +3,17 @@
 use tollgate::StoreError;
 
 use crate::support::{
-    Books, LIFE, PLACES, check, counted, fault, fill, free, permits, places, strand, until_free,
+    MAX_PERMITS, PERMIT_TTL, World, check, counted, fault, fill, free, leak_permits, permit_policy,
+    stored_permits, until_free,
 };
 
 #[tokio::test]
 async fn a_foreign_value_is_reported_and_left_alone() {
-    let books = Books::redis();
-    let Books::Redis(server, _) = &books else {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = books.limiter([places(LIFE)]);
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     let held = check(&limiter).await;
     let key = server.only_key();
     for plant in [
@@ -46,19 +47,22 @@ async fn a_foreign_value_is_reported_and_left_alone() {
 
 #[tokio::test]
 async fn every_key_has_a_ttl_of_one_permit_ttl() {
-    let books = Books::redis();
-    let Books::Redis(server, _) = &books else {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = books.limiter([places(LIFE)]);
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     let held = fill(&limiter).await;
     let key = server.only_key();
     let ttl = server.command(&["PTTL", &key]).int();
-    let life = LIFE.as_millis() as i64;
+    let life = PERMIT_TTL.as_millis() as i64;
     assert!((life..=life + 2).contains(&ttl), "{ttl}");
     for ruin in [["PERSIST", &key].as_slice(), &["PEXPIRE", &key, "99999999"]] {
         server.command(ruin).ok();
-        assert!(!counted(&check(&limiter).await), "a refusal repairs it too");
+        assert!(
+            !counted(&check(&limiter).await),
+            "a rejection repairs it too"
+        );
         let ttl = server.command(&["PTTL", &key]).int();
         assert!((life..=life + 3).contains(&ttl), "{ttl} after {ruin:?}");
         server.command(ruin).ok();
@@ -70,25 +74,25 @@ async fn every_key_has_a_ttl_of_one_permit_ttl() {
         );
     }
     drop(held);
-    until_free(&limiter, PLACES).await;
+    until_free(&limiter, MAX_PERMITS).await;
     assert_eq!(server.keys(), [""; 0], "nothing in flight, nothing kept");
 }
 
 #[tokio::test]
 async fn permits_without_an_expiry_are_ended_within_one_ttl() {
-    let books = Books::redis();
-    let Books::Redis(server, _) = &books else {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = books.limiter([places(LIFE)]);
-    strand(&limiter, PLACES as usize);
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    leak_permits(&limiter, MAX_PERMITS as usize);
     let key = server.only_key();
     for permit in server.command(&["ZRANGE", &key, "0", "-1"]).list() {
         server.command(&["ZADD", &key, "+inf", &permit.text()]).ok();
     }
     server.command(&["PERSIST", &key]).ok();
     assert!(!counted(&check(&limiter).await));
-    assert_eq!(permits(server), PLACES as i64);
-    books.advance(LIFE);
-    assert_eq!(free(&limiter).await, PLACES);
+    assert_eq!(stored_permits(server), MAX_PERMITS as i64);
+    world.advance(PERMIT_TTL);
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
 }

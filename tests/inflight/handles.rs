@@ -16,47 +16,52 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::{
     log::Log,
-    support::{Books, LONG, PLACES, check, counted, fill, free, places, until_free},
+    support::{LONG, MAX_PERMITS, World, check, counted, fill, free, permit_policy, until_free},
 };
 
 #[tokio::test]
 async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let decision = check(&limiter).await;
         let clone = decision.clone();
         drop(decision);
-        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
         drop(clone);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 #[tokio::test]
 async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let admission = check(&limiter).await.into_result().expect("admitted");
         let clone = admission.clone();
         drop(admission);
-        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
         let hold = clone.hold_permits();
         drop(clone);
-        assert_eq!(free(&limiter).await, PLACES - 1, "{}: held", books.name());
+        assert_eq!(
+            free(&limiter).await,
+            MAX_PERMITS - 1,
+            "{}: held",
+            world.name()
+        );
         drop(hold);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 #[tokio::test]
 async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         {
             let _admission = limiter.admit(Key::global()).await.expect("admitted");
-            assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
         }
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
         let held = fill(&limiter).await;
         let rejected = limiter.admit(Key::global()).await.expect_err("rejected");
         assert_eq!(rejected.status(), 429);
@@ -66,8 +71,8 @@ async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope(
 
 #[tokio::test]
 async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_policy() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let log = Log::default();
         let _guard = log.errors();
         let taken_over = check(&limiter).await.into_result();
@@ -77,78 +82,78 @@ async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_poli
         drop(decision);
         drop(clone.into_result());
         drop(limiter.admit(Key::global()).await);
-        assert_eq!(log.lines("").len(), 0, "{}: taken over", books.name());
+        assert_eq!(log.lines("").len(), 0, "{}: taken over", world.name());
         for _ in 0..3 {
             // The permit is released before the block.
             if check(&limiter).await.is_admitted() {
-                until_free(&limiter, PLACES).await;
+                until_free(&limiter, MAX_PERMITS).await;
             }
         }
         let lines = log.lines("a decision was dropped with the permit");
-        assert_eq!(lines.len(), 1, "{}: {lines:?}", books.name());
+        assert_eq!(lines.len(), 1, "{}: {lines:?}", world.name());
         assert!(lines[0].contains("Limiter::admit"), "{lines:?}");
     }
 }
 
 #[tokio::test]
 async fn the_decisions_that_an_admission_shows_hold_no_permit() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let admission = check(&limiter).await.into_result().expect("admitted");
         let shown = admission.decisions();
         drop(admission);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
         drop(shown);
-        assert_eq!(free(&limiter).await, PLACES);
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
     }
 }
 
 #[tokio::test]
 async fn peeks_and_rejections_hold_no_permit() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let look = limiter.peek(Key::global()).await.expect("an answer");
         let held = fill(&limiter).await;
-        assert_eq!(held.len() as u64, PLACES);
-        let refused = check(&limiter).await;
-        assert!(matches!(refused.kind(), DecisionKind::Rejected));
+        assert_eq!(held.len() as u64, MAX_PERMITS);
+        let rejected = check(&limiter).await;
+        assert!(matches!(rejected.kind(), DecisionKind::Rejected));
         drop(held);
-        until_free(&limiter, PLACES).await;
-        drop((look, refused));
+        until_free(&limiter, MAX_PERMITS).await;
+        drop((look, rejected));
     }
 }
 
 /// A thread of the application's own, where nothing can be spawned.
 #[test]
 fn a_permit_dropped_outside_of_the_runtime_is_released() {
-    for books in Books::both() {
+    for world in World::both() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let limiter = books.limiter([places(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG)]);
         let held = runtime.block_on(fill(&limiter));
-        assert_eq!(held.len() as u64, PLACES);
+        assert_eq!(held.len() as u64, MAX_PERMITS);
         drop(held);
-        runtime.block_on(until_free(&limiter, PLACES));
+        runtime.block_on(until_free(&limiter, MAX_PERMITS));
     }
 }
 
 #[test]
 fn a_permit_dropped_in_another_runtime_is_released() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let [one, other] = [0, 1].map(|_| tokio::runtime::Runtime::new().expect("a runtime"));
         let held = one.block_on(fill(&limiter));
         other.block_on(async { drop(held) });
-        other.block_on(until_free(&limiter, PLACES));
+        other.block_on(until_free(&limiter, MAX_PERMITS));
         let held = one.block_on(fill(&limiter));
-        assert_eq!(held.len() as u64, PLACES);
+        assert_eq!(held.len() as u64, MAX_PERMITS);
         drop(one);
         other.block_on(async { drop(held) });
-        other.block_on(until_free(&limiter, PLACES));
+        other.block_on(until_free(&limiter, MAX_PERMITS));
     }
 }
 
-fn layer(books: &Books) -> (RateLimitLayer, Limiter) {
-    let limiter = books.limiter([places(LONG)]);
+fn layer(world: &World) -> (RateLimitLayer, Limiter) {
+    let limiter = world.limiter([permit_policy(LONG)]);
     (RateLimitLayer::new(limiter.clone()), limiter)
 }
 
@@ -178,17 +183,17 @@ async fn keep(State(kept): State<Kept>, admission: Admission) -> &'static str {
 
 #[tokio::test]
 async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alone_does_not() {
-    for books in Books::both() {
-        let (layer, limiter) = layer(&books);
+    for world in World::both() {
+        let (layer, limiter) = layer(&world);
         let kept = Kept::default();
         let routes = Router::new()
             .route("/hold", get(hold))
             .route("/keep", get(keep));
         let app = routes.with_state(kept.clone()).layer(layer);
         for (path, left) in [
-            ("/keep", PLACES),
-            ("/hold", PLACES - 1),
-            ("/hold", PLACES - 2),
+            ("/keep", MAX_PERMITS),
+            ("/hold", MAX_PERMITS - 1),
+            ("/hold", MAX_PERMITS - 2),
         ] {
             let response = app
                 .clone()
@@ -201,18 +206,18 @@ async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alo
         }
         // The handler kept the handle only, and the permit is gone: there is nothing left to be held.
         let late = kept.admissions.lock().expect("no panic")[0].hold_permits();
-        assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
         kept.holds.lock().expect("no panic").clear();
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
         drop(late);
-        assert_eq!(free(&limiter).await, PLACES);
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
     }
 }
 
 #[tokio::test]
 async fn a_clone_of_a_permit_guard_holds_the_permit_too() {
-    let books = Books::memory();
-    let limiter = books.limiter([places(LONG)]);
+    let world = World::memory();
+    let limiter = world.limiter([permit_policy(LONG)]);
     let hold = check(&limiter)
         .await
         .into_result()
@@ -220,57 +225,57 @@ async fn a_clone_of_a_permit_guard_holds_the_permit_too() {
         .hold_permits();
     let clone = hold.clone();
     drop(hold);
-    assert_eq!(free(&limiter).await, PLACES - 1);
+    assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
     drop(clone);
-    assert_eq!(free(&limiter).await, PLACES);
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
 }
 
 #[tokio::test]
 async fn a_response_holds_the_permit_until_its_body_has_been_read_or_dropped() {
-    for books in Books::both() {
-        let (layer, limiter) = layer(&books);
+    for world in World::both() {
+        let (layer, limiter) = layer(&world);
         let app = Router::new().route("/", get(async || "hello")).layer(layer);
         for read in [true, false] {
             let response = app.clone().oneshot(request("/")).await.expect("infallible");
-            assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
             let mut body = response.into_body();
             if read {
                 while body.frame().await.is_some() {}
-                until_free(&limiter, PLACES).await;
+                until_free(&limiter, MAX_PERMITS).await;
                 drop(body);
             } else {
                 drop(body);
             }
-            until_free(&limiter, PLACES).await;
+            until_free(&limiter, MAX_PERMITS).await;
         }
     }
 }
 
 #[tokio::test]
 async fn an_error_of_the_inner_service_releases_the_permit() {
-    for books in Books::both() {
-        let (layer, limiter) = layer(&books);
+    for world in World::both() {
+        let (layer, limiter) = layer(&world);
         let failing = service_fn(async |_: Request<Body>| Err::<Response<Body>, _>("broken"));
         let service = layer.layer(failing);
-        for _ in 0..3 * PLACES {
+        for _ in 0..3 * MAX_PERMITS {
             let error = service
                 .clone()
                 .oneshot(request("/"))
                 .await
                 .expect_err("an error");
             assert_eq!(error, "broken");
-            until_free(&limiter, PLACES).await;
+            until_free(&limiter, MAX_PERMITS).await;
         }
     }
 }
 
-/// A layer further in refuses: whatever the outer one took comes back with the answer.
+/// A layer further in rejects: whatever the outer one took comes back with the answer.
 #[tokio::test]
 async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
-    for books in Books::both() {
-        let (outer, limiter) = layer(&books);
-        let narrow = crate::support::places_of(1, LONG);
-        let inner = Books::memory().limiter([narrow]);
+    for world in World::both() {
+        let (outer, limiter) = layer(&world);
+        let narrow = crate::support::permit_policy_of(1, LONG);
+        let inner = World::memory().limiter([narrow]);
         let taken = check(&inner).await;
         let app = Router::new().route("/", get(async || "hello"));
         let app = app.layer(RateLimitLayer::new(inner.clone())).layer(outer);
@@ -278,15 +283,15 @@ async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
             let response = app.clone().oneshot(request("/")).await.expect("infallible");
             assert_eq!(response.status(), 429);
             drop(response);
-            until_free(&limiter, PLACES).await;
+            until_free(&limiter, MAX_PERMITS).await;
         }
         drop(taken);
         let response = app.clone().oneshot(request("/")).await.expect("infallible");
         assert_eq!(response.status(), 200);
-        assert_eq!(free(&limiter).await, PLACES - 1);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         assert_eq!(free(&inner).await, 0);
         drop(response);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
         assert_eq!(free(&inner).await, 1);
     }
 }
@@ -308,7 +313,7 @@ impl Drop for Witness {
             panic!("an answer at once");
         };
         let free = decision.expect("an answer");
-        let free = free.policy("places").expect("a verdict").remaining();
+        let free = free.policy("permits").expect("a verdict").remaining();
         self.seen.lock().expect("no panic").push(free);
     }
 }
@@ -326,8 +331,8 @@ impl Future for Endless {
 /// What a request works with is let go before its permit is: else there is one more at work than there are permits.
 #[tokio::test]
 async fn a_cancelled_request_drops_its_work_before_its_permit() {
-    let books = Books::memory();
-    let (layer, limiter) = layer(&books);
+    let world = World::memory();
+    let (layer, limiter) = layer(&world);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let endless = service_fn({
         let (limiter, seen) = (limiter.clone(), seen.clone());
@@ -346,10 +351,10 @@ async fn a_cancelled_request_drops_its_work_before_its_permit() {
             .poll(&mut Context::from_waker(waker))
             .is_pending()
     );
-    assert_eq!(free(&limiter).await, PLACES - 1);
+    assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
     drop(work);
-    assert_eq!(*seen.lock().expect("no panic"), [PLACES - 1]);
-    assert_eq!(free(&limiter).await, PLACES);
+    assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
 }
 
 /// A body that ends, or breaks, with what it works with still inside.
@@ -375,8 +380,8 @@ impl http_body::Body for Brief {
 
 #[tokio::test]
 async fn a_dropped_body_drops_its_work_before_its_permit() {
-    let books = Books::memory();
-    let (layer, limiter) = layer(&books);
+    let world = World::memory();
+    let (layer, limiter) = layer(&world);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let service = layer.layer(service_fn({
         let (limiter, seen) = (limiter.clone(), seen.clone());
@@ -397,7 +402,7 @@ async fn a_dropped_body_drops_its_work_before_its_permit() {
         .await
         .expect("infallible");
     drop(response);
-    assert_eq!(*seen.lock().expect("no panic"), [PLACES - 1]);
+    assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
     assert!(counted(&check(&limiter).await));
 
     // One that breaks is as good as sent.
@@ -408,5 +413,5 @@ async fn a_dropped_body_drops_its_work_before_its_permit() {
         .expect("infallible");
     let mut body = response.into_body();
     assert!(body.frame().await.expect("an error").is_err());
-    assert_eq!(free(&limiter).await, PLACES);
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
 }

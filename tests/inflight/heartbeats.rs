@@ -5,58 +5,60 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::Decision;
 
-use crate::support::{Books, LIFE, PLACES, check, counted, fill, free, places, until_free};
+use crate::support::{
+    MAX_PERMITS, PERMIT_TTL, World, check, counted, fill, free, permit_policy, until_free,
+};
 
 #[tokio::test]
 async fn a_held_permit_is_renewed_beyond_its_ttl() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let held = fill(&limiter).await;
         for _ in 0..3 {
-            books.advance(LIFE * 9 / 10);
-            books.beats(PLACES).await;
-            assert!(!counted(&check(&limiter).await), "{}", books.name());
+            world.advance(PERMIT_TTL * 9 / 10);
+            world.until_heartbeats(MAX_PERMITS).await;
+            assert!(!counted(&check(&limiter).await), "{}", world.name());
         }
         drop(held);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 #[tokio::test]
 async fn all_permits_of_a_request_for_several_are_renewed() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE).cost(2)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL).cost(2)]);
         let several = limiter.check(tollgate::Key::global()).times(3).await;
         assert_eq!(several.admitted(), 3);
         for _ in 0..2 {
-            books.advance(LIFE * 9 / 10);
-            books.beats(6).await;
+            world.advance(PERMIT_TTL * 9 / 10);
+            world.until_heartbeats(6).await;
         }
-        assert_eq!(free(&limiter).await, 4, "{}", books.name());
+        assert_eq!(free(&limiter).await, 4, "{}", world.name());
         drop(several);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 #[tokio::test]
 async fn a_heartbeat_that_comes_too_late_revives_nothing() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let late = fill(&limiter).await;
-        books.advance(LIFE);
-        books.beats(PLACES).await;
-        assert_eq!(free(&limiter).await, PLACES, "{}", books.name());
+        world.advance(PERMIT_TTL);
+        world.until_heartbeats(MAX_PERMITS).await;
+        assert_eq!(free(&limiter).await, MAX_PERMITS, "{}", world.name());
         let next = fill(&limiter).await;
-        assert_eq!(next.len() as u64, PLACES, "{}", books.name());
+        assert_eq!(next.len() as u64, MAX_PERMITS, "{}", world.name());
         drop(late);
         assert_eq!(
             free(&limiter).await,
             0,
-            "{}: theirs are not others' places",
-            books.name()
+            "{}: theirs are not others' permits",
+            world.name()
         );
         drop(next);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
@@ -68,21 +70,21 @@ fn runtime() -> Runtime {
 
 #[test]
 fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let [one, other] = [(); 2].map(|()| runtime());
         let held = one.block_on(fill(&limiter));
         drop(one);
         other.block_on(async {
-            books.advance(LIFE - Duration::from_micros(1));
-            tokio::time::sleep(LIFE / 2).await;
-            assert_eq!(free(&limiter).await, 0, "{}", books.name());
-            books.advance(Duration::from_micros(1));
+            world.advance(PERMIT_TTL - Duration::from_micros(1));
+            tokio::time::sleep(PERMIT_TTL / 2).await;
+            assert_eq!(free(&limiter).await, 0, "{}", world.name());
+            world.advance(Duration::from_micros(1));
             assert_eq!(
                 free(&limiter).await,
-                PLACES,
+                MAX_PERMITS,
                 "{}: no task renews them",
-                books.name()
+                world.name()
             );
             drop(held);
         });
@@ -90,10 +92,10 @@ fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
 }
 
 /// Advances the clock by several lives, as fast as heartbeats allow.
-async fn several_lives(books: &Books, held: u64) {
+async fn several_lives(world: &World, held: u64) {
     for _ in 0..3 {
-        books.advance(LIFE * 9 / 10);
-        books.beats(held).await;
+        world.advance(PERMIT_TTL * 9 / 10);
+        world.until_heartbeats(held).await;
     }
 }
 
@@ -106,31 +108,31 @@ async fn take(limiter: &tollgate::Limiter) -> Decision {
 /// As with one runtime per core: that of the first request ends, the others go on.
 #[test]
 fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let [one, other] = [(); 2].map(|()| runtime());
         let first = one.block_on(take(&limiter));
         let second = other.block_on(take(&limiter));
         one.block_on(async { drop(first) });
-        other.block_on(until_free(&limiter, PLACES - 1));
+        other.block_on(until_free(&limiter, MAX_PERMITS - 1));
         drop(one);
-        other.block_on(several_lives(&books, 1));
+        other.block_on(several_lives(&world, 1));
         assert_eq!(
             other.block_on(free(&limiter)),
-            PLACES - 1,
+            MAX_PERMITS - 1,
             "{}",
-            books.name()
+            world.name()
         );
         other.block_on(async { drop(second) });
-        other.block_on(until_free(&limiter, PLACES));
+        other.block_on(until_free(&limiter, MAX_PERMITS));
     }
 }
 
 /// A runtime of one thread stands still between its `block_on`s.
 #[test]
 fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let one = Builder::new_current_thread()
             .enable_all()
             .build()
@@ -139,36 +141,36 @@ fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
         let first = one.block_on(take(&limiter));
         let second = other.block_on(take(&limiter));
         one.block_on(async { drop(first) });
-        one.block_on(until_free(&limiter, PLACES - 1));
-        other.block_on(several_lives(&books, 1));
+        one.block_on(until_free(&limiter, MAX_PERMITS - 1));
+        other.block_on(several_lives(&world, 1));
         assert_eq!(
             other.block_on(free(&limiter)),
-            PLACES - 1,
+            MAX_PERMITS - 1,
             "{}",
-            books.name()
+            world.name()
         );
         other.block_on(async { drop(second) });
-        other.block_on(until_free(&limiter, PLACES));
+        other.block_on(until_free(&limiter, MAX_PERMITS));
     }
 }
 
 #[test]
 fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         for _ in 0..2 {
             let runtime = runtime();
             let held = runtime.block_on(take(&limiter));
-            runtime.block_on(several_lives(&books, 1));
+            runtime.block_on(several_lives(&world, 1));
             assert_eq!(
                 runtime.block_on(free(&limiter)),
-                PLACES - 1,
+                MAX_PERMITS - 1,
                 "{}",
-                books.name()
+                world.name()
             );
             drop(runtime);
             std::mem::forget(held);
-            books.advance(LIFE);
+            world.advance(PERMIT_TTL);
         }
     }
 }
@@ -176,47 +178,47 @@ fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
 /// A permit that was taken in a runtime that has ended, and is held on in one that lives.
 #[test]
 fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LIFE)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let [one, other] = [(); 2].map(|()| runtime());
         let moved = one.block_on(take(&limiter));
         let own = other.block_on(take(&limiter));
         drop(one);
-        other.block_on(several_lives(&books, 2));
+        other.block_on(several_lives(&world, 2));
         assert_eq!(
             other.block_on(free(&limiter)),
-            PLACES - 2,
+            MAX_PERMITS - 2,
             "{}",
-            books.name()
+            world.name()
         );
         other.block_on(async { drop((moved, own)) });
-        other.block_on(until_free(&limiter, PLACES));
+        other.block_on(until_free(&limiter, MAX_PERMITS));
     }
 }
 
 /// No permits, no heart: an idle application sends nothing.
 #[tokio::test]
 async fn nothing_is_sent_while_nothing_is_held() {
-    let books = Books::redis();
-    let Books::Redis(server, _) = &books else {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = books.limiter([places(LIFE)]);
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     let held = fill(&limiter).await;
-    books.beats(PLACES).await;
+    world.until_heartbeats(MAX_PERMITS).await;
     drop(held);
-    until_free(&limiter, PLACES).await;
+    until_free(&limiter, MAX_PERMITS).await;
     server.reset_stats();
-    tokio::time::sleep(LIFE).await;
+    tokio::time::sleep(PERMIT_TTL).await;
     assert_eq!(server.calls("evalsha"), 0);
 }
 
 /// What a runtime's tasks hold is dropped with them, when nothing can be sent any more.
 #[test]
 fn a_runtime_that_ends_with_requests_in_flight_does_end() {
-    for books in Books::both() {
+    for world in World::both() {
         for threads in [0, 1, 2] {
-            let limiter = books.limiter([places(LIFE)]);
+            let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
             let (done, ended) = std::sync::mpsc::channel();
             let held = limiter.clone();
             let ending = std::thread::spawn(move || {
@@ -229,7 +231,7 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
                 }
                 let runtime = runtime.enable_all().build().expect("a runtime");
                 runtime.block_on(async {
-                    for _ in 0..PLACES {
+                    for _ in 0..MAX_PERMITS {
                         let decision = take(&held).await;
                         tokio::spawn(async move {
                             std::future::pending::<()>().await;
@@ -245,12 +247,17 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
             assert!(
                 ended.recv_timeout(patience).is_ok(),
                 "{}, {threads} threads",
-                books.name()
+                world.name()
             );
             ending.join().expect("a thread that ends well");
-            books.advance(LIFE);
+            world.advance(PERMIT_TTL);
             let own = runtime();
-            assert_eq!(own.block_on(free(&limiter)), PLACES, "{}", books.name());
+            assert_eq!(
+                own.block_on(free(&limiter)),
+                MAX_PERMITS,
+                "{}",
+                world.name()
+            );
         }
     }
 }

@@ -35,10 +35,12 @@ use tollgate::{Limiter, MemoryStore, RateLimitLayer};
 use tower::{ServiceBuilder, service_fn};
 use tower_http::timeout::TimeoutLayer;
 
-use crate::support::{PATIENCE, PLACES, build, check, counted, free, places, store};
+use crate::support::{
+    MAX_PERMITS, TEST_TIMEOUT, build, check, counted, free, permit_policy, store,
+};
 
 /// Long enough that a busy machine keeps its heartbeats: two thirds of it without one are a permit lost.
-const LIFE: Duration = Duration::from_millis(1_500);
+const PERMIT_TTL: Duration = Duration::from_millis(1_500);
 
 const REQUESTS: usize = 500;
 const CLIENTS: usize = 25;
@@ -183,7 +185,7 @@ async fn endless_stream(State(work): State<Arc<Work>>, Path(request): Path<usize
 
 /// Two and a half lives of a permit.
 async fn stream(State(work): State<Arc<Work>>, Path(request): Path<usize>) -> Body {
-    let length = (LIFE * 5 / 2).as_millis() / PAUSE.as_millis();
+    let length = (PERMIT_TTL * 5 / 2).as_millis() / PAUSE.as_millis();
     Trickle::body(length as u32, work.begin(request))
 }
 
@@ -278,7 +280,7 @@ static STALL: AtomicUsize = AtomicUsize::new(0);
 fn stood_still() -> bool {
     let stall = Duration::from_millis(STALL.load(Ordering::SeqCst) as u64);
     println!("kept from its work for {stall:?} at most");
-    stall > LIFE / 2
+    stall > PERMIT_TTL / 2
 }
 
 async fn longest_stall() {
@@ -295,7 +297,7 @@ async fn at_work(work: &Work, request: usize) {
     }
 }
 
-/// Whether it ended as its kind does; false if it was refused.
+/// Whether it ended as its kind does; false if it was rejected.
 #[track_caller]
 fn admitted(kind: Kind, saw: &Saw) -> bool {
     match (kind, saw) {
@@ -324,16 +326,16 @@ async fn five_hundred_requests(limiter: Limiter) {
         .map(|_| {
             let (work, tickets) = (work.clone(), tickets.clone());
             tokio::spawn(async move {
-                let mut refused = Vec::new();
+                let mut rejected = Vec::new();
                 let mut passed = Vec::new();
                 loop {
                     let request = tickets.fetch_add(1, Ordering::SeqCst);
                     if request >= REQUESTS {
-                        return (refused, passed);
+                        return (rejected, passed);
                     }
                     let kind = Kind::of(request);
                     let sent = send(address, kind, request, &work);
-                    let saw = tokio::time::timeout(PATIENCE, sent).await;
+                    let saw = tokio::time::timeout(TEST_TIMEOUT, sent).await;
                     match admitted(
                         kind,
                         &saw.unwrap_or_else(|_| panic!("{kind:?} never ended")),
@@ -341,7 +343,7 @@ async fn five_hundred_requests(limiter: Limiter) {
                         true => passed.push((request, kind)),
                         // It retries no sooner than another request may be over.
                         false => {
-                            refused.push(request);
+                            rejected.push(request);
                             sleep(Duration::from_millis(10)).await;
                         }
                     }
@@ -349,18 +351,18 @@ async fn five_hundred_requests(limiter: Limiter) {
             })
         })
         .collect();
-    let (mut refused, mut passed) = (Vec::new(), Vec::new());
+    let (mut rejected, mut passed) = (Vec::new(), Vec::new());
     for client in clients {
         let (no, yes) = client.await.expect("a client that ends well");
-        refused.extend(no);
+        rejected.extend(no);
         passed.extend(yes);
     }
     let ended = Instant::now();
-    while free(&limiter).await < PLACES {
+    while free(&limiter).await < MAX_PERMITS {
         assert!(
-            ended.elapsed() < LIFE,
-            "{} places are not back",
-            PLACES - free(&limiter).await
+            ended.elapsed() < PERMIT_TTL,
+            "{} permits are not back",
+            MAX_PERMITS - free(&limiter).await
         );
         sleep(Duration::from_millis(5)).await;
     }
@@ -371,23 +373,23 @@ async fn five_hundred_requests(limiter: Limiter) {
         work.ran.lock().expect("no panic"),
     );
     println!(
-        "{most} at work at most; {} refused, {} passed",
-        refused.len(),
+        "{most} at work at most; {} rejected, {} passed",
+        rejected.len(),
         passed.len()
     );
     assert!(
-        most <= PLACES as usize || stood_still(),
+        most <= MAX_PERMITS as usize || stood_still(),
         "{most} at work at once"
     );
     assert!(
-        most >= PLACES as usize,
+        most >= MAX_PERMITS as usize,
         "it never came to that, and the test says nothing"
     );
     assert!(
-        refused.iter().all(|request| !ran.contains(request)),
-        "refused, and run"
+        rejected.iter().all(|request| !ran.contains(request)),
+        "rejected, and run"
     );
-    assert_eq!(refused.len() + passed.len(), REQUESTS);
+    assert_eq!(rejected.len() + passed.len(), REQUESTS);
     for (request, kind) in &passed {
         // The time may have been up before the store's answer came.
         assert!(
@@ -410,14 +412,14 @@ async fn five_hundred_requests(limiter: Limiter) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_ten_holds_under_five_hundred_requests_in_process() {
     let store = Limiter::builder().store(MemoryStore::new());
-    five_hundred_requests(build(store, [places(LIFE)])).await;
+    five_hundred_requests(build(store, [permit_policy(PERMIT_TTL)])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_ten_holds_under_five_hundred_requests_on_redis() {
     let server = Server::start();
     let store = Limiter::builder().store(store(server.url()));
-    five_hundred_requests(build(store, [places(LIFE)])).await;
+    five_hundred_requests(build(store, [permit_policy(PERMIT_TTL)])).await;
     assert_eq!(server.keys(), [""; 0]);
 }
 
@@ -429,19 +431,19 @@ async fn a_stream_that_outlasts_its_permits_ttl_keeps_the_permit_to_the_end() {
         Limiter::builder().store(MemoryStore::new()),
         Limiter::builder().store(store(server.url())),
     ] {
-        let limiter = build(builder, [places(LIFE)]);
+        let limiter = build(builder, [permit_policy(PERMIT_TTL)]);
         let work = Arc::new(Work::default());
         let app = app(&RateLimitLayer::new(limiter.clone()), &work);
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let server = tokio::spawn(async move { axum::serve(listener, app).await });
-        let streams: Vec<_> = (0..PLACES as usize)
+        let streams: Vec<_> = (0..MAX_PERMITS as usize)
             .map(|request| {
                 let work = work.clone();
                 tokio::spawn(async move { send(address, Kind::Stream, request, &work).await })
             })
             .collect();
-        while work.now.load(Ordering::SeqCst) < PLACES as usize {
+        while work.now.load(Ordering::SeqCst) < MAX_PERMITS as usize {
             sleep(Duration::from_millis(1)).await;
         }
         let stall = tokio::spawn(longest_stall());
@@ -451,7 +453,7 @@ async fn a_stream_that_outlasts_its_permits_ttl_keeps_the_permit_to_the_end() {
             let ended = work.streams.load(Ordering::SeqCst) > 0;
             assert!(
                 !counted(&decision) || ended || stood_still(),
-                "a place of a stream that goes on"
+                "a permit of a stream that goes on"
             );
             asked += 1;
             sleep(Duration::from_millis(5)).await;
@@ -461,7 +463,7 @@ async fn a_stream_that_outlasts_its_permits_ttl_keeps_the_permit_to_the_end() {
         for stream in streams {
             assert!(admitted(Kind::Stream, &stream.await.expect("a client")));
         }
-        crate::support::until_free(&limiter, PLACES).await;
+        crate::support::until_free(&limiter, MAX_PERMITS).await;
         server.abort();
     }
 }

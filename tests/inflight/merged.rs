@@ -6,7 +6,8 @@ use testkit::Server;
 use tollgate::{Decision, Gcra, Key, Limiter, Policy, Quota, extract};
 
 use crate::support::{
-    Books, LONG, PLACES, build, check, counted, free, permits, places, store, until, until_free,
+    LONG, MAX_PERMITS, World, build, check, counted, free, permit_policy, store, stored_permits,
+    until, until_free,
 };
 
 /// Makes `n` requests before the worker's next batch.
@@ -31,11 +32,11 @@ fn members(server: &Server) -> HashSet<String> {
 /// On one thread, so that all requests come before the worker runs.
 #[tokio::test]
 async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
-    let books = Books::redis();
-    let Books::Redis(server, _) = &books else {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = books.limiter([places(LONG)]);
+    let limiter = world.limiter([permit_policy(LONG)]);
     free(&limiter).await;
     server.reset_stats();
     let decisions = at_once(&limiter, 50).await;
@@ -43,12 +44,12 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     assert_eq!(calls, 1, "they were merged, or this test says nothing");
 
     let mut held: Vec<_> = decisions.into_iter().filter(counted).collect();
-    assert_eq!(held.len() as u64, PLACES);
-    assert_eq!(permits(server), PLACES as i64);
+    assert_eq!(held.len() as u64, MAX_PERMITS);
+    assert_eq!(stored_permits(server), MAX_PERMITS as i64);
     let mut known = members(server);
-    for left in (1..PLACES).rev() {
+    for left in (1..MAX_PERMITS).rev() {
         drop(held.pop());
-        until_free(&limiter, PLACES - left).await;
+        until_free(&limiter, MAX_PERMITS - left).await;
         let now = members(server);
         assert_eq!(
             known.difference(&now).count(),
@@ -59,16 +60,16 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
         known = now;
     }
     drop(held);
-    until_free(&limiter, PLACES).await;
+    until_free(&limiter, MAX_PERMITS).await;
 }
 
 #[tokio::test]
 async fn merged_requests_for_several_permits_each_hold_their_own() {
-    let books = Books::redis();
-    let Books::Redis(server, _) = &books else {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = books.limiter([places(LONG).cost(2)]);
+    let limiter = world.limiter([permit_policy(LONG).cost(2)]);
     let (four, three) = tokio::join!(
         limiter.check(Key::global()).times(4),
         limiter.check(Key::global()).times(3)
@@ -78,7 +79,7 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
         (4, 1),
         "first come, first served"
     );
-    assert_eq!(permits(server), 10);
+    assert_eq!(stored_permits(server), 10);
     drop(three);
     until_free(&limiter, 2).await;
     drop(four);
@@ -127,7 +128,7 @@ async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
 
 #[tokio::test]
 async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
-    let (server, limiter) = warm([places(LONG)]).await;
+    let (server, limiter) = warm([permit_policy(LONG)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
         let ask = |_| tokio::spawn(limiter.check(Key::global()).into_future());
@@ -135,13 +136,13 @@ async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
     })
     .await;
     until("they were taken", async || server.calls("zadd") > 0).await;
-    until_free(&limiter, PLACES).await;
+    until_free(&limiter, MAX_PERMITS).await;
     assert_eq!(server.keys(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_permits() {
-    let (server, limiter) = warm([places(LONG).cost(2)]).await;
+    let (server, limiter) = warm([permit_policy(LONG).cost(2)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
         vec![tokio::spawn(
@@ -150,13 +151,13 @@ async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_per
     })
     .await;
     until("they were taken", async || server.calls("zadd") > 0).await;
-    until_free(&limiter, PLACES).await;
+    until_free(&limiter, MAX_PERMITS).await;
 }
 
 /// The dropped requests and the others share one batch.
 #[tokio::test]
 async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped() {
-    let (server, limiter) = warm([places(LONG)]).await;
+    let (server, limiter) = warm([permit_policy(LONG)]).await;
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let tasks: Vec<_> = (0..8)
         .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
@@ -174,9 +175,9 @@ async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped(
         held.extend(task.await.ok());
     }
     assert_eq!(held.len(), 4);
-    until_free(&limiter, PLACES - 4).await;
+    until_free(&limiter, MAX_PERMITS - 4).await;
     drop(held);
-    until_free(&limiter, PLACES).await;
+    until_free(&limiter, MAX_PERMITS).await;
 }
 
 /// The first policy has taken its permits when the second finds that it may not write.
@@ -188,7 +189,7 @@ async fn merged_requests_that_fail_half_way_hold_no_permit() {
         let rate = Policy::new("rate", Quota::requests(1_000).per_hour());
         let rate = rate.key(extract::global()).strategy(Gcra);
         let store = store(server.url_as("half", "secret"));
-        let limiter = build(Limiter::builder().store(store), [places(LONG), rate]);
+        let limiter = build(Limiter::builder().store(store), [permit_policy(LONG), rate]);
         for decision in at_once(&limiter, n).await {
             assert!(!decision.is_admitted(), "{decision:?}");
         }

@@ -11,7 +11,8 @@ use testkit::{Connection, Server};
 use tollgate::Limiter;
 
 use crate::support::{
-    Books, LIFE, PLACES, build, check, counted, expiries, fill, free, permits, places, store, until,
+    MAX_PERMITS, PERMIT_TTL, World, build, check, counted, expiries, fill, free, permit_policy,
+    store, stored_permits, until,
 };
 
 const URL: &str = "TOLLGATE_INFLIGHT_URL";
@@ -28,7 +29,10 @@ fn child(test: &str, server: &Server) -> Child {
 }
 
 fn limiter(url: String) -> Limiter {
-    build(Limiter::builder().store(store(url)), [places(LIFE)])
+    build(
+        Limiter::builder().store(store(url)),
+        [permit_policy(PERMIT_TTL)],
+    )
 }
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
@@ -54,8 +58,8 @@ fn child_process_that_holds_six_permits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
-    let books = Books::redis();
-    let Books::Redis(server, clock) = &books else {
+    let world = World::redis();
+    let World::Redis(server, clock) = &world else {
         unreachable!()
     };
     let mut process = child("child_process_that_holds_six_permits", server);
@@ -74,11 +78,11 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     let own = fill(&limiter).await;
     assert_eq!(
         own.len() as u64,
-        PLACES - 6,
+        MAX_PERMITS - 6,
         "two processes share the limit"
     );
     let renewed = async || {
-        let ends = clock.micros() + LIFE.as_micros() as u64;
+        let ends = clock.micros() + PERMIT_TTL.as_micros() as u64;
         until("both processes' heartbeats come", async || {
             expiries(server).iter().all(|at| *at == ends)
         })
@@ -86,28 +90,28 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     };
     // While it lives, its permits outlive their life.
     for _ in 0..2 {
-        clock.advance(LIFE * 9 / 10);
+        clock.advance(PERMIT_TTL * 9 / 10);
         renewed().await;
-        assert_eq!((free(&limiter).await, permits(server)), (0, 10));
+        assert_eq!((free(&limiter).await, stored_permits(server)), (0, 10));
     }
 
     process.kill().expect("SIGKILL");
     process.wait().expect("its end");
-    let last = clock.micros() + LIFE.as_micros() as u64;
-    let half = LIFE / 2;
+    let last = clock.micros() + PERMIT_TTL.as_micros() as u64;
+    let half = PERMIT_TTL / 2;
     clock.advance(half);
     until("our heartbeats come", async || {
         expiries(server).iter().filter(|at| **at > last).count() == own.len()
     })
     .await;
-    clock.advance(LIFE - half - Duration::from_micros(1));
+    clock.advance(PERMIT_TTL - half - Duration::from_micros(1));
     assert!(!counted(&check(&limiter).await), "not a microsecond before");
     clock.advance(Duration::from_micros(1));
     let more = fill(&limiter).await;
     assert_eq!(more.len(), 6, "what it held, and no more");
-    assert_eq!(permits(server), PLACES as i64);
+    assert_eq!(stored_permits(server), MAX_PERMITS as i64);
     drop((own, more));
-    until("all are back", async || free(&limiter).await == PLACES).await;
+    until("all are back", async || free(&limiter).await == MAX_PERMITS).await;
     assert_eq!(server.keys(), [""; 0]);
 }
 
@@ -129,7 +133,7 @@ fn child_process_that_takes_turns() {
         let limiter = build(
             Limiter::builder().store(store(url)),
             // The machine may stand still for a while; that is another test's matter.
-            [places(Duration::from_secs(30))],
+            [permit_policy(Duration::from_secs(30))],
         );
         let tasks: Vec<_> = (0..16)
             .map(|_| tokio::spawn(take_turns(limiter.clone(), address)))
@@ -140,7 +144,7 @@ fn child_process_that_takes_turns() {
             sum = (sum.0.max(most), sum.1 + turns);
         }
         // Releases are on their way, and would end with this process.
-        until("all are back", async || free(&limiter).await == PLACES).await;
+        until("all are back", async || free(&limiter).await == MAX_PERMITS).await;
         sum
     });
     println!("most={most} turns={turns}");
@@ -148,16 +152,16 @@ fn child_process_that_takes_turns() {
 
 /// Returns how many of both processes it ever saw in flight, and how often it was admitted.
 async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> (i64, usize) {
-    let mut books = Connection::open(address, Duration::from_secs(20)).expect("a connection");
+    let mut counter = Connection::open(address, Duration::from_secs(20)).expect("a connection");
     let mut sum = (0, 0);
     for _ in 0..TURNS {
         let decision = check(&limiter).await;
         if counted(&decision) {
             // Counted by other means than the limiter's own.
-            let inside = books.call(&["INCR", "inside"]).expect("an answer").int();
+            let inside = counter.call(&["INCR", "inside"]).expect("an answer").int();
             sum = (sum.0.max(inside), sum.1 + 1);
             tokio::time::sleep(Duration::from_millis(1)).await;
-            books.call(&["DECR", "inside"]).expect("an answer").ok();
+            counter.call(&["DECR", "inside"]).expect("an answer").ok();
         }
         tokio::task::yield_now().await;
     }
@@ -178,9 +182,9 @@ async fn two_processes_never_have_more_in_flight_than_the_limit_between_them() {
             digits.unwrap_or_default().parse().expect("a number")
         };
         let most = number("most=");
-        assert!(most <= PLACES, "{most} in flight");
+        assert!(most <= MAX_PERMITS, "{most} in flight");
         // A busy machine may not let all of them meet; too few would say nothing.
-        assert!(most > PLACES / 2, "{most} in flight");
+        assert!(most > MAX_PERMITS / 2, "{most} in flight");
         assert!(number("turns=") > 0);
     }
     assert_eq!(server.keys(), ["inside"]);

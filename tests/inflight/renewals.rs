@@ -19,7 +19,7 @@ use tollgate::{
 
 use crate::support::{build, counted};
 
-const LIFE: Duration = Duration::from_secs(12);
+const PERMIT_TTL: Duration = Duration::from_secs(12);
 
 /// How long the store takes to renew a permit.
 const DELAY: Duration = Duration::from_millis(1);
@@ -60,8 +60,8 @@ impl Slow {
 
     /// A limiter of one permit for each key.
     fn limiter(&self) -> Limiter {
-        let policy = Policy::new("places", Quota::concurrent(1));
-        let policy = policy.strategy(Concurrency::with_ttl(LIFE));
+        let policy = Policy::new("permits", Quota::concurrent(1));
+        let policy = policy.strategy(Concurrency::with_ttl(PERMIT_TTL));
         build(Limiter::builder().store(self.clone()), [policy])
     }
 }
@@ -123,7 +123,7 @@ async fn hold(limiter: &Limiter, n: usize) -> Vec<Decision> {
 async fn permits_are_renewed_a_few_at_a_time() {
     let store = Slow::new();
     let held = hold(&store.limiter(), 1_000).await;
-    sleep(LIFE / 2).await;
+    sleep(PERMIT_TTL / 2).await;
     let most = store.renewals.most_under_way.load(Ordering::SeqCst);
     assert!((1..=128).contains(&most), "{most} renewals at once");
     assert_eq!(store.renewals.done.load(Ordering::SeqCst), held.len());
@@ -135,15 +135,15 @@ async fn permits_survive_outages_of_half_their_ttl() {
         let store = Slow::new();
         let limiter = store.limiter();
         let held = hold(&limiter, 5).await;
-        let begins = Instant::now() + LIFE * begins / 24;
+        let begins = Instant::now() + PERMIT_TTL * begins / 24;
         sleep_until(begins).await;
         store.renewals.fails.store(true, Ordering::SeqCst);
-        sleep_until(begins + LIFE / 2).await;
+        sleep_until(begins + PERMIT_TTL / 2).await;
         store.renewals.fails.store(false, Ordering::SeqCst);
-        sleep(LIFE).await;
+        sleep(PERMIT_TTL).await;
         for key in 0..held.len() {
             let other = limiter.check(Key::new(format!("{key}"))).await;
-            assert!(!counted(&other), "its place is held");
+            assert!(!counted(&other), "its permit is held");
         }
         drop(held);
     }
@@ -156,10 +156,10 @@ async fn released_permits_are_not_renewed_again() {
     let limiter = store.limiter();
     let mut held = hold(&limiter, 5).await;
     store.renewals.fails.store(true, Ordering::SeqCst);
-    sleep(LIFE / 3 + LIFE / 48).await;
+    sleep(PERMIT_TTL / 3 + PERMIT_TTL / 48).await;
     drop(mem::take(&mut held));
     store.renewals.fails.store(false, Ordering::SeqCst);
-    sleep(LIFE).await;
+    sleep(PERMIT_TTL).await;
     assert_eq!(store.renewals.done.load(Ordering::SeqCst), 0);
     assert_eq!(hold(&limiter, 5).await.len(), 5);
 }

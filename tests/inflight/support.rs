@@ -17,14 +17,14 @@ use tollgate::{
 
 pub(crate) use crate::{
     results::{counted, fault},
-    until::{PATIENCE, until},
+    until::{TEST_TIMEOUT, until},
 };
 
 /// Permits for requests in flight.
-pub(crate) const PLACES: u64 = 10;
+pub(crate) const MAX_PERMITS: u64 = 10;
 
 /// How long a permit lives that is not renewed, by the store's clock.
-pub(crate) const LIFE: Duration = Duration::from_millis(300);
+pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
 
 /// A life that no test outlasts: what comes back within it was given back.
 pub(crate) const LONG: Duration = Duration::from_secs(3_600);
@@ -32,25 +32,25 @@ pub(crate) const LONG: Duration = Duration::from_secs(3_600);
 /// Neither on a second nor on a millisecond.
 const START: u64 = 1_750_000_000_123_457;
 
-/// A limit of [`PLACES`] on all requests together.
-pub(crate) fn places(life: Duration) -> Policy {
-    places_of(PLACES, life)
+/// A limit of [`MAX_PERMITS`] on all requests together.
+pub(crate) fn permit_policy(life: Duration) -> Policy {
+    permit_policy_of(MAX_PERMITS, life)
 }
 
-pub(crate) fn places_of(n: u64, life: Duration) -> Policy {
-    let policy = Policy::new("places", Quota::concurrent(n)).key(extract::global());
+pub(crate) fn permit_policy_of(n: u64, life: Duration) -> Policy {
+    let policy = Policy::new("permits", Quota::concurrent(n)).key(extract::global());
     policy.strategy(Concurrency::with_ttl(life))
 }
 
 /// A clock that stands still until it is set, and counts how often it is read: a store reads it once for each call,
 /// and nothing else shows that it was called.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct CountingClock {
     time: ManualClock,
     reads: Arc<AtomicU64>,
 }
 
-impl Clock for Watch {
+impl Clock for CountingClock {
     fn now(&self) -> Timestamp {
         self.reads.fetch_add(1, Ordering::SeqCst);
         self.time.now()
@@ -58,23 +58,23 @@ impl Clock for Watch {
 }
 
 /// A store of either kind, by a clock that stands still until it is set.
-pub(crate) enum Books {
-    Memory(MemoryStore, Watch),
+pub(crate) enum World {
+    Memory(MemoryStore, CountingClock),
     Redis(Server, ServerClock),
 }
 
-impl Books {
+impl World {
     pub(crate) fn both() -> [Self; 2] {
         [Self::memory(), Self::redis()]
     }
 
     pub(crate) fn memory() -> Self {
-        let watch = Watch {
+        let clock = CountingClock {
             time: ManualClock::at(Timestamp::from_micros(START as i64)),
             reads: Arc::default(),
         };
-        let store = MemoryStore::builder().clock(watch.clone()).build();
-        Self::Memory(store, watch)
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        Self::Memory(store, clock)
     }
 
     pub(crate) fn redis() -> Self {
@@ -101,22 +101,22 @@ impl Books {
 
     pub(crate) fn advance(&self, by: Duration) {
         match self {
-            Self::Memory(_, watch) => watch.time.advance(by),
+            Self::Memory(_, clock) => clock.time.advance(by),
             Self::Redis(_, clock) => clock.advance(by),
         }
     }
 
     pub(crate) fn rewind(&self, by: Duration) {
         match self {
-            Self::Memory(_, watch) => watch.time.set(watch.time.now() - by),
+            Self::Memory(_, clock) => clock.time.set(clock.time.now() - by),
             Self::Redis(_, clock) => clock.rewind(by),
         }
     }
 
     /// Waits until the heartbeats of `n` requests in flight have come, all of them after this was called.
-    pub(crate) async fn beats(&self, n: u64) {
+    pub(crate) async fn until_heartbeats(&self, n: u64) {
         let seen = || match self {
-            Self::Memory(_, watch) => watch.reads.load(Ordering::SeqCst),
+            Self::Memory(_, clock) => clock.reads.load(Ordering::SeqCst),
             // The server's own count of what is done to each permit, renewals and releases only.
             Self::Redis(server, _) => server.calls("zscore"),
         };
@@ -127,10 +127,10 @@ impl Books {
 }
 
 pub(crate) fn store(url: String) -> RedisStore {
-    // Refusals are remembered by this process's clock, and the server's is set by hand.
+    // Rejections are remembered by this process's clock, and the server's is set by hand.
     let store = RedisStore::builder()
         .url(url)
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .connections(1)
         .rejection_cache_staleness(Duration::ZERO);
     store.build().expect("a store")
@@ -149,7 +149,7 @@ pub(crate) async fn check(limiter: &Limiter) -> Decision {
     limiter.check(Key::global()).await
 }
 
-/// Takes one permit after the other until refused.
+/// Takes one permit after the other until rejected.
 pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
     let mut held = Vec::new();
     loop {
@@ -158,7 +158,10 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
             return held;
         }
         held.push(decision);
-        assert!(held.len() <= 2 * PLACES as usize, "there is no end to it");
+        assert!(
+            held.len() <= 2 * MAX_PERMITS as usize,
+            "there is no end to it"
+        );
     }
 }
 
@@ -171,19 +174,19 @@ pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
 
 /// How many permits are free.
 pub(crate) async fn free(limiter: &Limiter) -> u64 {
-    left_of(limiter, "places").await
+    left_of(limiter, "permits").await
 }
 
 /// Waits until so many permits are free: a release is not awaited where it is made.
 #[track_caller]
-pub(crate) fn until_free(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
-    until("places are free", async move || {
-        free(limiter).await == places
+pub(crate) fn until_free(limiter: &Limiter, permits: u64) -> impl Future<Output = ()> {
+    until("permits are free", async move || {
+        free(limiter).await == permits
     })
 }
 
 /// Takes `n` permits that are neither renewed nor released: the runtime of their holders has ended.
-pub(crate) fn strand(limiter: &Limiter, n: usize) {
+pub(crate) fn leak_permits(limiter: &Limiter, n: usize) {
     let limiter = limiter.clone();
     let thread = std::thread::spawn(move || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -205,15 +208,15 @@ pub(crate) fn strand(limiter: &Limiter, n: usize) {
 
 /// How many permits the server knows, expired ones too.
 #[track_caller]
-pub(crate) fn permits(server: &Server) -> i64 {
+pub(crate) fn stored_permits(server: &Server) -> i64 {
     server.command(&["ZCARD", &server.only_key()]).int()
 }
 
 /// When each permit expires, in microseconds, the next first.
 #[track_caller]
 pub(crate) fn expiries(server: &Server) -> Vec<u64> {
-    let permits = server.command(&["ZRANGE", &server.only_key(), "0", "-1", "WITHSCORES"]);
-    let texts = permits.list().into_iter().map(testkit::Reply::text);
+    let stored_permits = server.command(&["ZRANGE", &server.only_key(), "0", "-1", "WITHSCORES"]);
+    let texts = stored_permits.list().into_iter().map(testkit::Reply::text);
     let scores = texts.skip(1).step_by(2);
     scores
         .map(|score| score.parse().expect("whole microseconds"))

@@ -3,23 +3,23 @@
 use tollgate::{Decision, Key, Refund, RetryAfter};
 
 use crate::support::{
-    Books, LONG, PLACES, check, counted, fill, free, permits, places, until_free,
+    LONG, MAX_PERMITS, World, check, counted, fill, free, permit_policy, stored_permits, until_free,
 };
 
 #[tokio::test]
 async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG).cost(3)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG).cost(3)]);
         let mut held = fill(&limiter).await;
         assert_eq!(
             held.len(),
             3,
             "{}: 9 of 10 permits are theirs",
-            books.name()
+            world.name()
         );
         assert_eq!(free(&limiter).await, 1);
-        if let Books::Redis(server, _) = &books {
-            assert_eq!(permits(server), 9);
+        if let World::Redis(server, _) = &world {
+            assert_eq!(stored_permits(server), 9);
         }
         held.pop();
         until_free(&limiter, 4).await;
@@ -28,18 +28,18 @@ async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() 
             "the next takes what it left"
         );
         drop(held);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 #[tokio::test]
 async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
-        let decision = limiter.check(Key::global()).cost(PLACES + 1).await;
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
+        let decision = limiter.check(Key::global()).cost(MAX_PERMITS + 1).await;
         assert!(!counted(&decision));
         assert_eq!(decision.retry_after(), RetryAfter::Never);
-        let all = limiter.check(Key::global()).cost(PLACES).await;
+        let all = limiter.check(Key::global()).cost(MAX_PERMITS).await;
         assert!(counted(&all), "just as many as there are do fit");
         assert!(matches!(
             check(&limiter).await.retry_after(),
@@ -50,8 +50,8 @@ async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
 
 #[tokio::test]
 async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_together() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG).cost(3)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG).cost(3)]);
         let several = limiter.check(Key::global()).times(5).await;
         assert_eq!(several.admitted(), 3);
         assert_eq!(free(&limiter).await, 1);
@@ -59,20 +59,20 @@ async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_to
         drop(several);
         assert_eq!(free(&limiter).await, 1, "a clone is left");
         drop(clone);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 /// Their names alone would be some 50 MB on the wire.
 #[tokio::test]
 async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let several = limiter.check(Key::global()).times(2_000_000).await;
         assert!(counted(&several));
-        assert_eq!(several.admitted(), PLACES, "{}", books.name());
+        assert_eq!(several.admitted(), MAX_PERMITS, "{}", world.name());
         drop(several);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
@@ -83,8 +83,8 @@ async fn refund(decision: &mut Decision, units: u64) -> u64 {
 
 #[tokio::test]
 async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let mut first = limiter.check(Key::global()).cost(2).times(3).await;
         let second = limiter.check(Key::global()).cost(4).await;
         assert_eq!((first.admitted(), free(&limiter).await), (3, 0));
@@ -110,31 +110,31 @@ async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once(
         assert_eq!(
             free(&limiter).await,
             0,
-            "{}: not others' places",
-            books.name()
+            "{}: not others' permits",
+            world.name()
         );
         drop((second, third));
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 #[tokio::test]
 async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let held = fill(&limiter).await;
         let free_of_charge = limiter.check(Key::global()).cost(0).await;
         assert!(counted(&free_of_charge));
-        assert_eq!(held.len() as u64, PLACES);
+        assert_eq!(held.len() as u64, MAX_PERMITS);
         drop(held);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 #[tokio::test]
 async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
-    for books in Books::both() {
-        let limiter = books.limiter([crate::support::places_of(10_000, LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([crate::support::permit_policy_of(10_000, LONG)]);
         let all = limiter.check(Key::global()).cost(10_000).await;
         assert!(counted(&all));
         assert_eq!(free(&limiter).await, 0);
@@ -145,50 +145,50 @@ async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
 
 #[tokio::test]
 async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let before = fill(&limiter).await;
         let _ = limiter.reset(Key::global()).await.expect("an answer");
         let after = fill(&limiter).await;
-        assert_eq!(after.len() as u64, PLACES);
+        assert_eq!(after.len() as u64, MAX_PERMITS);
         drop(before);
-        assert_eq!(free(&limiter).await, 0, "{}", books.name());
+        assert_eq!(free(&limiter).await, 0, "{}", world.name());
         drop(after);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }
 
 /// A handler that settles its request's true cost, such as its tokens, means what is counted.
 #[tokio::test]
 async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
-    for books in Books::both() {
-        let limiter = books.limiter([places(LONG)]);
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG)]);
         let decision = limiter.check(Key::global()).cost(2).await;
-        let admission = decision.into_result().expect("a place");
+        let admission = decision.into_result().expect("a permit");
         admission
-            .policy("places")
+            .policy("permits")
             .expect("a policy")
             .charge(3)
             .await
             .expect("an answer");
-        assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
         for cost in [900, 0] {
             admission
-                .policy("places")
+                .policy("permits")
                 .expect("a policy")
                 .settle(cost)
                 .await
                 .expect("an answer");
-            assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
         }
         admission
-            .policy("places")
+            .policy("permits")
             .expect("a policy")
             .refund(1)
             .await
             .expect("an answer");
-        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
         drop(admission);
-        until_free(&limiter, PLACES).await;
+        until_free(&limiter, MAX_PERMITS).await;
     }
 }

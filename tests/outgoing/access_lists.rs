@@ -8,7 +8,7 @@ use tollgate::{
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
-use crate::support::{PATIENCE, Time, left, look, ms, policy, queued, wait};
+use crate::support::{TEST_TIMEOUT, Time, left, ms, policy, poll_once, queued, wait};
 
 /// One a second, and no names on its lists.
 fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time) {
@@ -20,9 +20,9 @@ fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time
     (list(limiter).build().expect("a limiter"), time)
 }
 
-fn is_denied(refused: &Rejected) -> bool {
-    matches!(refused.decision().kind(), DecisionKind::DenyListed)
-        && refused.retry_after() == RetryAfter::Never
+fn is_denied(rejected: &Rejected) -> bool {
+    matches!(rejected.decision().kind(), DecisionKind::DenyListed)
+        && rejected.retry_after() == RetryAfter::Never
 }
 
 #[tokio::test(start_paused = true)]
@@ -32,17 +32,17 @@ async fn a_denied_client_is_rejected_at_once_also_behind_other_waiters() {
     let _ = wait(&limiter).await.expect("the first");
     let [mut head, mut second] = [(); 2].map(|()| queued(wait(&limiter)));
     denied.replace([Key::global()]);
-    let asked = time.questions();
-    let refused = wait(&limiter).await.expect_err("denied");
-    assert!(is_denied(&refused), "{refused:?}");
-    assert_eq!((time.passed(), time.questions()), (ms(0), asked));
+    let asked = time.calls();
+    let rejected = wait(&limiter).await.expect_err("denied");
+    assert!(is_denied(&rejected), "{rejected:?}");
+    assert_eq!((time.passed(), time.calls()), (ms(0), asked));
     // Earlier waiters are answered in their turn.
     tokio::time::advance(ms(1_000)).await;
     for waiter in [&mut head, &mut second] {
-        let refused = look(waiter).expect("its turn").expect_err("denied");
-        assert!(is_denied(&refused), "{refused:?}");
+        let rejected = poll_once(waiter).expect("its turn").expect_err("denied");
+        assert!(is_denied(&rejected), "{rejected:?}");
     }
-    assert_eq!(time.questions(), asked);
+    assert_eq!(time.calls(), asked);
     denied.replace([]);
     assert_eq!(left(&limiter, "p").await, 1);
 }
@@ -62,8 +62,8 @@ async fn a_call_that_is_denied_is_not_made() {
     }
     assert_eq!(time.passed(), ms(1_000));
     let error = calls.oneshot("mallory").await.expect_err("denied");
-    let refused = error.downcast_ref::<Rejected>().expect("a refusal");
-    assert!(is_denied(refused), "{refused:?}");
+    let rejected = error.downcast_ref::<Rejected>().expect("a rejection");
+    assert!(is_denied(rejected), "{rejected:?}");
     assert_eq!(time.passed(), ms(1_000));
 }
 
@@ -78,7 +78,7 @@ async fn an_allowed_client_passes_at_once_and_costs_nothing() {
         let _ = wait(&limiter).await.expect("let in");
     }
     assert_eq!(time.passed(), ms(0));
-    assert!(look(&mut head).is_none());
+    assert!(poll_once(&mut head).is_none());
     allowed.replace([]);
     let _ = head.await.expect("a turn");
     assert_eq!(time.passed(), ms(1_000));
@@ -89,20 +89,20 @@ async fn an_address_is_matched_against_lists_and_not_counted() {
     let denied = AddressList::new(["192.0.2.0/24"]).expect("a list");
     let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
     let from = |last| wait(&limiter).address([198, 51, 100, last].into());
-    let refused = wait(&limiter).address([192, 0, 2, 1].into()).await;
-    assert!(is_denied(&refused.expect_err("denied")));
+    let rejected = wait(&limiter).address([192, 0, 2, 1].into()).await;
+    assert!(is_denied(&rejected.expect_err("denied")));
     let _ = from(1).await.expect("the first");
     let [mut first, mut second] = [1, 2].map(|last| queued(from(last)));
     // One is denied while it waits; the other, behind it, has an address of its own.
     denied.replace(["198.51.100.1"]).expect("a list");
     tokio::time::advance(ms(1_000)).await;
-    let refused = look(&mut first).expect("its turn");
-    assert!(is_denied(&refused.expect_err("denied")));
-    let _ = look(&mut second).expect("its turn").expect("let in");
+    let rejected = poll_once(&mut first).expect("its turn");
+    assert!(is_denied(&rejected.expect_err("denied")));
+    let _ = poll_once(&mut second).expect("its turn").expect("let in");
     assert_eq!(left(&limiter, "p").await, 0);
-    let refused = limiter
-        .wait(Key::global(), PATIENCE)
+    let rejected = limiter
+        .wait(Key::global(), TEST_TIMEOUT)
         .address([198, 51, 100, 1].into());
-    assert!(is_denied(&refused.await.expect_err("denied")));
+    assert!(is_denied(&rejected.await.expect_err("denied")));
     assert_eq!(time.passed(), ms(1_000));
 }

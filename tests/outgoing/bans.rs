@@ -1,4 +1,4 @@
-//! Bans, which count refusals: waiting is none.
+//! Bans, which count rejections: waiting is none.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -8,17 +8,17 @@ use tollgate::{Ban, FixedWindow, Key, Limiter, Policy, Quota, RetryAfter, extrac
 
 use crate::{
     redis::{LONG, on, until},
-    support::{START, left, limiter, look, ms, policy, queued, wait},
+    support::{START, left, limiter, ms, policy, poll_once, queued, wait},
 };
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
-/// Two refusals an hour are too many.
+/// Two rejections an hour are too many.
 fn abuse() -> Policy {
     policy("abuse", "2/hour").strategy(Ban::for_duration(TEN_MINUTES))
 }
 
-async fn refusals_left(limiter: &Limiter) -> u64 {
+async fn rejections_left(limiter: &Limiter) -> u64 {
     let seen = limiter
         .peek([("abuse", Key::global())])
         .await
@@ -34,12 +34,12 @@ async fn a_waiter_that_is_admitted_was_never_rejected() {
         let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(19_000));
-    assert_eq!(refusals_left(&limiter).await, 2);
+    assert_eq!(rejections_left(&limiter).await, 2);
     // Nor was a dropped one.
     for _ in 0..5 {
         drop(queued(wait(&limiter)));
     }
-    assert_eq!(refusals_left(&limiter).await, 2);
+    assert_eq!(rejections_left(&limiter).await, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,15 +52,15 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
     let late = limiter.wait(Key::global(), ms(500)).await;
     let late = late.expect_err("too late");
     assert_eq!(late.retry_after(), RetryAfter::In(ms(600)));
-    assert_eq!(refusals_left(&limiter).await, 1);
+    assert_eq!(rejections_left(&limiter).await, 1);
 
     let crowded = wait(&limiter).queue(1).await.expect_err("it is full");
     assert_eq!(crowded.retry_after(), RetryAfter::In(TEN_MINUTES));
-    let refused = crowded.decision().policies().filter(|v| v.rejected());
-    let names: Vec<_> = refused.map(|verdict| verdict.policy()).collect();
+    let rejected = crowded.decision().policies().filter(|v| v.rejected());
+    let names: Vec<_> = rejected.map(|verdict| verdict.policy()).collect();
     assert_eq!(names, ["p", "abuse"]);
     // The waiter is banned with it, and waits for that too.
-    assert!(look(&mut head).is_none());
+    assert!(poll_once(&mut head).is_none());
     let _ = head.await.expect("a turn");
     assert_eq!(time.passed(), ms(400) + TEN_MINUTES);
 }
@@ -69,18 +69,18 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
 async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_retried() {
     let (limiter, _) = limiter([
         policy("p", "1/hour burst 1"),
-        Policy::new("places", Quota::concurrent(1)).key(extract::global()),
+        Policy::new("permits", Quota::concurrent(1)).key(extract::global()),
         abuse(),
     ]);
     // A permit is looked for again and again.
-    let held = wait(&limiter).await.expect("a place");
+    let held = wait(&limiter).await.expect("a permit");
     let _ = limiter
         .reset([("p", Key::global())])
         .await
         .expect("an answer");
-    let refused = limiter.wait(Key::global(), ms(5_000)).await;
-    refused.expect_err("no place");
-    assert_eq!(refusals_left(&limiter).await, 1);
+    let rejected = limiter.wait(Key::global(), ms(5_000)).await;
+    rejected.expect_err("no permit");
+    assert_eq!(rejections_left(&limiter).await, 1);
     drop(held);
 }
 
@@ -92,13 +92,13 @@ async fn a_banned_waiter_waits_until_the_ban_ends_or_is_rejected_at_once() {
         .await
         .expect("a ban");
     let hurried = limiter.wait(Key::global(), TEN_MINUTES - ms(1)).await;
-    let refused = hurried.expect_err("banned");
-    assert_eq!(refused.retry_after(), RetryAfter::In(TEN_MINUTES));
+    let rejected = hurried.expect_err("banned");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(TEN_MINUTES));
     assert_eq!(time.passed(), ms(0));
     let _ = wait(&limiter).await.expect("a turn");
     assert_eq!(time.passed(), TEN_MINUTES);
     assert_eq!(left(&limiter, "p").await, 4);
-    assert_eq!(refusals_left(&limiter).await, 2);
+    assert_eq!(rejections_left(&limiter).await, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,17 +113,17 @@ async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gon
             .unblock([("abuse", Key::new("other"))])
             .await
             .expect("an answer");
-        let asked = time.questions();
-        assert!(look(&mut head).is_none());
-        assert_eq!(time.questions(), asked);
+        let asked = time.calls();
+        assert!(poll_once(&mut head).is_none());
+        assert_eq!(time.calls(), asked);
         match round {
             0 => limiter.unblock(key).await.expect("an answer"),
             _ => drop(limiter.reset([("abuse", key)]).await.expect("an answer")),
         }
         // The ban is in no answer any more, however short the timeout.
         let mut hurried = queued(limiter.wait(key, ms(0)));
-        let _ = look(&mut head).expect("its turn").expect("let in");
-        let _ = look(&mut hurried).expect("its turn").expect("let in");
+        let _ = poll_once(&mut head).expect("its turn").expect("let in");
+        let _ = poll_once(&mut hurried).expect("its turn").expect("let in");
         let _ = limiter.reset([("p", key)]).await.expect("an answer");
     }
     let _ = wait(&limiter).cost(2).await.expect("all");
@@ -139,7 +139,7 @@ async fn a_waiter_whose_cost_exceeds_the_quota_of_the_ban_waits_like_any_other()
     let _ = wait(&limiter).cost(5).await.expect("all");
     let _ = wait(&limiter).cost(5).await.expect("a turn");
     assert_eq!(time.passed(), ms(1_000));
-    assert_eq!(refusals_left(&limiter).await, 2);
+    assert_eq!(rejections_left(&limiter).await, 2);
 }
 
 #[tokio::test]
@@ -154,24 +154,24 @@ async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
     let others: Vec<_> = (0..10)
         .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
         .collect();
-    // Each time that the first of them looks, the others are refused with it.
+    // Each time that the first of them looks, the others are rejected with it.
     let asked = server.calls("evalsha");
     until("it is asked again", async || {
         server.calls("evalsha") >= asked + 3
     })
     .await;
-    assert_eq!(refusals_left(&limiter).await, 2);
+    assert_eq!(rejections_left(&limiter).await, 2);
     for (n, other) in others.into_iter().enumerate() {
         if n % 2 == 0 {
             clock.advance(ms(301));
         }
         let _ = other.await.expect("no panic").expect("a turn");
     }
-    assert_eq!(refusals_left(&limiter).await, 2);
+    assert_eq!(rejections_left(&limiter).await, 2);
 
-    let refused = limiter.wait(Key::global(), ms(0)).await;
-    refused.expect_err("no time");
-    assert_eq!(refusals_left(&limiter).await, 1);
+    let rejected = limiter.wait(Key::global(), ms(0)).await;
+    rejected.expect_err("no time");
+    assert_eq!(rejections_left(&limiter).await, 1);
     let banned = limiter.wait(Key::global(), ms(0)).await;
     let banned = banned.expect_err("banned");
     assert_eq!(banned.retry_after(), RetryAfter::In(TEN_MINUTES));

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use std::future::IntoFuture;
 use tollgate::{Admission, FixedWindow, Key, ListWindow, RetryAfter, SlidingLog, extract, outcome};
 
-use crate::support::{left, limiter, look, ms, policy, queued, wait};
+use crate::support::{left, limiter, ms, policy, poll_once, queued, wait};
 
 #[tokio::test(start_paused = true)]
 async fn one_call_admits_as_many_waiters_as_there_is_room_for() {
@@ -15,7 +15,7 @@ async fn one_call_admits_as_many_waiters_as_there_is_room_for() {
     }
     assert_eq!(time.passed(), ms(2_000));
     // One for each of the three that find room as they come, one that finds none, then one for three and one for two.
-    assert!(time.questions() <= 6, "{}", time.questions());
+    assert!(time.calls() <= 6, "{}", time.calls());
     assert_eq!(left(&limiter, "p").await, 1);
 }
 
@@ -62,14 +62,14 @@ async fn the_charge_of_a_dropped_waiter_is_refunded() {
     let mut head = queued(wait(&limiter));
     let [gone, mut next, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
     tokio::time::advance(ms(1_000)).await;
-    let _ = look(&mut head).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut head).expect("its turn").expect("admitted");
     // Three were let in together; the second hasn't heard of it, and never will.
     assert_eq!(left(&limiter, "p").await, 0);
-    assert!(look(&mut last).is_none());
+    assert!(poll_once(&mut last).is_none());
     drop(gone);
     // So there is one for the last, which slept until the window ends.
-    let _ = look(&mut next).expect("its turn").expect("admitted");
-    let _ = look(&mut last).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut next).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut last).expect("its turn").expect("admitted");
     assert_eq!(left(&limiter, "p").await, 0);
     assert_eq!(time.passed(), ms(1_000));
 }
@@ -103,7 +103,7 @@ async fn with_charged_rejections_only_the_first_waiter_is_rejected() {
     for turn in join_all(waiters).await {
         let _ = turn.expect("a turn");
     }
-    // Each is refused once before it's let in, so it costs two: 500 ms.
+    // Each is rejected once before it's let in, so it costs two: 500 ms.
     assert_eq!(time.passed(), ms(2_000));
 }
 

@@ -11,7 +11,7 @@ use std::{
 use tokio::task::JoinSet;
 use tollgate::{Key, MemoryStore, Policy, Quota, SlidingLog, extract};
 
-use crate::support::{PATIENCE, left, limiter_on, policy, wait};
+use crate::support::{TEST_TIMEOUT, left, limiter_on, policy, wait};
 
 /// Longer than all of them take, however busy the machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -39,15 +39,15 @@ impl Drop for Held {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn permits_never_exceed_the_limit_and_all_are_released() {
-    let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
-    let limiter = limiter_on(MemoryStore::new(), [places]);
+    let permit_policy = Policy::new("permits", Quota::concurrent(3)).key(extract::global());
+    let limiter = limiter_on(MemoryStore::new(), [permit_policy]);
     let (holding, turns) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut crowd = JoinSet::new();
     for n in 0..400 {
         let (limiter, holding, turns) = (limiter.clone(), holding.clone(), turns.clone());
         crowd.spawn(async move {
             let turn = async {
-                let _place = wait(&limiter).await.expect("a place");
+                let _permit = wait(&limiter).await.expect("a permit");
                 let _held = Held::new(holding);
                 tokio::task::yield_now().await;
                 turns.fetch_add(1, Ordering::SeqCst);
@@ -69,7 +69,7 @@ async fn permits_never_exceed_the_limit_and_all_are_released() {
     }
     let ended = tokio::time::timeout(LONG, crowd.join_all()).await;
     ended.expect("no waiter is forgotten");
-    assert_eq!(left(&limiter, "places").await, 3);
+    assert_eq!(left(&limiter, "permits").await, 3);
     assert!(turns.load(Ordering::SeqCst) >= 266);
 }
 
@@ -82,7 +82,7 @@ async fn no_waiter_is_stranded_when_others_are_dropped() {
         let limiter = limiter.clone();
         crowd.spawn(async move {
             let turn = limiter
-                .wait(Key::global(), PATIENCE)
+                .wait(Key::global(), TEST_TIMEOUT)
                 .queue(10_000)
                 .cost(1 + n % 2);
             match n % 3 {

@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use futures_util::future::join_all;
 use tollgate::{FixedWindow, Key};
 
-use crate::support::{Arrivals, PATIENCE, left, limiter, look, ms, policy, queued, wait};
+use crate::support::{Arrivals, TEST_TIMEOUT, left, limiter, ms, policy, poll_once, queued, wait};
 
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {
@@ -15,7 +15,7 @@ async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {
         let (limiter, time, arrivals) = (limiter.clone(), time.clone(), arrivals.clone());
         tokio::spawn(async move {
             let _ = wait(&limiter).await.expect("a turn");
-            arrivals.note(who, time.passed());
+            arrivals.record(who, time.passed());
         })
     });
     // Spawned in order, and polled in order: the runtime has one thread.
@@ -37,11 +37,11 @@ async fn a_request_that_arrives_when_a_unit_refills_does_not_overtake_a_waiter()
     assert_eq!(left(&limiter, "p").await, 1);
     let mut second = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 1);
-    let _ = look(&mut first).expect("its turn").expect("admitted");
-    assert!(look(&mut second).is_none());
+    let _ = poll_once(&mut first).expect("its turn").expect("admitted");
+    assert!(poll_once(&mut second).is_none());
     assert_eq!(left(&limiter, "p").await, 0);
     tokio::time::advance(ms(1_000)).await;
-    let _ = look(&mut second).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut second).expect("its turn").expect("admitted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,7 +53,7 @@ async fn only_the_first_of_a_thousand_waiters_calls_the_store() {
     }
     assert_eq!(time.passed(), ms(9_990));
     // One for each that is admitted: the units left after it give the next one its wait.
-    assert!(time.questions() <= 1_001, "{}", time.questions());
+    assert!(time.calls() <= 1_001, "{}", time.calls());
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,13 +64,13 @@ async fn a_dropped_waiter_does_not_block_the_next_ones() {
     let mut last = queued(wait(&limiter));
     drop(middle);
     drop(head);
-    assert!(look(&mut last).is_none());
+    assert!(poll_once(&mut last).is_none());
     tokio::time::advance(ms(1_000)).await;
-    let _ = look(&mut last).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut last).expect("its turn").expect("admitted");
     // The queue is closed: the next waiter is alone in a new one.
     let mut next = queued(wait(&limiter));
     tokio::time::advance(ms(1_000)).await;
-    let _ = look(&mut next).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut next).expect("its turn").expect("admitted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,10 +79,10 @@ async fn the_next_waiter_uses_the_firsts_result() {
     let _ = wait(&limiter).await.expect("the first");
     let head = queued(wait(&limiter));
     let mut next = queued(wait(&limiter));
-    let asked = time.questions();
+    let asked = time.calls();
     drop(head);
-    assert!(look(&mut next).is_none());
-    assert_eq!(time.questions(), asked);
+    assert!(poll_once(&mut next).is_none());
+    assert_eq!(time.calls(), asked);
     let _ = next.await.expect("admitted");
     assert_eq!(time.passed(), ms(1_000));
 }
@@ -96,9 +96,9 @@ async fn a_waiter_that_costs_more_is_not_overtaken_by_one_that_costs_less() {
     let mut cheap = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 2);
     tokio::time::advance(ms(1_000)).await;
-    assert!(look(&mut cheap).is_none());
-    let _ = look(&mut dear).expect("its turn").expect("admitted");
-    let _ = look(&mut cheap).expect("its turn").expect("admitted");
+    assert!(poll_once(&mut cheap).is_none());
+    let _ = poll_once(&mut dear).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut cheap).expect("its turn").expect("admitted");
     assert_eq!(time.passed(), ms(1_000));
     assert_eq!(left(&limiter, "p").await, 0);
 }
@@ -107,16 +107,22 @@ async fn a_waiter_that_costs_more_is_not_overtaken_by_one_that_costs_less() {
 async fn each_key_has_its_own_queue() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), policy("q", "2/s burst 2")]);
     let keys = |name: &str| [("p", Key::new(name)), ("q", Key::global())];
-    let _ = limiter.wait(keys("a"), PATIENCE).await.expect("the first");
-    let mut same = queued(limiter.wait(keys("a"), PATIENCE));
-    let _ = limiter.wait(keys("b"), PATIENCE).await.expect("another");
+    let _ = limiter
+        .wait(keys("a"), TEST_TIMEOUT)
+        .await
+        .expect("the first");
+    let mut same = queued(limiter.wait(keys("a"), TEST_TIMEOUT));
+    let _ = limiter
+        .wait(keys("b"), TEST_TIMEOUT)
+        .await
+        .expect("another");
     assert_eq!(time.passed(), ms(0));
     // However they are put, they are the same keys.
     let [p, q] = keys("a");
-    let mut reversed = queued(limiter.wait([q, p], PATIENCE));
+    let mut reversed = queued(limiter.wait([q, p], TEST_TIMEOUT));
     tokio::time::advance(ms(1_000)).await;
-    assert!(look(&mut reversed).is_none());
-    let _ = look(&mut same).expect("its turn").expect("admitted");
+    assert!(poll_once(&mut reversed).is_none());
+    let _ = poll_once(&mut same).expect("its turn").expect("admitted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +133,7 @@ async fn several_policies_are_waited_for_together_and_charged_together() {
     let mut second = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 1);
     tokio::time::advance(ms(500)).await;
-    assert!(look(&mut second).is_none());
+    assert!(poll_once(&mut second).is_none());
     assert_eq!(left(&limiter, "p").await, 2);
     let _ = second.await.expect("admitted");
     assert_eq!(time.passed(), ms(1_000));

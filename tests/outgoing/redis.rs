@@ -11,7 +11,7 @@ use testkit::{Clock, Server};
 use tokio::task::JoinSet;
 use tollgate::{FixedWindow, Limiter, OnStoreError, Policy, RedisStore, SlidingLog};
 
-use crate::support::{START, left, limiter_on, look, ms, policy, queued, wait};
+use crate::support::{START, left, limiter_on, ms, policy, poll_once, queued, wait};
 
 /// The machine may be busy.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
@@ -116,9 +116,9 @@ async fn the_result_for_a_dropped_waiter_goes_to_the_next_one_on_redis() {
     drop(first);
     // The second asks for all three, and leaves.
     server.pause();
-    assert!(look(&mut others[0]).is_none());
+    assert!(poll_once(&mut others[0]).is_none());
     drop(others.remove(0));
-    assert!(look(&mut others[0]).is_none());
+    assert!(poll_once(&mut others[0]).is_none());
     server.resume();
     for other in others {
         let _ = other.await.expect("admitted");

@@ -5,15 +5,15 @@ use tollgate::{
     RetryAfter,
 };
 
-use crate::support::{left, limiter, limiter_on, look, ms, policy, queued, wait};
+use crate::support::{left, limiter, limiter_on, ms, policy, poll_once, queued, wait};
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_would_wait_past_the_deadline_is_rejected_at_once_and_costs_nothing() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let hurried = limiter.wait(Key::global(), ms(999));
     let _ = hurried.clone().await.expect("the first");
-    let refused = hurried.clone().await.expect_err("too late");
-    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
+    let rejected = hurried.clone().await.expect_err("too late");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(0));
     // And to the microsecond: that is just enough.
     let _ = limiter
@@ -29,14 +29,14 @@ async fn a_request_behind_others_is_rejected_at_once_too() {
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
-    let asked = time.questions();
-    let refused = limiter.wait(Key::global(), ms(599)).await;
-    let refused = refused.expect_err("too late");
-    assert_eq!(refused.retry_after(), RetryAfter::In(ms(600)));
-    assert_eq!(refused.decision().source(), DecisionSource::RejectionCache);
-    assert_eq!(time.questions(), asked, "the answer to the first is known");
+    let asked = time.calls();
+    let rejected = limiter.wait(Key::global(), ms(599)).await;
+    let rejected = rejected.expect_err("too late");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(600)));
+    assert_eq!(rejected.decision().source(), DecisionSource::RejectionCache);
+    assert_eq!(time.calls(), asked, "the answer to the first is known");
     assert_eq!(time.passed(), ms(400));
-    assert!(look(&mut head).is_none());
+    assert!(poll_once(&mut head).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,18 +46,20 @@ async fn a_waiter_behind_others_is_rejected_at_its_deadline() {
     let mut head = queued(wait(&limiter));
     let mut second = queued(limiter.wait(Key::global(), ms(1_500)));
     tokio::time::advance(ms(1_000)).await;
-    let _ = look(&mut head).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut head).expect("its turn").expect("admitted");
     // The one after that would be at two seconds, and that is known now.
-    let refused = look(&mut second).expect("too late").expect_err("refused");
-    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
+    let rejected = poll_once(&mut second)
+        .expect("too late")
+        .expect_err("rejected");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(1_000));
 
     let mut dear = queued(wait(&limiter));
     let cheap = queued(limiter.wait(Key::global(), ms(300)).cost_for("p", 1));
-    let refused = cheap.await.expect_err("refused");
-    assert_eq!(refused.retry_after(), RetryAfter::In(ms(700)));
+    let rejected = cheap.await.expect_err("rejected");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(700)));
     assert_eq!(time.passed(), ms(1_300));
-    assert!(look(&mut dear).is_none());
+    assert!(poll_once(&mut dear).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,14 +69,14 @@ async fn a_full_queue_rejects_at_once() {
     let _ = bounded().await.expect("the first");
     let mut head = queued(bounded());
     let second = queued(bounded());
-    let refused = bounded().await.expect_err("it is full");
-    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
+    let rejected = bounded().await.expect_err("it is full");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(0));
     // A dropped waiter makes room, and so does an admitted one.
     drop(second);
     let third = queued(bounded());
     tokio::time::advance(ms(1_000)).await;
-    let _ = look(&mut head).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut head).expect("its turn").expect("admitted");
     let _fourth = queued(bounded());
     bounded().await.expect_err("it is full");
     drop(third);
@@ -97,8 +99,8 @@ async fn without_a_queue_a_wait_is_a_check() {
 #[tokio::test(start_paused = true)]
 async fn a_cost_above_the_capacity_is_rejected_at_once() {
     let (limiter, time) = limiter([policy("p", "4/s").strategy(FixedWindow)]);
-    let refused = wait(&limiter).cost(5).await.expect_err("too much");
-    assert_eq!(refused.retry_after(), RetryAfter::Never);
+    let rejected = wait(&limiter).cost(5).await.expect_err("too much");
+    assert_eq!(rejected.retry_after(), RetryAfter::Never);
     let _ = wait(&limiter).cost(4).await.expect("all");
     let mut head = queued(wait(&limiter));
     // Also behind others, whose turn it doesn't take.
@@ -106,7 +108,7 @@ async fn a_cost_above_the_capacity_is_rejected_at_once() {
     let larger = "10/s".parse().expect("a quota");
     let _larger = queued(wait(&limiter).quota_for("p", larger).cost(5));
     assert_eq!(time.passed(), ms(0));
-    assert!(look(&mut head).is_none());
+    assert!(poll_once(&mut head).is_none());
     // And what costs nothing doesn't wait.
     let _ = wait(&limiter).cost(0).await.expect("free");
     assert_eq!(left(&limiter, "p").await, 0);
@@ -122,13 +124,13 @@ fn no_store() -> RedisStore {
 
 #[tokio::test]
 async fn a_store_failure_is_no_reason_to_wait() {
-    let refusing = limiter_on(no_store(), [policy("p", "1/s")]);
-    let waits = (0..20).map(|_| wait(&refusing));
+    let rejecting = limiter_on(no_store(), [policy("p", "1/s")]);
+    let waits = (0..20).map(|_| wait(&rejecting));
     let turns = futures_util::future::join_all(waits.map(IntoFuture::into_future)).await;
     for turn in turns {
-        let refused: Rejected = turn.expect_err("a fault");
+        let rejected: Rejected = turn.expect_err("a fault");
         assert!(matches!(
-            refused.decision().kind(),
+            rejected.decision().kind(),
             DecisionKind::StoreFailed(_)
         ));
     }

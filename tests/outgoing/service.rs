@@ -96,9 +96,9 @@ async fn a_rejection_is_an_error_and_the_service_is_not_called() {
     let service = OutgoingLayer::new(limiter).layer(failing);
     let error: BoxError = service.clone().oneshot(()).await.expect_err("it fails");
     assert!(error.is::<io::Error>(), "{error:?}");
-    let error: BoxError = service.oneshot(()).await.expect_err("refused");
-    let refused: &Rejected = error.downcast_ref().expect("a refusal");
-    assert!(refused.retry_after().duration() > Some(Duration::from_secs(3_599)));
+    let error: BoxError = service.oneshot(()).await.expect_err("rejected");
+    let rejected: &Rejected = error.downcast_ref().expect("a rejection");
+    assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_599)));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
@@ -263,8 +263,9 @@ async fn a_dropped_call_is_charged_unless_configured_otherwise() {
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_is_held_until_there_is_a_response() {
-    let places = Policy::new("places", Quota::concurrent(1)).key(tollgate::extract::global());
-    let (limiter, _) = limiter([places]);
+    let permit_policy =
+        Policy::new("permits", Quota::concurrent(1)).key(tollgate::extract::global());
+    let (limiter, _) = limiter([permit_policy]);
     let layer = OutgoingLayer::new(limiter.clone());
     let (open, opened) = tokio::sync::watch::channel(false);
     let gate = service_fn(move |()| {
@@ -276,18 +277,18 @@ async fn a_permit_is_held_until_there_is_a_response() {
     let mut second = Box::pin(service.clone().oneshot(()));
     assert!((&mut first).now_or_never().is_none());
     assert!((&mut second).now_or_never().is_none());
-    assert_eq!(left(&limiter, "places").await, 0);
+    assert_eq!(left(&limiter, "permits").await, 0);
     open.send_replace(true);
     first.await.expect("an answer");
     second.await.expect("an answer");
-    assert_eq!(left(&limiter, "places").await, 1);
+    assert_eq!(left(&limiter, "permits").await, 1);
 
     // Or for as long as the admission lives.
     let beside = layer
         .attach(AsTuple)
         .layer(service_fn(async |()| Ok::<_, Infallible>(())));
     let ((), admission) = beside.oneshot(()).await.expect("an answer");
-    assert_eq!(left(&limiter, "places").await, 0);
+    assert_eq!(left(&limiter, "permits").await, 0);
     drop(admission);
-    assert_eq!(left(&limiter, "places").await, 1);
+    assert_eq!(left(&limiter, "permits").await, 1);
 }

@@ -51,11 +51,11 @@ async fn a_waiter_is_compared_and_charged_once_when_it_is_admitted() {
 
 #[tokio::test(start_paused = true)]
 async fn no_request_waits_for_a_shadow() {
-    let places = Policy::new("places", Quota::concurrent(1)).key(extract::global());
+    let permit_policy = Policy::new("permits", Quota::concurrent(1)).key(extract::global());
     let (limiter, time) = limiter([
         window("live", "2/s"),
         window("stricter", "1/hour").shadow_of("live"),
-        places.shadow(),
+        permit_policy.shadow(),
     ]);
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -63,15 +63,15 @@ async fn no_request_waits_for_a_shadow() {
     }
     assert_eq!(time.passed(), ms(1_000));
     assert_eq!(stats(&limiter, "stricter"), (3, 2, 0));
-    assert_eq!(stats(&limiter, "places"), (3, 2, 0));
+    assert_eq!(stats(&limiter, "permits"), (3, 2, 0));
     // Nor is a request rejected since it would never admit it.
     let _ = wait(&limiter).cost(2).await.expect("a turn");
     assert_eq!(time.passed(), ms(2_000));
     assert_eq!(stats(&limiter, "stricter"), (4, 3, 0));
     // The next one has to wait for a second and no more, as its answer says.
-    let refused = limiter.wait(Key::global(), ms(999)).await;
-    let refused = refused.expect_err("too late");
-    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
+    let rejected = limiter.wait(Key::global(), ms(999)).await;
+    let rejected = rejected.expect_err("too late");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(2_000));
 }
 
@@ -85,8 +85,8 @@ async fn a_rejected_waiter_is_compared_once_with_the_state_at_its_rejection() {
     let _ = wait(&limiter).await.expect("the first");
     let _head = queued(wait(&limiter));
     for _ in 0..4 {
-        let refused = limiter.wait(Key::global(), ms(5_000)).await;
-        refused.expect_err("too late");
+        let rejected = limiter.wait(Key::global(), ms(5_000)).await;
+        rejected.expect_err("too late");
     }
     // It would have let in two of them, so it charges them.
     assert_eq!(used(&limiter, "looser").await, 3);

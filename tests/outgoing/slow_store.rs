@@ -9,7 +9,7 @@ use tollgate::{
     strategy::Rule,
 };
 
-use crate::support::{Time, limiter_on, look, ms, policy, queued, wait};
+use crate::support::{Time, limiter_on, ms, policy, poll_once, queued, wait};
 
 /// Charges at once, and says so when it is open. The charge of a waiter that is dropped before stays, until long after
 /// these tests are over; a refund takes 30 ms.
@@ -77,19 +77,21 @@ async fn the_result_for_a_dropped_waiter_goes_to_the_next_one() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     let first = queued(wait(&limiter));
     let mut second = queued(wait(&limiter));
-    let asked = time.questions();
+    let asked = time.calls();
     drop(first);
-    assert!(look(&mut second).is_none());
+    assert!(poll_once(&mut second).is_none());
     store.open.send_replace(true);
-    let _ = look(&mut second).expect("an answer").expect("admitted");
-    assert_eq!(time.questions(), asked, "nothing was asked again");
+    let _ = poll_once(&mut second)
+        .expect("an answer")
+        .expect("admitted");
+    assert_eq!(time.calls(), asked, "nothing was asked again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_result_without_a_waiter_goes_to_a_later_request() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
-    let asked = time.questions();
+    let asked = time.calls();
     let second = queued(wait(&limiter));
     // It isn't rejected for a charge without a waiter.
     let mut hurried = queued(limiter.wait(Key::global(), ms(0)));
@@ -97,7 +99,7 @@ async fn a_result_without_a_waiter_goes_to_a_later_request() {
     let hurried = async { (&mut hurried).await.expect_err("none is left") };
     let (second, _) = tokio::join!(second, hurried);
     let _ = second.expect("admitted");
-    assert_eq!(time.questions(), asked + 1, "only the last one asked");
+    assert_eq!(time.calls(), asked + 1, "only the last one asked");
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,9 +109,11 @@ async fn no_request_is_rejected_for_a_full_queue_before_the_store_has_rejected_o
     store.open.send_replace(true);
     let _ = first.await.expect("admitted");
     // Now the second waits, and the third is one too many.
-    assert!(look(&mut second).is_none());
-    let refused = look(&mut third).expect("an answer").expect_err("refused");
-    assert!(refused.retry_after().duration() > Some(Duration::from_secs(3_590)));
+    assert!(poll_once(&mut second).is_none());
+    let rejected = poll_once(&mut third)
+        .expect("an answer")
+        .expect_err("rejected");
+    assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_590)));
     assert_eq!(time.passed(), ms(0));
     drop(second);
     drop(queued(wait(&limiter).queue(1)));
@@ -126,9 +130,11 @@ async fn a_request_that_left_the_queue_at_its_deadline_takes_no_room_in_it() {
     let mut hurried = queued(limiter.wait(Key::global(), ms(1)));
     let mut last = queued(wait(&limiter).queue(2));
     store.open.send_replace(true);
-    assert!(look(&mut first).is_none());
-    look(&mut hurried).expect("an answer").expect_err("refused");
-    assert!(look(&mut last).is_none(), "one request is ahead of it");
+    assert!(poll_once(&mut first).is_none());
+    poll_once(&mut hurried)
+        .expect("an answer")
+        .expect_err("rejected");
+    assert!(poll_once(&mut last).is_none(), "one request is ahead of it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,11 +155,11 @@ async fn a_refund_is_found_when_it_has_reached_the_store() {
     let [mut first, gone, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
     let minute = Duration::from_secs(60);
     tokio::time::advance(minute).await;
-    let _ = look(&mut first).expect("its turn").expect("admitted");
+    let _ = poll_once(&mut first).expect("its turn").expect("admitted");
     // Two were let in together, and one has gone. What it was charged is on its way to the store.
-    assert!(look(&mut last).is_none());
+    assert!(poll_once(&mut last).is_none());
     drop(gone);
-    assert!(look(&mut last).is_none());
+    assert!(poll_once(&mut last).is_none());
     let _ = last.await.expect("admitted");
     assert!(time.passed() >= minute + ms(30));
     assert!(time.passed() <= minute + ms(100));

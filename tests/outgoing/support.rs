@@ -18,7 +18,7 @@ use tollgate::{
 };
 
 /// Longer than any test waits.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3_600);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: i64 = 1_750_000_000_123_457;
@@ -52,7 +52,7 @@ impl Time {
     }
 
     /// How many questions the store was asked.
-    pub(crate) fn questions(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         // It reads it once more when it meets a key for the first time.
         self.reads.load(Ordering::SeqCst).saturating_sub(1)
     }
@@ -82,7 +82,7 @@ pub(crate) fn limiter_on(
 }
 
 pub(crate) fn wait(limiter: &Limiter) -> Wait {
-    limiter.wait(Key::global(), PATIENCE)
+    limiter.wait(Key::global(), TEST_TIMEOUT)
 }
 
 /// Units left under the policy of that name.
@@ -98,13 +98,13 @@ pub(crate) type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>
 #[track_caller]
 pub(crate) fn queued(wait: Wait) -> Waiter {
     let mut waiter: Waiter = Box::pin(wait.into_future());
-    let ended = look(&mut waiter);
+    let ended = poll_once(&mut waiter);
     assert!(ended.is_none(), "no need to wait: {ended:?}");
     waiter
 }
 
 /// Polls it once.
-pub(crate) fn look(waiter: &mut Waiter) -> Option<Result<Admission, Rejected>> {
+pub(crate) fn poll_once(waiter: &mut Waiter) -> Option<Result<Admission, Rejected>> {
     waiter.now_or_never()
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn look(waiter: &mut Waiter) -> Option<Result<Admission, Rejected>> {
 pub(crate) struct Arrivals(Arc<Mutex<Vec<(usize, Duration)>>>);
 
 impl Arrivals {
-    pub(crate) fn note(&self, request: usize, at: Duration) {
+    pub(crate) fn record(&self, request: usize, at: Duration) {
         self.0.lock().expect("no panic").push((request, at));
     }
 

@@ -1,6 +1,6 @@
 """gRPC's own client of `examples/tonic_greeter.rs`: greeter.py SCENARIO ADDRESS
 
-It knows of the service what `helloworld.proto` says, and of refusals what Google's own types say.
+It knows of the service what `helloworld.proto` says, and of rejections what Google's own types say.
 """
 
 import faulthandler
@@ -40,8 +40,8 @@ def say_hello(greeter, name="you"):
     return "ratelimit" in dict(call.initial_metadata())
 
 
-def refused(call):
-    """What the refusal of `call` says of when to come back: in nanoseconds, and in milliseconds."""
+def rejected(call):
+    """What the rejection of `call` says of when to come back: in nanoseconds, and in milliseconds."""
     status = rpc_status.from_call(call)
     assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, call
     details = {detail.type_url.rpartition("/")[2]: detail for detail in status.details}
@@ -66,7 +66,7 @@ def refused(call):
 
 
 def use_up(greeter, start, counted=0):
-    """Asks for all that may pass since `start`, but for what was counted before; returns the refusal that comes next."""
+    """Asks for all that may pass since `start`, but for what was counted before; returns the rejection that comes next."""
     passed = counted
     try:
         while True:
@@ -74,7 +74,7 @@ def use_up(greeter, start, counted=0):
             passed += 1
     except grpc.RpcError as error:
         call = error
-    delay, _ = refused(call)
+    delay, _ = rejected(call)
     # No caller has less, and none more, unless it took longer than the period.
     elapsed = time.monotonic() - start
     assert passed >= QUOTA and (counted <= QUOTA or elapsed > PERIOD), (passed, counted)
@@ -88,7 +88,7 @@ def details(address):
     call = use_up(stub(address), time.monotonic())
     metadata = dict(call.trailing_metadata())
     assert metadata["ratelimit-policy"] == f'"greetings";q={QUOTA};w={PERIOD}', metadata
-    _, pushback = refused(call)
+    _, pushback = rejected(call)
     assert metadata["retry-after"] == str(-(-pushback // 1_000)), metadata
 
 
@@ -110,7 +110,7 @@ def retry(address):
 
 
 def stream(address):
-    """Messages of a stream count as calls do, and the one that is refused ends it."""
+    """Messages of a stream count as calls do, and the one that is rejected ends it."""
     greeter, start = stub(address), time.monotonic()
     counted = say_hello(greeter)
     requests = (protos.HelloRequest(name=str(n)) for n in range(1_000))
@@ -120,7 +120,7 @@ def stream(address):
         for reply in call:
             greeted.append(reply.message)
     except grpc.RpcError:
-        refused(call)
+        rejected(call)
     assert greeted == [f"Hello {n}" for n in range(len(greeted))], greeted
     assert len(greeted) >= QUOTA - counted, greeted
     use_up(greeter, start, counted + len(greeted))

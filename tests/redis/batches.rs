@@ -9,7 +9,7 @@ use tollgate::{Key, Keys, Limiter, PolicyDecision, RetryAfter};
 
 use crate::{
     results::Answer,
-    support::{By, EACH, START, counted, limiter, on_a_clock, single, store, used},
+    support::{EACH, START, StrategyKind, counted, limiter, on_a_clock, single, store, used},
 };
 
 /// Requests that one task makes before its runtime's workers run share a batch, in this order.
@@ -24,8 +24,8 @@ fn in_one_batch(server: &Server, requests: impl FnOnce()) {
 fn a_peek_does_not_undo_later_charges_of_its_batch() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in EACH {
-        let limiter = single(&server, by, "10/h");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "10/h");
         in_one_batch(&server, || {
             runtime.block_on(async {
                 let (seen, admitted) = join!(
@@ -39,7 +39,7 @@ fn a_peek_does_not_undo_later_charges_of_its_batch() {
         assert_eq!(
             runtime.block_on(used(&limiter, Key::new("key"))),
             [3],
-            "{by:?}"
+            "{strategy:?}"
         );
     }
 }
@@ -48,33 +48,36 @@ fn a_peek_does_not_undo_later_charges_of_its_batch() {
 fn a_rejection_does_not_undo_later_charges_of_its_batch() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in EACH {
-        let limiter = single(&server, by, "10/h");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "10/h");
         in_one_batch(&server, || {
             runtime.block_on(async {
                 let check = |cost| limiter.check(Key::new("key")).cost(cost);
-                let (refused, admitted) = join!(check(11), check(3));
-                assert!(!counted(&refused) && counted(&admitted));
+                let (rejected, admitted) = join!(check(11), check(3));
+                assert!(!counted(&rejected) && counted(&admitted));
             });
         });
         clock.advance(Duration::from_secs(1));
         assert_eq!(
             runtime.block_on(used(&limiter, Key::new("key"))),
             [3],
-            "{by:?}"
+            "{strategy:?}"
         );
     }
 }
 
-/// A tenant's key is part of many entries. One that another policy refuses must not end it early for those that follow.
+/// A tenant's key is part of many entries. One that another policy rejects must not end it early for those that follow.
 #[test]
 fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in EACH {
+    for strategy in EACH {
         let limiter = limiter(
             store(&server),
-            [by.policy("tenant", "10/h"), by.policy("user", "5/h")],
+            [
+                strategy.policy("tenant", "10/h"),
+                strategy.policy("user", "5/h"),
+            ],
         );
         let check = |limiter: &Limiter, user: &str, cost| {
             let keys = [("tenant", Key::new("acme")), ("user", Key::new(user))];
@@ -85,18 +88,18 @@ fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share
         ));
         in_one_batch(&server, || {
             runtime.block_on(async {
-                let (refused, admitted) = join!(check(&limiter, "a", 5), check(&limiter, "b", 5));
-                assert!(!counted(&refused) && counted(&admitted));
+                let (rejected, admitted) = join!(check(&limiter, "a", 5), check(&limiter, "b", 5));
+                assert!(!counted(&rejected) && counted(&admitted));
             });
         });
-        // By the first four units alone, the tenant would be idle by now.
+        // StrategyKind the first four units alone, the tenant would be idle by now.
         clock.advance(Duration::from_secs(25 * 60));
-        let left = match by {
-            By::Gcra | By::Bucket => 9 - 25 / 6,
+        let left = match strategy {
+            StrategyKind::Gcra | StrategyKind::Bucket => 9 - 25 / 6,
             _ => 9,
         };
         let tenant = runtime.block_on(used(&limiter, keys_of("acme", "c")));
-        assert_eq!(tenant[0], left, "{by:?}");
+        assert_eq!(tenant[0], left, "{strategy:?}");
     }
 }
 
@@ -197,8 +200,8 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     let mut failures = Vec::new();
-    for by in EACH {
-        let limiter = single(&server, by, "10/min");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "10/min");
         for before in Before::ALL {
             for first in Question::ALL {
                 for second in Question::ALL {
@@ -208,7 +211,7 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
                         let (a, b) = join!(ask(first, "together"), ask(second, "together"));
                         let (x, y) = (ask(first, "apart").await, ask(second, "apart").await);
                         let mut fail = |what: &str, left: &dyn Debug, right: &dyn Debug| {
-                            let case = format!("{by:?} {before:?} {first:?}, {second:?}");
+                            let case = format!("{strategy:?} {before:?} {first:?}, {second:?}");
                             failures.push(format!("{case}: {what}: {left:?}, apart {right:?}"));
                         };
                         if a.0 != x.0 {
@@ -245,8 +248,8 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
 fn a_hot_key_delays_no_other_key() {
     let (_clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in EACH {
-        let limiter = single(&server, by, "3/h");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "3/h");
         in_one_batch(&server, || {
             runtime.block_on(async {
                 let hot = (0..5_000).map(|_| limiter.check(Key::new("hot")).into_future());
@@ -254,7 +257,7 @@ fn a_hot_key_delays_no_other_key() {
                 let others = others.map(IntoFuture::into_future);
                 let (hot, others) = join!(join_all(hot), join_all(others));
                 assert_eq!(hot.iter().filter(|decision| counted(decision)).count(), 3);
-                assert!(others.iter().all(counted), "{by:?}");
+                assert!(others.iter().all(counted), "{strategy:?}");
             });
         });
         server.flush();
@@ -265,8 +268,8 @@ fn a_hot_key_delays_no_other_key() {
 fn equal_requests_in_one_batch_are_served_first_come_first_served() {
     let (_clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in EACH {
-        let limiter = single(&server, by, "3/h");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "3/h");
         in_one_batch(&server, || {
             runtime.block_on(async {
                 let check = || limiter.check(Key::new("key"));
@@ -277,7 +280,7 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
                     (counted(answer), verdict.remaining())
                 });
                 let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
-                assert_eq!(left.collect::<Vec<_>>(), expected, "{by:?}");
+                assert_eq!(left.collect::<Vec<_>>(), expected, "{strategy:?}");
             });
         });
     }
@@ -288,7 +291,7 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
 fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
     let server = Server::start();
     let runtime = current_thread();
-    let limiter = single(&server, By::Gcra, "10/h");
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
     runtime.block_on(async {
         let all = || limiter.check(Key::new("key")).times(u64::MAX);
         let (first, second, other) = join!(all(), all(), limiter.check(Key::new("other")));
@@ -304,9 +307,12 @@ fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
     let store = store(&server);
     let both = limiter(
         store.clone(),
-        [By::Gcra.policy("a", "100/h"), By::Fixed.policy("b", "50/h")],
+        [
+            StrategyKind::Gcra.policy("a", "100/h"),
+            StrategyKind::Fixed.policy("b", "50/h"),
+        ],
     );
-    let one = limiter(store, [By::Fixed.policy("b", "50/h")]);
+    let one = limiter(store, [StrategyKind::Fixed.policy("b", "50/h")]);
     in_one_batch(&server, || {
         runtime.block_on(async {
             let (x, y, z, charged, seen) = join!(

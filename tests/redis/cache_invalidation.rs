@@ -14,7 +14,7 @@ use crate::{
     rejection_cache::{
         BOUND, SameTime, epoch_is_read, key, ms, store, three_a_minute, use_up, wait, world,
     },
-    support::{By, PATIENCE, limiter, until},
+    support::{StrategyKind, TEST_TIMEOUT, limiter, until},
 };
 
 async fn source(limiter: &Limiter) -> DecisionSource {
@@ -27,7 +27,7 @@ async fn rejections_are_cached_by_default() {
     let store = RedisStore::open(server.url()).expect("a store");
     let limiter = limiter(store, [Policy::new("p", Quota::requests(1).per_week())]);
     // The machine may be busy for longer than a request has time.
-    until("it is refused", async || {
+    until("it is rejected", async || {
         let decision = limiter.check(key()).await;
         decision.source() == DecisionSource::Store && !decision.is_admitted()
     })
@@ -41,17 +41,17 @@ async fn requests_of_at_least_the_cost_are_rejected_from_cache_and_smaller_ones_
     let limiter = three_a_minute(store(&server, &clock));
     let check = |cost| limiter.check(key()).cost(cost).into_future();
     assert!(check(1).await.is_admitted());
-    let refused = check(3).await;
+    let rejected = check(3).await;
     assert_eq!(
-        (wait(&refused), refused.source()),
+        (wait(&rejected), rejected.source()),
         (Some(ms(20_000)), DecisionSource::Store)
     );
     let calls = server.calls("evalsha");
     clock.advance(ms(300));
     for _ in 0..3 {
-        let refused = check(3).await;
+        let rejected = check(3).await;
         assert_eq!(
-            (wait(&refused), refused.source()),
+            (wait(&rejected), rejected.source()),
             (Some(ms(19_700)), DecisionSource::RejectionCache)
         );
         // More than there ever is: no wait helps.
@@ -71,16 +71,16 @@ async fn requests_of_at_least_the_cost_are_rejected_from_cache_and_smaller_ones_
         (admitted.is_admitted(), admitted.source()),
         (true, DecisionSource::Store)
     );
-    // Of what is refused for less, more is known.
-    let refused = check(1).await;
+    // Of what is rejected for less, more is known.
+    let rejected = check(1).await;
     assert_eq!(
-        (wait(&refused), refused.source()),
+        (wait(&rejected), rejected.source()),
         (Some(ms(19_700)), DecisionSource::Store)
     );
     for (cost, millis) in [(1, 19_700), (2, 39_700), (3, 59_700)] {
-        let refused = check(cost).await;
+        let rejected = check(cost).await;
         assert_eq!(
-            (wait(&refused), refused.source()),
+            (wait(&rejected), rejected.source()),
             (Some(ms(millis)), DecisionSource::RejectionCache)
         );
     }
@@ -91,7 +91,7 @@ async fn a_raised_quota_applies_at_once() {
     let (clock, server) = world();
     let store = store(&server, &clock);
     // The count is what it was, and not the share of the quota.
-    let of = |quota| limiter(store.clone(), [By::Fixed.policy("p", quota)]);
+    let of = |quota| limiter(store.clone(), [StrategyKind::Fixed.policy("p", quota)]);
     let three = of("3/min");
     let _ = use_up(&three).await;
     assert_eq!(source(&three).await, DecisionSource::RejectionCache);
@@ -122,8 +122,11 @@ async fn a_refund_by_a_response_is_available_at_once() {
         let limiter = limiter.clone();
         async move {
             for expected in [DecisionSource::Store, DecisionSource::RejectionCache] {
-                let refused = limiter.check(Key::global()).await;
-                assert_eq!((refused.is_admitted(), refused.source()), (false, expected));
+                let rejected = limiter.check(Key::global()).await;
+                assert_eq!(
+                    (rejected.is_admitted(), rejected.source()),
+                    (false, expected)
+                );
             }
             Ok::<_, Infallible>(Response::new(()))
         }
@@ -141,13 +144,13 @@ async fn a_rejection_from_before_a_refund_is_not_cached_after_it() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     let _ = use_up(&limiter).await;
-    let (other, _, refused) = tokio::join!(
+    let (other, _, rejected) = tokio::join!(
         limiter.check(Key::new("other")),
         limiter.reset(key()),
         limiter.check(key()),
     );
-    assert!(other.is_admitted() && !refused.is_admitted());
-    assert_eq!(refused.source(), DecisionSource::Store);
+    assert!(other.is_admitted() && !rejected.is_admitted());
+    assert_eq!(rejected.source(), DecisionSource::Store);
     assert!(limiter.check(key()).await.is_admitted());
 }
 
@@ -159,7 +162,7 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
         let proxy = Proxy::to(server.addr());
         let store = RedisStore::builder()
             .url(format!("redis://{}", proxy.addr()))
-            .timeout(PATIENCE)
+            .timeout(TEST_TIMEOUT)
             .rejection_cache_clock(SameTime(clock.clone()))
             .connections(8);
         let policies = ["a", "b"].map(|name| Policy::new(name, Quota::requests(1).per_week()));
@@ -183,13 +186,13 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
             proxy.pass();
             limiter.check([b]).await
         });
-        let Ok(refused) = asked.await else {
+        let Ok(rejected) = asked.await else {
             // Behind it, on the same connection.
             assert!(try_again < 20);
             continue;
         };
         assert_eq!(
-            (refused.is_admitted(), refused.source()),
+            (rejected.is_admitted(), rejected.source()),
             (false, DecisionSource::Store)
         );
         assert_eq!(
@@ -202,7 +205,7 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
     }
 }
 
-/// The refusal would be believed for as long as the word is what it was.
+/// The rejection would be believed for as long as the word is what it was.
 #[tokio::test]
 async fn a_refund_of_another_process_is_seen_by_the_epoch() {
     const STEP: Duration = ms(250);
@@ -271,7 +274,7 @@ async fn any_number_of_cached_rejections_costs_two_epoch_reads_per_bound() {
     assert_eq!((server.calls("get"), server.calls("evalsha")), (8, 0));
 }
 
-/// A policy whose refusals count beside others has the last word on all of them.
+/// A policy whose rejections count beside others has the last word on all of them.
 #[tokio::test]
 async fn beside_a_policy_with_charged_rejections_nothing_is_cached() {
     let (clock, server) = world();

@@ -13,7 +13,7 @@ use tollgate::{DecisionSource, Key, Limiter, Policy, Quota, RedisStore};
 
 use crate::{
     rejection_cache::{BOUND, epoch_is_read, hear, key, store, three_a_minute, use_up, world},
-    support::{By, PATIENCE, START, limiter, until},
+    support::{START, StrategyKind, TEST_TIMEOUT, limiter, until},
 };
 
 /// A limiter whose key is rejected from memory, for as long as nothing changes in the store.
@@ -91,7 +91,10 @@ async fn a_cached_rejection_does_not_outlive_a_server_that_comes_back_with_older
 #[tokio::test]
 async fn a_reset_ends_cached_rejections_under_every_quota_of_the_key() {
     let (clock, server) = world();
-    let limiter = limiter(store(&server, &clock), [By::Fixed.policy("p", "9/min")]);
+    let limiter = limiter(
+        store(&server, &clock),
+        [StrategyKind::Fixed.policy("p", "9/min")],
+    );
     let as_tier = || {
         let quota = "1/min".parse().expect("a quota");
         limiter.check(key()).quota_for("p", quota).into_future()
@@ -142,7 +145,7 @@ async fn child_process_whose_wall_clock_is_set_back() {
     };
     let clock = fs::OpenOptions::new().write(true).open(clock);
     let clock = clock.expect("a clock");
-    let store = RedisStore::builder().url(url).timeout(PATIENCE);
+    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     // Nothing but time ends a rejection meanwhile.
     let store = store.rejection_cache_staleness(Duration::from_secs(3_600));
     let policy = Policy::new("p", Quota::requests(1).per_second());

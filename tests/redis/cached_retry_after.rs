@@ -7,7 +7,7 @@ use tollgate::{Decision, DecisionSource, Key, Limiter, Policy, Quota};
 
 use crate::{
     rejection_cache::{BOUND, epoch_is_read, key, ms, store, world},
-    support::{By, EACH, limiter, store as forgetful},
+    support::{EACH, StrategyKind, limiter, store as forgetful},
 };
 
 fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {
@@ -17,41 +17,50 @@ fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {
 }
 
 /// What the store answers at the same instant. A rejection changes nothing.
-async fn in_the_store(server: &Server, by: By, quota: &str, cost: u64) -> Option<Duration> {
-    let asking = limiter(forgetful(server), [by.policy("p", quota)]);
+async fn in_the_store(
+    server: &Server,
+    strategy: StrategyKind,
+    quota: &str,
+    cost: u64,
+) -> Option<Duration> {
+    let asking = limiter(forgetful(server), [strategy.policy("p", quota)]);
     source_and_wait(asking.check(key()).cost(cost).await).1
 }
 
 #[tokio::test]
 async fn a_larger_cost_gets_the_stores_wait() {
-    for by in EACH {
+    for strategy in EACH {
         let (clock, server) = world();
         let quota = "10/min";
-        let limiter = limiter(store(&server, &clock), [by.policy("p", quota)]);
+        let limiter = limiter(store(&server, &clock), [strategy.policy("p", quota)]);
         let check = |cost| limiter.check(key()).cost(cost).into_future();
         for cost in [3, 4, 3] {
-            assert!(check(cost).await.is_admitted(), "{by:?}");
+            assert!(check(cost).await.is_admitted(), "{strategy:?}");
             clock.advance(ms(1_300));
         }
         // What the bucket of a minute that holds none of them yields.
         while check(1).await.is_admitted() {}
         clock.advance(ms(10));
-        let of_any_cost = !matches!(by, By::Log | By::Sliding(_));
+        let of_any_cost = !matches!(strategy, StrategyKind::Log | StrategyKind::Sliding(_));
         for cost in [1, 2, 5, 10, 1] {
             let (source, wait) = source_and_wait(check(cost).await);
             assert_eq!(
                 wait,
-                in_the_store(&server, by, quota, cost).await,
-                "{by:?} {cost}"
+                in_the_store(&server, strategy, quota, cost).await,
+                "{strategy:?} {cost}"
             );
             if of_any_cost {
-                assert_eq!(source, DecisionSource::RejectionCache, "{by:?} {cost}");
+                assert_eq!(
+                    source,
+                    DecisionSource::RejectionCache,
+                    "{strategy:?} {cost}"
+                );
             }
             // An equal one is always known.
             assert_eq!(
                 source_and_wait(check(cost).await),
                 (DecisionSource::RejectionCache, wait),
-                "{by:?} {cost}"
+                "{strategy:?} {cost}"
             );
         }
     }
@@ -70,7 +79,7 @@ fn from(address: &str, tenant: &str) -> [(&'static str, Key); 2] {
     [("address", Key::new(address)), ("tenant", Key::new(tenant))]
 }
 
-/// By other addresses, and another process.
+/// StrategyKind other addresses, and another process.
 async fn use_up_tenant(server: &Server, clock: &Clock, tenant: &str) {
     let others = by_address_and_tenant(server, clock);
     for address in ["b", "c", "d"] {

@@ -5,32 +5,32 @@ use std::time::Duration;
 use testkit::{Clock, Server};
 use tollgate::{Key, Limiter, RetryAfter};
 
-use crate::support::{By, EACH, START, counted, on_a_clock, single, used};
+use crate::support::{EACH, START, StrategyKind, counted, on_a_clock, single, used};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const PERIOD: Duration = Duration::from_secs(60);
 const BURST: u64 = 10;
 
 struct Scene {
-    by: By,
+    strategy: StrategyKind,
     clock: Clock,
     server: Server,
     limiter: Limiter,
 }
 
 impl Scene {
-    fn of(by: By) -> Self {
+    fn of(strategy: StrategyKind) -> Self {
         let (clock, server) = on_a_clock();
-        let limiter = single(&server, by, "10/min");
+        let limiter = single(&server, strategy, "10/min");
         Self {
-            by,
+            strategy,
             clock,
             server,
             limiter,
         }
     }
 
-    /// Asks until refused; returns how many were admitted, and how long to wait.
+    /// Asks until rejected; returns how many were admitted, and how long to wait.
     async fn exhaust(&self) -> (u64, Duration) {
         for admitted in 0.. {
             let decision = self.limiter.check(Key::new("key")).await;
@@ -40,7 +40,7 @@ impl Scene {
                 };
                 return (admitted, wait);
             }
-            assert!(admitted <= 2 * BURST, "{:?} has no end", self.by);
+            assert!(admitted <= 2 * BURST, "{:?} has no end", self.strategy);
         }
         unreachable!()
     }
@@ -51,33 +51,33 @@ impl Scene {
         assert!(
             !counted(&self.limiter.check(Key::new("key")).await),
             "{:?}",
-            self.by
+            self.strategy
         );
         self.clock.advance(Duration::from_micros(1));
         assert!(
             counted(&self.limiter.check(Key::new("key")).await),
             "{:?}",
-            self.by
+            self.strategy
         );
     }
 
     /// The longest wait for one unit there ever is.
     fn longest(&self) -> Duration {
-        match self.by {
+        match self.strategy {
             // Windows end on whole milliseconds.
-            By::Fixed | By::List => PERIOD + Duration::from_millis(1),
+            StrategyKind::Fixed | StrategyKind::List => PERIOD + Duration::from_millis(1),
             // After a step back over the end of a window, the next one stays at hand until it ends.
-            By::Calendar => 2 * PERIOD,
+            StrategyKind::Calendar => 2 * PERIOD,
             // Out of a full bucket, the first unit slides in the next one.
-            By::Sliding(1) => PERIOD + PERIOD / BURST as u32,
+            StrategyKind::Sliding(1) => PERIOD + PERIOD / BURST as u32,
             _ => PERIOD,
         }
     }
 
     /// A key that is idle for as long as the strategy remembers has everything again.
     async fn is_as_new_after_a_period(&self) {
-        let remembers = match self.by {
-            By::Sliding(1) => 2,
+        let remembers = match self.strategy {
+            StrategyKind::Sliding(1) => 2,
             _ => 1,
         };
         self.clock.advance(self.longest() * remembers);
@@ -85,22 +85,22 @@ impl Scene {
             used(&self.limiter, Key::new("key")).await,
             [0],
             "{:?}",
-            self.by
+            self.strategy
         );
-        assert_eq!(self.exhaust().await.0, BURST, "{:?}", self.by);
+        assert_eq!(self.exhaust().await.0, BURST, "{:?}", self.strategy);
         assert_eq!(self.server.immortal_keys(), [""; 0]);
     }
 }
 
 #[tokio::test]
 async fn a_step_back_of_an_hour_locks_no_key_out_for_longer_than_a_period() {
-    for by in EACH {
-        let scene = Scene::of(by);
+    for strategy in EACH {
+        let scene = Scene::of(strategy);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.rewind(HOUR);
         let (admitted, wait) = scene.exhaust().await;
-        assert_eq!(admitted, 0, "{by:?}");
-        assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
+        assert_eq!(admitted, 0, "{strategy:?}");
+        assert!(wait <= scene.longest(), "{strategy:?}: {wait:?}");
         scene.wait_out(wait).await;
         scene.is_as_new_after_a_period().await;
     }
@@ -108,13 +108,13 @@ async fn a_step_back_of_an_hour_locks_no_key_out_for_longer_than_a_period() {
 
 #[tokio::test]
 async fn a_step_forward_of_an_hour_gives_one_burst_and_no_more() {
-    for by in EACH {
-        let scene = Scene::of(by);
+    for strategy in EACH {
+        let scene = Scene::of(strategy);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.advance(HOUR);
         let (admitted, wait) = scene.exhaust().await;
-        assert_eq!(admitted, BURST, "{by:?}");
-        assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
+        assert_eq!(admitted, BURST, "{strategy:?}");
+        assert!(wait <= scene.longest(), "{strategy:?}: {wait:?}");
         scene.wait_out(wait).await;
         scene.is_as_new_after_a_period().await;
     }
@@ -122,22 +122,22 @@ async fn a_step_forward_of_an_hour_gives_one_burst_and_no_more() {
 
 #[tokio::test]
 async fn steps_forward_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
-    for by in EACH {
-        let scene = Scene::of(by);
+    for strategy in EACH {
+        let scene = Scene::of(strategy);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.advance(HOUR);
-        assert_eq!(scene.exhaust().await.0, BURST, "{by:?}");
+        assert_eq!(scene.exhaust().await.0, BURST, "{strategy:?}");
         scene.clock.rewind(HOUR);
         let (admitted, wait) = scene.exhaust().await;
-        assert_eq!(admitted, 0, "{by:?}");
-        assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
+        assert_eq!(admitted, 0, "{strategy:?}");
+        assert!(wait <= scene.longest(), "{strategy:?}: {wait:?}");
         // Not a second time by the same hour: what was charged there is remembered.
         scene.clock.advance(HOUR);
         let (admitted, _) = scene.exhaust().await;
-        assert!(admitted <= BURST, "{by:?}: {admitted}");
+        assert!(admitted <= BURST, "{strategy:?}: {admitted}");
         scene.clock.rewind(HOUR);
         let (admitted, wait) = scene.exhaust().await;
-        assert_eq!(admitted, 0, "{by:?}");
+        assert_eq!(admitted, 0, "{strategy:?}");
         scene.wait_out(wait).await;
         scene.is_as_new_after_a_period().await;
     }
@@ -146,8 +146,8 @@ async fn steps_forward_and_back_give_one_burst_each_time_the_clock_runs_ahead() 
 /// What is left of the quota is used after the step, on top of what was charged before it.
 #[tokio::test]
 async fn charges_before_a_step_back_expire_after_a_period_despite_later_requests() {
-    for by in EACH {
-        let scene = Scene::of(by);
+    for strategy in EACH {
+        let scene = Scene::of(strategy);
         let key = || Key::new("key");
         assert!(counted(&scene.limiter.check(key()).cost(4).await));
         scene.clock.rewind(HOUR);
@@ -158,16 +158,16 @@ async fn charges_before_a_step_back_expire_after_a_period_despite_later_requests
         scene.clock.advance(Duration::from_secs(1));
         used(&scene.limiter, key()).await;
         scene.clock.advance(scene.longest() * 2);
-        assert_eq!(used(&scene.limiter, key()).await, [0], "{by:?}");
-        assert_eq!(scene.exhaust().await.0, BURST, "{by:?}");
+        assert_eq!(used(&scene.limiter, key()).await, [0], "{strategy:?}");
+        assert_eq!(scene.exhaust().await.0, BURST, "{strategy:?}");
     }
 }
 
 /// Steps of every size; those about as long as a period are the hard ones.
 #[tokio::test]
 async fn the_wait_after_a_step_back_of_any_size_is_exact() {
-    for by in EACH {
-        let scene = Scene::of(by);
+    for strategy in EACH {
+        let scene = Scene::of(strategy);
         for seconds in [1, 5, 6, 7, 30, 59, 60, 61, 90, 119, 120, 121, 600] {
             let step = Duration::from_secs(seconds);
             scene.clock.set(START);
@@ -175,13 +175,13 @@ async fn the_wait_after_a_step_back_of_any_size_is_exact() {
             assert_eq!(scene.exhaust().await.0, BURST);
             scene.clock.rewind(step);
             let (admitted, wait) = scene.exhaust().await;
-            assert_eq!(admitted, 0, "{by:?} by {step:?}");
+            assert_eq!(admitted, 0, "{strategy:?} by {step:?}");
             // A step that could be a debt is taken for one: GCRA then waits for it, and for its next unit.
-            let most = match by {
-                By::Gcra => PERIOD + PERIOD / BURST as u32,
+            let most = match strategy {
+                StrategyKind::Gcra => PERIOD + PERIOD / BURST as u32,
                 _ => scene.longest(),
             };
-            assert!(wait <= most, "{by:?} by {step:?}: {wait:?}");
+            assert!(wait <= most, "{strategy:?} by {step:?}: {wait:?}");
             scene.wait_out(wait).await;
         }
     }
@@ -190,8 +190,8 @@ async fn the_wait_after_a_step_back_of_any_size_is_exact() {
 /// The step comes while there are no requests, so that the first one finds it.
 #[tokio::test]
 async fn a_peek_after_a_step_back_reports_like_a_check() {
-    for by in EACH {
-        let scene = Scene::of(by);
+    for strategy in EACH {
+        let scene = Scene::of(strategy);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.rewind(HOUR);
         let seen = scene
@@ -200,7 +200,7 @@ async fn a_peek_after_a_step_back_reports_like_a_check() {
             .await
             .expect("an answer");
         let (_, wait) = scene.exhaust().await;
-        assert_eq!(seen.retry_after(), RetryAfter::In(wait), "{by:?}");
+        assert_eq!(seen.retry_after(), RetryAfter::In(wait), "{strategy:?}");
         scene.wait_out(wait).await;
     }
 }

@@ -13,7 +13,7 @@ use testkit::{Clock, Server};
 use tollgate::deadpool_redis::{Config, Pool, PoolConfig, Runtime};
 use tollgate::{ConfigError, Key, Limiter, RedisStore, RedisStoreBuilder};
 
-use crate::support::{By, EACH, PATIENCE, START, counted, limiter, store_at, used};
+use crate::support::{EACH, START, StrategyKind, TEST_TIMEOUT, counted, limiter, store_at, used};
 
 #[track_caller]
 fn mistake(store: Result<RedisStore, ConfigError>, value: &str, valid: &str) {
@@ -79,7 +79,7 @@ fn an_invalid_url_is_a_config_error_that_hides_its_password() {
 #[test]
 fn the_debug_form_of_a_store_hides_its_password() {
     let store = RedisStore::open("redis://user:hunter2@127.0.0.1:6379").expect("a store");
-    let limiter = limiter(store.clone(), [By::Gcra.policy("p", "1/s")]);
+    let limiter = limiter(store.clone(), [StrategyKind::Gcra.policy("p", "1/s")]);
     let text = format!("{store:?} {limiter:?}");
     assert!(!text.contains("hunter2"), "{text}");
 }
@@ -104,7 +104,7 @@ fn a_timeout_past_all_time_is_a_config_error_or_works() {
         .timeout(Duration::MAX)
         .build();
     if let Ok(store) = store {
-        let limiter = limiter(store, [By::Gcra.policy("p", "1/s")]);
+        let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "1/s")]);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         assert!(counted(
             &runtime.block_on(limiter.check(Key::new("key")).into_future())
@@ -161,10 +161,10 @@ async fn a_deadpool_configuration_makes_a_store() {
     let server = Server::builder().password("p@ss").start();
     let mut config = Config::from_url(server.url());
     config.pool = Some(PoolConfig::new(2));
-    let store = RedisStore::builder().config(config).timeout(PATIENCE);
+    let store = RedisStore::builder().config(config).timeout(TEST_TIMEOUT);
     let limiter = limiter(
         store.build().expect("a store"),
-        [By::Gcra.policy("p", "9/h")],
+        [StrategyKind::Gcra.policy("p", "9/h")],
     );
     for key in 0..20 {
         assert!(counted(&limiter.check(Key::new(key.to_string())).await));
@@ -186,7 +186,7 @@ async fn a_url_may_name_a_socket_a_database_or_a_protocol() {
     ] {
         let limiter = limiter(
             store_at(url),
-            EACH.map(|by| by.policy(&format!("{by:?}"), "1/h")),
+            EACH.map(|strategy| strategy.policy(&format!("{strategy:?}"), "1/h")),
         );
         assert!(counted(&limiter.check(Key::new("key")).await));
         assert!(!counted(&limiter.check(Key::new("key")).await));
@@ -207,10 +207,10 @@ async fn a_prefix_keeps_applications_apart() {
         let store = RedisStore::builder()
             .url(server.url())
             .prefix(prefix)
-            .timeout(PATIENCE);
+            .timeout(TEST_TIMEOUT);
         let limiter = limiter(
             store.build().expect("a store"),
-            [By::Gcra.policy("p", "1/h")],
+            [StrategyKind::Gcra.policy("p", "1/h")],
         );
         assert!(counted(&limiter.check(Key::new("key")).await));
         assert!(!counted(&limiter.check(Key::new("key")).await));
@@ -240,7 +240,7 @@ fn traffic(limiter: &Limiter, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHa
 async fn six_for_the_application(pool: &Pool, when: &str) {
     let mut held = Vec::new();
     for number in 1..=6 {
-        let got = tokio::time::timeout(PATIENCE, pool.get()).await;
+        let got = tokio::time::timeout(TEST_TIMEOUT, pool.get()).await;
         let mut connection = got
             .unwrap_or_else(|_| panic!("connection {number} of the application, {when}"))
             .expect("a connection");
@@ -257,10 +257,12 @@ async fn six_for_the_application(pool: &Pool, when: &str) {
 async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
     let server = Server::start();
     let pool = pool_of(&server.url(), 8);
-    let store = RedisStore::builder().pool(pool.clone()).timeout(PATIENCE);
+    let store = RedisStore::builder()
+        .pool(pool.clone())
+        .timeout(TEST_TIMEOUT);
     let limiter = limiter(
         store.connections(64).build().expect("a store"),
-        [By::Gcra.policy("p", "1000000/month")],
+        [StrategyKind::Gcra.policy("p", "1000000/month")],
     );
     let stop = Arc::new(AtomicBool::new(false));
     let tasks = traffic(&limiter, &stop);
@@ -309,7 +311,7 @@ async fn a_shared_pool_that_the_application_exhausts_fails_requests_until_it_rec
         .timeout(Duration::from_millis(100))
         .build()
         .expect("a store");
-    let limiter = limiter(store, [By::Gcra.policy("p", "10/h")]);
+    let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "10/h")]);
     let held = [pool.get().await, pool.get().await];
     let decision = limiter.check(Key::new("key")).await;
     assert!(!decision.is_admitted(), "{decision:?}");

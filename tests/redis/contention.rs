@@ -13,7 +13,7 @@ use std::{
 use testkit::Server;
 use tollgate::{Decision, DecisionSource, Key, Keys, Limiter, Policy, RedisStore};
 
-use crate::support::{By, EACH, PATIENCE, limiter, on_a_clock, until};
+use crate::support::{EACH, StrategyKind, TEST_TIMEOUT, limiter, on_a_clock, until};
 
 const TASKS: u64 = 512;
 
@@ -27,7 +27,7 @@ fn limiters(server: &Server, policies: impl Fn() -> Vec<Policy>) -> [Limiter; 2]
     [1, 2].map(|lanes| {
         let store = RedisStore::builder()
             .url(server.url())
-            .timeout(PATIENCE)
+            .timeout(TEST_TIMEOUT)
             .connections(lanes)
             .no_circuit_breaker();
         limiter(store.build().expect("a store"), policies())
@@ -38,7 +38,7 @@ fn limiters(server: &Server, policies: impl Fn() -> Vec<Policy>) -> [Limiter; 2]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
     admitted: u64,
-    refused: u64,
+    rejected: u64,
     /// Of those, without a question.
     remembered: u64,
     failed: u64,
@@ -47,7 +47,7 @@ struct Sum {
 impl Sum {
     fn add(&mut self, more: Self) {
         self.admitted += more.admitted;
-        self.refused += more.refused;
+        self.rejected += more.rejected;
         self.remembered += more.remembered;
         self.failed += more.failed;
     }
@@ -55,9 +55,9 @@ impl Sum {
     fn note(&mut self, decision: &Decision) {
         match (decision.source(), decision.is_admitted()) {
             (DecisionSource::Store, true) => self.admitted += 1,
-            (DecisionSource::Store, false) => self.refused += 1,
+            (DecisionSource::Store, false) => self.rejected += 1,
             (DecisionSource::RejectionCache, false) => {
-                self.refused += 1;
+                self.rejected += 1;
                 self.remembered += 1;
             }
             (DecisionSource::Fallback, false) => self.failed += 1,
@@ -98,13 +98,13 @@ fn one(key: u64) -> Keys {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_strategy_admits_exactly_its_quota_to_512_tasks() {
     let (_clock, server) = on_a_clock();
-    for by in EACH {
-        let policies = || vec![by.policy("p", &format!("{LIMIT}/month"))];
+    for strategy in EACH {
+        let policies = || vec![strategy.policy("p", &format!("{LIMIT}/month"))];
         let sums = crowd(&limiters(&server, policies), one, 2).await;
         for sum in &sums {
-            assert_eq!((sum.admitted, sum.failed), (LIMIT, 0), "{by:?}");
-            assert_eq!(sum.refused, 2 * TASKS - LIMIT, "{by:?}");
-            assert!(sum.remembered > 0, "{by:?}");
+            assert_eq!((sum.admitted, sum.failed), (LIMIT, 0), "{strategy:?}");
+            assert_eq!(sum.rejected, 2 * TASKS - LIMIT, "{strategy:?}");
+            assert!(sum.remembered > 0, "{strategy:?}");
         }
         server.flush();
     }
@@ -176,8 +176,8 @@ async fn used(limiter: &Limiter, keys: Keys) -> Vec<u64> {
 async fn every_strategy_keeps_its_limit_while_connections_are_killed_at_random() {
     let (_clock, server) = on_a_clock();
     let server = Arc::new(server);
-    for by in EACH {
-        let policies = || vec![by.policy("p", &format!("{LIMIT}/month"))];
+    for strategy in EACH {
+        let policies = || vec![strategy.policy("p", &format!("{LIMIT}/month"))];
         let limiters = limiters(&server, policies);
         let sums = crowd_under_fire(&server, &limiters, one).await;
         for (key, sum) in (0..).zip(&sums) {
@@ -186,9 +186,9 @@ async fn every_strategy_keeps_its_limit_while_connections_are_killed_at_random()
             let charged = sum.admitted..=sum.admitted + sum.failed;
             assert!(
                 used == LIMIT && charged.contains(&LIMIT),
-                "{by:?}: {used}, {sum:?}"
+                "{strategy:?}: {used}, {sum:?}"
             );
-            assert!(sum.refused > 0, "{by:?}: {sum:?}");
+            assert!(sum.rejected > 0, "{strategy:?}: {sum:?}");
         }
         server.flush();
     }
@@ -208,9 +208,9 @@ fn two(key: u64) -> Keys {
 async fn all_policies_are_charged_or_none_while_connections_are_killed_at_random() {
     let server = Arc::new(Server::start());
     for [tenant, user] in [
-        [By::Fixed, By::Gcra],
-        [By::Gcra, By::Fixed],
-        [By::List, By::Log],
+        [StrategyKind::Fixed, StrategyKind::Gcra],
+        [StrategyKind::Gcra, StrategyKind::Fixed],
+        [StrategyKind::List, StrategyKind::Log],
     ] {
         let policies = || {
             let tenant = tenant.policy("tenant", &format!("{}/month", 3 * LIMIT));

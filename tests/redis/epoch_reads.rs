@@ -8,7 +8,7 @@ use tollgate::{
     Decision, DecisionSource, Key, Limiter, ManualClock, Policy, Quota, RedisStore, Timestamp,
 };
 
-use crate::support::{PATIENCE, limiter, until};
+use crate::support::{TEST_TIMEOUT, limiter, until};
 
 const BOUND: Duration = Duration::from_secs(1);
 
@@ -19,7 +19,7 @@ fn clock() -> ManualClock {
 fn one_a_week(url: String, clock: &ManualClock) -> Limiter {
     let store = RedisStore::builder()
         .url(url)
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_clock(clock.clone())
         .rejection_cache_staleness(BOUND);
     let policy = Policy::new("p", Quota::requests(1).per_week());
@@ -38,12 +38,12 @@ async fn ask(limiter: &Limiter) -> Decision {
     limiter.check(Key::new("k")).await
 }
 
-/// Refused once, by the server.
-async fn refused(limiter: &Limiter) {
+/// Rejected once, by the server.
+async fn rejected(limiter: &Limiter) {
     assert!(ask(limiter).await.is_admitted());
-    let refused = ask(limiter).await;
+    let rejected = ask(limiter).await;
     assert_eq!(
-        (refused.is_admitted(), refused.source()),
+        (rejected.is_admitted(), rejected.source()),
         (false, DecisionSource::Store)
     );
 }
@@ -62,7 +62,7 @@ async fn an_unreadable_epoch_is_not_read_at_each_rejection() {
     let (server, clock) = (Server::start(), clock());
     server.acl("keys", "pw", "~tg:g3:* +@all");
     let limiter = one_a_week(server.url_as("keys", "pw"), &clock);
-    refused(&limiter).await;
+    rejected(&limiter).await;
     until("it is asked for", async || turned_away(&server, "eval") > 0).await;
     for _ in 0..20 {
         for _ in 0..20 {
@@ -88,7 +88,7 @@ fn a_runtime_that_ends_during_an_epoch_read_leaves_it_to_the_next() {
     let limiter = one_a_week(format!("redis://{}", proxy.addr()), &clock);
     let first = runtime();
     first.block_on(async {
-        refused(&limiter).await;
+        rejected(&limiter).await;
         until("it is read", async || server.calls("get") > 0).await;
         clock.advance(BOUND / 2);
         proxy.hold();
@@ -111,7 +111,7 @@ async fn without_the_right_to_info_a_rejection_is_cached_for_the_bound() {
     let (server, clock) = (Server::start(), clock());
     server.acl("few", "pw", "~tg:* +@all -info");
     let limiter = one_a_week(server.url_as("few", "pw"), &clock);
-    refused(&limiter).await;
+    rejected(&limiter).await;
     for _ in 0..4 {
         assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
         let calls = server.calls("eval");
@@ -125,7 +125,7 @@ async fn without_the_right_to_info_a_rejection_is_cached_for_the_bound() {
 async fn an_epoch_without_a_ttl_is_replaced() {
     let (server, clock) = (Server::start(), clock());
     server.command(&["SET", "tg:gen", "for ever"]).ok();
-    refused(&one_a_week(server.url(), &clock)).await;
+    rejected(&one_a_week(server.url(), &clock)).await;
     until("it ends", async || server.immortal_keys().is_empty()).await;
     assert_ne!(server.command(&["GET", "tg:gen"]).text(), "for ever");
 }

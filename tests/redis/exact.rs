@@ -5,8 +5,8 @@ use std::{future::IntoFuture, time::Duration};
 use tollgate::{Key, RetryAfter};
 
 use crate::support::{
-    By, EACH, START, TWO, counted, each_with, hammer, limiter, on_a_clock, quotas, single, store,
-    used,
+    EACH, START, StrategyKind, TWO, counted, each_with, hammer, limiter, on_a_clock, quotas,
+    single, store, used,
 };
 
 /// How long each of these periods may be, in seconds.
@@ -15,17 +15,17 @@ const LONGEST: [(&str, i64); 3] = [("min", 60), ("h", 3_600), ("month", 31 * 86_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
     let (_clock, server) = on_a_clock();
-    for (by, quota) in each_with(EACH, ["1000/min", "1000/month"]) {
+    for (strategy, quota) in each_with(EACH, ["1000/min", "1000/month"]) {
         server.flush();
-        let limiters = [0, 1].map(|_| single(&server, by, quota));
-        let (rounds, requests) = match TWO.contains(&by) {
+        let limiters = [0, 1].map(|_| single(&server, strategy, quota));
+        let (rounds, requests) = match TWO.contains(&strategy) {
             true => (3, 20_000),
             false => (1, 5_000),
         };
         for round in 0..rounds {
             let key = Key::new(round.to_string());
             let admitted = hammer(&limiters, key, 64, requests).await;
-            assert_eq!(admitted, 1_000, "{by:?}, {quota}, round {round}");
+            assert_eq!(admitted, 1_000, "{strategy:?}, {quota}, round {round}");
             assert_eq!(used(&limiters[0], key).await, [1_000]);
         }
     }
@@ -35,9 +35,9 @@ async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exactly_what_was_admitted_is_charged_whatever_each_request_costs() {
     let (_clock, server) = on_a_clock();
-    for (by, quota) in each_with(EACH, ["1000/min", "1000/month"]) {
+    for (strategy, quota) in each_with(EACH, ["1000/min", "1000/month"]) {
         server.flush();
-        let limiters = [0, 1].map(|_| single(&server, by, quota));
+        let limiters = [0, 1].map(|_| single(&server, strategy, quota));
         let tasks: Vec<_> = (0..32)
             .map(|task: u64| {
                 let limiter = limiters[task as usize % 2].clone();
@@ -61,9 +61,9 @@ async fn exactly_what_was_admitted_is_charged_whatever_each_request_costs() {
             charged += task.await.expect("a task ends well");
         }
         // Those that cost one fill up what the others leave.
-        assert_eq!(charged, 1_000, "{by:?}, {quota}");
+        assert_eq!(charged, 1_000, "{strategy:?}, {quota}");
         let used = used(&limiters[0], Key::new("key")).await;
-        assert_eq!(used, [1_000], "{by:?}, {quota}");
+        assert_eq!(used, [1_000], "{strategy:?}, {quota}");
     }
 }
 
@@ -77,9 +77,11 @@ async fn under_several_policies_each_is_charged_only_for_requests_that_all_admit
             limiter(
                 store(&server),
                 [
-                    By::Gcra.policy("tenant", &format!("900/{period}")),
-                    By::Fixed.policy("user", &format!("100/{period}")),
-                    By::Gcra.policy("bytes", &format!("2000/{period}")).cost(3),
+                    StrategyKind::Gcra.policy("tenant", &format!("900/{period}")),
+                    StrategyKind::Fixed.policy("user", &format!("100/{period}")),
+                    StrategyKind::Gcra
+                        .policy("bytes", &format!("2000/{period}"))
+                        .cost(3),
                 ],
             )
         });
@@ -124,27 +126,27 @@ async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
     let (clock, server) = on_a_clock();
     let mut failures = Vec::new();
     let quotas = [
-        (By::Gcra, "10/s burst 3"),
-        (By::Gcra, "7/min"),
-        (By::Gcra, "3/h burst 5"),
-        (By::Gcra, "999983/s burst 10"),
-        (By::Fixed, "3/10s"),
-        (By::Fixed, "1/ms"),
-        (By::Fixed, "4/month"),
-        (By::Bucket, "10/s burst 3"),
-        (By::Bucket, "7/min"),
-        (By::Calendar, "3/10s"),
-        (By::Calendar, "4/day"),
-        (By::Calendar, "4/month"),
-        (By::List, "3/10s"),
-        (By::List, "1/ms"),
-        (By::Log, "3/10s"),
-        (By::Log, "1/ms"),
-        (By::Sliding(1), "3/10s"),
-        (By::Sliding(1), "7/min"),
+        (StrategyKind::Gcra, "10/s burst 3"),
+        (StrategyKind::Gcra, "7/min"),
+        (StrategyKind::Gcra, "3/h burst 5"),
+        (StrategyKind::Gcra, "999983/s burst 10"),
+        (StrategyKind::Fixed, "3/10s"),
+        (StrategyKind::Fixed, "1/ms"),
+        (StrategyKind::Fixed, "4/month"),
+        (StrategyKind::Bucket, "10/s burst 3"),
+        (StrategyKind::Bucket, "7/min"),
+        (StrategyKind::Calendar, "3/10s"),
+        (StrategyKind::Calendar, "4/day"),
+        (StrategyKind::Calendar, "4/month"),
+        (StrategyKind::List, "3/10s"),
+        (StrategyKind::List, "1/ms"),
+        (StrategyKind::Log, "3/10s"),
+        (StrategyKind::Log, "1/ms"),
+        (StrategyKind::Sliding(1), "3/10s"),
+        (StrategyKind::Sliding(1), "7/min"),
     ];
-    for (by, quota) in quotas {
-        let limiter = single(&server, by, quota);
+    for (strategy, quota) in quotas {
+        let limiter = single(&server, strategy, quota);
         for cost in [1, 2, 3] {
             if cost
                 > limiter
@@ -158,40 +160,45 @@ async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
             clock.set(START + cost * 1_111);
             let check = || limiter.check(Key::new("key")).cost(cost).into_future();
             // Apart in a log, and yet not as slow as the fastest refills.
-            let apart = Duration::from_micros(u64::from(by == By::Log));
+            let apart = Duration::from_micros(u64::from(strategy == StrategyKind::Log));
             // The second time it begins where the first wait ended.
             for round in 0..3 {
-                let mut refused = check().await;
+                let mut rejected = check().await;
                 let mut admitted = 0;
-                while counted(&refused) {
+                while counted(&rejected) {
                     admitted += 1;
-                    assert!(admitted <= 20, "{by:?} {quota}, round {round}: no end");
+                    assert!(
+                        admitted <= 20,
+                        "{strategy:?} {quota}, round {round}: no end"
+                    );
                     clock.advance(apart);
-                    refused = check().await;
+                    rejected = check().await;
                 }
-                let RetryAfter::In(wait) = refused.retry_after() else {
-                    panic!("{by:?} {quota}: {refused:?}");
+                let RetryAfter::In(wait) = rejected.retry_after() else {
+                    panic!("{strategy:?} {quota}: {rejected:?}");
                 };
                 let (now, wait) = (clock.micros(), wait.as_micros() as u64);
                 // A server may remove a key as soon as its last millisecond begins.
                 let ends = server.expires_at(&server.only_key()) as u64 * 1_000;
-                let verdict = refused.policy("p").expect("a verdict");
+                let verdict = rejected.policy("p").expect("a verdict");
                 if ends < now + verdict.reset_after().as_micros() as u64 {
                     failures.push(format!(
-                        "{by:?} {quota}, round {round}: {ends} ends at {now}"
+                        "{strategy:?} {quota}, round {round}: {ends} ends at {now}"
                     ));
                 }
                 for early in [1_000, 1].into_iter().filter(|early| *early <= wait) {
                     clock.set(now + wait - early);
                     let decision = check().await;
                     if counted(&decision) {
-                        failures.push(format!("{by:?} {quota}, round {round}: {early} µs early"));
+                        failures.push(format!(
+                            "{strategy:?} {quota}, round {round}: {early} µs early"
+                        ));
                     }
                 }
                 clock.set(now + wait);
                 let decision = check().await;
                 if !counted(&decision) {
-                    failures.push(format!("{by:?} {quota}, round {round}: {decision:?}"));
+                    failures.push(format!("{strategy:?} {quota}, round {round}: {decision:?}"));
                 }
             }
         }
@@ -205,15 +212,15 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_
     let mut failures = Vec::new();
     let touches = [
         "admit",
-        "refuse",
-        "refuse what costs too much",
+        "reject",
+        "reject what costs too much",
         "admit for free",
         "peek",
         "charge",
         "refund",
     ];
-    for (by, (period, secs)) in each_with(EACH, LONGEST) {
-        let limiter = single(&server, by, &format!("10/{period}"));
+    for (strategy, (period, secs)) in each_with(EACH, LONGEST) {
+        let limiter = single(&server, strategy, &format!("10/{period}"));
         let check = |cost| limiter.check(Key::new("key")).cost(cost).into_future();
         for touch in touches {
             // Short of it too: left by a clock that stepped back, or by a quota of a longer period.
@@ -228,15 +235,15 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_
                 assert_eq!(server.command(&args).int(), 1);
                 match touch {
                     // Where units come back within seconds, the next request that needs a later end mends it.
-                    "admit" if (by, period) == (By::Gcra, "min") => {
+                    "admit" if (strategy, period) == (StrategyKind::Gcra, "min") => {
                         for _ in 0..11 {
                             assert!(counted(&check(1).await));
                             clock.advance(Duration::from_secs(6));
                         }
                     }
                     "admit" => assert!(counted(&check(1).await)),
-                    "refuse" => assert!(!counted(&check(5).await)),
-                    "refuse what costs too much" => assert!(!counted(&check(11).await)),
+                    "reject" => assert!(!counted(&check(5).await)),
+                    "reject what costs too much" => assert!(!counted(&check(11).await)),
                     "admit for free" => assert!(counted(&check(0).await)),
                     "peek" => assert_eq!(used(&limiter, Key::new("key")).await, [6]),
                     "charge" => assert!(counted(
@@ -250,7 +257,9 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_
                 let most = 2 * secs * 1_000 + 64_000;
                 if !(1..=most).contains(&ttl) {
                     let [command, _] = command;
-                    failures.push(format!("{by:?}, 10/{period}, {command}, {touch}: {ttl} ms"));
+                    failures.push(format!(
+                        "{strategy:?}, 10/{period}, {command}, {touch}: {ttl} ms"
+                    ));
                 }
             }
         }
@@ -262,28 +271,36 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_
 #[tokio::test]
 async fn no_charge_and_no_refund_leaves_a_key_immortal() {
     let (_clock, server) = on_a_clock();
-    for (by, quota) in each_with(EACH, quotas(10)) {
+    for (strategy, quota) in each_with(EACH, quotas(10)) {
         server.flush();
-        let limiter = single(&server, by, &quota);
+        let limiter = single(&server, strategy, &quota);
         let check = || limiter.check(Key::new("key")).cost(2).into_future();
         assert!(counted(&check().await));
         assert_eq!(
             server.immortal_keys(),
             [""; 0],
-            "{by:?}, {quota}, the first charge"
+            "{strategy:?}, {quota}, the first charge"
         );
         let mut second = check().await;
         assert_eq!(
             server.immortal_keys(),
             [""; 0],
-            "{by:?}, {quota}, the second charge"
+            "{strategy:?}, {quota}, the second charge"
         );
         second.refund(1).await.expect("an answer");
-        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}, {quota}, a refund");
+        assert_eq!(
+            server.immortal_keys(),
+            [""; 0],
+            "{strategy:?}, {quota}, a refund"
+        );
         assert!(counted(
             &limiter.charge(Key::new("key"), 9).await.expect("an answer")
         ));
-        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}, {quota}, a debt");
+        assert_eq!(
+            server.immortal_keys(),
+            [""; 0],
+            "{strategy:?}, {quota}, a debt"
+        );
     }
 }
 
@@ -291,9 +308,9 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
 #[tokio::test]
 async fn a_key_with_a_count_of_zero_is_not_immortal_either() {
     let (clock, server) = on_a_clock();
-    for (by, quota) in each_with(EACH, quotas(10)) {
+    for (strategy, quota) in each_with(EACH, quotas(10)) {
         server.flush();
-        let limiter = single(&server, by, &quota);
+        let limiter = single(&server, strategy, &quota);
         let mut decision = limiter.check(Key::new("key")).cost(6).await;
         let given = decision.refund(6).await.expect("an answer");
         assert_eq!(given[0].units(), 6);
@@ -303,14 +320,14 @@ async fn a_key_with_a_count_of_zero_is_not_immortal_either() {
         }
         assert_eq!(used(&limiter, Key::new("key")).await, [0]);
         clock.advance(Duration::from_secs(1));
-        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}, {quota}");
+        assert_eq!(server.immortal_keys(), [""; 0], "{strategy:?}, {quota}");
     }
 }
 
 #[tokio::test]
 async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on() {
     let (_clock, server) = on_a_clock();
-    let policies = EACH.map(|by| by.policy(&format!("{by:?}"), "20/month"));
+    let policies = EACH.map(|strategy| strategy.policy(&format!("{strategy:?}"), "20/month"));
     let limiter = limiter(store(&server), policies);
     let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
     // Half of the keys are used up.
@@ -342,7 +359,7 @@ async fn every_key_in_redis_names_its_policy_also_if_the_callers_part_is_hashed(
     let long = "a name of sixty-four characters, the most that a policy may have";
     let shown = long.replace(' ', "%20").replace(',', "%2C");
     for name in ["p", "per-tenant", long] {
-        let policies = EACH.map(|by| by.policy(name, "10/h"));
+        let policies = EACH.map(|strategy| strategy.policy(name, "10/h"));
         for policy in policies {
             let limiter = limiter(store(&server), [policy]);
             for key in [

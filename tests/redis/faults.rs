@@ -13,11 +13,11 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    By, PAIRS, counted, each_with, fault, hello, on_a_clock, pair, quotas, single, store, until,
-    used,
+    PAIRS, StrategyKind, counted, each_with, fault, hello, on_a_clock, pair, quotas, single, store,
+    until, used,
 };
 
-const DEADLINE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// More than any test asks about. Units come back within microseconds, or within seconds.
 const FAST: &str = "1000000/min";
@@ -28,11 +28,11 @@ const SLACK: Duration = Duration::from_secs(5);
 
 /// Without a breaker: each request finds out for itself.
 fn impatient(server: &Server, answer: OnStoreError, quota: &str) -> Limiter {
-    let store = RedisStore::builder().url(server.url()).timeout(DEADLINE);
+    let store = RedisStore::builder().url(server.url()).timeout(TIMEOUT);
     let store = store.no_circuit_breaker();
     Limiter::builder()
         .store(store.build().expect("a store"))
-        .policy(By::Gcra.policy("p", quota))
+        .policy(StrategyKind::Gcra.policy("p", quota))
         .on_store_error(answer)
         .build()
         .expect("a limiter")
@@ -56,10 +56,10 @@ async fn resumed_on(limiter: &Limiter, key: &str) {
 async fn with_a_killed_redis_the_configured_action_applies_until_it_is_back() {
     let server = Server::start();
     let admitting = impatient(&server, OnStoreError::Admit, FAST);
-    let refusing = impatient(&server, OnStoreError::Reject, SLOW);
+    let rejecting = impatient(&server, OnStoreError::Reject, SLOW);
     for _ in 0..2 {
         resumed(&admitting).await;
-        resumed(&refusing).await;
+        resumed(&rejecting).await;
         server.kill();
         for key in 0..16 {
             let key = Key::new(key.to_string());
@@ -68,7 +68,7 @@ async fn with_a_killed_redis_the_configured_action_applies_until_it_is_back() {
             assert_eq!(decision.source(), DecisionSource::Fallback);
             assert_eq!(decision.policies().len(), 0);
 
-            let decision = refusing.check(key).await;
+            let decision = rejecting.check(key).await;
             assert_eq!(decision.source(), DecisionSource::Fallback);
             let error = fault(&decision);
             assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
@@ -76,7 +76,7 @@ async fn with_a_killed_redis_the_configured_action_applies_until_it_is_back() {
         server.restart();
     }
     resumed(&admitting).await;
-    resumed(&refusing).await;
+    resumed(&rejecting).await;
     // What was admitted without being counted was charged nowhere: the second restart emptied the server.
     assert_eq!(server.immortal_keys(), [""; 0]);
 }
@@ -86,7 +86,7 @@ async fn with_a_killed_redis_the_configured_action_applies_until_it_is_back() {
 async fn a_restarted_redis_costs_a_key_one_request_at_most() {
     let server = Server::start();
     for quota in quotas(100) {
-        let limiter = single(&server, By::Gcra, &quota);
+        let limiter = single(&server, StrategyKind::Gcra, &quota);
         for _ in 0..3 {
             assert!(counted(&limiter.check(Key::new("key")).await));
             server.restart();
@@ -130,11 +130,11 @@ async fn a_redis_that_is_killed_amid_traffic_leaves_no_request_without_a_result(
             std::thread::yield_now();
         }
     });
-    tokio::time::sleep(DEADLINE).await;
+    tokio::time::sleep(TIMEOUT).await;
     server.restart();
     for task in tasks {
         let slowest = task.await.expect("a task ends well");
-        assert!(slowest < DEADLINE + SLACK, "{slowest:?}");
+        assert!(slowest < TIMEOUT + SLACK, "{slowest:?}");
     }
 }
 
@@ -144,7 +144,7 @@ async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
     let (_clock, server) = on_a_clock();
     for quota in ["1000/min", "1000/month"] {
         server.flush();
-        let limiters = [0, 1].map(|_| single(&server, By::Gcra, quota));
+        let limiters = [0, 1].map(|_| single(&server, StrategyKind::Gcra, quota));
         let tasks: Vec<_> = (0..32)
             .map(|task| {
                 let limiter = limiters[task % 2].clone();
@@ -188,7 +188,7 @@ async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
     }
 }
 
-/// A server that was made a replica behind its clients' backs refuses to write, until they ask elsewhere or it is a
+/// A server that was made a replica behind its clients' backs rejects to write, until they ask elsewhere or it is a
 /// master again.
 #[tokio::test]
 async fn a_demoted_master_charges_nothing_and_is_used_again_once_promoted() {
@@ -219,7 +219,9 @@ async fn behind_a_layer_a_store_failure_is_a_503_or_admitted_as_configured() {
         (OnStoreError::Reject, StatusCode::SERVICE_UNAVAILABLE),
         (OnStoreError::Admit, StatusCode::OK),
     ] {
-        let policy = By::Gcra.policy("p", "10/h").key(extract::global());
+        let policy = StrategyKind::Gcra
+            .policy("p", "10/h")
+            .key(extract::global());
         let layer = RateLimitLayer::builder()
             .store(store(&server))
             .policy(policy)
@@ -245,7 +247,7 @@ async fn all_answered(limiter: &Limiter) {
         assert!(matches!(fault(&decision), StoreError::Timeout));
     }
     let took = start.elapsed();
-    assert!((DEADLINE..DEADLINE + SLACK).contains(&took), "{took:?}");
+    assert!((TIMEOUT..TIMEOUT + SLACK).contains(&took), "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -278,11 +280,11 @@ async fn a_later_request_waits_no_longer_for_a_silent_redis() {
             assert!(matches!(fault(&decision), StoreError::Timeout));
             start.elapsed()
         }));
-        tokio::time::sleep(DEADLINE / 20).await;
+        tokio::time::sleep(TIMEOUT / 20).await;
     }
     for task in tasks {
         let took = task.await.expect("an answer");
-        assert!((DEADLINE..DEADLINE + SLACK).contains(&took), "{took:?}");
+        assert!((TIMEOUT..TIMEOUT + SLACK).contains(&took), "{took:?}");
     }
     server.resume();
 }

@@ -66,9 +66,9 @@ fn assert_foreign(decision: &impl Answer, name: &str) {
 fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for (by, quota) in each_with(EACH, quotas(10_000)) {
+    for (strategy, quota) in each_with(EACH, quotas(10_000)) {
         server.flush();
-        let limiter = single(&server, by, &quota);
+        let limiter = single(&server, strategy, &quota);
         assert!(runtime.block_on(async { counted(&limiter.check(Key::new("planted")).await) }));
         let name = server.only_key();
         let mut rounds = 0;
@@ -97,7 +97,7 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
         runtime.block_on(async {
             for key in ["fine", "7"] {
                 let used = used(&limiter, Key::new(key)).await;
-                assert_eq!(used, [rounds], "{by:?}, {quota}");
+                assert_eq!(used, [rounds], "{strategy:?}, {quota}");
             }
         });
     }
@@ -107,9 +107,9 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
 fn no_operation_changes_a_foreign_value() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for (by, quota) in each_with(EACH, quotas(100)) {
+    for (strategy, quota) in each_with(EACH, quotas(100)) {
         server.flush();
-        let limiter = single(&server, by, &quota);
+        let limiter = single(&server, strategy, &quota);
         let check = async || limiter.check(Key::new("planted")).cost(60).await;
         let mut charged = runtime.block_on(check());
         let name = server.only_key();
@@ -213,11 +213,11 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
         .build()
         .expect("a runtime");
     let (_clock, server) = on_a_clock();
-    for (by, quota) in each_with(EACH, quotas(10)) {
+    for (strategy, quota) in each_with(EACH, quotas(10)) {
         server.flush();
         let limiter = Limiter::builder()
             .store(store(&server))
-            .policy(by.policy("p", &quota))
+            .policy(strategy.policy("p", &quota))
             .on_store_error(OnStoreError::Admit)
             .on_misconfiguration(OnMisconfiguration::AsStoreError)
             .build()

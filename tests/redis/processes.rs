@@ -18,10 +18,10 @@ const REQUESTS: u64 = 5_000;
 fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for by in TWO {
+    for strategy in TWO {
         let limiters = [limiter(
             store_at(url.clone()),
-            [by.policy("p", "1000/month")],
+            [strategy.policy("p", "1000/month")],
         )];
         let admitted = runtime.block_on(hammer(&limiters, Key::new("key"), 32, REQUESTS));
         println!("admitted={admitted}");
@@ -51,9 +51,13 @@ fn two_processes_admit_exactly_the_quota_together() {
             counts.collect()
         })
         .into();
-    for (index, by) in TWO.into_iter().enumerate() {
+    for (index, strategy) in TWO.into_iter().enumerate() {
         let counts: Vec<_> = admitted.iter().map(|counts| counts[index]).collect();
-        assert_eq!(counts.iter().sum::<u64>(), 1_000, "{by:?}: {counts:?}");
+        assert_eq!(
+            counts.iter().sum::<u64>(),
+            1_000,
+            "{strategy:?}: {counts:?}"
+        );
     }
     assert_eq!(server.immortal_keys(), [""; 0]);
 }

@@ -11,7 +11,7 @@ use tollgate::{
     Clock, Decision, DecisionSource, Key, Limiter, Policy, Quota, RedisStore, RetryAfter, Timestamp,
 };
 
-use crate::support::{PATIENCE, START, limiter, until};
+use crate::support::{START, TEST_TIMEOUT, limiter, until};
 
 pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
@@ -19,7 +19,7 @@ pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What remembers refusals goes by the server's clock, which is set by hand.
+/// What remembers rejections goes by the server's clock, which is set by hand.
 #[derive(Debug)]
 pub(crate) struct SameTime(pub(crate) ServerClock);
 
@@ -36,7 +36,9 @@ pub(crate) fn world() -> (ServerClock, Server) {
 }
 
 pub(crate) fn store(server: &Server, clock: &ServerClock) -> RedisStore {
-    let store = RedisStore::builder().url(server.url()).timeout(PATIENCE);
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
     let store = store
         .rejection_cache_clock(SameTime(clock.clone()))
         .rejection_cache_staleness(BOUND);
@@ -62,12 +64,12 @@ pub(crate) async fn use_up(limiter: &Limiter) -> Decision {
     for _ in 0..3 {
         assert!(limiter.check(key()).await.is_admitted());
     }
-    let refused = limiter.check(key()).await;
+    let rejected = limiter.check(key()).await;
     assert_eq!(
-        (refused.is_admitted(), refused.source()),
+        (rejected.is_admitted(), rejected.source()),
         (false, DecisionSource::Store)
     );
-    refused
+    rejected
 }
 
 /// Waits until the store has read the epoch so often, which it does in the background.
@@ -99,19 +101,19 @@ async fn a_rejected_key_costs_the_server_nothing_until_it_can_be_admitted() {
     // The first rejection is from before the epoch was known, and is requested once more.
     clock.advance(ms(400));
     for _ in 0..100 {
-        let refused = limiter.check(key()).await;
-        assert_eq!(refused.source(), DecisionSource::RejectionCache);
-        assert_eq!(wait(&refused), Some(ms(19_600)));
-        assert_eq!(refused.policy("p").expect("a verdict").remaining(), 0);
+        let rejected = limiter.check(key()).await;
+        assert_eq!(rejected.source(), DecisionSource::RejectionCache);
+        assert_eq!(wait(&rejected), Some(ms(19_600)));
+        assert_eq!(rejected.policy("p").expect("a verdict").remaining(), 0);
     }
     assert_eq!(server.calls("evalsha"), 0);
     let mut asked = 0;
     for step in 1..=40 {
         clock.advance(ms(450));
         let reads = server.calls("get");
-        let refused = limiter.check(key()).await;
-        assert!(!refused.is_admitted());
-        asked += u64::from(refused.source() == DecisionSource::Store);
+        let rejected = limiter.check(key()).await;
+        assert!(!rejected.is_admitted());
+        asked += u64::from(rejected.source() == DecisionSource::Store);
         // It's read when the last time is half a bound ago.
         if step % 2 == 1 {
             epoch_is_read(&server, reads + 1).await;
@@ -182,11 +184,11 @@ async fn a_cached_rejection_reports_each_policy_as_the_store_did() {
         (decision.source(), verdicts.collect::<Vec<_>>())
     };
     let each = vec![("few".to_owned(), 0), ("many".to_owned(), 8)];
-    let refused = limiter.check(key()).await;
-    assert_eq!(said(&refused), (DecisionSource::Store, each.clone()));
-    let refused = limiter.check(key()).await;
-    assert_eq!(said(&refused), (DecisionSource::RejectionCache, each));
-    let error = refused.into_result().expect_err("a refusal");
+    let rejected = limiter.check(key()).await;
+    assert_eq!(said(&rejected), (DecisionSource::Store, each.clone()));
+    let rejected = limiter.check(key()).await;
+    assert_eq!(said(&rejected), (DecisionSource::RejectionCache, each));
+    let error = rejected.into_result().expect_err("a rejection");
     assert_eq!(error.retry_after(), RetryAfter::In(ms(60_000)));
 }
 
@@ -200,9 +202,9 @@ async fn charged_rejections_and_in_flight_limits_always_call_the_store() {
         let limiter = limiter(store(&server, &clock), [policy]);
         let admitted = limiter.check(key()).await;
         for _ in 0..3 {
-            let refused = limiter.check(key()).await;
+            let rejected = limiter.check(key()).await;
             assert_eq!(
-                (refused.is_admitted(), refused.source()),
+                (rejected.is_admitted(), rejected.source()),
                 (false, DecisionSource::Store)
             );
         }
@@ -215,7 +217,9 @@ async fn charged_rejections_and_in_flight_limits_always_call_the_store() {
 async fn limits_hold_under_512_tasks_while_connections_are_cut() {
     const LIMIT: u64 = 50;
     let server = Server::start();
-    let store = RedisStore::builder().url(server.url()).timeout(PATIENCE);
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
     let store = store.build().expect("a store");
     let quota = Quota::requests(LIMIT).per_day();
     let limiter = limiter(store, [Policy::new("p", quota)]);

@@ -40,11 +40,11 @@ async fn half_of_them_leave(limiter: &Limiter) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_dropped_before_its_result_costs_nothing_and_affects_no_other_result() {
     let (_clock, server) = on_a_clock();
-    for by in EACH {
-        let limiter = single(&server, by, "1000/month");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
         let read = half_of_them_leave(&limiter).await;
         until(
-            &format!("{by:?}: what was not read is refunded"),
+            &format!("{strategy:?}: what was not read is refunded"),
             async || used(&limiter, Key::new("key")).await == [read],
         )
         .await;
@@ -62,11 +62,11 @@ async fn a_dropped_request_costs_nothing_while_time_passes_either() {
             clock.advance(Duration::from_millis(1));
         }
     });
-    for by in EACH {
-        let limiter = single(&server, by, "1000/month");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
         let read = half_of_them_leave(&limiter).await;
         until(
-            &format!("{by:?}: what was not read is refunded"),
+            &format!("{strategy:?}: what was not read is refunded"),
             async || {
                 let used = used(&limiter, Key::new("key")).await;
                 used == [read] || used == [read + 1]
@@ -80,8 +80,8 @@ async fn a_dropped_request_costs_nothing_while_time_passes_either() {
 #[tokio::test]
 async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
     let (_clock, server) = on_a_clock();
-    for by in EACH {
-        let limiter = single(&server, by, "1000/month");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
         let mut left = Box::pin(limiter.check(Key::new("key")).into_future());
         poll_fn(|cx| {
             assert!(left.as_mut().poll(cx).is_pending());
@@ -90,10 +90,10 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
         .await;
         // A later request is answered later.
         assert!(counted(&limiter.check(Key::new("key")).await));
-        assert_eq!(used(&limiter, Key::new("key")).await, [2], "{by:?}");
+        assert_eq!(used(&limiter, Key::new("key")).await, [2], "{strategy:?}");
         drop(left);
         until(
-            &format!("{by:?}: what was not read is refunded"),
+            &format!("{strategy:?}: what was not read is refunded"),
             async || used(&limiter, Key::new("key")).await == [1],
         )
         .await;
@@ -104,10 +104,10 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
 #[tokio::test]
 async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
     let (_clock, server) = on_a_clock();
-    for by in EACH {
+    for strategy in EACH {
         server.flush();
         let layer = |name: &str, quota| {
-            let policy = by.policy(name, quota).key(extract::global());
+            let policy = strategy.policy(name, quota).key(extract::global());
             RateLimitLayer::new(limiter(store(&server), [policy]))
         };
         let (outer, inner) = (layer("outer", "1000/month"), layer("inner", "1/month"));
@@ -120,9 +120,10 @@ async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
             };
             assert_eq!(response.status(), status);
         }
-        until(&format!("{by:?}: the outer layer gives back"), async || {
-            used(outer.limiter(), Key::global()).await == [1]
-        })
+        until(
+            &format!("{strategy:?}: the outer layer gives back"),
+            async || used(outer.limiter(), Key::global()).await == [1],
+        )
         .await;
     }
 }
@@ -130,8 +131,8 @@ async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_dropped_while_the_script_runs_costs_nothing() {
     let (_clock, server) = on_a_clock();
-    for by in EACH {
-        let limiter = single(&server, by, "1000/month");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
         assert_eq!(used(&limiter, Key::new("key")).await, [0]);
         server.pause();
         let tasks: Vec<_> = (0..100)
@@ -165,8 +166,8 @@ async fn a_request_dropped_while_the_script_runs_costs_nothing() {
 #[tokio::test]
 async fn a_dropped_check_of_several_requests_has_all_of_them_refunded() {
     let (_clock, server) = on_a_clock();
-    for by in EACH {
-        let limiter = single(&server, by, "1000/month");
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
         // The same batch has a request that stays, so that it is known to be over.
         let several = limiter
             .check(Key::new("key"))

@@ -6,7 +6,7 @@ use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{DecisionKind, Key, Limiter};
 
-use crate::support::{By, counted, hammer, single, store, used};
+use crate::support::{StrategyKind, counted, hammer, single, store, used};
 
 fn current_thread() -> Runtime {
     Builder::new_current_thread()
@@ -28,7 +28,7 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
     let server = Server::start();
     let connections = || server.info("stats", "total_connections_received");
     let before = connections();
-    let limiter = single(&server, By::Gcra, "10/h");
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
     let clone = limiter.clone();
     drop(clone);
     let runtime = multi_thread();
@@ -48,7 +48,7 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
 fn an_application_starts_while_redis_is_down() {
     let server = Server::start();
     server.kill();
-    let limiter = single(&server, By::Gcra, "10/h");
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
     server.restart();
     assert!(counted(
         &current_thread().block_on(limiter.check(Key::new("key")).into_future())
@@ -58,7 +58,7 @@ fn an_application_starts_while_redis_is_down() {
 #[test]
 fn a_limiter_outlives_its_runtimes() {
     let server = Server::start();
-    let limiter = single(&server, By::Gcra, "100/h");
+    let limiter = single(&server, StrategyKind::Gcra, "100/h");
     for round in 1..=5 {
         for runtime in [current_thread(), multi_thread()] {
             let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
@@ -75,7 +75,7 @@ fn a_limiter_outlives_its_runtimes() {
 #[test]
 fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
     let server = Server::start();
-    let limiter = single(&server, By::Fixed, "1000/h");
+    let limiter = single(&server, StrategyKind::Fixed, "1000/h");
     server.pause();
     for runtime in [current_thread(), multi_thread()] {
         runtime.block_on(async {
@@ -94,7 +94,7 @@ fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
 #[test]
 fn two_runtimes_at_once_share_one_count() {
     let server = Server::start();
-    let limiter = single(&server, By::Gcra, "500/month");
+    let limiter = single(&server, StrategyKind::Gcra, "500/month");
     let threads = [0, 1].map(|_| {
         let limiter = limiter.clone();
         thread::spawn(move || {
@@ -110,7 +110,7 @@ fn two_runtimes_at_once_share_one_count() {
 #[test]
 fn a_stalled_runtime_delays_no_request() {
     let server = Server::start();
-    let limiter = single(&server, By::Gcra, "100/h");
+    let limiter = single(&server, StrategyKind::Gcra, "100/h");
     let still = current_thread();
     assert!(counted(
         &still.block_on(limiter.check(Key::new("key")).into_future())
@@ -147,10 +147,10 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
     for round in 1..=10 {
         let store = tollgate::RedisStore::builder()
             .pool(pool.clone())
-            .timeout(crate::support::PATIENCE)
+            .timeout(crate::support::TEST_TIMEOUT)
             .build()
             .expect("a store");
-        let limiter = crate::support::limiter(store, [By::Gcra.policy("p", "100/h")]);
+        let limiter = crate::support::limiter(store, [StrategyKind::Gcra.policy("p", "100/h")]);
         let runtime = current_thread();
         let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
         assert!(counted(&decision), "round {round}");
@@ -160,7 +160,7 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
 #[test]
 fn a_check_outside_any_runtime_is_an_error() {
     let server = Server::start();
-    let limiter = single(&server, By::Gcra, "10/h");
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
     let decision = poll_outside(&limiter);
     assert!(
         matches!(
@@ -196,7 +196,8 @@ async fn a_store_that_is_dropped_closes_its_connections() {
         clients.lines().count()
     };
     let before = connected();
-    let limiter = crate::support::limiter(store(&server), [By::Gcra.policy("p", "100/h")]);
+    let limiter =
+        crate::support::limiter(store(&server), [StrategyKind::Gcra.policy("p", "100/h")]);
     for key in 0..32 {
         assert!(counted(&limiter.check(Key::new(key.to_string())).await));
     }

@@ -31,11 +31,11 @@ use tollgate::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::support::{By, PATIENCE, counted, fault, hello, limiter, until, used};
+use crate::support::{StrategyKind, TEST_TIMEOUT, counted, fault, hello, limiter, until, used};
 
 const KEY: Key = Key::global();
 
-const DEADLINE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 fn current_thread() -> Runtime {
     let mut builder = Builder::new_current_thread();
@@ -60,7 +60,7 @@ fn store(server: &Server, deadline: Duration) -> RedisStore {
 fn single(server: &Server, deadline: Duration) -> Limiter {
     limiter(
         store(server, deadline),
-        [By::Fixed.policy("p", "100/month")],
+        [StrategyKind::Fixed.policy("p", "100/month")],
     )
 }
 
@@ -84,7 +84,7 @@ fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
 /// What a check is answered on another runtime.
 fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
     runtime
-        .block_on(async { timeout(PATIENCE, check).await })
+        .block_on(async { timeout(TEST_TIMEOUT, check).await })
         .expect("an answer by the deadline")
 }
 
@@ -94,7 +94,7 @@ fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
     for other in [current_thread(), multi_thread()] {
         for known in [false, true] {
             server.flush();
-            let limiter = single(&server, DEADLINE);
+            let limiter = single(&server, TIMEOUT);
             let still = current_thread();
             assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
             if known {
@@ -115,7 +115,7 @@ fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
 fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
-    let limiter = single(&server, DEADLINE);
+    let limiter = single(&server, TIMEOUT);
     assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
     server.pause();
     let check = still.block_on(async {
@@ -137,14 +137,14 @@ fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
 fn a_check_awaited_without_a_runtime_completes_if_another_runtime_runs() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
-    let limiter = single(&server, DEADLINE);
+    let limiter = single(&server, TIMEOUT);
     assert!(counted(&other.block_on(limiter.check(KEY).into_future())));
     let check = asked_in(&still, &limiter);
     let (sender, answer) = mpsc::channel();
     thread::spawn(move || {
         let _ = sender.send(block_on(check));
     });
-    let decision = answer.recv_timeout(PATIENCE).expect("an answer");
+    let decision = answer.recv_timeout(TEST_TIMEOUT).expect("an answer");
     assert!(matches!(fault(&decision), StoreError::Timeout));
 }
 
@@ -154,7 +154,7 @@ fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
     let layer = RateLimitLayer::builder()
-        .store(store(&server, DEADLINE))
+        .store(store(&server, TIMEOUT))
         .policy(Policy::new("p", Quota::requests(9).per_month()).key(extract::global()))
         .on_store_error(OnStoreError::Reject);
     let layer = layer.build().expect("a layer");
@@ -163,7 +163,7 @@ fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
         let Ok(service) = service.ready().await;
         service.call(Request::new(()))
     });
-    let response = other.block_on(async { timeout(PATIENCE, response).await });
+    let response = other.block_on(async { timeout(TEST_TIMEOUT, response).await });
     let Ok(response) = response.expect("an answer by the deadline");
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
@@ -171,7 +171,7 @@ fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
 fn places(server: &Server) -> Limiter {
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
-    limiter(store(server, DEADLINE), [policy])
+    limiter(store(server, TIMEOUT), [policy])
 }
 
 /// A permit is held on `runtime`, which is driven no more when this returns.
@@ -235,7 +235,7 @@ fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
     let server = Server::start();
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let policy = Policy::new("p", Quota::concurrent(MANY)).strategy(hour);
-    let limiter = limiter(store(&server, PATIENCE), [policy]);
+    let limiter = limiter(store(&server, TEST_TIMEOUT), [policy]);
     let (ended, other) = (current_thread(), current_thread());
     let held = ended.block_on(join_all(
         (0..MANY).map(|_| limiter.check(KEY).into_future()),
@@ -283,7 +283,7 @@ fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() 
     let server = Server::start();
     for runtime in [current_thread(), multi_thread()] {
         server.flush();
-        let limiter = single(&server, PATIENCE);
+        let limiter = single(&server, TEST_TIMEOUT);
         let check = runtime.block_on(async {
             let mut check = limiter.check(KEY).into_future();
             let woken = Arc::new(Woken::default());
@@ -310,12 +310,12 @@ fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() 
 fn a_check_whose_runtime_is_blocked_past_its_deadline_is_not_charged() {
     let server = Server::start();
     let runtime = current_thread();
-    let limiter = single(&server, DEADLINE);
+    let limiter = single(&server, TIMEOUT);
     runtime.block_on(async {
         assert!(counted(&limiter.check(KEY).await));
         let mut check = limiter.check(KEY).into_future();
         poll_once(&mut check).await;
-        thread::sleep(2 * DEADLINE);
+        thread::sleep(2 * TIMEOUT);
         assert!(matches!(fault(&check.await), StoreError::Timeout));
         for _ in 0..3 {
             assert_eq!(used(&limiter, KEY).await, [1]);

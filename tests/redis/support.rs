@@ -9,8 +9,8 @@ use tollgate::{Limiter, RedisStore};
 pub(crate) use crate::{
     load::{hammer, limiter, used},
     results::{counted, fault},
-    strategy_kind::By,
-    until::{PATIENCE, until},
+    strategy_kind::StrategyKind,
+    until::{TEST_TIMEOUT, until},
 };
 
 /// Neither on a second nor on a millisecond.
@@ -25,26 +25,26 @@ pub(crate) fn on_a_clock() -> (Clock, Server) {
 }
 
 /// Each strategy once: they share a server, and windows of other buckets would go on with what one has counted.
-pub(crate) const EACH: [By; 7] = {
-    let [each @ .., _] = By::ALL;
+pub(crate) const EACH: [StrategyKind; 7] = {
+    let [each @ .., _] = StrategyKind::ALL;
     each
 };
 
 /// One of each kind: a value that says it all, and one that needs its time to live.
-pub(crate) const TWO: [By; 2] = [By::Gcra, By::Fixed];
+pub(crate) const TWO: [StrategyKind; 2] = [StrategyKind::Gcra, StrategyKind::Fixed];
 
 /// Two in one decision: each comes first, each comes second, and beside strings and lists.
-pub(crate) const PAIRS: [[By; 2]; 10] = [
-    [By::Gcra, By::Fixed],
-    [By::Fixed, By::Gcra],
-    [By::Bucket, By::List],
-    [By::List, By::Bucket],
-    [By::Calendar, By::Log],
-    [By::Log, By::Calendar],
-    [By::Sliding(1), By::Gcra],
-    [By::Fixed, By::Sliding(1)],
-    [By::List, By::Log],
-    [By::Log, By::List],
+pub(crate) const PAIRS: [[StrategyKind; 2]; 10] = [
+    [StrategyKind::Gcra, StrategyKind::Fixed],
+    [StrategyKind::Fixed, StrategyKind::Gcra],
+    [StrategyKind::Bucket, StrategyKind::List],
+    [StrategyKind::List, StrategyKind::Bucket],
+    [StrategyKind::Calendar, StrategyKind::Log],
+    [StrategyKind::Log, StrategyKind::Calendar],
+    [StrategyKind::Sliding(1), StrategyKind::Gcra],
+    [StrategyKind::Fixed, StrategyKind::Sliding(1)],
+    [StrategyKind::List, StrategyKind::Log],
+    [StrategyKind::Log, StrategyKind::List],
 ];
 
 /// With ten units a period, one comes back within seconds, minutes or days. GCRA moves a key's end seldom where units come
@@ -70,21 +70,21 @@ pub(crate) fn store(server: &Server) -> RedisStore {
 }
 
 pub(crate) fn store_at(url: String) -> RedisStore {
-    // Refusals are remembered by this process's clock, and the server's is set by hand.
+    // Rejections are remembered by this process's clock, and the server's is set by hand.
     let store = RedisStore::builder()
         .url(url)
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
     store.build().expect("a store")
 }
 
 /// A limiter on connections of its own, under one policy `p`.
-pub(crate) fn single(server: &Server, by: By, quota: &str) -> Limiter {
-    limiter(store(server), [by.policy("p", quota)])
+pub(crate) fn single(server: &Server, strategy: StrategyKind, quota: &str) -> Limiter {
+    limiter(store(server), [strategy.policy("p", quota)])
 }
 
 /// A limiter on connections of its own, under policies `first` and `second`.
-pub(crate) fn pair(server: &Server, [first, second]: [By; 2], quota: &str) -> Limiter {
+pub(crate) fn pair(server: &Server, [first, second]: [StrategyKind; 2], quota: &str) -> Limiter {
     let policies = [first.policy("first", quota), second.policy("second", quota)];
     limiter(store(server), policies)
 }

@@ -6,9 +6,9 @@ use testkit::{Proxy, Server};
 use tokio::time::sleep;
 use tollgate::{DecisionSource, Key, RedisStore, StoreError};
 
-use crate::support::{By, counted, fault, limiter, on_a_clock, until};
+use crate::support::{StrategyKind, counted, fault, limiter, on_a_clock, until};
 
-const DEADLINE: Duration = Duration::from_millis(1_500);
+const TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// It shares a batch with others, which waits for its connection for longer than the request does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -18,11 +18,11 @@ async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
         let proxy = Proxy::to(server.addr());
         let store = RedisStore::builder()
             .url(format!("redis://{}", proxy.addr()))
-            .timeout(DEADLINE)
+            .timeout(TIMEOUT)
             .no_circuit_breaker();
         let limiter = limiter(
             store.build().expect("a store"),
-            [By::Fixed.policy("p", "9/week")],
+            [StrategyKind::Fixed.policy("p", "9/week")],
         );
         let ask = |name: &str| {
             let key = Key::new(format!("{name}{try_again}"));
@@ -31,9 +31,9 @@ async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
         proxy.hold();
         let first = ask("first");
         // These two go together, once the first has given up.
-        sleep(DEADLINE / 5).await;
+        sleep(TIMEOUT / 5).await;
         let late = ask("late");
-        sleep(DEADLINE / 2).await;
+        sleep(TIMEOUT / 2).await;
         let last = ask("last");
         for gone in [first, late] {
             let decision = gone.await.expect("an answer");
@@ -63,23 +63,26 @@ async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     let proxy = Proxy::to(server.addr());
     let store = RedisStore::builder()
         .url(format!("redis://{}", proxy.addr()))
-        .timeout(DEADLINE)
+        .timeout(TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO)
         .connections(1)
         .no_circuit_breaker();
     let store = store.build().expect("a store");
-    let daily = limiter(store.clone(), [By::Calendar.policy("daily", "9/day")]);
-    let weekly = limiter(store, [By::Fixed.policy("weekly", "9/week")]);
+    let daily = limiter(
+        store.clone(),
+        [StrategyKind::Calendar.policy("daily", "9/day")],
+    );
+    let weekly = limiter(store, [StrategyKind::Fixed.policy("weekly", "9/week")]);
     for limiter in [&daily, &weekly] {
         assert!(counted(&limiter.check(Key::global()).await));
     }
     // The next one is asked about the wrong day.
     clock.advance(40 * DAY);
-    proxy.delay(DEADLINE / 2);
+    proxy.delay(TIMEOUT / 2);
     let again = tokio::spawn(daily.check(Key::global()).into_future());
     until("it is to be sent again", async || proxy.delayed() > 0).await;
     server.pause();
-    sleep(DEADLINE / 3).await;
+    sleep(TIMEOUT / 3).await;
     // Enough for one more call, and no third one.
     let later = (0..40).map(|key| {
         let check = weekly.check(Key::new(key.to_string()));

@@ -61,7 +61,7 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
                 "{error:?}"
             );
         }
-        // No memory is needed to refuse or to look.
+        // No memory is needed to reject or to look.
         assert!(!counted(&spent) && counted(&seen));
         assert!(both.charge(Key::new("begun"), 1).await.is_err());
         let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
@@ -216,7 +216,8 @@ async fn a_user_needs_access_only_to_keys_under_the_prefix() {
     );
     let store = store_at(server.url_as("gate", "secret"));
     for (period, quota) in PERIODS.into_iter().zip(quotas(2)) {
-        let policies = EACH.map(|by| by.policy(&format!("{by:?} {period}"), &quota));
+        let policies =
+            EACH.map(|strategy| strategy.policy(&format!("{strategy:?} {period}"), &quota));
         let limiter = limiter(store.clone(), policies);
         for admitted in [true, true, false] {
             assert_eq!(counted(&limiter.check(Key::new("key")).await), admitted);

@@ -5,7 +5,7 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 use testkit::Server;
 use tollgate::{DecisionSource, Key, Limiter};
 
-use crate::support::{By, TWO, counted, fault, limiter, single, until};
+use crate::support::{StrategyKind, TWO, counted, fault, limiter, single, until};
 
 async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 {
     let tasks: Vec<_> = keys
@@ -21,30 +21,30 @@ async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_concurrent_requests_on_one_key_take_far_fewer_calls() {
     let server = Server::start();
-    for by in TWO {
-        let limiter = single(&server, by, "100/h");
+    for strategy in TWO {
+        let limiter = single(&server, strategy, "100/h");
         server.reset_stats();
         let keys = (0..10_000).map(|_| Key::new("hot"));
         assert_eq!(all_at_once(&limiter, keys).await, 100);
         let calls = server.calls("evalsha");
-        assert!((1..=1_000).contains(&calls), "{by:?}: {calls} calls");
+        assert!((1..=1_000).contains(&calls), "{strategy:?}: {calls} calls");
         let gets = server.calls("get");
-        assert!(gets <= 1_000, "{by:?}: {gets} reads");
+        assert!(gets <= 1_000, "{strategy:?}: {gets} reads");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_concurrent_requests_on_as_many_keys_share_calls() {
     let server = Server::start();
-    for by in TWO {
-        let limiter = single(&server, by, "100/h");
+    for strategy in TWO {
+        let limiter = single(&server, strategy, "100/h");
         server.flush();
         server.reset_stats();
         let keys = (0..10_000).map(|key| Key::new(key.to_string()));
         assert_eq!(all_at_once(&limiter, keys).await, 10_000);
         let calls = server.calls("evalsha");
         // 128 keys a call at most.
-        assert!((79..1_500).contains(&calls), "{by:?}: {calls} calls");
+        assert!((79..1_500).contains(&calls), "{strategy:?}: {calls} calls");
         assert_eq!(server.keys().len(), 10_000);
     }
 }
@@ -52,8 +52,8 @@ async fn ten_thousand_concurrent_requests_on_as_many_keys_share_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
     let server = Arc::new(Server::start());
-    for by in TWO {
-        let limiter = single(&server, by, "1000/month");
+    for strategy in TWO {
+        let limiter = single(&server, strategy, "1000/month");
         let tasks: Vec<_> = (0..16)
             .map(|_| {
                 let limiter = limiter.clone();
@@ -75,7 +75,7 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
             admitted += task.await.expect("an answer");
         }
         flusher.await.expect("it flushes");
-        assert_eq!(admitted, 1_000, "{by:?}");
+        assert_eq!(admitted, 1_000, "{strategy:?}");
         // Even if no flush met a request above.
         server.command(&["SCRIPT", "FLUSH"]).ok();
         assert!(!counted(&limiter.check(Key::new("key")).await));
@@ -92,7 +92,7 @@ async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
         .timeout(Duration::from_millis(200));
     let limiter = limiter(
         store.build().expect("a store"),
-        [By::Gcra.policy("p", "1/h")],
+        [StrategyKind::Gcra.policy("p", "1/h")],
     );
     until("it's connected", async || {
         counted_or_fault(&limiter, Key::new("first")).await

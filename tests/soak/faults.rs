@@ -4,11 +4,11 @@ use std::{fs, time::Duration};
 
 use testkit::{Proxy, Server};
 
-use crate::{rng::Dice, topology::Ground};
+use crate::{rng::Rng, topology::Topology};
 
 /// What happens to the server. One at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Strike {
+pub(crate) enum ServerFault {
     /// Killed, and restarted with what it had.
     Killed,
     /// Killed, and restarted with nothing.
@@ -22,9 +22,9 @@ pub(crate) enum Strike {
     /// Out of memory.
     Full,
     /// Its scripts are flushed: it goes on at once.
-    Forgetful,
+    ScriptsFlushed,
     /// Its connections are closed: others are let in at once.
-    Rude,
+    ConnectionsKilled,
 }
 
 /// What becomes of a group of servers.
@@ -39,14 +39,14 @@ pub(crate) enum Change {
 /// One fault, of one kind or two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fault {
-    pub(crate) strike: Option<Strike>,
-    pub(crate) weather: Option<Weather>,
+    pub(crate) server: Option<ServerFault>,
+    pub(crate) network: Option<NetworkFault>,
     pub(crate) change: Option<Change>,
 }
 
 /// What happens to the network, for servers that are reached through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Weather {
+pub(crate) enum NetworkFault {
     /// Everything is swallowed.
     Held,
     /// Connections are closed.
@@ -57,36 +57,36 @@ pub(crate) enum Weather {
     Slow(Duration),
 }
 
-pub(crate) const STRIKES: [Strike; 8] = [
-    Strike::Killed,
-    Strike::Emptied,
-    Strike::Stopped,
-    Strike::ReadOnly,
-    Strike::Paused,
-    Strike::Full,
-    Strike::Forgetful,
-    Strike::Rude,
+pub(crate) const SERVER_FAULTS: [ServerFault; 8] = [
+    ServerFault::Killed,
+    ServerFault::Emptied,
+    ServerFault::Stopped,
+    ServerFault::ReadOnly,
+    ServerFault::Paused,
+    ServerFault::Full,
+    ServerFault::ScriptsFlushed,
+    ServerFault::ConnectionsKilled,
 ];
 
 /// Those that leave a group's master a master.
-pub(crate) const SHORT_STRIKES: [Strike; 5] = [
-    Strike::Stopped,
-    Strike::Paused,
-    Strike::Full,
-    Strike::Forgetful,
-    Strike::Rude,
+pub(crate) const SHORT_SERVER_FAULTS: [ServerFault; 5] = [
+    ServerFault::Stopped,
+    ServerFault::Paused,
+    ServerFault::Full,
+    ServerFault::ScriptsFlushed,
+    ServerFault::ConnectionsKilled,
 ];
 
-pub(crate) const WEATHERS: [Weather; 5] = [
-    Weather::Held,
-    Weather::Cut,
-    Weather::Halved,
-    Weather::Slow(Duration::from_millis(20)),
-    Weather::Slow(Duration::from_secs(1)),
+pub(crate) const NETWORK_FAULTS: [NetworkFault; 5] = [
+    NetworkFault::Held,
+    NetworkFault::Cut,
+    NetworkFault::Halved,
+    NetworkFault::Slow(Duration::from_millis(20)),
+    NetworkFault::Slow(Duration::from_secs(1)),
 ];
 
-impl Strike {
-    pub(crate) fn strike(self, server: &Server) {
+impl ServerFault {
+    pub(crate) fn inject(self, server: &Server) {
         match self {
             Self::Killed | Self::Emptied => server.kill(),
             Self::Stopped => server.pause(),
@@ -96,14 +96,14 @@ impl Strike {
             }
             Self::Paused => order(server, &["CLIENT", "PAUSE", "600000", "WRITE"]),
             Self::Full => order(server, &["CONFIG", "SET", "maxmemory", "1"]),
-            Self::Forgetful => order(server, &["SCRIPT", "FLUSH"]),
-            Self::Rude => {
+            Self::ScriptsFlushed => order(server, &["SCRIPT", "FLUSH"]),
+            Self::ConnectionsKilled => {
                 drop(server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]))
             }
         }
     }
 
-    pub(crate) fn mend(self, server: &Server) {
+    pub(crate) fn repair(self, server: &Server) {
         match self {
             Self::Killed => server.restart(),
             Self::Emptied => {
@@ -115,7 +115,7 @@ impl Strike {
             Self::ReadOnly => order(server, &["REPLICAOF", "NO", "ONE"]),
             Self::Paused => order(server, &["CLIENT", "UNPAUSE"]),
             Self::Full => order(server, &["CONFIG", "SET", "maxmemory", "0"]),
-            Self::Forgetful | Self::Rude => {}
+            Self::ScriptsFlushed | Self::ConnectionsKilled => {}
         }
     }
 
@@ -127,8 +127,8 @@ impl Strike {
             Self::ReadOnly => "read-only",
             Self::Paused => "paused",
             Self::Full => "full",
-            Self::Forgetful => "scripts flushed",
-            Self::Rude => "connections killed",
+            Self::ScriptsFlushed => "scripts flushed",
+            Self::ConnectionsKilled => "connections killed",
         }
     }
 }
@@ -144,22 +144,22 @@ impl Change {
 
 impl Fault {
     /// One that this ground can have.
-    pub(crate) fn choose(ground: &Ground, dice: &mut Dice) -> Self {
-        let (mut fault, what) = (Self::default(), dice.below(4));
-        match ground {
-            Ground::One(..) => {
-                fault.strike = (what != 0).then(|| dice.one_of(&STRIKES));
-                fault.weather = (what != 1 && what != 2).then(|| dice.one_of(&WEATHERS));
+    pub(crate) fn choose(topology: &Topology, rng: &mut Rng) -> Self {
+        let (mut fault, what) = (Self::default(), rng.below(4));
+        match topology {
+            Topology::One(..) => {
+                fault.server = (what != 0).then(|| rng.one_of(&SERVER_FAULTS));
+                fault.network = (what != 1 && what != 2).then(|| rng.one_of(&NETWORK_FAULTS));
             }
-            Ground::Cluster(..) => match what {
+            Topology::Cluster(..) => match what {
                 0 => fault.change = Some(Change::FailOver),
                 1 => fault.change = Some(Change::Move),
-                2 => fault.weather = Some(dice.one_of(&WEATHERS)),
-                _ => fault.strike = Some(dice.one_of(&SHORT_STRIKES)),
+                2 => fault.network = Some(rng.one_of(&NETWORK_FAULTS)),
+                _ => fault.server = Some(rng.one_of(&SHORT_SERVER_FAULTS)),
             },
-            Ground::Watched(_) => match what {
+            Topology::Watched(_) => match what {
                 0 | 1 => fault.change = Some(Change::FailOver),
-                _ => fault.strike = Some(dice.one_of(&SHORT_STRIKES)),
+                _ => fault.server = Some(rng.one_of(&SHORT_SERVER_FAULTS)),
             },
         }
         fault
@@ -167,21 +167,22 @@ impl Fault {
 
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         let names = [
-            self.strike.map(Strike::name),
-            self.weather.map(Weather::name),
+            self.server.map(ServerFault::name),
+            self.network.map(NetworkFault::name),
             self.change.map(Change::name),
         ];
         names.into_iter().flatten()
     }
 
     /// How often the store may forget what it counted: a replica knows what its master sent it.
-    pub(crate) fn forgets(self) -> u64 {
-        let forgets = self.strike == Some(Strike::Emptied) || self.change == Some(Change::FailOver);
-        forgets.into()
+    pub(crate) fn max_losses(self) -> u64 {
+        let max_losses =
+            self.server == Some(ServerFault::Emptied) || self.change == Some(Change::FailOver);
+        max_losses.into()
     }
 }
 
-impl Weather {
+impl NetworkFault {
     pub(crate) fn set(self, proxy: &Proxy) {
         match self {
             Self::Held => proxy.hold(),
@@ -196,7 +197,7 @@ impl Weather {
             Self::Held => "network swallows",
             Self::Cut => "network cuts",
             Self::Halved => "network halves replies",
-            Self::Slow(by) if by < crate::DEADLINE => "network delays a little",
+            Self::Slow(by) if by < crate::TIMEOUT => "network delays a little",
             Self::Slow(_) => "network delays by a second",
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Counts {
 }
 
 #[derive(Debug)]
-pub(crate) struct Epoch {
+pub(crate) struct Interval {
     pub(crate) key: Key,
     start: Instant,
     pub(crate) counts: [Counts; PROCESSES],
@@ -48,7 +48,7 @@ pub(crate) struct Epoch {
     last_fault: AtomicU64,
 }
 
-impl Epoch {
+impl Interval {
     pub(crate) fn new(number: u64) -> Self {
         Self {
             key: Key::new(format!("epoch-{number}")),
@@ -60,9 +60,9 @@ impl Epoch {
         }
     }
 
-    pub(crate) fn note(&self, process: usize, shared: bool, asked: Instant, decision: &Decision) {
+    pub(crate) fn note(&self, process: usize, shared: bool, sent: Instant, decision: &Decision) {
         let counts = &self.counts[process];
-        let took = micros(asked.elapsed());
+        let took = micros(sent.elapsed());
         self.slowest.fetch_max(took, Relaxed);
         let admitted = u64::from(decision.is_admitted());
         counts.admitted.fetch_add(admitted, Relaxed);
@@ -78,18 +78,18 @@ impl Epoch {
             counts.shared_faults.fetch_add(is_fault.into(), Relaxed);
         }
         if is_fault {
-            let since = micros(asked.saturating_duration_since(self.start));
+            let since = micros(sent.saturating_duration_since(self.start));
             self.last_fault.fetch_max(since.max(1), Relaxed);
         }
     }
 
     /// Notes what became of a unit that is charged in the store, at once or afterwards; whether it was asked.
-    pub(crate) fn note_debt(&self, process: usize, decision: &Decision, asked: bool) {
+    pub(crate) fn note_debt(&self, process: usize, decision: &Decision, sent: bool) {
         let counts = &self.counts[process];
         let admitted = u64::from(decision.is_admitted());
         if decision.source() == DecisionSource::Fallback {
             counts.debt_in_process.fetch_add(admitted, Relaxed);
-            counts.debt_sent.fetch_add(asked.into(), Relaxed);
+            counts.debt_sent.fetch_add(sent.into(), Relaxed);
         } else {
             counts.debt_by_store.fetch_add(admitted, Relaxed);
         }
@@ -126,14 +126,14 @@ fn micros(time: Duration) -> u64 {
 
 /// The epoch at hand.
 #[derive(Clone, Debug)]
-pub(crate) struct Now(Arc<Mutex<Arc<Epoch>>>);
+pub(crate) struct Now(Arc<Mutex<Arc<Interval>>>);
 
 impl Now {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Arc::new(Epoch::new(0)))))
+        Self(Arc::new(Mutex::new(Arc::new(Interval::new(0)))))
     }
 
-    pub(crate) fn get(&self) -> Arc<Epoch> {
+    pub(crate) fn get(&self) -> Arc<Interval> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -141,8 +141,8 @@ impl Now {
     }
 
     /// Begins another one, and returns the one that is over once all of its requests have their answers.
-    pub(crate) async fn turn(&self, number: u64) -> Arc<Epoch> {
-        let next = Arc::new(Epoch::new(number));
+    pub(crate) async fn next_interval(&self, number: u64) -> Arc<Interval> {
+        let next = Arc::new(Interval::new(number));
         let over = std::mem::replace(
             &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
             next,

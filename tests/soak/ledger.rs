@@ -3,9 +3,9 @@
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use crate::{
-    DEADLINE,
-    interval::Epoch,
-    limiters::{PLACES, QUOTA, SHARE},
+    TIMEOUT,
+    interval::Interval,
+    limiters::{MAX_PERMITS, QUOTA, SHARE},
 };
 
 /// What a request may take past its deadline, on a machine that has nothing else to do.
@@ -19,44 +19,44 @@ pub(crate) fn slack(lag: Duration) -> Duration {
 }
 
 /// Whether the machine had time enough that no call can have been late without it.
-pub(crate) fn had_time(epoch: &Epoch) -> bool {
-    epoch.lag() < BUSY
+pub(crate) fn had_time(interval: &Interval) -> bool {
+    interval.lag() < BUSY
 }
 
 /// What the store says of an epoch that is over.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct StoreCounts {
     /// How often it may have forgotten what it counted.
-    pub(crate) forgot: u64,
+    pub(crate) losses: u64,
     /// What is used of the shared key, by each policy.
     pub(crate) used: Option<[u64; 2]>,
     /// What is charged at once, or afterwards.
-    pub(crate) owed: Option<u64>,
+    pub(crate) charged: Option<u64>,
     /// The most permits that were held at once.
-    pub(crate) flying: u64,
+    pub(crate) held: u64,
 }
 
 /// What must hold, whatever happened.
-pub(crate) fn whatever_happened(epoch: &Epoch, said: &Said, wrong: &mut Vec<String>) {
+pub(crate) fn check_always(interval: &Interval, stored: &StoreCounts, wrong: &mut Vec<String>) {
     let mut must = |holds: bool, what: String| {
         if !holds {
-            wrong.push(format!("{}: {what}", epoch.key));
+            wrong.push(format!("{}: {what}", interval.key));
         }
     };
-    let (forgot, slowest) = (said.forgot, epoch.slowest());
+    let (losses, slowest) = (stored.losses, interval.slowest());
     must(
-        slowest <= DEADLINE + slack(epoch.lag()),
+        slowest <= TIMEOUT + slack(interval.lag()),
         format!(
             "an answer after {slowest:?}, where tasks were {:?} late",
-            epoch.lag()
+            interval.lag()
         ),
     );
-    let by_store = epoch.sum(|counts| &counts.shared_by_store);
+    let by_store = interval.sum(|counts| &counts.shared_by_store);
     must(
-        by_store <= QUOTA * (1 + forgot),
-        format!("the store admitted {by_store} of {QUOTA}, having forgotten {forgot} times"),
+        by_store <= QUOTA * (1 + losses),
+        format!("the store admitted {by_store} of {QUOTA}, having forgotten {losses} times"),
     );
-    for (process, counts) in epoch.counts.iter().enumerate() {
+    for (process, counts) in interval.counts.iter().enumerate() {
         let admitted = counts.shared_in_process.load(Relaxed);
         must(
             admitted <= SHARE,
@@ -64,57 +64,64 @@ pub(crate) fn whatever_happened(epoch: &Epoch, said: &Said, wrong: &mut Vec<Stri
         );
     }
     must(
-        said.flying <= PLACES * (1 + forgot),
-        format!("{} in flight at once, of {PLACES}", said.flying),
+        stored.held <= MAX_PERMITS * (1 + losses),
+        format!("{} in flight at once, of {MAX_PERMITS}", stored.held),
     );
-    if let Some([narrow, wide]) = said.used {
+    if let Some([narrow, wide]) = stored.used {
         must(
             narrow == wide.min(QUOTA) && wide <= QUOTA,
             format!("charged under one policy alone: {narrow} and {wide}"),
         );
-        let faults = epoch.sum(|counts| &counts.shared_faults);
+        let faults = interval.sum(|counts| &counts.shared_faults);
         must(
-            forgot > 0 || (by_store <= wide && wide <= by_store + faults),
+            losses > 0 || (by_store <= wide && wide <= by_store + faults),
             format!(
                 "the store admitted {by_store}, {wide} are charged, and {faults} had no answer"
             ),
         );
     }
-    if let Some(owed) = said.owed {
-        let [at_once, afterwards, lost] = debts(epoch);
+    if let Some(charged) = stored.charged {
+        let [at_once, afterwards, lost] = debts(interval);
         must(
-            (forgot > 0 || at_once <= owed) && owed <= at_once + afterwards + lost,
+            (losses > 0 || at_once <= charged) && charged <= at_once + afterwards + lost,
             format!(
-                "{owed} are charged, of {at_once} at once, {afterwards} afterwards, and {lost} without an answer"
+                "{charged} are charged, of {at_once} at once, {afterwards} afterwards, and {lost} without an answer"
             ),
         );
     }
 }
 
 /// What was charged in the store at once, in its place, and without a word of it.
-pub(crate) fn debts(epoch: &Epoch) -> [u64; 3] {
-    let at_once = epoch.sum(|counts| &counts.debt_by_store);
-    let afterwards = epoch.sum(|counts| &counts.debt_in_process);
-    [at_once, afterwards, epoch.sum(|counts| &counts.debt_sent)]
+pub(crate) fn debts(interval: &Interval) -> [u64; 3] {
+    let at_once = interval.sum(|counts| &counts.debt_by_store);
+    let afterwards = interval.sum(|counts| &counts.debt_in_process);
+    [
+        at_once,
+        afterwards,
+        interval.sum(|counts| &counts.debt_sent),
+    ]
 }
 
 /// What must hold where nothing happened.
-pub(crate) fn nothing_happened(epoch: &Epoch, said: &Said, wrong: &mut Vec<String>) {
-    whatever_happened(epoch, said, wrong);
-    if !had_time(epoch) {
+pub(crate) fn check_calm(interval: &Interval, stored: &StoreCounts, wrong: &mut Vec<String>) {
+    check_always(interval, stored, wrong);
+    if !had_time(interval) {
         return;
     }
-    let faults = epoch.sum(|counts| &counts.in_process);
-    let admitted = epoch.sum(|counts| &counts.shared_by_store);
-    let due = epoch.sum(|counts| &counts.shared).min(QUOTA);
-    let [at_once, afterwards, _] = debts(epoch);
-    if faults + afterwards > 0 || admitted != due || said.used.is_none() {
+    let faults = interval.sum(|counts| &counts.in_process);
+    let admitted = interval.sum(|counts| &counts.shared_by_store);
+    let due = interval.sum(|counts| &counts.shared).min(QUOTA);
+    let [at_once, afterwards, _] = debts(interval);
+    if faults + afterwards > 0 || admitted != due || stored.used.is_none() {
         wrong.push(format!(
             "{}: {faults} faults and {afterwards} debts while there were none, {admitted} admitted of {due}, {:?} charged",
-            epoch.key, said.used
+            interval.key, stored.used
         ));
-    } else if said.owed != Some(at_once) {
-        let owed = said.owed;
-        wrong.push(format!("{}: {owed:?} charged of {at_once}", epoch.key));
+    } else if stored.charged != Some(at_once) {
+        let charged = stored.charged;
+        wrong.push(format!(
+            "{}: {charged:?} charged of {at_once}",
+            interval.key
+        ));
     }
 }

@@ -8,16 +8,16 @@ use tollgate::{
     Quota,
 };
 
-use crate::{DEADLINE, PROCESSES, topology::Ground};
+use crate::{PROCESSES, TIMEOUT, topology::Topology};
 
 /// What each key is allowed.
 pub(crate) const QUOTA: u64 = 200;
 /// What one process admits while the store is at fault.
 pub(crate) const SHARE: u64 = QUOTA.div_ceil(PROCESSES as u64);
 /// How many may be in flight, by all processes together.
-pub(crate) const PLACES: u64 = 5;
+pub(crate) const MAX_PERMITS: u64 = 5;
 /// A permit that is not released is free again after this. No outage is as long.
-const LIFE: Duration = Duration::from_secs(15);
+const PERMIT_TTL: Duration = Duration::from_secs(15);
 
 /// A process: its limiters share its store.
 #[derive(Clone)]
@@ -27,19 +27,22 @@ pub(crate) struct Process {
     /// What it admits in the store's place is charged there afterwards.
     pub(crate) debt: Limiter,
     /// Requests in flight.
-    pub(crate) flight: Limiter,
+    pub(crate) in_flight: Limiter,
 }
 
-pub(crate) struct House {
-    pub(crate) ground: Ground,
+pub(crate) struct Limiters {
+    pub(crate) topology: Topology,
     pub(crate) processes: Vec<Process>,
 }
 
-impl House {
-    pub(crate) fn open(ground: Ground) -> Self {
-        let process = |process| Process::new(&ground, process);
+impl Limiters {
+    pub(crate) fn open(topology: Topology) -> Self {
+        let process = |process| Process::new(&topology, process);
         let processes = (0..PROCESSES).map(process).collect();
-        Self { ground, processes }
+        Self {
+            topology,
+            processes,
+        }
     }
 
     /// How many units of a key are used under both policies, which must agree; `None` if the store can't say now.
@@ -52,16 +55,16 @@ impl House {
     }
 
     /// How many units of a key are charged that may be charged afterwards.
-    pub(crate) async fn owed(&self, key: Key) -> Option<u64> {
+    pub(crate) async fn charged(&self, key: Key) -> Option<u64> {
         used(&self.processes.last()?.debt, key, "debt").await
     }
 
     /// How long it takes until all permits are free again once none is taken; `None` if they aren't.
     pub(crate) async fn all_free(&self) -> Option<Duration> {
         let start = Instant::now();
-        let flight = &self.processes.last()?.flight;
-        while used(flight, Key::global(), "flight").await != Some(0) {
-            if start.elapsed() > LIFE + Duration::from_secs(3) {
+        let in_flight = &self.processes.last()?.in_flight;
+        while used(in_flight, Key::global(), "flight").await != Some(0) {
+            if start.elapsed() > PERMIT_TTL + Duration::from_secs(3) {
                 return None;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -71,25 +74,29 @@ impl House {
 
     /// What is wrong once it is not used any more.
     pub(crate) async fn close(self) -> Vec<String> {
-        let Self { ground, processes } = self;
+        let Self {
+            topology,
+            processes,
+        } = self;
         let mut wrong = Vec::new();
         let immortal = |server: &testkit::Server| server.immortal_keys();
         let immortal: Vec<_> =
-            block_in_place(|| ground.masters().into_iter().flat_map(immortal).collect());
+            block_in_place(|| topology.masters().into_iter().flat_map(immortal).collect());
         if !immortal.is_empty() {
             wrong.push(format!("keys that never expire: {immortal:?}"));
         }
         drop(processes);
         let start = Instant::now();
         loop {
-            let (clients, ways) = block_in_place(|| (ground.clients(), ground.ways()));
+            let (clients, proxy_connections) =
+                block_in_place(|| (topology.clients(), topology.proxy_connections()));
             let tasks = Handle::current().metrics().num_alive_tasks();
-            if (clients, tasks, ways) == (0, 0, 0) {
+            if (clients, tasks, proxy_connections) == (0, 0, 0) {
                 return wrong;
             }
             if start.elapsed() > Duration::from_secs(20) {
                 wrong.push(format!(
-                    "left over: {clients} connections to servers, {ways} through the proxy, {tasks} tasks"
+                    "left over: {clients} connections to servers, {proxy_connections} through the proxy, {tasks} tasks"
                 ));
                 return wrong;
             }
@@ -99,8 +106,8 @@ impl House {
 }
 
 impl Process {
-    fn new(ground: &Ground, process: usize) -> Self {
-        let store = ground.store(process).timeout(DEADLINE).build();
+    fn new(topology: &Topology, process: usize) -> Self {
+        let store = topology.store(process).timeout(TIMEOUT).build();
         let store = store.expect("a store");
         let (processes, narrow) = (PROCESSES as u32, Quota::requests(QUOTA).per_month());
         let wide = Quota::requests(10 * QUOTA).per_month();
@@ -119,10 +126,10 @@ impl Process {
                 .on_store_error(LocalFallback::shared_by(processes).write_back(true))
                 .build()
                 .expect("a limiter"),
-            flight: limiter()
+            in_flight: limiter()
                 .policy(
-                    Policy::new("flight", Quota::concurrent(PLACES))
-                        .strategy(Concurrency::with_ttl(LIFE)),
+                    Policy::new("flight", Quota::concurrent(MAX_PERMITS))
+                        .strategy(Concurrency::with_ttl(PERMIT_TTL)),
                 )
                 .on_store_error(OnStoreError::Reject)
                 .build()

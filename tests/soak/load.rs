@@ -16,14 +16,14 @@ use tollgate::{Key, Limiter};
 use crate::{
     interval::Now,
     limiters::Process,
-    permits::{Flights, fly},
-    rng::Dice,
+    permits::{PermitCount, hold_permits},
+    rng::Rng,
 };
 
 /// Tasks that ask, for each process.
 const TASKS: u64 = 5;
 /// Tasks that take permits in flight, for each process: together more than there are permits.
-const FLIERS: u64 = 3;
+const HOLDERS: u64 = 3;
 /// How long each of them rests between two requests.
 const REST: Duration = Duration::from_millis(2);
 /// Callers of each process's own.
@@ -32,39 +32,43 @@ const CALLERS: u64 = 3_000;
 pub(crate) struct Load {
     tasks: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
-    pub(crate) tally: Arc<Tally>,
-    pub(crate) flights: Arc<Flights>,
+    pub(crate) totals: Arc<RequestCounts>,
+    pub(crate) permits: Arc<PermitCount>,
 }
 
 /// Requests, in all.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) asked: AtomicU64,
-    pub(crate) answered: AtomicU64,
+pub(crate) struct RequestCounts {
+    pub(crate) sent: AtomicU64,
+    pub(crate) completed: AtomicU64,
     /// Those whose callers left before they had an answer.
-    pub(crate) left: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
 }
 
 impl Load {
-    pub(crate) fn start(processes: &[Process], now: &Now, dice: &mut Dice) -> Self {
+    pub(crate) fn start(processes: &[Process], now: &Now, rng: &mut Rng) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let (tally, flights) = (Arc::new(Tally::default()), Arc::new(Flights::default()));
+        let (totals, permits) = (
+            Arc::new(RequestCounts::default()),
+            Arc::new(PermitCount::default()),
+        );
         let mut tasks = Vec::new();
         for (process, limiters) in processes.iter().enumerate() {
-            let debt = owe(process, limiters.debt.clone(), now.clone(), is_over.clone());
+            let debt = charge_debts(process, limiters.debt.clone(), now.clone(), is_over.clone());
             tasks.push(tokio::spawn(debt));
-            for _ in 0..FLIERS {
-                let (dice, flights) = (Dice::new(dice.next()), flights.clone());
-                let flier = fly(limiters.flight.clone(), flights, dice, is_over.clone());
-                tasks.push(tokio::spawn(flier));
+            for _ in 0..HOLDERS {
+                let (rng, permits) = (Rng::new(rng.next()), permits.clone());
+                let holder =
+                    hold_permits(limiters.in_flight.clone(), permits, rng, is_over.clone());
+                tasks.push(tokio::spawn(holder));
             }
             for _ in 0..TASKS {
                 let task = Task {
                     process,
                     limiter: limiters.gate.clone(),
                     now: now.clone(),
-                    dice: Dice::new(dice.next()),
-                    tally: tally.clone(),
+                    rng: Rng::new(rng.next()),
+                    totals: totals.clone(),
                 };
                 tasks.push(tokio::spawn(task.run(is_over.clone())));
             }
@@ -73,17 +77,17 @@ impl Load {
         Self {
             tasks,
             is_over,
-            tally,
-            flights,
+            totals,
+            permits,
         }
     }
 
-    pub(crate) async fn stop(self) -> Arc<Tally> {
+    pub(crate) async fn stop(self) -> Arc<RequestCounts> {
         self.is_over.store(true, Relaxed);
         for task in self.tasks {
             task.await.expect("no request panics");
         }
-        self.tally
+        self.totals
     }
 }
 
@@ -91,8 +95,8 @@ struct Task {
     process: usize,
     limiter: Limiter,
     now: Now,
-    dice: Dice,
-    tally: Arc<Tally>,
+    rng: Rng,
+    totals: Arc<RequestCounts>,
 }
 
 impl Task {
@@ -100,47 +104,47 @@ impl Task {
         let mut shared = false;
         while !is_over.load(Relaxed) {
             shared = !shared;
-            let epoch = self.now.get();
+            let interval = self.now.get();
             let key = match shared {
-                true => epoch.key,
-                false => Key::new(format!("{}-{}", self.process, self.dice.below(CALLERS))),
+                true => interval.key,
+                false => Key::new(format!("{}-{}", self.process, self.rng.below(CALLERS))),
             };
-            self.tally.asked.fetch_add(1, Relaxed);
-            let asked = Instant::now();
+            self.totals.sent.fetch_add(1, Relaxed);
+            let sent = Instant::now();
             let check = self.limiter.check(key).into_future();
-            if !shared && self.dice.below(20) == 0 {
+            if !shared && self.rng.below(20) == 0 {
                 // A client without patience. Its charge is refunded.
-                let patience = Duration::from_micros(self.dice.below(3_000));
+                let patience = Duration::from_micros(self.rng.below(3_000));
                 if tokio::time::timeout(patience, check).await.is_err() {
-                    self.tally.left.fetch_add(1, Relaxed);
+                    self.totals.cancelled.fetch_add(1, Relaxed);
                 } else {
-                    self.tally.answered.fetch_add(1, Relaxed);
+                    self.totals.completed.fetch_add(1, Relaxed);
                 }
             } else {
                 let decision = check.await;
-                epoch.note(self.process, shared, asked, &decision);
-                self.tally.answered.fetch_add(1, Relaxed);
+                interval.note(self.process, shared, sent, &decision);
+                self.totals.completed.fetch_add(1, Relaxed);
             }
-            drop(epoch);
+            drop(interval);
             tokio::time::sleep(REST).await;
         }
     }
 }
 
 /// Asks for units that are charged in the store afterwards, should it not answer now.
-async fn owe(process: usize, limiter: Limiter, now: Now, is_over: Arc<AtomicBool>) {
+async fn charge_debts(process: usize, limiter: Limiter, now: Now, is_over: Arc<AtomicBool>) {
     while !is_over.load(Relaxed) {
-        let epoch = now.get();
-        let mut check = Box::pin(limiter.check(epoch.key).into_future());
+        let interval = now.get();
+        let mut check = Box::pin(limiter.check(interval.key).into_future());
         // A request that is answered at once was not sent.
         let at_once = (&mut check).now_or_never();
-        let asked = at_once.is_none();
+        let sent = at_once.is_none();
         let decision = match at_once {
             Some(decision) => decision,
             None => check.await,
         };
-        epoch.note_debt(process, &decision, asked);
-        drop(epoch);
+        interval.note_debt(process, &decision, sent);
+        drop(interval);
         tokio::time::sleep(REST).await;
     }
 }
@@ -149,9 +153,9 @@ async fn owe(process: usize, limiter: Limiter, now: Now, is_over: Arc<AtomicBool
 async fn measure_lag(now: Now, is_over: Arc<AtomicBool>) {
     let nap = Duration::from_millis(1);
     while !is_over.load(Relaxed) {
-        let epoch = now.get();
+        let interval = now.get();
         let start = Instant::now();
         tokio::time::sleep(nap).await;
-        epoch.note_lag(start.elapsed().saturating_sub(nap));
+        interval.note_lag(start.elapsed().saturating_sub(nap));
     }
 }

@@ -21,34 +21,34 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{report::Report, topology::Ground};
+use crate::{report::Report, topology::Topology};
 
 /// Limiters with stores and connections of their own.
 const PROCESSES: usize = 3;
 /// Longer than the default: the machine may be busy.
-const DEADLINE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A ground's name, how it is made, and its part of the time.
-type Place = (&'static str, fn() -> Ground, u32);
+type TopologyShare = (&'static str, fn() -> Topology, u32);
 
 /// Where it takes place, by name, and the part of the time that is spent there, in percent.
-const GROUNDS: [Place; 3] = [
-    ("one", Ground::one, 50),
-    ("cluster", Ground::cluster, 30),
-    ("sentinel", Ground::watched, 20),
+const TOPOLOGIES: [TopologyShare; 3] = [
+    ("one", Topology::one, 50),
+    ("cluster", Topology::cluster, 30),
+    ("sentinel", Topology::watched, 20),
 ];
 
 fn main() -> ExitCode {
-    let (mut seconds, mut seed, mut grounds) = (600, now(), GROUNDS.to_vec());
+    let (mut seconds, mut seed, mut topologies) = (600, now(), TOPOLOGIES.to_vec());
     let mut words = env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().unwrap_or_default();
         match (word.as_str(), value.parse()) {
             ("--seconds", Ok(value)) => seconds = value,
             ("--seed", Ok(value)) => seed = value,
-            ("--on", _) if GROUNDS.iter().any(|(name, ..)| *name == value) => {
-                grounds.retain(|(name, ..)| *name == value);
-                grounds[0].2 = 100;
+            ("--on", _) if TOPOLOGIES.iter().any(|(name, ..)| *name == value) => {
+                topologies.retain(|(name, ..)| *name == value);
+                topologies[0].2 = 100;
             }
             _ => {
                 eprintln!(
@@ -65,16 +65,16 @@ fn main() -> ExitCode {
         .expect("a runtime");
     println!("soak: {seconds} s, --seed {seed}");
     let mut report = Report::default();
-    for (_, ground, share) in grounds {
+    for (_, topology, share) in topologies {
         let (time, start) = (Duration::from_secs(seconds) * share / 100, Instant::now());
-        let ground = ground();
+        let topology = topology();
         // What it took to start counts.
         let time = time.saturating_sub(start.elapsed());
-        runtime.block_on(soak::soak(ground, time, seed, &mut report));
+        runtime.block_on(soak::soak(topology, time, seed, &mut report));
     }
     report.check();
     print!("{report}");
-    match report.is_well() {
+    match report.is_ok() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }

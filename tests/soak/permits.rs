@@ -11,18 +11,18 @@ use std::{
 use tokio::time::sleep;
 use tollgate::{Key, Limiter};
 
-use crate::rng::Dice;
+use crate::rng::Rng;
 
 /// The permits that all processes hold together, as they know it: never more than the store has given.
 #[derive(Debug, Default)]
-pub(crate) struct Flights {
+pub(crate) struct PermitCount {
     held: AtomicU64,
     /// The most at once since it was asked for the last time.
     most: AtomicU64,
     pub(crate) taken: AtomicU64,
 }
 
-impl Flights {
+impl PermitCount {
     fn take(&self) {
         let held = self.held.fetch_add(1, SeqCst) + 1;
         self.most.fetch_max(held, SeqCst);
@@ -40,18 +40,18 @@ impl Flights {
 }
 
 /// Takes a permit, holds it for a while, and leaves it, again and again.
-pub(crate) async fn fly(
+pub(crate) async fn hold_permits(
     limiter: Limiter,
-    flights: Arc<Flights>,
-    mut dice: Dice,
+    permits: Arc<PermitCount>,
+    mut rng: Rng,
     is_over: Arc<AtomicBool>,
 ) {
     while !is_over.load(SeqCst) {
         if let Ok(admission) = limiter.check(Key::global()).await.into_result() {
-            flights.take();
-            sleep(dice.ms(0, 40)).await;
+            permits.take();
+            sleep(rng.ms(0, 40)).await;
             // Before it is given back: from then on another may have it.
-            flights.leave();
+            permits.leave();
             drop(admission);
         }
         sleep(Duration::from_millis(5)).await;

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, fmt, fs, sync::atomic::AtomicU64, time::Duration};
 
 use crate::{
-    interval::{Counts, Epoch},
+    interval::{Counts, Interval},
     ledger,
-    limiters::PLACES,
+    limiters::MAX_PERMITS,
 };
 
 /// How much memory a process may gain on a ground once it is warm, in kB.
@@ -15,7 +15,7 @@ const GAIN: u64 = 8 * 1024;
 pub(crate) struct Report {
     pub(crate) requests: u64,
     /// Those whose callers left.
-    pub(crate) left: u64,
+    pub(crate) cancelled: u64,
     pub(crate) admitted: u64,
     pub(crate) by_store: u64,
     pub(crate) in_process: u64,
@@ -31,53 +31,53 @@ pub(crate) struct Report {
     /// On each ground in kB, once warm and at the end.
     pub(crate) memory: Vec<(&'static str, [u64; 2])>,
     /// Permits that were taken, the most of them at once, and how long until all were free again at the end.
-    pub(crate) places: u64,
-    pub(crate) flying: u64,
+    pub(crate) permits: u64,
+    pub(crate) held: u64,
     pub(crate) freed: Duration,
     /// Units charged in the store's place, and those of them that it was charged with afterwards.
     pub(crate) debts: u64,
-    pub(crate) paid: u64,
+    pub(crate) written_back: u64,
     pub(crate) wrong: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn is_well(&self) -> bool {
+    pub(crate) fn is_ok(&self) -> bool {
         self.wrong.is_empty()
     }
 
     /// Adds an epoch's sums.
-    pub(crate) fn enter(&mut self, epoch: &Epoch, flying: u64) {
-        let sum = |what: fn(&Counts) -> &AtomicU64| epoch.sum(what);
+    pub(crate) fn add(&mut self, interval: &Interval, held: u64) {
+        let sum = |what: fn(&Counts) -> &AtomicU64| interval.sum(what);
         self.admitted += sum(|counts| &counts.admitted);
         self.by_store += sum(|counts| &counts.by_store);
         self.in_process += sum(|counts| &counts.in_process);
-        self.slowest = self.slowest.max(epoch.slowest());
-        self.lag = self.lag.max(epoch.lag());
-        self.flying = self.flying.max(flying);
+        self.slowest = self.slowest.max(interval.slowest());
+        self.lag = self.lag.max(interval.lag());
+        self.held = self.held.max(held);
     }
 
     /// Adds what was charged afterwards.
-    pub(crate) fn enter_debts(&mut self, epoch: &Epoch, owed: Option<u64>) {
-        let [at_once, afterwards, _] = ledger::debts(epoch);
+    pub(crate) fn add_debts(&mut self, interval: &Interval, charged: Option<u64>) {
+        let [at_once, afterwards, _] = ledger::debts(interval);
         self.debts += afterwards;
-        let paid = owed.map_or(0, |owed| owed.saturating_sub(at_once));
-        self.paid += paid.min(afterwards);
+        let written_back = charged.map_or(0, |charged| charged.saturating_sub(at_once));
+        self.written_back += written_back.min(afterwards);
     }
 
     /// What must hold of the whole.
     pub(crate) fn check(&mut self) {
-        if self.places == 0 || self.debts > 1_000 && self.paid == 0 {
+        if self.permits == 0 || self.debts > 1_000 && self.written_back == 0 {
             let wrong = format!(
                 "{} places taken, {} paid of {}",
-                self.places, self.paid, self.debts
+                self.permits, self.written_back, self.debts
             );
             self.wrong.push(wrong);
         }
 
-        for (ground, [warm, end]) in &self.memory {
+        for (topology, [warm, end]) in &self.memory {
             if *end > warm + GAIN {
                 self.wrong
-                    .push(format!("memory grew from {warm} to {end} kB on {ground}"));
+                    .push(format!("memory grew from {warm} to {end} kB on {topology}"));
             }
         }
     }
@@ -93,13 +93,13 @@ pub(crate) fn resident() -> u64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let refused = self.by_store + self.in_process - self.admitted;
+        let rejected = self.by_store + self.in_process - self.admitted;
         writeln!(
             f,
             "requests        {} ({} answered by the store, {} in process, {} left by their callers)",
-            self.requests, self.by_store, self.in_process, self.left
+            self.requests, self.by_store, self.in_process, self.cancelled
         )?;
-        writeln!(f, "admitted        {}, refused {refused}", self.admitted)?;
+        writeln!(f, "admitted        {}, rejected {rejected}", self.admitted)?;
         writeln!(f, "faults          {}", self.faults.values().sum::<u64>())?;
         for (fault, times) in &self.faults {
             writeln!(f, "    {fault:<28} {times:>5}")?;
@@ -121,18 +121,18 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "in flight       {} in all, up to {} at once where {PLACES} may be; all free again {:?} after the end",
-            self.places, self.flying, self.freed
+            "in flight       {} in all, up to {} at once where {MAX_PERMITS} may be; all free again {:?} after the end",
+            self.permits, self.held, self.freed
         )?;
         writeln!(
             f,
             "written back    {} of {} units that were charged in process",
-            self.paid, self.debts
+            self.written_back, self.debts
         )?;
-        for (ground, [warm, end]) in &self.memory {
+        for (topology, [warm, end]) in &self.memory {
             writeln!(
                 f,
-                "memory          {warm} kB once warm, {end} kB at the end, on {ground}"
+                "memory          {warm} kB once warm, {end} kB at the end, on {topology}"
             )?;
         }
         for wrong in &self.wrong {

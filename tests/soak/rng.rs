@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// SplitMix64: small, and good enough to choose faults and keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -7,7 +7,7 @@ use tollgate::{RedisStore, RedisStoreBuilder};
 
 use crate::PROCESSES;
 
-pub(crate) enum Ground {
+pub(crate) enum Topology {
     /// A server, and the network before it.
     One(Server, Proxy),
     /// Three masters with a replica each. The network is before the first one.
@@ -15,7 +15,7 @@ pub(crate) enum Ground {
     Watched(Sentinel),
 }
 
-impl Ground {
+impl Topology {
     pub(crate) fn one() -> Self {
         // What a killed server has answered, it has written. It doesn't wait for the disk, which others use, too.
         let server = Server::builder()
@@ -104,10 +104,10 @@ impl Ground {
                 let before = masters();
                 master.kill();
                 until("a replica takes over", || {
-                    let living = cluster.nodes()[1..]
+                    let live = cluster.nodes()[1..]
                         .iter()
                         .filter(|node| node.pid().is_some());
-                    living.filter(|node| is(node, "master")).count() == before && self.serves()
+                    live.filter(|node| is(node, "master")).count() == before && self.serves()
                 });
             }
             Self::Watched(group) => drop(group.fail_over()),
@@ -149,12 +149,12 @@ impl Ground {
             Self::Cluster(cluster, _) => cluster,
             Self::Watched(group) => return group.sentinels().iter().all(|one| is_calm(one, group)),
         };
-        let living = cluster.nodes().iter().filter(|node| node.pid().is_some());
+        let live = cluster.nodes().iter().filter(|node| node.pid().is_some());
         let serves = |node: &Server| {
             let info = node.command(&["CLUSTER", "INFO"]).text();
             info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
         };
-        living.into_iter().all(serves)
+        live.into_iter().all(serves)
     }
 
     /// Moves a slot that holds keys from one master of a cluster to another.
@@ -183,7 +183,7 @@ impl Ground {
     }
 
     /// How many clients are connected through the proxy, a replica aside.
-    pub(crate) fn ways(&self) -> usize {
+    pub(crate) fn proxy_connections(&self) -> usize {
         let replicas = match self {
             Self::Cluster(cluster, _) => {
                 let replicas = cluster.nodes()[0].info("replication", "connected_slaves");
@@ -191,8 +191,8 @@ impl Ground {
             }
             _ => 0,
         };
-        let ways = self.proxy().map_or(0, Proxy::connections);
-        ways.saturating_sub(replicas)
+        let proxy_connections = self.proxy().map_or(0, Proxy::connections);
+        proxy_connections.saturating_sub(replicas)
     }
 
     /// How many clients are connected, the servers' own and this helper's aside.

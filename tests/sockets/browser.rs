@@ -1,4 +1,4 @@
-//! A page of another origin, in a browser: what it may read of refusals, and what the browser's own questions cost.
+//! A page of another origin, in a browser: what it may read of rejections, and what the browser's own questions cost.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ use tower_http::cors::{Any, CorsLayer};
 use crate::{grpc::serve, support::hourly};
 
 /// How long a browser may take to start, on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 const BROWSERS: [&str; 3] = ["chromium", "google-chrome", "google-chrome-stable"];
 
@@ -136,14 +136,15 @@ async fn answers_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answ
             &url,
         ]);
     });
-    let answers = tokio::time::timeout(PATIENCE, answers.recv()).await;
-    let answers = answers.unwrap_or_else(|_| panic!("the page reported nothing in {PATIENCE:?}"));
+    let answers = tokio::time::timeout(TEST_TIMEOUT, answers.recv()).await;
+    let answers =
+        answers.unwrap_or_else(|_| panic!("the page reported nothing in {TEST_TIMEOUT:?}"));
     drop(browser);
     serde_json::from_str(&answers.expect("a page")).expect("what the page tells")
 }
 
-/// A refusal that the page could read all of.
-fn assert_reads_refusal(answer: &Answer) {
+/// A rejection that the page could read all of.
+fn assert_reads_rejection(answer: &Answer) {
     assert_eq!((answer.status, &answer.error), (429, &None), "{answer:?}");
     let wait: u64 = answer
         .retry_after
@@ -169,7 +170,7 @@ async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing()
     let inside = layer.clone();
     let inside = Api::serve(layer, |app| app.layer(inside).layer(cors())).await;
 
-    // The other way round preflights pass the limit, and refusals have only the fields that they were given.
+    // The other way round preflights pass the limit, and rejections have only the fields that they were given.
     let allow = [
         ("access-control-allow-origin", "*"),
         ("access-control-expose-headers", "*"),
@@ -205,8 +206,8 @@ async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing()
         );
         assert_eq!(answer.retry_after, None);
     }
-    assert_reads_refusal(third);
-    assert_reads_refusal(fourth);
+    assert_reads_rejection(third);
+    assert_reads_rejection(fourth);
     assert_eq!(inside.asked(), (4, 4));
     assert_eq!(inside.left().await, 0);
 

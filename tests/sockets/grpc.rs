@@ -30,7 +30,7 @@ use tonic::{
 };
 use tower::{Service, service_fn};
 
-use crate::support::{Books, World};
+use crate::support::{ChargedLayer, World};
 
 /// What no codec encodes.
 const UNSPEAKABLE: &str = "\0";
@@ -218,9 +218,9 @@ pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A server that counts by [`Books`], and a client of it.
+/// A server that counts by [`ChargedLayer`], and a client of it.
 pub(crate) struct Served {
-    pub(crate) books: Books,
+    pub(crate) charged_layer: ChargedLayer,
     pub(crate) address: SocketAddr,
     pub(crate) client: Client,
     pub(crate) name: String,
@@ -228,12 +228,12 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) async fn new(world: World, host: Host, books: Books) -> Self {
-        let address = host.serve(books.layer.clone()).await;
+    pub(crate) async fn new(world: World, host: Host, charged_layer: ChargedLayer) -> Self {
+        let address = host.serve(charged_layer.layer.clone()).await;
         Self {
             client: Client::connect(address).await,
             name: format!("{host:?} {}", world.name()),
-            books,
+            charged_layer,
             address,
             _world: world,
         }
@@ -244,8 +244,8 @@ impl Served {
         let mut everywhere = Vec::new();
         for host in [Host::Tonic, Host::Axum] {
             for world in World::both() {
-                let books = Books::new(&world);
-                everywhere.push(Self::new(world, host, books).await);
+                let charged_layer = ChargedLayer::new(&world);
+                everywhere.push(Self::new(world, host, charged_layer).await);
             }
         }
         everywhere
@@ -388,8 +388,8 @@ pub(crate) async fn cable(to: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
     (address, cable)
 }
 
-/// Whether the layer refused it. tonic's client would make UNAVAILABLE of a bare 429.
-pub(crate) fn is_refusal(status: &Status) -> bool {
+/// Whether the layer rejected it. tonic's client would make UNAVAILABLE of a bare 429.
+pub(crate) fn is_rejection(status: &Status) -> bool {
     let has_pushback = status.metadata().contains_key("grpc-retry-pushback-ms");
     status.code() == Code::ResourceExhausted && has_pushback
 }

@@ -9,7 +9,7 @@ use tower_http::timeout::ResponseBodyTimeoutLayer;
 
 use crate::{
     grpc::{Client, Host, Served, cable, router, said, serve, serve_tonic},
-    support::{Books, DROPPED, FAILURE, NOTHING, UNDER_WAY, World},
+    support::{ChargedLayer, DROPPED, FAILURE, IN_FLIGHT, NOTHING, World},
 };
 
 #[tokio::test]
@@ -24,10 +24,15 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
             answers.next().await.expect("an answer").as_deref(),
             Some("one")
         );
-        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        assert_eq!(
+            served.charged_layer.in_flight().await,
+            IN_FLIGHT,
+            "{}",
+            served.name
+        );
         answers.cancel();
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -44,8 +49,8 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
 async fn a_stream_that_its_client_cancels_is_free_where_configured() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
-            let books = Books::when_dropped(&world, false);
-            let mut served = Served::new(world, host, books).await;
+            let charged_layer = ChargedLayer::when_dropped(&world, false);
+            let mut served = Served::new(world, host, charged_layer).await;
             let mut answers = served
                 .client
                 .server_streaming("one wait")
@@ -55,10 +60,15 @@ async fn a_stream_that_its_client_cancels_is_free_where_configured() {
                 answers.next().await.expect("an answer").as_deref(),
                 Some("one")
             );
-            assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+            assert_eq!(
+                served.charged_layer.in_flight().await,
+                IN_FLIGHT,
+                "{}",
+                served.name
+            );
             answers.cancel();
             assert_eq!(
-                served.books.settled().await,
+                served.charged_layer.settled().await,
                 (NOTHING, None),
                 "{}",
                 served.name
@@ -77,10 +87,15 @@ async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
             answers.next().await.expect("an answer").as_deref(),
             Some("one")
         );
-        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        assert_eq!(
+            served.charged_layer.in_flight().await,
+            IN_FLIGHT,
+            "{}",
+            served.name
+        );
         answers.cancel();
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -98,10 +113,15 @@ async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
             .server_streaming("flood")
             .await
             .expect("a head");
-        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        assert_eq!(
+            served.charged_layer.in_flight().await,
+            IN_FLIGHT,
+            "{}",
+            served.name
+        );
         answers.cancel();
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -116,11 +136,16 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_c
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.client_streaming(said).await });
         say.send("wait".to_owned()).expect("a call");
-        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        assert_eq!(
+            served.charged_layer.in_flight().await,
+            IN_FLIGHT,
+            "{}",
+            served.name
+        );
         // It has the word, and asks no more.
         call.abort();
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -135,11 +160,16 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_reads_is_c
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.client_streaming(said).await });
         say.send("one".to_owned()).expect("a call");
-        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        assert_eq!(
+            served.charged_layer.in_flight().await,
+            IN_FLIGHT,
+            "{}",
+            served.name
+        );
         call.abort();
         // To the handler it looks like the stream's end, and it answers; but its answer is not sent.
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -157,11 +187,16 @@ async fn streams_whose_client_disconnects_are_charged() {
             answers.next().await.expect("an answer").as_deref(),
             Some("one")
         );
-        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        assert_eq!(
+            served.charged_layer.in_flight().await,
+            IN_FLIGHT,
+            "{}",
+            served.name
+        );
         cut.abort();
         answers.next().await.expect_err("a broken connection");
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -181,7 +216,7 @@ async fn a_stream_that_panics_half_way_is_charged() {
             assert!(answer.is_some(), "it ended well");
         }
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -190,12 +225,12 @@ async fn a_stream_that_panics_half_way_is_charged() {
 }
 
 /// Serves the router with a layer that cuts bodies which have nothing to say, outside or inside of the limits.
-async fn cutting(books: &Books, inside: bool) -> Client {
+async fn cutting(charged_layer: &ChargedLayer, inside: bool) -> Client {
     let cuts = ResponseBodyTimeoutLayer::new(Duration::from_millis(100));
     let router: Router = if inside {
-        router().layer(cuts).layer(books.layer.clone())
+        router().layer(cuts).layer(charged_layer.layer.clone())
     } else {
-        router().layer(books.layer.clone()).layer(cuts)
+        router().layer(charged_layer.layer.clone()).layer(cuts)
     };
     Client::connect(serve(router).await).await
 }
@@ -203,35 +238,45 @@ async fn cutting(books: &Books, inside: bool) -> Client {
 #[tokio::test]
 async fn a_call_that_the_server_cancels_is_charged() {
     let [world, _] = World::both();
-    let books = Books::new(&world);
+    let charged_layer = ChargedLayer::new(&world);
     let server = Server::builder().timeout(Duration::from_millis(50));
-    let mut client = Client::connect(serve_tonic(server, books.layer.clone()).await).await;
+    let mut client = Client::connect(serve_tonic(server, charged_layer.layer.clone()).await).await;
     client.unary("wait").await.expect_err("a timeout");
-    assert_eq!(books.settled().await, (DROPPED, None));
+    assert_eq!(charged_layer.settled().await, (DROPPED, None));
 }
 
 #[tokio::test]
 async fn a_stream_cut_by_an_outer_layer_is_charged() {
     for world in World::both() {
-        let books = Books::new(&world);
-        let mut client = cutting(&books, false).await;
+        let charged_layer = ChargedLayer::new(&world);
+        let mut client = cutting(&charged_layer, false).await;
         let answers = client.server_streaming("one wait").await.expect("a head");
         let (_, code) = answers.rest().await;
         assert_ne!(code, Code::Ok);
-        assert_eq!(books.settled().await, (DROPPED, None), "{}", world.name());
+        assert_eq!(
+            charged_layer.settled().await,
+            (DROPPED, None),
+            "{}",
+            world.name()
+        );
     }
 }
 
 #[tokio::test]
 async fn a_stream_that_breaks_in_an_inner_layer_has_failed() {
     for world in World::both() {
-        let books = Books::new(&world);
-        let mut client = cutting(&books, true).await;
+        let charged_layer = ChargedLayer::new(&world);
+        let mut client = cutting(&charged_layer, true).await;
         let answers = client.server_streaming("one wait").await.expect("a head");
         let (_, code) = answers.rest().await;
         assert_ne!(code, Code::Ok);
         let ended = Some((RequestEnd::BodyFailed, Some(200), None));
-        assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
+        assert_eq!(
+            charged_layer.settled().await,
+            (FAILURE, ended),
+            "{}",
+            world.name()
+        );
     }
 }
 
@@ -246,13 +291,18 @@ async fn without_trailers() -> Result<Response, Infallible> {
 #[tokio::test]
 async fn a_response_that_ends_without_trailers_has_failed() {
     for world in World::both() {
-        let books = Books::new(&world);
+        let charged_layer = ChargedLayer::new(&world);
         let router = Router::new().fallback_service(tower::service_fn(|_| without_trailers()));
-        let address = serve(router.layer(books.layer.clone())).await;
+        let address = serve(router.layer(charged_layer.layer.clone())).await;
         let mut client = Client::connect(address).await;
         let answers = client.server_streaming("word").await.expect("a head");
         let _ = answers.rest().await;
         let ended = Some((RequestEnd::Completed, Some(200), None));
-        assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
+        assert_eq!(
+            charged_layer.settled().await,
+            (FAILURE, ended),
+            "{}",
+            world.name()
+        );
     }
 }

@@ -71,8 +71,8 @@ async fn deny_lists_match_the_address_of_tonics_connection() {
 async fn a_handlers_check_of_a_denied_key_becomes_the_same_status() {
     let list = KeyList::new("calls", [Key::global()]);
     let limiter = limiter_that_denies(&World::memory(), list);
-    let refused = limiter.check(Key::global()).await.into_result();
-    let status = Status::from(refused.expect_err("denied"));
+    let rejected = limiter.check(Key::global()).await.into_result();
+    let status = Status::from(rejected.expect_err("denied"));
     assert_denied(&status);
     let source = status.source().expect("a source");
     assert!(source.downcast_ref::<Rejected>().is_some());

@@ -23,7 +23,7 @@ use tower::service_fn;
 
 #[cfg(feature = "tonic-tls")]
 use crate::grpc::{Calls, listen};
-use crate::grpc::{Client, is_refusal, serve_tonic};
+use crate::grpc::{Client, is_rejection, serve_tonic};
 
 /// One call an hour by each client address, which is the default key.
 fn layer() -> RateLimitLayer {
@@ -55,8 +55,8 @@ async fn each_has_its_own_quota(server: SocketAddr, endpoint: impl Fn() -> Endpo
         first.unary("word").await.expect("let in");
         let mut second = Client::of(from(local, server, endpoint()).await);
         for client in [&mut first, &mut second] {
-            let status = client.unary("word").await.expect_err("refused");
-            assert!(is_refusal(&status), "{status}");
+            let status = client.unary("word").await.expect_err("rejected");
+            assert!(is_rejection(&status), "{status}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a gRPC client learns from a refusal, by a real client and on the wire.
+//! What a gRPC client learns from a rejection, by a real client and on the wire.
 
 use std::{future::IntoFuture, net::SocketAddr, time::Duration};
 
@@ -77,7 +77,7 @@ async fn a_call_of_any_kind_is_rejected_with_all_details() {
                 answer.expect("let in");
             }
             for answer in call_all(&mut client).await {
-                let status = answer.expect_err("refused");
+                let status = answer.expect_err("rejected");
                 let name = world.name();
                 assert_eq!(status.code(), Code::ResourceExhausted, "{host:?} {name}");
                 assert!(status.message().contains("Exceeded: 50% off."), "{status}");
@@ -102,7 +102,7 @@ async fn a_call_of_any_kind_is_rejected_with_all_details() {
                     "3600"
                 );
             }
-            assert_eq!(used(&limiter, "wide").await, 4, "a refusal costs nothing");
+            assert_eq!(used(&limiter, "wide").await, 4, "a rejection costs nothing");
         }
     }
 }
@@ -115,7 +115,7 @@ async fn a_retry_is_admitted_after_its_pushback_and_not_a_microsecond_earlier() 
             let limiter = world.limiter([evenly.key(extract::global())]);
             let mut client = client_of(host, &limiter).await;
             client.unary("word").await.expect("let in");
-            let status = client.unary("word").await.expect_err("refused");
+            let status = client.unary("word").await.expect_err("rejected");
             let wait = retry_delay(&status).expect("a delay");
             let ms: u64 = pushback(&status).expect("a pushback").parse().expect("ms");
             // Rounded up by less than a millisecond.
@@ -134,7 +134,7 @@ async fn a_call_that_can_never_pass_has_a_pushback_not_to_retry() {
     for host in HOSTS {
         let limiter = Limiter::builder().policy(hourly("small", 5).cost_with(|_| 6));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
-        let status = client.unary("word").await.expect_err("refused");
+        let status = client.unary("word").await.expect_err("rejected");
         assert_eq!(status.code(), Code::ResourceExhausted);
         assert_eq!(pushback(&status), Some("-1"));
         assert_eq!(retry_delay(&status), None);
@@ -151,7 +151,7 @@ async fn a_wait_that_the_pushback_cannot_hold_is_in_the_details() {
     let limiter = Limiter::builder().policy(monthly.strategy(FixedWindow).key(extract::global()));
     let mut client = client_of(Host::Tonic, &limiter.build().expect("a limiter")).await;
     client.unary("word").await.expect("let in");
-    let status = client.unary("word").await.expect_err("refused");
+    let status = client.unary("word").await.expect_err("rejected");
     assert_eq!(pushback(&status), Some("-1"));
     assert!(retry_delay(&status) > Some(Duration::from_secs(89 * 86_400)));
 }
@@ -171,7 +171,7 @@ async fn a_failed_store_is_unavailable_and_its_address_is_not_revealed() {
     for host in HOSTS {
         let mut client = client_of(host, &closed()).await;
         for answer in call_all(&mut client).await {
-            let status = answer.expect_err("refused");
+            let status = answer.expect_err("rejected");
             assert_eq!(status.code(), Code::Unavailable);
             // Neither what is wrong with it.
             let known = "Request cannot be satisfied due to temporary server capacity constraints.";
@@ -190,7 +190,7 @@ async fn a_missing_key_is_an_invalid_argument() {
         let limiter = Limiter::builder().policy(tenants.missing_key(MissingKey::Reject));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
         for answer in call_all(&mut client).await {
-            let status = answer.expect_err("refused");
+            let status = answer.expect_err("rejected");
             assert_eq!(status.code(), Code::InvalidArgument);
             assert_eq!(status.message(), "The request lacks the header x-tenant.");
             assert_eq!((pushback(&status), retry_delay(&status)), (None, None));
@@ -210,10 +210,10 @@ async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
     let limiter = limiter.build().expect("a limiter");
     let mut client = client_of(Host::Tonic, &limiter).await;
     client.unary("word").await.expect("let in");
-    let layers = client.unary("word").await.expect_err("refused");
+    let layers = client.unary("word").await.expect_err("rejected");
 
-    let refused = limiter.check(Key::global()).await.into_result();
-    let status = Status::from(refused.expect_err("refused"));
+    let rejected = limiter.check(Key::global()).await.into_result();
+    let status = Status::from(rejected.expect_err("rejected"));
     assert_eq!(status.code(), layers.code());
     assert_eq!(
         violations(&status)[0].subject,
@@ -222,12 +222,12 @@ async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
     assert!(retry_delay(&status) <= retry_delay(&layers));
     assert!(pushback(&status).is_some());
     let source = std::error::Error::source(&status).expect("a source");
-    let refused = source.downcast_ref::<Rejected>().expect("a refusal");
-    assert!(refused.decision().policy("calls").is_some());
+    let rejected = source.downcast_ref::<Rejected>().expect("a rejection");
+    assert!(rejected.decision().policy("calls").is_some());
 
     for (limiter, code) in [(closed(), Code::Unavailable)] {
-        let refused = limiter.check(Key::global()).await.into_result();
-        let status = Status::from(refused.expect_err("refused"));
+        let rejected = limiter.check(Key::global()).await.into_result();
+        let status = Status::from(rejected.expect_err("rejected"));
         assert_eq!(status.code(), code);
         assert!(!status.message().contains("127.0.0.1"), "{status:?}");
     }
@@ -241,13 +241,13 @@ async fn each_service_and_each_method_has_its_own_quota() {
             let services = hourly("services", 3).key(extract::grpc_service());
             let mut client = client_of(host, &world.limiter([methods, services])).await;
             client.unary("word").await.expect("let in");
-            let status = client.unary("word").await.expect_err("refused");
+            let status = client.unary("word").await.expect_err("rejected");
             assert_eq!(violations(&status)[0].subject, "methods");
             let [unary, server, client_side, bidi] = call_all(&mut client).await;
-            unary.expect_err("refused by its method");
+            unary.expect_err("rejected by its method");
             server.expect("let in");
             client_side.expect("let in");
-            let status = bidi.expect_err("refused by its service");
+            let status = bidi.expect_err("rejected by its service");
             assert_eq!(violations(&status)[0].subject, "services");
         }
     }
@@ -344,7 +344,7 @@ async fn http_and_grpc_on_one_port_each_get_their_own_kind_of_rejection() {
     let page = raw(&mut wire, Method::GET, "/", &[]).await;
     assert_eq!((page.status, &*page.body), (StatusCode::OK, &b"hello"[..]));
 
-    let status = client.unary("word").await.expect_err("refused");
+    let status = client.unary("word").await.expect_err("rejected");
     assert_eq!(status.code(), Code::ResourceExhausted);
     for headers in [&[][..], &GRPC[..], &[("content-type", "application/json")]] {
         // Whatever it says that it is, a GET is no call: caches may keep an answer of 200 to it.

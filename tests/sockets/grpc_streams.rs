@@ -5,8 +5,10 @@ use tollgate::{RateLimitLayer, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
-    grpc::{Client, Host, Served, is_refusal, said},
-    support::{Charged, Ended, FAILURE, LIFE, SUCCESS, UNDER_WAY, World, places, until_taken},
+    grpc::{Client, Host, Served, is_rejection, said},
+    support::{
+        Charged, Ended, FAILURE, IN_FLIGHT, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken,
+    },
 };
 
 fn words(words: &str) -> Vec<String> {
@@ -40,7 +42,7 @@ async fn a_server_streams_outcome_is_in_its_trailers() {
             assert_eq!(answers.rest().await, expected, "{request} {}", served.name);
             let expected = settled(code);
             assert_eq!(
-                served.books.settled().await,
+                served.charged_layer.settled().await,
                 expected,
                 "{request} {}",
                 served.name
@@ -55,7 +57,12 @@ async fn a_stream_that_fails_at_once_has_its_outcome_in_its_head() {
         let request = "at once fail:7";
         let status = served.client.server_streaming(request).await;
         assert_eq!(status.expect_err("no head").code(), Code::PermissionDenied);
-        assert_eq!(served.books.settled().await, settled(7), "{}", served.name);
+        assert_eq!(
+            served.charged_layer.settled().await,
+            settled(7),
+            "{}",
+            served.name
+        );
     }
 }
 
@@ -75,7 +82,7 @@ async fn a_client_streams_outcome_is_that_of_its_response() {
                 Err(status) => assert_eq!(status.code(), Code::from(code), "{request}"),
             }
             assert_eq!(
-                served.books.settled().await,
+                served.charged_layer.settled().await,
                 settled(code),
                 "{request} {}",
                 served.name
@@ -92,12 +99,22 @@ async fn a_client_stream_is_in_flight_until_its_response() {
         let call = tokio::spawn(async move { client.client_streaming(said).await });
         for word in ["one", "two"] {
             say.send(word.to_owned()).expect("a call");
-            assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+            assert_eq!(
+                served.charged_layer.in_flight().await,
+                IN_FLIGHT,
+                "{}",
+                served.name
+            );
         }
         drop(say);
         let answer = call.await.expect("no panic").expect("an answer");
         assert_eq!(answer, "one two");
-        assert_eq!(served.books.settled().await, settled(0), "{}", served.name);
+        assert_eq!(
+            served.charged_layer.settled().await,
+            settled(0),
+            "{}",
+            served.name
+        );
     }
 }
 
@@ -111,7 +128,12 @@ async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
                 say.send(word.to_owned()).expect("a call");
                 let answer = answers.next().await.expect("an answer");
                 assert_eq!(answer.as_deref(), Some(word));
-                assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+                assert_eq!(
+                    served.charged_layer.in_flight().await,
+                    IN_FLIGHT,
+                    "{}",
+                    served.name
+                );
             }
             if let Some(last) = last {
                 say.send(last.to_owned()).expect("a call");
@@ -120,7 +142,7 @@ async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
             }
             assert_eq!(answers.rest().await, (Vec::new(), Code::from(code)));
             assert_eq!(
-                served.books.settled().await,
+                served.charged_layer.settled().await,
                 settled(code),
                 "{}",
                 served.name
@@ -130,8 +152,8 @@ async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
 }
 
 /// A server with two permits and nothing else to count, and a client of it.
-async fn two_places(world: &World, host: Host) -> (tollgate::Limiter, Client) {
-    let limiter = world.limiter([places(2, LIFE)]);
+async fn two_permits(world: &World, host: Host) -> (tollgate::Limiter, Client) {
+    let limiter = world.limiter([permit_policy(2, PERMIT_TTL)]);
     let address = host.serve(RateLimitLayer::new(limiter.clone())).await;
     (limiter, Client::connect(address).await)
 }
@@ -140,23 +162,27 @@ async fn two_places(world: &World, host: Host) -> (tollgate::Limiter, Client) {
 async fn a_stream_holds_its_permit_until_its_trailers() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
-            let (limiter, mut client) = two_places(&world, host).await;
+            let (limiter, mut client) = two_permits(&world, host).await;
             for last in [None, Some("fail:10")] {
                 let (say_one, said_one) = said();
                 let (say_two, said_two) = said();
-                let mut one = client.bidi(said_one).await.expect("a place");
-                let two = client.bidi(said_two).await.expect("a place");
+                let mut one = client.bidi(said_one).await.expect("a permit");
+                let two = client.bidi(said_two).await.expect("a permit");
                 // All but the last bit of their lives, after which heartbeats renew them.
                 for _ in 0..3 {
-                    world.advance(LIFE * 9 / 10);
-                    world.beats(2).await;
+                    world.advance(PERMIT_TTL * 9 / 10);
+                    world.until_heartbeats(2).await;
                     say_one.send("word".to_owned()).expect("a call");
                     assert_eq!(
                         one.next().await.expect("an answer").as_deref(),
                         Some("word")
                     );
-                    let refused = client.unary("word").await.expect_err("a refusal");
-                    assert!(is_refusal(&refused), "{host:?} {}: {refused}", world.name());
+                    let rejected = client.unary("word").await.expect_err("a rejection");
+                    assert!(
+                        is_rejection(&rejected),
+                        "{host:?} {}: {rejected}",
+                        world.name()
+                    );
                 }
                 if let Some(last) = last {
                     say_one.send(last.to_owned()).expect("a call");
@@ -166,7 +192,7 @@ async fn a_stream_holds_its_permit_until_its_trailers() {
                 let (_, code) = one.rest().await;
                 assert_eq!(code == Code::Ok, last.is_none());
                 until_taken(&limiter, 1).await;
-                assert_eq!(client.unary("word").await.expect("a place"), "word");
+                assert_eq!(client.unary("word").await.expect("a permit"), "word");
                 drop(say_two);
                 assert_eq!(two.rest().await.1, Code::Ok);
                 until_taken(&limiter, 0).await;
@@ -179,7 +205,7 @@ async fn a_stream_holds_its_permit_until_its_trailers() {
 async fn a_call_that_fails_releases_its_permit() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
-            let (limiter, mut client) = two_places(&world, host).await;
+            let (limiter, mut client) = two_permits(&world, host).await;
             for _ in 0..3 {
                 client.unary("fail:7").await.expect_err("an error");
                 client.unary("mumble").await.expect_err("an error");

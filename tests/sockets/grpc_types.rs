@@ -15,7 +15,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_http::{cors::CorsLayer, timeout::TimeoutLayer, trace::TraceLayer};
 
 use crate::{
-    grpc::{Calls, Client, Text, UNARY, is_refusal, listen, router, serve},
+    grpc::{Calls, Client, Text, UNARY, is_rejection, listen, router, serve},
     support::{hourly, used},
 };
 
@@ -35,8 +35,8 @@ async fn assert_two(address: SocketAddr) {
     for _ in 0..2 {
         assert_eq!(client.unary("word").await.expect("let in"), "word");
     }
-    let status = client.unary("word").await.expect_err("refused");
-    assert!(is_refusal(&status), "{status}");
+    let status = client.unary("word").await.expect_err("rejected");
+    assert!(is_rejection(&status), "{status}");
 }
 
 #[tokio::test]
@@ -144,11 +144,11 @@ async fn a_grpc_client_waits_its_turn_and_gets_a_status_if_that_takes_too_long()
 
     let status = call(&mut calling.plain).await.expect_err("too late");
     assert_eq!(status.code(), Code::Unknown);
-    let refused = status
+    let rejected = status
         .source()
         .and_then(|source| source.downcast_ref::<Rejected>());
-    let wait = refused
-        .expect("a refusal")
+    let wait = rejected
+        .expect("a rejection")
         .retry_after()
         .duration()
         .expect("a wait");

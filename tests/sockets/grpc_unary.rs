@@ -6,8 +6,10 @@ use tollgate::{RateLimitLayer, outcome, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
-    grpc::{Client, Host, SERVER_STREAMING, Served, is_refusal},
-    support::{Books, DROPPED, FAILURE, NOTHING, SUCCESS, UNDER_WAY, World, hourly, until, used},
+    grpc::{Client, Host, SERVER_STREAMING, Served, is_rejection},
+    support::{
+        ChargedLayer, DROPPED, FAILURE, IN_FLIGHT, NOTHING, SUCCESS, World, hourly, until, used,
+    },
 };
 
 #[tokio::test]
@@ -19,7 +21,7 @@ async fn a_call_that_succeeds_is_a_success() {
         );
         let ended = Some((RequestEnd::Completed, Some(200), Some(0)));
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (SUCCESS, ended),
             "{}",
             served.name
@@ -35,7 +37,7 @@ async fn a_call_that_fails_at_once_has_failed_by_its_head() {
             assert_eq!(status.code(), Code::from(code));
             let ended = Some((RequestEnd::Completed, Some(200), Some(code)));
             assert_eq!(
-                served.books.settled().await,
+                served.charged_layer.settled().await,
                 (FAILURE, ended),
                 "{}",
                 served.name
@@ -52,7 +54,7 @@ async fn a_call_to_an_unknown_method_has_failed() {
         assert_eq!(answer.expect_err("an error").code(), Code::Unimplemented);
         let ended = Some((RequestEnd::Completed, Some(200), Some(12)));
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (FAILURE, ended),
             "{}",
             served.name
@@ -67,7 +69,7 @@ async fn a_call_that_fails_after_its_head_has_failed_by_its_trailers() {
         assert_eq!(status.expect_err("an error").code(), Code::Internal);
         let ended = Some((RequestEnd::Completed, Some(200), Some(13)));
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (FAILURE, ended),
             "{}",
             served.name
@@ -84,7 +86,7 @@ async fn a_call_that_fails_after_its_message_has_failed_by_its_trailers() {
         assert_eq!(answer.expect_err("an error").code(), Code::Unavailable);
         let ended = Some((RequestEnd::Completed, Some(200), Some(14)));
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (FAILURE, ended),
             "{}",
             served.name
@@ -97,10 +99,15 @@ async fn a_call_that_its_client_cancels_is_charged() {
     for mut served in Served::everywhere().await {
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.unary("wait").await });
-        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        assert_eq!(
+            served.charged_layer.in_flight().await,
+            IN_FLIGHT,
+            "{}",
+            served.name
+        );
         call.abort();
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -120,7 +127,7 @@ async fn a_call_whose_deadline_passes_is_charged() {
         let settled = loop {
             let call = served.client.unary_within("wait", deadline);
             call.await.expect_err("a deadline");
-            let settled = served.books.settled().await;
+            let settled = served.charged_layer.settled().await;
             // On a busy machine it may pass before the call is let in.
             if settled.0 != NOTHING || deadline > Duration::from_secs(5) {
                 break settled;
@@ -136,7 +143,7 @@ async fn a_call_whose_handler_panics_is_charged() {
     for mut served in Served::everywhere().await {
         served.client.unary("panic").await.expect_err("a panic");
         assert_eq!(
-            served.books.settled().await,
+            served.charged_layer.settled().await,
             (DROPPED, None),
             "{}",
             served.name
@@ -148,21 +155,31 @@ async fn a_call_whose_handler_panics_is_charged() {
 async fn a_call_that_is_dropped_is_free_where_configured() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
-            let books = Books::when_dropped(&world, false);
-            let mut served = Served::new(world, host, books).await;
+            let charged_layer = ChargedLayer::when_dropped(&world, false);
+            let mut served = Served::new(world, host, charged_layer).await;
             let mut client = served.client.clone();
             let call = tokio::spawn(async move { client.unary("wait").await });
-            assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+            assert_eq!(
+                served.charged_layer.in_flight().await,
+                IN_FLIGHT,
+                "{}",
+                served.name
+            );
             call.abort();
             assert_eq!(
-                served.books.settled().await,
+                served.charged_layer.settled().await,
                 (NOTHING, None),
                 "{}",
                 served.name
             );
             // A call whose outcome is known is still charged by it.
             served.client.unary("fail:2").await.expect_err("an error");
-            assert_eq!(served.books.settled().await.0, FAILURE, "{}", served.name);
+            assert_eq!(
+                served.charged_layer.settled().await.0,
+                FAILURE,
+                "{}",
+                served.name
+            );
         }
     }
 }
@@ -176,16 +193,16 @@ async fn failed_calls_are_refunded_for_the_next_and_a_successful_one_stays_charg
             let mut client = Client::connect(address).await;
             for word in ["fail:7", "mumble", "fail:14", "mumble"] {
                 let status = client.unary(word).await.expect_err("an error");
-                assert!(!is_refusal(&status), "{status}");
-                until("its place is back", async || {
+                assert!(!is_rejection(&status), "{status}");
+                until("its permit is back", async || {
                     used(&limiter, "calls").await == 0
                 })
                 .await;
             }
             assert_eq!(client.unary("word").await.expect("an answer"), "word");
             for _ in 0..3 {
-                let status = client.unary("word").await.expect_err("a refusal");
-                assert!(is_refusal(&status), "{host:?} {}: {status}", world.name());
+                let status = client.unary("word").await.expect_err("a rejection");
+                assert!(is_rejection(&status), "{host:?} {}: {status}", world.name());
             }
             assert_eq!(used(&limiter, "calls").await, 1);
         }
@@ -207,8 +224,8 @@ async fn a_limit_on_failures_rejects_after_them_and_successes_are_free() {
                 })
                 .await;
             }
-            let status = client.unary("word").await.expect_err("a refusal");
-            assert!(is_refusal(&status), "{host:?} {}: {status}", world.name());
+            let status = client.unary("word").await.expect_err("a rejection");
+            assert!(is_rejection(&status), "{host:?} {}: {status}", world.name());
         }
     }
 }

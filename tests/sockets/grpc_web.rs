@@ -1,4 +1,4 @@
-//! gRPC-Web refusals: the trailers are a frame of the body, since browsers see no others. Over HTTP/1.1, byte by byte.
+//! gRPC-Web rejections: the trailers are a frame of the body, since browsers see no others. Over HTTP/1.1, byte by byte.
 
 use std::net::SocketAddr;
 
@@ -68,7 +68,7 @@ fn of<'a>(trailers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-fn assert_refused(trailers: &[(String, String)]) {
+fn assert_rejected(trailers: &[(String, String)]) {
     assert_eq!(of(trailers, "grpc-status"), Some("8"));
     assert_eq!(of(trailers, "grpc-retry-pushback-ms"), Some("-1"));
     let message = of(trailers, "grpc-message").expect("a message");
@@ -156,7 +156,7 @@ async fn each_content_type_gets_a_response_of_its_own_kind() {
                 true => BASE64_STANDARD.decode(&body).expect("base64"),
                 false => body,
             };
-            assert_refused(&trailers(&body));
+            assert_rejected(&trailers(&body));
         }
     }
 }
@@ -208,5 +208,5 @@ async fn a_page_of_another_origin_can_read_a_grpc_web_rejection() {
         exposed.split(',').any(|name| name == "ratelimit"),
         "{exposed}"
     );
-    assert_refused(&trailers(&body));
+    assert_rejected(&trailers(&body));
 }

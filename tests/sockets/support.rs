@@ -16,23 +16,23 @@ use tollgate::{
     outcome, outcome::RequestEnd,
 };
 
-use crate::until::PATIENCE;
+use crate::until::TEST_TIMEOUT;
 pub(crate) use crate::until::until;
 
 /// How long a permit lives that is not renewed, by the store's clock.
-pub(crate) const LIFE: Duration = Duration::from_millis(300);
+pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
 
 /// A full hour, 2027-01-15 08:00:00 UTC.
 const START: u64 = 1_800_000_000_000_000;
 
 /// A clock that stands still until it is set, and counts how often it is read: once for each question to the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct CountingClock {
     time: ManualClock,
     reads: Arc<AtomicU64>,
 }
 
-impl Clock for Watch {
+impl Clock for CountingClock {
     fn now(&self) -> Timestamp {
         self.reads.fetch_add(1, Ordering::SeqCst);
         self.time.now()
@@ -41,30 +41,30 @@ impl Clock for Watch {
 
 /// A store, and its clock.
 pub(crate) enum World {
-    Memory(MemoryStore, Watch),
+    Memory(MemoryStore, CountingClock),
     Redis(RedisStore, Server, ServerClock),
 }
 
 impl World {
     pub(crate) fn memory() -> Self {
-        let watch = Watch {
+        let clock = CountingClock {
             time: ManualClock::at(Timestamp::from_micros(START as i64)),
             reads: Arc::default(),
         };
-        let store = MemoryStore::builder().clock(watch.clone()).build();
-        Self::Memory(store, watch)
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        Self::Memory(store, clock)
     }
 
     fn redis() -> Self {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
         // One worker sends in order: a caller that sees a permit free sees what was settled before.
-        // Refusals are remembered by this process's clock, and the server's is set by hand.
+        // Rejections are remembered by this process's clock, and the server's is set by hand.
         let store = RedisStore::builder()
             .url(server.url())
             .connections(1)
             .rejection_cache_staleness(Duration::ZERO);
-        let store = store.timeout(PATIENCE).build().expect("a store");
+        let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
         Self::Redis(store, server, clock)
     }
 
@@ -93,15 +93,15 @@ impl World {
 
     pub(crate) fn advance(&self, by: Duration) {
         match self {
-            Self::Memory(_, watch) => watch.time.advance(by),
+            Self::Memory(_, clock) => clock.time.advance(by),
             Self::Redis(_, _, clock) => clock.advance(by),
         }
     }
 
     /// Waits until the heartbeats of `n` permits have come, all of them after this was called.
-    pub(crate) async fn beats(&self, n: u64) {
+    pub(crate) async fn until_heartbeats(&self, n: u64) {
         let seen = || match self {
-            Self::Memory(_, watch) => watch.reads.load(Ordering::SeqCst),
+            Self::Memory(_, clock) => clock.reads.load(Ordering::SeqCst),
             // The server's own count of renewals and releases.
             Self::Redis(_, server, _) => server.calls("zscore"),
         };
@@ -112,8 +112,8 @@ impl World {
 }
 
 /// So many at once, all together.
-pub(crate) fn places(n: u64, life: Duration) -> Policy {
-    let policy = Policy::new("places", Quota::concurrent(n)).key(extract::global());
+pub(crate) fn permit_policy(n: u64, life: Duration) -> Policy {
+    let policy = Policy::new("permits", Quota::concurrent(n)).key(extract::global());
     policy.strategy(Concurrency::with_ttl(life))
 }
 
@@ -133,17 +133,17 @@ pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
 
 /// Waits until so many permits are taken.
 #[track_caller]
-pub(crate) fn until_taken(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
-    until("so many places are taken", async move || {
-        used(limiter, "places").await == places
+pub(crate) fn until_taken(limiter: &Limiter, permits: u64) -> impl Future<Output = ()> {
+    until("so many permits are taken", async move || {
+        used(limiter, "permits").await == permits
     })
 }
 
-/// What is charged under each policy of [`Books`]: reserved for successes and for failures, and charged on response for
+/// What is charged under each policy of [`ChargedLayer`]: reserved for successes and for failures, and charged on response for
 /// successes and for failures.
 pub(crate) type Charged = [u64; 4];
 
-pub(crate) const UNDER_WAY: Charged = [1, 1, 0, 0];
+pub(crate) const IN_FLIGHT: Charged = [1, 1, 0, 0];
 pub(crate) const SUCCESS: Charged = [1, 0, 1, 0];
 pub(crate) const FAILURE: Charged = [0, 1, 0, 1];
 /// Its outcome is not known: charged whatever the outcome would have said.
@@ -161,12 +161,12 @@ const CHARGES: [&str; 4] = [
 pub(crate) type Ended = (RequestEnd, Option<u16>, Option<i32>);
 
 /// A layer with a policy of every mode and judge, and a permit, by which is seen when a request is over.
-pub(crate) struct Books {
+pub(crate) struct ChargedLayer {
     pub(crate) layer: RateLimitLayer,
     ended: Arc<Mutex<Vec<Ended>>>,
 }
 
-impl Books {
+impl ChargedLayer {
     pub(crate) fn new(world: &World) -> Self {
         Self::when_dropped(world, true)
     }
@@ -195,8 +195,8 @@ impl Books {
         ];
         let policies = policies.map(|policy| policy.charge_dropped(charges));
         // No test outlasts it: what comes back was given back.
-        let place = places(9, Duration::from_secs(3_600));
-        let limiter = world.limiter(policies.into_iter().chain([place]));
+        let permit = permit_policy(9, Duration::from_secs(3_600));
+        let limiter = world.limiter(policies.into_iter().chain([permit]));
         Self {
             layer: RateLimitLayer::new(limiter),
             ended,
@@ -218,7 +218,7 @@ impl Books {
     }
 
     /// What is charged for the one request that is under way.
-    pub(crate) async fn under_way(&self) -> Charged {
+    pub(crate) async fn in_flight(&self) -> Charged {
         until_taken(self.layer.limiter(), 1).await;
         self.charged().await
     }

@@ -15,7 +15,9 @@ use tollgate::{Admission, Limiter, RateLimitLayer, outcome::RequestEnd};
 
 use crate::{
     grpc::serve,
-    support::{Books, FAILURE, LIFE, SUCCESS, World, places, until, until_taken, used},
+    support::{
+        ChargedLayer, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until, until_taken, used,
+    },
 };
 
 /// Answers each text with itself, until the client has gone; at `panic` it panics, at `leave` it leaves.
@@ -73,8 +75,8 @@ async fn serve_sockets(layer: RateLimitLayer) -> SocketAddr {
 }
 
 /// A server with one permit.
-async fn one_place(world: &World) -> (Limiter, SocketAddr) {
-    let limiter = world.limiter([places(1, LIFE)]);
+async fn one_permit(world: &World) -> (Limiter, SocketAddr) {
+    let limiter = world.limiter([permit_policy(1, PERMIT_TTL)]);
     let address = serve_sockets(RateLimitLayer::new(limiter.clone())).await;
     (limiter, address)
 }
@@ -96,7 +98,7 @@ impl Socket {
     }
 
     async fn opened(address: SocketAddr, path: &str) -> Self {
-        let mut socket = Self::open(address, path).await.expect("a place");
+        let mut socket = Self::open(address, path).await.expect("a permit");
         socket.lives().await;
         socket
     }
@@ -135,15 +137,15 @@ impl Socket {
 #[tokio::test]
 async fn a_socket_with_a_permit_guard_keeps_its_permit_until_it_is_closed() {
     for world in World::both() {
-        let (limiter, address) = one_place(&world).await;
+        let (limiter, address) = one_permit(&world).await;
         for _ in 0..3 {
             let mut socket = Socket::opened(address, "/hold").await;
             for _ in 0..5 {
-                let refused = Socket::open(address, "/hold").await.err();
-                assert_eq!(refused, Some(429), "{}", world.name());
+                let rejected = Socket::open(address, "/hold").await.err();
+                assert_eq!(rejected, Some(429), "{}", world.name());
                 socket.lives().await;
             }
-            assert_eq!(used(&limiter, "places").await, 1);
+            assert_eq!(used(&limiter, "permits").await, 1);
             socket.close().await;
             until_taken(&limiter, 0).await;
         }
@@ -153,11 +155,11 @@ async fn a_socket_with_a_permit_guard_keeps_its_permit_until_it_is_closed() {
 #[tokio::test]
 async fn a_socket_that_ends_in_another_way_releases_its_permit() {
     for world in World::both() {
-        let (limiter, address) = one_place(&world).await;
+        let (limiter, address) = one_permit(&world).await;
         for end in ["vanish", "reset", "panic", "leave"] {
             let mut socket = Socket::opened(address, "/hold").await;
-            let refused = Socket::open(address, "/hold").await.err();
-            assert_eq!(refused, Some(429), "{end} {}", world.name());
+            let rejected = Socket::open(address, "/hold").await.err();
+            assert_eq!(rejected, Some(429), "{end} {}", world.name());
             match end {
                 "vanish" => socket.vanish(),
                 "reset" => socket.reset(),
@@ -174,14 +176,14 @@ async fn a_socket_that_ends_in_another_way_releases_its_permit() {
 #[tokio::test]
 async fn a_socket_that_outlasts_its_permits_ttl_keeps_its_permit() {
     for world in World::both() {
-        let (limiter, address) = one_place(&world).await;
+        let (limiter, address) = one_permit(&world).await;
         let mut socket = Socket::opened(address, "/hold").await;
         for _ in 0..4 {
             // All but the last bit of its life, after which a heartbeat renews it.
-            world.advance(LIFE * 9 / 10);
-            world.beats(1).await;
-            let refused = Socket::open(address, "/hold").await.err();
-            assert_eq!(refused, Some(429), "{}", world.name());
+            world.advance(PERMIT_TTL * 9 / 10);
+            world.until_heartbeats(1).await;
+            let rejected = Socket::open(address, "/hold").await.err();
+            assert_eq!(rejected, Some(429), "{}", world.name());
             socket.lives().await;
         }
         socket.vanish();
@@ -193,7 +195,7 @@ async fn a_socket_that_outlasts_its_permits_ttl_keeps_its_permit() {
 #[tokio::test]
 async fn a_socket_without_a_permit_guard_releases_its_permit_when_it_is_opened() {
     for world in World::both() {
-        let (limiter, address) = one_place(&world).await;
+        let (limiter, address) = one_permit(&world).await;
         for path in ["/loose", "/kept"] {
             let mut sockets = Vec::new();
             for _ in 0..3 {
@@ -212,7 +214,7 @@ async fn a_socket_without_a_permit_guard_releases_its_permit_when_it_is_opened()
 #[tokio::test]
 async fn a_client_that_disconnects_before_its_socket_is_open_holds_no_permit() {
     for world in World::both() {
-        let (limiter, address) = one_place(&world).await;
+        let (limiter, address) = one_permit(&world).await;
         for _ in 0..3 {
             let opening = tokio::spawn(Socket::open(address, "/never"));
             until_taken(&limiter, 1).await;
@@ -225,26 +227,41 @@ async fn a_client_that_disconnects_before_its_socket_is_open_holds_no_permit() {
 #[tokio::test]
 async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() {
     for world in World::both() {
-        let books = Books::new(&world);
-        let address = serve_sockets(books.layer.clone()).await;
+        let charged_layer = ChargedLayer::new(&world);
+        let address = serve_sockets(charged_layer.layer.clone()).await;
         let ended = Some((RequestEnd::Completed, Some(101), None));
 
         let mut loose = Socket::opened(address, "/loose").await;
-        assert_eq!(books.settled().await, (SUCCESS, ended), "{}", world.name());
+        assert_eq!(
+            charged_layer.settled().await,
+            (SUCCESS, ended),
+            "{}",
+            world.name()
+        );
         loose.lives().await;
         loose.close().await;
 
         let mut held = Socket::opened(address, "/hold").await;
         until("the handshake is sent", async || {
-            books.under_way().await == SUCCESS
+            charged_layer.in_flight().await == SUCCESS
         })
         .await;
         held.lives().await;
         held.close().await;
-        assert_eq!(books.settled().await, (SUCCESS, ended), "{}", world.name());
+        assert_eq!(
+            charged_layer.settled().await,
+            (SUCCESS, ended),
+            "{}",
+            world.name()
+        );
 
         assert_eq!(Socket::open(address, "/nothing").await.err(), Some(404));
         let ended = Some((RequestEnd::Completed, Some(404), None));
-        assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
+        assert_eq!(
+            charged_layer.settled().await,
+            (FAILURE, ended),
+            "{}",
+            world.name()
+        );
     }
 }

@@ -9,10 +9,10 @@ use tollgate::{Admission, Decision, Limiter, Policy, RateLimitLayer, Refund, Ret
 use crate::charges::charge;
 use crate::{
     cost_model::{Number, Quota, numbers},
-    costs::{cost_field, send},
+    costs::{cost_field, send_through},
     every_policy::{charge_every, refund_every, settle_every},
-    properties::{any_by, check, runtime},
-    support::{By, KEY, START, World, counted},
+    properties::{any_strategy, check, runtime},
+    support::{KEY, START, StrategyKind, World, counted},
 };
 
 #[derive(Clone, Debug)]
@@ -47,9 +47,9 @@ enum Beside {
     Nothing,
     /// Another one.
     Other,
-    /// Another one, which charges what is refused.
+    /// Another one, which charges what is rejected.
     Counts,
-    /// The policy itself charges what is refused.
+    /// The policy itself charges what is rejected.
     OwnCounts,
     /// The policy itself is in the shadow of another one.
     Shadow,
@@ -82,22 +82,24 @@ fn beside() -> impl Strategy<Value = Beside> {
 }
 
 /// A small quota, and about the largest.
-fn quota(by: By, large: bool) -> (&'static str, u64) {
-    match by {
+fn quota(strategy: StrategyKind, large: bool) -> (&'static str, u64) {
+    match strategy {
         _ if !large => ("10/min", 10),
-        By::Gcra | By::Bucket => ("1000000/s burst 1000000000", 1_000_000_000),
-        By::Fixed | By::Calendar => ("999999999999999/min", 999_999_999_999_999),
-        By::Sliding(_) => ("1000000000/min", 1_000_000_000),
-        By::List | By::Log => ("500/min", 500),
+        StrategyKind::Gcra | StrategyKind::Bucket => ("1000000/s burst 1000000000", 1_000_000_000),
+        StrategyKind::Fixed | StrategyKind::Calendar => {
+            ("999999999999999/min", 999_999_999_999_999)
+        }
+        StrategyKind::Sliding(_) => ("1000000000/min", 1_000_000_000),
+        StrategyKind::List | StrategyKind::Log => ("500/min", 500),
     }
 }
 
 /// What was charged, and can be given back.
 struct Charged {
-    by: Charger,
+    charger: Charger,
     /// Of each policy.
     left: Vec<u64>,
-    /// Which shadows refused it.
+    /// Which shadows rejected it.
     skipped: Vec<bool>,
 }
 
@@ -116,14 +118,14 @@ struct Case {
 }
 
 impl Case {
-    fn new(world: &World, by: By, large: bool, beside: Beside) -> Self {
+    fn new(world: &World, strategy: StrategyKind, large: bool, beside: Beside) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = |role: &str| format!("{role}{number}");
-        let (text, capacity) = quota(by, large);
+        let (text, capacity) = quota(strategy, large);
         let mut own = Quota::of(capacity);
-        let mut policy = by.policy(&name("p"), text);
-        let mut other = By::Gcra.policy(&name("other"), "7/min");
+        let mut policy = strategy.policy(&name("p"), text);
+        let mut other = StrategyKind::Gcra.policy(&name("other"), "7/min");
         let mut others = Quota::of(7);
         match beside {
             Beside::Nothing | Beside::Other => {}
@@ -132,7 +134,7 @@ impl Case {
                 others.counts = Some(7);
             }
             Beside::OwnCounts => {
-                let grows = matches!(by, By::List | By::Log);
+                let grows = matches!(strategy, StrategyKind::List | StrategyKind::Log);
                 policy = policy.charge_rejected(true);
                 own.counts = Some(if grows { 0 } else { capacity });
             }
@@ -155,7 +157,7 @@ impl Case {
             limiter,
             quotas,
             charged: Vec::new(),
-            text: format!("{by:?} {text} beside {beside:?} on {}", world.name()),
+            text: format!("{strategy:?} {text} beside {beside:?} on {}", world.name()),
         }
     }
 
@@ -183,14 +185,14 @@ impl Case {
             };
             let charged = fits * cost;
             quota.used += charged;
-            let (refused, left) = (times - admitted, i128::from(quota.capacity));
+            let (rejected, left) = (times - admitted, i128::from(quota.capacity));
             let left = left - i128::from(quota.used);
             if let Some(debt) = quota.counts
-                && refused > 0
+                && rejected > 0
                 && left < i128::from(cost)
             {
                 let most = (left + i128::from(debt)).max(0) as u128;
-                let denied = u128::from(refused) * u128::from(cost);
+                let denied = u128::from(rejected) * u128::from(cost);
                 quota.used += denied.min(most) as u64;
             }
             charged
@@ -223,8 +225,12 @@ impl Case {
                     assert_eq!(decision.retry_after(), RetryAfter::Never, "{text}");
                 }
                 let skipped = vec![false; left.len()];
-                let by = Charger::Decision(decision);
-                self.charged.push(Charged { by, left, skipped });
+                let charger = Charger::Decision(decision);
+                self.charged.push(Charged {
+                    charger,
+                    left,
+                    skipped,
+                });
             }
             Step::Admit(cost) => {
                 let cost = self.number(*cost);
@@ -232,14 +238,18 @@ impl Case {
                 let (admits, left, skipped) = self.take_one(cost);
                 assert_eq!(counted(&decision), admits, "{text}");
                 if let Ok(admission) = decision.into_result() {
-                    let by = Charger::Admission(admission);
-                    self.charged.push(Charged { by, left, skipped });
+                    let charger = Charger::Admission(admission);
+                    self.charged.push(Charged {
+                        charger,
+                        left,
+                        skipped,
+                    });
                 }
             }
             Step::Send(cost) => {
                 let cost = self.number(*cost);
                 let (admits, ..) = self.take_one(cost);
-                let status = send(&self.layer, cost).await;
+                let status = send_through(&self.layer, cost).await;
                 assert_eq!(status, if admits { 200 } else { 429 }, "{text}");
             }
             Step::AtOnce(costs) => self.at_once(costs, &text).await,
@@ -256,7 +266,7 @@ impl Case {
                 let left = self.quotas.iter_mut().map(|quota| quota.force(units));
                 self.charged.push(Charged {
                     left: left.collect(),
-                    by: Charger::Decision(decision),
+                    charger: Charger::Decision(decision),
                     skipped: vec![false; self.quotas.len()],
                 });
             }
@@ -273,7 +283,7 @@ impl Case {
         assert_eq!(remaining, left, "{text}");
     }
 
-    /// Whichever request is judged first, no more is admitted than there is, and nothing that fits is refused.
+    /// Whichever request is judged first, no more is admitted than there is, and nothing that fits is rejected.
     async fn at_once(&mut self, costs: &[Number], text: &str) {
         if self
             .quotas
@@ -319,7 +329,7 @@ impl Case {
         }
         let place = of.index(self.charged.len());
         let charged = &mut self.charged[place];
-        match (&mut charged.by, how) {
+        match (&mut charged.charger, how) {
             (Charger::Decision(decision), _) => {
                 let refunds = decision.refund(number).await.expect("a refund");
                 let given: Vec<_> = refunds.iter().map(Refund::units).collect();
@@ -338,7 +348,7 @@ impl Case {
                 settle_every(admission, number).await.expect("an answer");
             }
         }
-        let refunds = matches!(charged.by, Charger::Decision(_)) || matches!(how, How::Refund);
+        let refunds = matches!(charged.charger, Charger::Decision(_)) || matches!(how, How::Refund);
         for (place, quota) in self.quotas.iter_mut().enumerate() {
             let left = &mut charged.left[place];
             let (more, back) = match how {
@@ -364,9 +374,9 @@ fn no_cost_is_admitted_beyond_the_quota_or_refunds_units() {
         let steps = prop::collection::vec(step(), 1..12);
         check(
             250,
-            (any_by(), any::<bool>(), beside(), steps),
-            |(by, large, beside, steps)| {
-                let mut case = Case::new(&world, by, large, beside);
+            (any_strategy(), any::<bool>(), beside(), steps),
+            |(strategy, large, beside, steps)| {
+                let mut case = Case::new(&world, strategy, large, beside);
                 runtime.block_on(async {
                     for step in &steps {
                         case.run(step).await;

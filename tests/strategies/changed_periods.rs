@@ -3,41 +3,47 @@
 use crate::charges::charge;
 use crate::{
     changed_policies::{Change, EVEN, NOW, for_all},
-    support::{By, World, ask, counted, left, ms, secs},
+    support::{StrategyKind, World, counted, left, ms, secs, send},
 };
 
 #[tokio::test]
 async fn with_a_longer_period_an_even_rate_keeps_the_time_that_was_used() {
-    for_all(&EVEN, 6, "10/min", "10/h", async |world, by, change| {
-        // 36 seconds are a tenth of what a unit now takes.
-        assert_eq!(change.left().await, 9, "{by:?} on {}", world.name());
-        world.advance(secs(36));
-        assert_eq!(change.left().await, 10, "{by:?} on {}", world.name());
-    })
+    for_all(
+        &EVEN,
+        6,
+        "10/min",
+        "10/h",
+        async |world, strategy, change| {
+            // 36 seconds are a tenth of what a unit now takes.
+            assert_eq!(change.left().await, 9, "{strategy:?} on {}", world.name());
+            world.advance(secs(36));
+            assert_eq!(change.left().await, 10, "{strategy:?} on {}", world.name());
+        },
+    )
     .await;
 }
 
 #[tokio::test]
 async fn with_a_longer_period_an_open_window_ends_when_it_would_have() {
     for_all(
-        &[By::Fixed, By::List],
+        &[StrategyKind::Fixed, StrategyKind::List],
         6,
         "10/min",
         "10/h",
-        async |world, by, change| {
+        async |world, strategy, change| {
             assert_eq!(
-                ask(&change.new, change.key, 20).await,
+                send(&change.new, change.key, 20).await,
                 4,
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
             assert_eq!(change.wait().await, secs(60));
             world.advance(secs(60));
-            assert_eq!(ask(&change.new, change.key, 20).await, 10);
+            assert_eq!(send(&change.new, change.key, 20).await, 10);
             assert_eq!(
                 change.wait().await,
                 secs(3_600),
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         },
@@ -47,40 +53,56 @@ async fn with_a_longer_period_an_open_window_ends_when_it_would_have() {
 
 #[tokio::test]
 async fn with_a_longer_period_all_stored_charges_count_in_it() {
-    let sliding = [By::Calendar, By::Log, By::Sliding(1), By::Sliding(10)];
-    for_all(&sliding, 10, "10/min", "10/h", async |world, by, change| {
-        let expected = match by {
-            By::Log => secs(3_600),
-            By::Calendar => secs(3_590),
-            By::Sliding(1) => secs(3_590 + 360),
-            _ => secs(3_590 + 36),
-        };
-        assert_eq!(change.wait().await, expected, "{by:?} on {}", world.name());
-        // Also when its own time to live, of the shorter period, would have passed.
-        for step in [1, 60, 120] {
-            world.advance(secs(step));
+    let sliding = [
+        StrategyKind::Calendar,
+        StrategyKind::Log,
+        StrategyKind::Sliding(1),
+        StrategyKind::Sliding(10),
+    ];
+    for_all(
+        &sliding,
+        10,
+        "10/min",
+        "10/h",
+        async |world, strategy, change| {
+            let expected = match strategy {
+                StrategyKind::Log => secs(3_600),
+                StrategyKind::Calendar => secs(3_590),
+                StrategyKind::Sliding(1) => secs(3_590 + 360),
+                _ => secs(3_590 + 36),
+            };
             assert_eq!(
-                ask(&change.new, change.key, 1).await,
-                0,
-                "{by:?} on {}",
+                change.wait().await,
+                expected,
+                "{strategy:?} on {}",
                 world.name()
             );
-        }
-        world.set(NOW + expected.as_micros() as u64 - 1);
-        assert_eq!(
-            ask(&change.new, change.key, 1).await,
-            0,
-            "{by:?} on {}",
-            world.name()
-        );
-        world.set(NOW + expected.as_micros() as u64);
-        assert_eq!(
-            ask(&change.new, change.key, 1).await,
-            1,
-            "{by:?} on {}",
-            world.name()
-        );
-    })
+            // Also when its own time to live, of the shorter period, would have passed.
+            for step in [1, 60, 120] {
+                world.advance(secs(step));
+                assert_eq!(
+                    send(&change.new, change.key, 1).await,
+                    0,
+                    "{strategy:?} on {}",
+                    world.name()
+                );
+            }
+            world.set(NOW + expected.as_micros() as u64 - 1);
+            assert_eq!(
+                send(&change.new, change.key, 1).await,
+                0,
+                "{strategy:?} on {}",
+                world.name()
+            );
+            world.set(NOW + expected.as_micros() as u64);
+            assert_eq!(
+                send(&change.new, change.key, 1).await,
+                1,
+                "{strategy:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
 }
 
@@ -88,39 +110,60 @@ async fn with_a_longer_period_all_stored_charges_count_in_it() {
 
 #[tokio::test]
 async fn with_a_shorter_period_an_even_rate_is_at_most_used_up() {
-    for_all(&EVEN, 6, "10/h", "10/min", async |world, by, change| {
-        assert_eq!(change.left().await, 0, "{by:?} on {}", world.name());
-        assert_eq!(ask(&change.new, change.key, 1).await, 0);
-        assert_eq!(change.wait().await, secs(6), "{by:?} on {}", world.name());
-        world.advance(secs(60));
-        assert_eq!(
-            ask(&change.new, change.key, 20).await,
-            10,
-            "{by:?} on {}",
-            world.name()
-        );
-    })
+    for_all(
+        &EVEN,
+        6,
+        "10/h",
+        "10/min",
+        async |world, strategy, change| {
+            assert_eq!(change.left().await, 0, "{strategy:?} on {}", world.name());
+            assert_eq!(send(&change.new, change.key, 1).await, 0);
+            assert_eq!(
+                change.wait().await,
+                secs(6),
+                "{strategy:?} on {}",
+                world.name()
+            );
+            world.advance(secs(60));
+            assert_eq!(
+                send(&change.new, change.key, 20).await,
+                10,
+                "{strategy:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
 }
 
 #[tokio::test]
 async fn with_a_shorter_period_an_open_window_ends_one_new_period_after_the_next_operation() {
     for_all(
-        &[By::Fixed, By::List],
+        &[StrategyKind::Fixed, StrategyKind::List],
         10,
         "10/h",
         "10/min",
-        async |world, by, change| {
+        async |world, strategy, change| {
             world.advance(secs(600));
-            assert_eq!(ask(&change.new, change.key, 1).await, 0);
-            assert_eq!(change.wait().await, secs(60), "{by:?} on {}", world.name());
+            assert_eq!(send(&change.new, change.key, 1).await, 0);
+            assert_eq!(
+                change.wait().await,
+                secs(60),
+                "{strategy:?} on {}",
+                world.name()
+            );
             world.advance(secs(59));
-            assert_eq!(change.wait().await, secs(1), "{by:?} on {}", world.name());
+            assert_eq!(
+                change.wait().await,
+                secs(1),
+                "{strategy:?} on {}",
+                world.name()
+            );
             world.advance(secs(1));
             assert_eq!(
-                ask(&change.new, change.key, 20).await,
+                send(&change.new, change.key, 20).await,
                 10,
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         },
@@ -130,37 +173,53 @@ async fn with_a_shorter_period_an_open_window_ends_one_new_period_after_the_next
 
 #[tokio::test]
 async fn with_a_shorter_period_charges_within_it_count() {
-    let sliding = [By::Calendar, By::Log, By::Sliding(1), By::Sliding(10)];
-    for_all(&sliding, 10, "10/h", "10/min", async |world, by, change| {
-        let expected = match by {
-            By::Log => secs(60),
-            By::Calendar => secs(50),
-            By::Sliding(1) => secs(50 + 6),
-            _ => secs(56) + ms(600),
-        };
-        assert_eq!(ask(&change.new, change.key, 1).await, 0);
-        assert_eq!(change.wait().await, expected, "{by:?} on {}", world.name());
-        world.advance(expected);
-        assert_eq!(
-            ask(&change.new, change.key, 1).await,
-            1,
-            "{by:?} on {}",
-            world.name()
-        );
-    })
-    .await;
-    // What is older than the new period does not, where it's known how old it is.
+    let sliding = [
+        StrategyKind::Calendar,
+        StrategyKind::Log,
+        StrategyKind::Sliding(1),
+        StrategyKind::Sliding(10),
+    ];
     for_all(
-        &[By::Log],
+        &sliding,
         10,
         "10/h",
         "10/min",
-        async |world, by, change| {
+        async |world, strategy, change| {
+            let expected = match strategy {
+                StrategyKind::Log => secs(60),
+                StrategyKind::Calendar => secs(50),
+                StrategyKind::Sliding(1) => secs(50 + 6),
+                _ => secs(56) + ms(600),
+            };
+            assert_eq!(send(&change.new, change.key, 1).await, 0);
+            assert_eq!(
+                change.wait().await,
+                expected,
+                "{strategy:?} on {}",
+                world.name()
+            );
+            world.advance(expected);
+            assert_eq!(
+                send(&change.new, change.key, 1).await,
+                1,
+                "{strategy:?} on {}",
+                world.name()
+            );
+        },
+    )
+    .await;
+    // What is older than the new period does not, where it's known how old it is.
+    for_all(
+        &[StrategyKind::Log],
+        10,
+        "10/h",
+        "10/min",
+        async |world, strategy, change| {
             world.advance(secs(60));
             assert_eq!(
-                ask(&change.new, change.key, 20).await,
+                send(&change.new, change.key, 20).await,
                 10,
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         },
@@ -174,42 +233,55 @@ async fn with_a_shorter_period_charges_within_it_count() {
 async fn with_other_buckets_earlier_charges_count_in_the_current_ones() {
     for world in World::both() {
         for (old, new) in [(1, 10), (10, 1), (10, 20), (20, 10), (3, 7)] {
-            let (old, new) = ((By::Sliding(old), "10/min"), (By::Sliding(new), "10/min"));
+            let (old, new) = (
+                (StrategyKind::Sliding(old), "10/min"),
+                (StrategyKind::Sliding(new), "10/min"),
+            );
             let quotas = (old.1.replace("min", "21s"), new.1.replace("min", "21s"));
-            let by = ((old.0, &*quotas.0), (new.0, &*quotas.1));
-            if (old.0, new.0) == (By::Sliding(10), By::Sliding(20))
-                || (old.0, new.0) == (By::Sliding(20), By::Sliding(10))
+            let strategies = ((old.0, &*quotas.0), (new.0, &*quotas.1));
+            if (old.0, new.0) == (StrategyKind::Sliding(10), StrategyKind::Sliding(20))
+                || (old.0, new.0) == (StrategyKind::Sliding(20), StrategyKind::Sliding(10))
             {
                 let change = Change::after(&world, 6, old, new).await;
                 assert_eq!(
-                    ask(&change.new, change.key, 20).await,
+                    send(&change.new, change.key, 20).await,
                     4,
                     "{old:?} to {new:?}"
                 );
                 continue;
             }
-            let change = Change::after(&world, 6, by.0, by.1).await;
-            assert_eq!(change.left().await, 4, "{by:?} on {}", world.name());
+            let change = Change::after(&world, 6, strategies.0, strategies.1).await;
+            assert_eq!(change.left().await, 4, "{strategies:?} on {}", world.name());
             // None is forgotten in any order of asking.
             let mut all = 6;
             for limiter in [&change.new, &change.old, &change.new, &change.old] {
-                all += ask(limiter, change.key, 3).await;
+                all += send(limiter, change.key, 3).await;
             }
-            assert_eq!(all, 10, "{by:?} on {}", world.name());
+            assert_eq!(all, 10, "{strategies:?} on {}", world.name());
         }
         // More or fewer buckets of the same width.
         let change = Change::after(
             &world,
             10,
-            (By::Sliding(10), "10/10s"),
-            (By::Sliding(20), "10/20s"),
+            (StrategyKind::Sliding(10), "10/10s"),
+            (StrategyKind::Sliding(20), "10/20s"),
         )
         .await;
         assert_eq!(change.wait().await, ms(20_100), "{}", world.name());
         world.advance(ms(20_099));
-        assert_eq!(ask(&change.new, change.key, 1).await, 0, "{}", world.name());
+        assert_eq!(
+            send(&change.new, change.key, 1).await,
+            0,
+            "{}",
+            world.name()
+        );
         world.advance(ms(1));
-        assert_eq!(ask(&change.new, change.key, 1).await, 1, "{}", world.name());
+        assert_eq!(
+            send(&change.new, change.key, 1).await,
+            1,
+            "{}",
+            world.name()
+        );
     }
 }
 
@@ -218,14 +290,18 @@ async fn with_other_buckets_earlier_charges_count_in_the_current_ones() {
 #[tokio::test]
 async fn under_another_strategy_counts_start_anew_and_the_old_key_expires() {
     for world in World::both() {
-        for old in By::ALL {
-            for new in By::ALL {
-                if matches!((old, new), (By::Sliding(_), By::Sliding(_))) || old == new {
+        for old in StrategyKind::ALL {
+            for new in StrategyKind::ALL {
+                if matches!(
+                    (old, new),
+                    (StrategyKind::Sliding(_), StrategyKind::Sliding(_))
+                ) || old == new
+                {
                     continue;
                 }
                 let change = Change::after(&world, 10, (old, "10/min"), (new, "10/min")).await;
                 assert_eq!(
-                    ask(&change.new, change.key, 20).await,
+                    send(&change.new, change.key, 20).await,
                     10,
                     "{old:?} to {new:?}"
                 );
@@ -252,13 +328,14 @@ async fn under_another_strategy_counts_start_anew_and_the_old_key_expires() {
 async fn a_refund_goes_to_its_bucket_also_after_an_operation_with_another_width() {
     for world in World::both() {
         for buckets in [1, 10] {
-            let by = By::Sliding(buckets);
-            let change = Change::after(&world, 1, (by, "10/min"), (by, "10/hour")).await;
+            let strategy = StrategyKind::Sliding(buckets);
+            let change =
+                Change::after(&world, 1, (strategy, "10/min"), (strategy, "10/hour")).await;
             let mut charged = charge(&change.old, change.key, 2).await;
             assert_eq!(change.left().await, 7);
             for _ in 0..2 {
                 let refunds = charged.refund(1).await.expect("a refund");
-                assert_eq!(refunds[0].units(), 1, "{by:?} on {}", world.name());
+                assert_eq!(refunds[0].units(), 1, "{strategy:?} on {}", world.name());
                 assert_eq!(change.left().await, 7 + 1);
                 assert!(counted(
                     &change.new.charge(change.key, 1).await.expect("an answer")

@@ -6,7 +6,7 @@ use tollgate::{Concurrency, Limiter, Policy, Quota};
 
 use crate::{
     changed_policies::NOW,
-    support::{By, World, ask, counted, fresh_key, left, secs},
+    support::{StrategyKind, World, counted, fresh_key, left, secs, send},
 };
 
 fn places(world: &World, concurrent: u64, life: Duration) -> Limiter {
@@ -75,13 +75,21 @@ async fn with_a_longer_ttl_unrenewed_permits_keep_their_expiry() {
 #[tokio::test]
 async fn from_a_rate_to_an_in_flight_limit_counts_start_anew() {
     for world in World::both() {
-        for by in By::ALL {
+        for strategy in StrategyKind::ALL {
             let key = fresh_key();
             world.set(NOW);
-            let (rate, flight) = (world.single(by, "10/min"), places(&world, 10, secs(30)));
-            assert_eq!(ask(&rate, key, 10).await, 10);
-            assert_eq!(left(&flight, key).await, 10, "{by:?}");
-            assert_eq!(left(&rate, key).await, 0, "{by:?} on {}", world.name());
+            let (rate, flight) = (
+                world.single(strategy, "10/min"),
+                places(&world, 10, secs(30)),
+            );
+            assert_eq!(send(&rate, key, 10).await, 10);
+            assert_eq!(left(&flight, key).await, 10, "{strategy:?}");
+            assert_eq!(
+                left(&rate, key).await,
+                0,
+                "{strategy:?} on {}",
+                world.name()
+            );
         }
     }
 }

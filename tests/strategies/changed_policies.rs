@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Key, Limiter};
 
-use crate::support::{By, START, World, ask, counted, fresh_key, left, secs};
+use crate::support::{START, StrategyKind, World, counted, fresh_key, left, secs, send};
 
 /// Ten seconds past a full hour.
 pub(crate) const NOW: u64 = START + 10_000_000;
@@ -21,8 +21,8 @@ impl Change {
     pub(crate) async fn after(
         world: &World,
         used: u64,
-        (old, from): (By, &str),
-        (new, to): (By, &str),
+        (old, from): (StrategyKind, &str),
+        (new, to): (StrategyKind, &str),
     ) -> Self {
         world.set(NOW);
         let change = Self {
@@ -54,41 +54,63 @@ impl Change {
 
 /// The same change for a strategy and a store.
 pub(crate) async fn for_all(
-    strategies: &[By],
+    strategies: &[StrategyKind],
     used: u64,
     from: &str,
     to: &str,
-    expect: impl AsyncFn(&World, By, &Change),
+    expect: impl AsyncFn(&World, StrategyKind, &Change),
 ) {
     for world in World::both() {
-        for by in strategies {
-            let change = Change::after(&world, used, (*by, from), (*by, to)).await;
-            expect(&world, *by, &change).await;
+        for strategy in strategies {
+            let change = Change::after(&world, used, (*strategy, from), (*strategy, to)).await;
+            expect(&world, *strategy, &change).await;
         }
     }
 }
 
-pub(crate) const EVEN: [By; 2] = [By::Gcra, By::Bucket];
-const COUNTED: [By; 6] = [
-    By::Fixed,
-    By::Calendar,
-    By::List,
-    By::Log,
-    By::Sliding(1),
-    By::Sliding(10),
+pub(crate) const EVEN: [StrategyKind; 2] = [StrategyKind::Gcra, StrategyKind::Bucket];
+const COUNTED: [StrategyKind; 6] = [
+    StrategyKind::Fixed,
+    StrategyKind::Calendar,
+    StrategyKind::List,
+    StrategyKind::Log,
+    StrategyKind::Sliding(1),
+    StrategyKind::Sliding(10),
 ];
 
 // More or fewer requests in the same period.
 
 #[tokio::test]
 async fn with_another_number_of_requests_an_even_rate_keeps_the_share_that_was_used() {
-    for_all(&EVEN, 6, "10/min", "20/min", async |world, by, change| {
-        assert_eq!(change.left().await, 20 - 12, "{by:?} on {}", world.name());
-    })
+    for_all(
+        &EVEN,
+        6,
+        "10/min",
+        "20/min",
+        async |world, strategy, change| {
+            assert_eq!(
+                change.left().await,
+                20 - 12,
+                "{strategy:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
-    for_all(&EVEN, 6, "10/min", "5/min", async |world, by, change| {
-        assert_eq!(change.left().await, 5 - 3, "{by:?} on {}", world.name());
-    })
+    for_all(
+        &EVEN,
+        6,
+        "10/min",
+        "5/min",
+        async |world, strategy, change| {
+            assert_eq!(
+                change.left().await,
+                5 - 3,
+                "{strategy:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
 }
 
@@ -99,32 +121,43 @@ async fn with_another_number_of_requests_earlier_charges_stay_counted() {
         6,
         "10/min",
         "20/min",
-        async |world, by, change| {
-            assert_eq!(change.left().await, 14, "{by:?} on {}", world.name());
-            assert_eq!(ask(&change.new, change.key, 30).await, 14);
+        async |world, strategy, change| {
+            assert_eq!(change.left().await, 14, "{strategy:?} on {}", world.name());
+            assert_eq!(send(&change.new, change.key, 30).await, 14);
         },
     )
     .await;
-    for_all(&COUNTED, 6, "10/min", "5/min", async |world, by, change| {
-        assert_eq!(
-            change.left().await,
-            0,
-            "{by:?} on {}: never below zero",
-            world.name()
-        );
-        let expected = match by {
-            // Its window began with its first request; the calendar's with the minute.
-            By::Fixed | By::List | By::Log => secs(60),
-            By::Calendar => secs(50),
-            // Four of six are in when the two-counter window has slid by a third: ceil(6 x 40/60) = 4.
-            By::Sliding(1) => secs(50 + 20),
-            // And here when the bucket of 6 s, in its fifth second, has.
-            _ => secs(56) + secs(2),
-        };
-        assert_eq!(change.wait().await, expected, "{by:?} on {}", world.name());
-        world.advance(expected);
-        assert!(counted(&change.new.check(change.key).await), "{by:?}");
-    })
+    for_all(
+        &COUNTED,
+        6,
+        "10/min",
+        "5/min",
+        async |world, strategy, change| {
+            assert_eq!(
+                change.left().await,
+                0,
+                "{strategy:?} on {}: never below zero",
+                world.name()
+            );
+            let expected = match strategy {
+                // Its window began with its first request; the calendar's with the minute.
+                StrategyKind::Fixed | StrategyKind::List | StrategyKind::Log => secs(60),
+                StrategyKind::Calendar => secs(50),
+                // Four of six are in when the two-counter window has slid by a third: ceil(6 x 40/60) = 4.
+                StrategyKind::Sliding(1) => secs(50 + 20),
+                // And here when the bucket of 6 s, in its fifth second, has.
+                _ => secs(56) + secs(2),
+            };
+            assert_eq!(
+                change.wait().await,
+                expected,
+                "{strategy:?} on {}",
+                world.name()
+            );
+            world.advance(expected);
+            assert!(counted(&change.new.check(change.key).await), "{strategy:?}");
+        },
+    )
     .await;
 }
 
@@ -137,8 +170,8 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
         6,
         "10/min",
         "10/min burst 20",
-        async |world, by, change| {
-            assert_eq!(change.left().await, 14, "{by:?} on {}", world.name());
+        async |world, strategy, change| {
+            assert_eq!(change.left().await, 14, "{strategy:?} on {}", world.name());
         },
     )
     .await;
@@ -147,13 +180,13 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
         16,
         "10/min burst 20",
         "10/min",
-        async |world, by, change| {
+        async |world, strategy, change| {
             assert_eq!(change.left().await, 0);
             // Six more than the new burst are waited for, and then one.
             assert_eq!(
                 change.wait().await,
                 secs(7 * 6),
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         },
@@ -165,8 +198,13 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
         20,
         "10/min burst 20",
         "10/min burst 5",
-        async |world, by, change| {
-            assert_eq!(change.wait().await, secs(6), "{by:?} on {}", world.name());
+        async |world, strategy, change| {
+            assert_eq!(
+                change.wait().await,
+                secs(6),
+                "{strategy:?} on {}",
+                world.name()
+            );
         },
     )
     .await;
@@ -175,14 +213,17 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
 #[test]
 fn a_burst_is_a_config_error_for_strategies_of_windows() {
     for world in World::both() {
-        for by in COUNTED {
+        for strategy in COUNTED {
             let error = world
                 .builder()
-                .policy(by.policy("p", "10/min burst 20"))
+                .policy(strategy.policy("p", "10/min burst 20"))
                 .build();
             let error = error.expect_err("a mistake");
             assert_eq!(error.policy(), Some("p"));
-            assert!(error.expected().contains("leave it out"), "{by:?}: {error}");
+            assert!(
+                error.expected().contains("leave it out"),
+                "{strategy:?}: {error}"
+            );
         }
     }
 }

@@ -6,30 +6,34 @@ use tollgate::{Quota, RetryAfter};
 
 use crate::{
     changed_policies::{Change, NOW},
-    support::{By, World, ask, counted, fresh_key, left, ms, secs},
+    support::{StrategyKind, World, counted, fresh_key, left, ms, secs, send},
 };
 
 /// The longest wait for one unit that a quota can make by itself: in debt, or out of a full bucket.
-fn longest(by: By, quota: Quota) -> Duration {
+fn longest(strategy: StrategyKind, quota: Quota) -> Duration {
     let period = quota.period();
     let interval = period / quota.amount() as u32;
-    match by {
-        By::Gcra | By::Bucket => interval * (quota.capacity() as u32 + 1) + ms(1),
-        By::Fixed | By::Calendar | By::List | By::Log => period + ms(1),
-        By::Sliding(buckets) => period + period / buckets,
+    match strategy {
+        StrategyKind::Gcra | StrategyKind::Bucket => {
+            interval * (quota.capacity() as u32 + 1) + ms(1)
+        }
+        StrategyKind::Fixed | StrategyKind::Calendar | StrategyKind::List | StrategyKind::Log => {
+            period + ms(1)
+        }
+        StrategyKind::Sliding(buckets) => period + period / buckets,
     }
 }
 
 /// How long a key may live: until a debt is paid, its newest bucket has left, or its window is past.
-fn longest_life(by: By, quota: Quota) -> Duration {
+fn longest_life(strategy: StrategyKind, quota: Quota) -> Duration {
     let interval = quota.period() / quota.amount() as u32;
-    match by {
-        By::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
+    match strategy {
+        StrategyKind::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
         // To the next full minute.
-        By::Gcra => interval * 2 * quota.capacity() as u32 + secs(60),
+        StrategyKind::Gcra => interval * 2 * quota.capacity() as u32 + secs(60),
         // A window is remembered after its end, for as long as it lasted.
-        By::Calendar => 2 * quota.period() + ms(1),
-        _ => longest(by, quota) + ms(1),
+        StrategyKind::Calendar => 2 * quota.period() + ms(1),
+        _ => longest(strategy, quota) + ms(1),
     }
 }
 
@@ -43,32 +47,37 @@ const QUOTAS: [&str; 7] = [
     "10/min burst 40",
 ];
 
-pub(crate) fn quotas(by: By) -> impl Iterator<Item = &'static str> {
+pub(crate) fn quotas(strategy: StrategyKind) -> impl Iterator<Item = &'static str> {
     QUOTAS
         .into_iter()
-        .filter(move |quota| by.has_burst() || !quota.contains("burst"))
+        .filter(move |quota| strategy.has_burst() || !quota.contains("burst"))
 }
 
 #[tokio::test]
 async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_key() {
     for world in World::both() {
-        for by in By::ALL {
-            for from in quotas(by) {
-                for to in quotas(by).filter(|to| *to != from) {
+        for strategy in StrategyKind::ALL {
+            for from in quotas(strategy) {
+                for to in quotas(strategy).filter(|to| *to != from) {
                     for later in [0, 45] {
                         let quota: Quota = to.parse().expect(to);
                         let case = format!(
-                            "{by:?} {from} to {to}, {later} s later, on {}",
+                            "{strategy:?} {from} to {to}, {later} s later, on {}",
                             world.name()
                         );
                         let old: Quota = from.parse().expect(from);
-                        let change =
-                            Change::after(&world, old.capacity() + 1, (by, from), (by, to)).await;
+                        let change = Change::after(
+                            &world,
+                            old.capacity() + 1,
+                            (strategy, from),
+                            (strategy, to),
+                        )
+                        .await;
                         world.advance(secs(later) + Duration::from_micros(123));
 
                         // A peek returns the wait that holds for a check, too.
                         let peeked = change.wait().await;
-                        assert!(peeked <= longest(by, quota), "{case}: {peeked:?}");
+                        assert!(peeked <= longest(strategy, quota), "{case}: {peeked:?}");
                         let admitted = change.new.check(change.key).times(1_000).await.admitted();
                         let RetryAfter::In(wait) = change.new.check(change.key).await.retry_after()
                         else {
@@ -80,7 +89,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
                             peeked.is_zero(),
                             "{case}: {peeked:?}, then {admitted}"
                         );
-                        assert!(wait <= longest(by, quota), "{case}: {wait:?}");
+                        assert!(wait <= longest(strategy, quota), "{case}: {wait:?}");
 
                         if let Some(server) = world.redis_server() {
                             let ttls: Vec<_> = server
@@ -88,7 +97,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
                                 .iter()
                                 .map(|key| server.command(&["PTTL", key]).int())
                                 .collect();
-                            let most = longest_life(by, quota).as_millis() as i64;
+                            let most = longest_life(strategy, quota).as_millis() as i64;
                             assert!(
                                 ttls.len() == 1 && (1..=most).contains(&ttls[0]),
                                 "{case}: {ttls:?} of {most}"
@@ -97,17 +106,17 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
 
                         world.advance(wait - Duration::from_micros(1));
                         assert_eq!(
-                            ask(&change.new, change.key, 1).await,
+                            send(&change.new, change.key, 1).await,
                             0,
                             "{case}, before {wait:?}"
                         );
                         world.advance(Duration::from_micros(1));
                         assert_eq!(
-                            ask(&change.new, change.key, 1).await,
+                            send(&change.new, change.key, 1).await,
                             1,
                             "{case}, after {wait:?}"
                         );
-                        world.advance(longest_life(by, quota));
+                        world.advance(longest_life(strategy, quota));
                         assert_eq!(change.left().await, quota.capacity(), "{case}");
                         if let Some(server) = world.redis_server() {
                             server.flush();
@@ -123,7 +132,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
 #[tokio::test]
 async fn a_peek_reports_the_same_wait_as_a_rejection() {
     for world in World::both() {
-        for by in By::ALL {
+        for strategy in StrategyKind::ALL {
             for (from, to) in [
                 ("10/h", "10/min"),
                 ("10/min", "10/h"),
@@ -131,24 +140,25 @@ async fn a_peek_reports_the_same_wait_as_a_rejection() {
                 ("10/s", "10/min"),
             ] {
                 let used = from.parse::<Quota>().expect(from).capacity();
-                let change = Change::after(&world, used, (by, from), (by, to)).await;
+                let change = Change::after(&world, used, (strategy, from), (strategy, to)).await;
                 let wait = change.wait().await;
                 world.advance(wait);
                 let admitted = change.new.check(change.key).await;
                 assert!(
                     counted(&admitted),
-                    "{by:?} {from} to {to} on {}: {admitted:?}",
+                    "{strategy:?} {from} to {to} on {}: {admitted:?}",
                     world.name()
                 );
             }
-            let change = Change::after(&world, 10, (by, "10/min"), (by, "10/min")).await;
+            let change =
+                Change::after(&world, 10, (strategy, "10/min"), (strategy, "10/min")).await;
             world.set(NOW - 3_600_000_000);
             let wait = change.wait().await;
             world.advance(wait);
             let admitted = change.new.check(change.key).await;
             assert!(
                 counted(&admitted),
-                "{by:?} on {}, an hour back: {admitted:?}",
+                "{strategy:?} on {}, an hour back: {admitted:?}",
                 world.name()
             );
         }
@@ -159,20 +169,20 @@ async fn a_peek_reports_the_same_wait_as_a_rejection() {
 #[tokio::test]
 async fn a_clock_that_stepped_back_while_units_were_left_locks_no_key_out() {
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.single(by, "10/min");
+        for strategy in StrategyKind::ALL {
+            let limiter = world.single(strategy, "10/min");
             let [key, other] = [fresh_key(), fresh_key()];
             world.set(NOW + 3_600_000_000);
-            assert_eq!(ask(&limiter, key, 4).await, 4);
+            assert_eq!(send(&limiter, key, 4).await, 4);
             world.set(NOW);
             for _ in 0..8 {
                 // A client that keeps sending keeps its key alive, and with it whatever is in it.
-                ask(&limiter, key, 1).await;
-                ask(&limiter, other, 1).await;
+                send(&limiter, key, 1).await;
+                send(&limiter, other, 1).await;
                 world.advance(secs(20));
             }
             let [left, as_new] = [left(&limiter, key).await, left(&limiter, other).await];
-            assert_eq!(left, as_new, "{by:?} on {}", world.name());
+            assert_eq!(left, as_new, "{strategy:?} on {}", world.name());
         }
     }
 }
@@ -182,9 +192,9 @@ async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
     let world = World::redis();
     for quota in ["10/min", "10/day"] {
         world.set(NOW);
-        let limiter = world.single(By::Calendar, quota);
+        let limiter = world.single(StrategyKind::Calendar, quota);
         let key = fresh_key();
-        assert_eq!(ask(&limiter, key, 20).await, 10);
+        assert_eq!(send(&limiter, key, 20).await, 10);
         let seen = limiter.peek(key).await.expect("an answer");
         let ends = seen.policies().next().expect("a verdict").reset_after();
         for name in world.server().keys() {
@@ -193,7 +203,7 @@ async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
         // In its first microsecond, the next window is as good as new.
         world.advance(ends);
         assert_eq!(left(&limiter, key).await, 10, "{quota}");
-        assert_eq!(ask(&limiter, key, 20).await, 10, "{quota}");
+        assert_eq!(send(&limiter, key, 20).await, 10, "{quota}");
         world.server().flush();
     }
 }
@@ -202,7 +212,7 @@ async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
 #[tokio::test]
 async fn alternating_quotas_admit_no_more_than_the_larger_one() {
     for world in World::both() {
-        for by in By::ALL {
+        for strategy in StrategyKind::ALL {
             for (from, to) in [
                 ("10/min", "10/h"),
                 ("10/h", "10/day"),
@@ -211,18 +221,18 @@ async fn alternating_quotas_admit_no_more_than_the_larger_one() {
                 ("10/s", "10/day"),
             ] {
                 // An even rate remembers time, which another period counts otherwise; see the docs.
-                if by.has_burst() && to != "6/min" {
+                if strategy.has_burst() && to != "6/min" {
                     continue;
                 }
-                let change = Change::after(&world, 0, (by, from), (by, to)).await;
+                let change = Change::after(&world, 0, (strategy, from), (strategy, to)).await;
                 let mut all = 0;
                 for _ in 0..12 {
-                    all += ask(&change.old, change.key, 2).await;
-                    all += ask(&change.new, change.key, 2).await;
+                    all += send(&change.old, change.key, 2).await;
+                    all += send(&change.new, change.key, 2).await;
                 }
                 assert!(
                     all <= 10,
-                    "{by:?} {from} and {to} on {}: {all}",
+                    "{strategy:?} {from} and {to} on {}: {all}",
                     world.name()
                 );
             }
@@ -233,21 +243,24 @@ async fn alternating_quotas_admit_no_more_than_the_larger_one() {
 #[tokio::test]
 async fn a_refund_across_a_change_is_never_more_than_was_charged() {
     for world in World::both() {
-        for by in By::ALL {
-            for from in quotas(by) {
-                for to in quotas(by).filter(|to| *to != from) {
-                    let change = Change::after(&world, 0, (by, from), (by, to)).await;
+        for strategy in StrategyKind::ALL {
+            for from in quotas(strategy) {
+                for to in quotas(strategy).filter(|to| *to != from) {
+                    let change = Change::after(&world, 0, (strategy, from), (strategy, to)).await;
                     let mut charged = change.old.check(change.key).await;
                     assert!(counted(&charged));
                     let before = change.left().await;
-                    let taken = ask(&change.new, change.key, 2).await;
+                    let taken = send(&change.new, change.key, 2).await;
                     let given = charged.refund(1).await.expect("a refund")[0].units();
                     let capacity = to.parse::<Quota>().expect(to).capacity();
                     let after = change.left().await;
-                    assert!(given <= 1, "{by:?} {from} to {to}");
-                    assert!(after <= capacity, "{by:?} {from} to {to}: {after} left");
+                    assert!(given <= 1, "{strategy:?} {from} to {to}");
+                    assert!(
+                        after <= capacity,
+                        "{strategy:?} {from} to {to}: {after} left"
+                    );
                     if given == 0 {
-                        assert_eq!(after, before - taken, "{by:?} {from} to {to}");
+                        assert_eq!(after, before - taken, "{strategy:?} {from} to {to}");
                     }
                     if let Some(server) = world.redis_server() {
                         for key in server.keys() {
@@ -262,11 +275,15 @@ async fn a_refund_across_a_change_is_never_more_than_was_charged() {
                                 };
                                 assert!(
                                     !value.starts_with('-') && !value.contains(":-"),
-                                    "{by:?}: {value}"
+                                    "{strategy:?}: {value}"
                                 );
                             }
                         }
-                        assert_eq!(server.immortal_keys(), [""; 0], "{by:?} {from} to {to}");
+                        assert_eq!(
+                            server.immortal_keys(),
+                            [""; 0],
+                            "{strategy:?} {from} to {to}"
+                        );
                         server.flush();
                     }
                 }

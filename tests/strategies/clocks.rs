@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Ban, CalendarWindow, Concurrency, Key, Limiter, Policy, Quota, RetryAfter};
 
-use crate::support::{By, KEY, World, ask, counted, fresh_key, left, secs};
+use crate::support::{KEY, StrategyKind, World, counted, fresh_key, left, secs, send};
 
 const SECOND: u64 = 1_000_000;
 const QUOTA: u64 = 10;
@@ -47,7 +47,7 @@ async fn at_each_time(play: impl AsyncFn(&World, u64, &str)) {
     }
 }
 
-/// Asks until refused; returns how many were admitted, and how long to wait.
+/// Asks until rejected; returns how many were admitted, and how long to wait.
 async fn exhaust(limiter: &Limiter, key: Key, place: &str) -> (u64, Duration) {
     for admitted in 0..=2 * QUOTA {
         let decision = limiter.check(key).await;
@@ -62,15 +62,20 @@ async fn exhaust(limiter: &Limiter, key: Key, place: &str) -> (u64, Duration) {
 }
 
 /// Whether a policy counts by a strategy as it does at any other time.
-async fn counts(world: &World, start: u64, (by, policy): (By, Policy), place: &str) {
+async fn counts(
+    world: &World,
+    start: u64,
+    (strategy, policy): (StrategyKind, Policy),
+    place: &str,
+) {
     let period = policy.quota().period();
-    let place = format!("{by:?} {period:?} {place}");
+    let place = format!("{strategy:?} {period:?} {place}");
     let (limiter, key) = (world.limiter([policy]), fresh_key());
     let (admitted, wait) = exhaust(&limiter, key, &place).await;
     assert_eq!(admitted, QUOTA, "{place}");
     // A window ends on a whole millisecond; out of a full bucket the first unit slides in the next one.
-    let longest = match by {
-        By::Sliding(buckets) => period + period / buckets,
+    let longest = match strategy {
+        StrategyKind::Sliding(buckets) => period + period / buckets,
         // a month of 31 days, a day of 25 hours
         _ => period + period / 24 + Duration::from_millis(1),
     };
@@ -96,9 +101,9 @@ async fn counts(world: &World, start: u64, (by, policy): (By, Policy), place: &s
 #[tokio::test]
 async fn every_strategy_counts_whatever_the_clock_shows() {
     at_each_time(async |world, start, place| {
-        for by in By::ALL {
+        for strategy in StrategyKind::ALL {
             for quota in ["10/s", "10/min", "10/h", "10/day", "10/month"] {
-                counts(world, start, (by, by.policy("p", quota)), place).await;
+                counts(world, start, (strategy, strategy.policy("p", quota)), place).await;
             }
         }
     })
@@ -118,14 +123,14 @@ async fn calendar_windows_of_any_zone_are_counted_whatever_the_clock_shows() {
             for quota in ["10/day", "10/week", "10/month"] {
                 let quota = quota.parse().expect(quota);
                 let policy = Policy::new("p", quota).strategy(windows.clone());
-                counts(world, start, (By::Calendar, policy), place).await;
+                counts(world, start, (StrategyKind::Calendar, policy), place).await;
             }
         }
         let windows = CalendarWindow::east_of_utc(secs(1_800));
         for quota in ["10/h", "10/3h"] {
             let quota = quota.parse().expect(quota);
             let policy = Policy::new("p", quota).strategy(windows.clone());
-            counts(world, start, (By::Calendar, policy), place).await;
+            counts(world, start, (StrategyKind::Calendar, policy), place).await;
         }
     })
     .await;
@@ -156,11 +161,11 @@ async fn bans_begin_and_end_whatever_the_clock_shows() {
     at_each_time(async |world, start, place| {
         let ban = Policy::new("ban", Quota::requests(2).per_minute());
         let limiter = world.limiter([
-            By::Fixed.policy("p", "1/s"),
+            StrategyKind::Fixed.policy("p", "1/s"),
             ban.strategy(Ban::for_duration(secs(600))),
         ]);
         let key = fresh_key();
-        assert_eq!(ask(&limiter, key, 3).await, 1, "{place}");
+        assert_eq!(send(&limiter, key, 3).await, 1, "{place}");
         let banned = limiter.check(key).await;
         assert!(!counted(&banned), "{place}");
         assert_eq!(banned.retry_after(), RetryAfter::In(secs(600)), "{place}");
@@ -179,15 +184,15 @@ async fn under_several_policies_a_clock_past_a_round_number_changes_nothing() {
     for world in World::both() {
         world.set(1_799_999_000 * SECOND);
         let limiter = world.limiter([
-            By::Gcra.policy("gcra", "60/min"),
-            By::Bucket.policy("bucket", "60/min"),
-            By::Fixed.policy("window", "600/10min"),
-            By::Sliding(10).policy("sliding", "600/10min"),
-            By::Calendar.policy("day", "100000/day"),
+            StrategyKind::Gcra.policy("gcra", "60/min"),
+            StrategyKind::Bucket.policy("bucket", "60/min"),
+            StrategyKind::Fixed.policy("window", "600/10min"),
+            StrategyKind::Sliding(10).policy("sliding", "600/10min"),
+            StrategyKind::Calendar.policy("day", "100000/day"),
         ]);
         let mut admitted = 0;
         for _ in 0..2_000 {
-            admitted += ask(&limiter, KEY, 2).await;
+            admitted += send(&limiter, KEY, 2).await;
             world.advance(secs(1));
         }
         let (least, most) = (1_900, 2_000 + 120);

@@ -28,7 +28,7 @@ pub(crate) struct Quota {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
     pub(crate) is_shadow: bool,
-    /// How deep a debt refusals make, if they count.
+    /// How deep a debt rejections make, if they count.
     pub(crate) counts: Option<u64>,
 }
 

@@ -17,7 +17,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt};
 
 use crate::charges::charge;
-use crate::support::{By, KEY, World, ask, counted, left, secs};
+use crate::support::{KEY, StrategyKind, World, counted, left, secs, send};
 
 /// Where numbers change their form, or their sign if they are read as signed ones.
 pub(crate) const EDGES: [u64; 22] = [
@@ -60,7 +60,7 @@ pub(crate) fn cost_field(parts: &Parts) -> u64 {
 }
 
 /// Sends a request of this cost through a layer; returns its status.
-pub(crate) async fn send(layer: &RateLimitLayer, cost: u64) -> u16 {
+pub(crate) async fn send_through(layer: &RateLimitLayer, cost: u64) -> u16 {
     let service = layer.layer(tower::service_fn(async |_: Request<()>| {
         Ok::<_, Infallible>(Response::new(String::new()))
     }));
@@ -72,17 +72,17 @@ pub(crate) async fn send(layer: &RateLimitLayer, cost: u64) -> u16 {
 #[tokio::test]
 async fn a_huge_cost_is_never_admitted_and_charges_nothing() {
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             for used in [0, 9, 10] {
                 let _ = limiter.reset(KEY).await.expect("an answer");
-                assert_eq!(ask(&limiter, KEY, used).await, used);
+                assert_eq!(send(&limiter, KEY, used).await, used);
                 for cost in huge() {
-                    let text = format!("{cost} under {by:?} on {}", world.name());
-                    let refused = limiter.check(KEY).cost(cost).await;
-                    assert!(!counted(&refused), "{text}");
-                    assert_eq!(refused.retry_after(), RetryAfter::Never, "{text}");
-                    let verdict = refused.policies().next().expect("a verdict");
+                    let text = format!("{cost} under {strategy:?} on {}", world.name());
+                    let rejected = limiter.check(KEY).cost(cost).await;
+                    assert!(!counted(&rejected), "{text}");
+                    assert_eq!(rejected.retry_after(), RetryAfter::Never, "{text}");
+                    let verdict = rejected.policies().next().expect("a verdict");
                     assert_eq!(verdict.cost(), cost, "{text}");
                     assert!(
                         !limiter
@@ -105,15 +105,15 @@ async fn a_huge_cost_is_never_admitted_and_charges_nothing() {
 #[tokio::test]
 async fn a_huge_cost_through_a_layer_refunds_no_units() {
     for world in World::both() {
-        for by in By::ALL {
-            let policy = by.policy(&format!("{by:?}"), "10/min");
+        for strategy in StrategyKind::ALL {
+            let policy = strategy.policy(&format!("{strategy:?}"), "10/min");
             let policy = policy.key(extract::global()).cost_with(cost_field);
             let layer = RateLimitLayer::new(world.limiter([policy]));
             let mut passed = 0;
             for cost in [1, 1, 1, 1, 1, 1, 1, 1, u64::MAX - 7].repeat(20) {
-                passed += u32::from(send(&layer, cost).await == 200);
+                passed += u32::from(send_through(&layer, cost).await == 200);
             }
-            assert_eq!(passed, 10, "{by:?} on {}", world.name());
+            assert_eq!(passed, 10, "{strategy:?} on {}", world.name());
         }
     }
 }
@@ -167,8 +167,8 @@ async fn a_huge_content_length_as_the_cost_refunds_no_units() {
 #[tokio::test]
 async fn a_huge_cost_does_not_affect_other_requests_of_its_batch() {
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "5/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "5/min")]);
             let (victim, attacker) = (Key::new("victim"), Key::new("attacker"));
             let mut admitted = 0;
             // More often than a breaker stands it.
@@ -180,11 +180,11 @@ async fn a_huge_cost_does_not_affect_other_requests_of_its_batch() {
                 }));
                 let own = async { counted(&limiter.check(victim).await) };
                 let (others, own) = tokio::join!(others, own);
-                let text = format!("{by:?} on {}, round {round}", world.name());
+                let text = format!("{strategy:?} on {}, round {round}", world.name());
                 assert!(!others.contains(&true), "{text}: {others:?}");
                 admitted += u32::from(own);
             }
-            assert_eq!(admitted, 5, "{by:?} on {}", world.name());
+            assert_eq!(admitted, 5, "{strategy:?} on {}", world.name());
             assert_eq!(left(&limiter, attacker).await, 5);
         }
     }
@@ -193,10 +193,10 @@ async fn a_huge_cost_does_not_affect_other_requests_of_its_batch() {
 #[tokio::test]
 async fn a_huge_charge_is_a_debt_of_one_capacity() {
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             for units in huge() {
-                let text = format!("{units} under {by:?} on {}", world.name());
+                let text = format!("{units} under {strategy:?} on {}", world.name());
                 let _ = limiter.reset(KEY).await.expect("an answer");
                 let mut charged = charge(&limiter, KEY, units).await;
                 assert_eq!(left(&limiter, KEY).await, 0, "{text}");
@@ -208,9 +208,13 @@ async fn a_huge_charge_is_a_debt_of_one_capacity() {
                 assert_eq!(left(&limiter, KEY).await, 10, "{text}");
 
                 let admission = limiter.check(KEY).await.into_result().expect("room");
-                let policy = admission.policy(format!("{by:?}")).expect("a policy");
+                let policy = admission.policy(format!("{strategy:?}")).expect("a policy");
                 policy.settle(units).await.expect("a charge");
-                assert_eq!(admission.remaining(&format!("{by:?}")), Some(0), "{text}");
+                assert_eq!(
+                    admission.remaining(&format!("{strategy:?}")),
+                    Some(0),
+                    "{text}"
+                );
                 assert!(!counted(&limiter.check(KEY).await), "{text}");
                 policy.settle(3).await.expect("a refund");
                 assert_eq!(left(&limiter, KEY).await, 7, "{text}");
@@ -251,24 +255,26 @@ async fn huge_charges_dropped_before_their_result_do_not_overflow() {
 #[tokio::test]
 async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_rejected_too() {
     for world in World::both() {
-        for by in By::ALL {
-            let name = |role: &str| format!("{role}-{by:?}");
-            let own = by.policy(&name("tier"), "10/min");
-            let later = by.policy(&name("later"), "10/min").key(extract::global());
+        for strategy in StrategyKind::ALL {
+            let name = |role: &str| format!("{role}-{strategy:?}");
+            let own = strategy.policy(&name("tier"), "10/min");
+            let later = strategy
+                .policy(&name("later"), "10/min")
+                .key(extract::global());
             let later = later.cost_with(cost_field);
-            let shadow = by.policy(&name("shadow"), "10/min").shadow();
+            let shadow = strategy.policy(&name("shadow"), "10/min").shadow();
             let tiers = world.limiter([own]);
             let layer = RateLimitLayer::new(world.limiter([later.charge_after(|_| true)]));
             let free = Policy::new(name("free"), Quota::requests(10).per_minute());
             let shadowed = world.limiter([free.cost(0), shadow]);
             for cost in huge() {
-                let text = format!("{cost} under {by:?} on {}", world.name());
+                let text = format!("{cost} under {strategy:?} on {}", world.name());
                 let tier: Quota = "20/min".parse().expect("a quota");
-                let refused = tiers.check(KEY).cost(cost).quota_for(name("tier"), tier);
-                assert!(!counted(&refused.await), "{text}");
+                let rejected = tiers.check(KEY).cost(cost).quota_for(name("tier"), tier);
+                assert!(!counted(&rejected.await), "{text}");
                 assert_eq!(left(&tiers, KEY).await, 10, "{text}");
 
-                assert_eq!(send(&layer, cost).await, 429, "{text}");
+                assert_eq!(send_through(&layer, cost).await, 429, "{text}");
                 assert_eq!(left(layer.limiter(), KEY).await, 10, "{text}");
 
                 let seen = shadowed.check(KEY).cost_for(name("shadow"), cost).await;
@@ -317,9 +323,9 @@ async fn a_huge_number_of_manual_rejections_bans_once() {
                     .await
                     .expect("an answer")
             ));
-            let refused = limiter.check(KEY).await;
-            assert!(!counted(&refused), "{units} on {}", world.name());
-            assert_eq!(refused.retry_after(), RetryAfter::In(secs(60)));
+            let rejected = limiter.check(KEY).await;
+            assert!(!counted(&rejected), "{units} on {}", world.name());
+            assert_eq!(rejected.retry_after(), RetryAfter::In(secs(60)));
         }
     }
 }
@@ -334,10 +340,10 @@ async fn huge_costs_are_rejected_in_process_while_the_store_fails() {
         .build()
         .expect("a limiter");
     for cost in huge() {
-        let refused = limiter.check(KEY).cost(cost).await;
-        assert_eq!(refused.source(), DecisionSource::Fallback);
-        assert!(!refused.is_admitted(), "{cost}");
-        assert_eq!(refused.retry_after(), RetryAfter::Never, "{cost}");
+        let rejected = limiter.check(KEY).cost(cost).await;
+        assert_eq!(rejected.source(), DecisionSource::Fallback);
+        assert!(!rejected.is_admitted(), "{cost}");
+        assert_eq!(rejected.retry_after(), RetryAfter::Never, "{cost}");
     }
 }
 
@@ -347,12 +353,12 @@ async fn a_huge_cost_is_not_waited_for() {
         let limiter = world.limiter([Policy::new("p", Quota::requests(10).per_minute())]);
         for cost in huge() {
             let text = format!("{cost} on {}", world.name());
-            let refused = limiter
+            let rejected = limiter
                 .wait(KEY, secs(5))
                 .cost(cost)
                 .await
                 .expect_err(&text);
-            assert_eq!(refused.retry_after(), RetryAfter::Never, "{text}");
+            assert_eq!(rejected.retry_after(), RetryAfter::Never, "{text}");
             assert_eq!(left(&limiter, KEY).await, 10, "{text}");
         }
     }
@@ -362,14 +368,14 @@ async fn a_huge_cost_is_not_waited_for() {
 #[tokio::test]
 async fn a_huge_number_of_free_requests_does_not_affect_other_requests_of_its_batch() {
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let check = || limiter.check(KEY).cost(0);
             let (many, one, more) =
                 tokio::join!(check().times(u64::MAX), check(), check().times(1 << 40),);
             for (decision, admitted) in [(many, u32::MAX), (one, 1), (more, u32::MAX)] {
-                assert!(counted(&decision), "{by:?} on {}", world.name());
-                assert_eq!(decision.admitted(), u64::from(admitted), "{by:?}");
+                assert!(counted(&decision), "{strategy:?} on {}", world.name());
+                assert_eq!(decision.admitted(), u64::from(admitted), "{strategy:?}");
             }
         }
     }

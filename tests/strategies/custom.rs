@@ -11,7 +11,9 @@ use tollgate::{
     },
 };
 
-use crate::support::{By, KEY, World, ask, ask_at_once, counted, fault, fresh_key, left, secs};
+use crate::support::{
+    KEY, StrategyKind, World, counted, fault, fresh_key, left, secs, send, send_concurrently,
+};
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../examples/custom_strategy.rs"]
@@ -27,9 +29,14 @@ fn trial(name: &str) -> Policy {
 async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
     for world in World::both() {
         let limiter = world.limiter([trial("trial")]);
-        assert_eq!(ask_at_once(&limiter, KEY, 64).await, 5, "{}", world.name());
+        assert_eq!(
+            send_concurrently(&limiter, KEY, 64).await,
+            5,
+            "{}",
+            world.name()
+        );
         world.advance(secs(86_399));
-        assert_eq!(ask(&limiter, KEY, 1).await, 0);
+        assert_eq!(send(&limiter, KEY, 1).await, 0);
         world.advance(secs(1));
         let mut last = limiter.check(KEY).cost(5).await;
         assert!(counted(&last), "{}", world.name());
@@ -45,11 +52,11 @@ async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
 #[tokio::test]
 async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
     for world in World::both() {
-        for by in By::ALL {
+        for strategy in StrategyKind::ALL {
             for first in [true, false] {
                 let key = fresh_key();
                 // The one is used up by the sixth request; the other allows fewer under the second key.
-                let mut policies = vec![trial("trial"), by.policy("ours", "3/day")];
+                let mut policies = vec![trial("trial"), strategy.policy("ours", "3/day")];
                 if !first {
                     policies.reverse();
                 }
@@ -68,15 +75,25 @@ async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
                     )
                 };
                 assert_eq!(check(key, key).times(9).await.admitted(), 3);
-                assert_eq!(used(key, key).await, (3, 3), "{by:?} on {}", world.name());
+                assert_eq!(
+                    used(key, key).await,
+                    (3, 3),
+                    "{strategy:?} on {}",
+                    world.name()
+                );
                 let other = fresh_key();
                 assert_eq!(check(key, other).times(9).await.admitted(), 2);
-                assert_eq!(used(key, other).await, (5, 2), "{by:?} on {}", world.name());
+                assert_eq!(
+                    used(key, other).await,
+                    (5, 2),
+                    "{strategy:?} on {}",
+                    world.name()
+                );
                 assert!(!counted(&check(key, other).await));
                 assert_eq!(
                     used(key, other).await,
                     (5, 2),
-                    "{by:?}: a rejected request is not charged"
+                    "{strategy:?}: a rejected request is not charged"
                 );
             }
         }
@@ -86,10 +103,10 @@ async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
 #[tokio::test]
 async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_batch() {
     let world = World::redis();
-    let policies = [trial("trial"), By::Gcra.policy("ours", "1000/s")];
+    let policies = [trial("trial"), StrategyKind::Gcra.policy("ours", "1000/s")];
     let limiter = world.limiter(policies);
     // The script is there.
-    assert_eq!(ask(&limiter, fresh_key(), 1).await, 1);
+    assert_eq!(send(&limiter, fresh_key(), 1).await, 1);
     world.server().reset_stats();
     let key = fresh_key();
     let mut tasks = JoinSet::new();
@@ -213,12 +230,12 @@ impl Rule for Bound {
 #[tokio::test]
 async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharged() {
     let world = World::redis();
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         for first in [true, false] {
             for tidy in [true, false] {
                 world.server().flush();
                 let mut policies = vec![
-                    by.policy("ours", "10/min"),
+                    strategy.policy("ours", "10/min"),
                     Policy::new("broken", Quota::requests(100).per_minute())
                         .strategy(Broken::new(tidy)),
                 ];
@@ -234,15 +251,15 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
                         used("broken").expect("a verdict"),
                     )
                 };
-                assert_eq!(ask(&limiter, KEY, 3).await, 3);
+                assert_eq!(send(&limiter, KEY, 3).await, 3);
                 let failed = limiter.check(KEY).cost(2).await;
                 assert!(matches!(
                     fault(&failed),
                     StoreError::CorruptKey { .. } | StoreError::Server { .. }
                 ));
                 let (ours, broken) = used().await;
-                assert_eq!(ours, 3, "{by:?}, broken first: {first}");
-                assert!(broken == 3 || !tidy, "{by:?}: {broken}");
+                assert_eq!(ours, 3, "{strategy:?}, broken first: {first}");
+                assert!(broken == 3 || !tidy, "{strategy:?}: {broken}");
                 // Many at once, some of which fail.
                 let mut tasks = JoinSet::new();
                 for n in 0..12 {
@@ -253,13 +270,17 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
                     .iter()
                     .filter(|decision| decision.is_admitted())
                     .count() as u64;
-                assert!(passed >= 1, "{by:?}");
+                assert!(passed >= 1, "{strategy:?}");
                 let charged: u64 = decisions
                     .iter()
                     .filter(|decision| decision.is_admitted())
                     .map(|decision| decision.policies().next().expect("a verdict").cost())
                     .sum();
-                assert_eq!(used().await.0, 3 + charged, "{by:?}, broken first: {first}");
+                assert_eq!(
+                    used().await.0,
+                    3 + charged,
+                    "{strategy:?}, broken first: {first}"
+                );
                 assert_eq!(world.server().immortal_keys(), [""; 0]);
             }
         }
@@ -365,5 +386,5 @@ async fn a_strategy_for_in_process_only_is_a_config_error_on_redis() {
     assert!(error.value().contains("in process alone"), "{error}");
     assert!(error.expected().contains("MemoryStore"), "{error}");
     let limiter = World::memory().limiter([policy]);
-    assert_eq!(ask(&limiter, KEY, 3).await, 1);
+    assert_eq!(send(&limiter, KEY, 3).await, 1);
 }

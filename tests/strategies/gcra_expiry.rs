@@ -9,27 +9,27 @@ use testkit::Server;
 use tokio::task::JoinSet;
 use tollgate::{DecisionKind, Key, Limiter, RedisStore, RetryAfter};
 
-use crate::support::{By, KEY, START, World, ask, left, secs};
+use crate::support::{KEY, START, StrategyKind, World, left, secs, send};
 
 #[tokio::test]
 async fn a_repeated_request_is_counted_by_one_command() {
     let world = World::redis();
     world.set(START + 1_000_000);
-    let limiter = world.single(By::Gcra, "600/min");
+    let limiter = world.single(StrategyKind::Gcra, "600/min");
     let server = world.server();
     let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
     // It comes, and comes again.
-    assert_eq!(ask(&limiter, KEY, 2).await, 2);
+    assert_eq!(send(&limiter, KEY, 2).await, 2);
     server.reset_stats();
-    assert_eq!(ask(&limiter, KEY, 400).await, 400);
+    assert_eq!(send(&limiter, KEY, 400).await, 400);
     assert_eq!(calls(), [400, 0, 0, 0]);
     // On to the next lap of its arrival time: 590 x 0.1 s.
-    assert_eq!(ask(&limiter, KEY, 198).await, 198);
+    assert_eq!(send(&limiter, KEY, 198).await, 198);
     assert_eq!(calls(), [598, 0, 1, 0]);
-    // Refusals leave all as it was.
+    // Rejections leave all as it was.
     let key = server.keys().concat();
     let before = server.command(&["GET", &key]).text().to_owned();
-    assert_eq!(ask(&limiter, KEY, 1).await, 0);
+    assert_eq!(send(&limiter, KEY, 1).await, 0);
     assert_eq!(server.command(&["GET", &key]).text(), before);
 }
 
@@ -38,14 +38,15 @@ async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back
     let world = World::redis();
     world.set(START + 100_000_000);
     let quotas = ["600/min", "1000/min burst 2000", "500/h"];
-    let policies = quotas.map(|quota| By::Gcra.policy(&quota.replace(['/', ' '], "-"), quota));
+    let policies =
+        quotas.map(|quota| StrategyKind::Gcra.policy(&quota.replace(['/', ' '], "-"), quota));
     let limiter = world.limiter(policies);
     let server = world.server();
     let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
     // Keys that were asked about twice are old.
-    assert_eq!(ask(&limiter, KEY, 2).await, 2);
+    assert_eq!(send(&limiter, KEY, 2).await, 2);
     server.reset_stats();
-    assert_eq!(ask(&limiter, KEY, 300).await, 300);
+    assert_eq!(send(&limiter, KEY, 300).await, 300);
     // 300 x 7.2 s are 36 laps, and 300 x 0.1 s are into the next one.
     assert_eq!(calls(), [900, 0, 37, 0]);
     // 498 more are too many for the last alone, as one question and one by one: it is charged for none, nor are others.
@@ -56,10 +57,10 @@ async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back
             .map(|key| server.command(&["GET", key]).text())
             .collect::<Vec<_>>()
     };
-    assert_eq!(ask(&limiter, KEY, 198).await, 198);
+    assert_eq!(send(&limiter, KEY, 198).await, 198);
     let before = contents();
     server.reset_stats();
-    assert_eq!(ask(&limiter, KEY, 5).await, 0);
+    assert_eq!(send(&limiter, KEY, 5).await, 0);
     assert_eq!(calls(), [30, 0, 0, 0]);
     assert_eq!(contents(), before);
     assert_eq!(limiter.check(KEY).times(7).await.admitted(), 0);
@@ -93,9 +94,9 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
                 let world = World::redis();
                 let policies = quotas
                     .iter()
-                    .map(|quota| By::Gcra.policy(&quota.replace('/', "-"), quota));
+                    .map(|quota| StrategyKind::Gcra.policy(&quota.replace('/', "-"), quota));
                 let limiter = world.limiter(policies);
-                assert_eq!(ask(&limiter, KEY, 6).await, 6, "{case}");
+                assert_eq!(send(&limiter, KEY, 6).await, 6, "{case}");
                 let server = world.server();
                 if let Touch::CrossALap = touch {
                     world.advance(secs(59));
@@ -105,12 +106,12 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
                     assert_eq!(server.command(&command).int(), 1, "{case}");
                 }
                 match touch {
-                    Touch::Reject => assert_eq!(ask(&limiter, KEY, 1).await, 0, "{case}"),
+                    Touch::Reject => assert_eq!(send(&limiter, KEY, 1).await, 0, "{case}"),
                     Touch::Peek => drop(limiter.peek(KEY).await.expect("an answer")),
-                    Touch::CrossALap => assert_eq!(ask(&limiter, KEY, 5).await, 5, "{case}"),
+                    Touch::CrossALap => assert_eq!(send(&limiter, KEY, 5).await, 5, "{case}"),
                     Touch::ComeBackStale => {
                         world.advance(secs(200));
-                        assert_eq!(ask(&limiter, KEY, 7).await, 6, "{case}");
+                        assert_eq!(send(&limiter, KEY, 7).await, 6, "{case}");
                     }
                 }
                 for key in server.keys() {
@@ -129,7 +130,7 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
 #[tokio::test]
 async fn two_hundred_keys_that_lost_their_ttl_are_repaired_in_one_batch() {
     let world = World::redis();
-    let limiter = world.single(By::Gcra, "1/min");
+    let limiter = world.single(StrategyKind::Gcra, "1/min");
     let ask_all = || async {
         let tasks: JoinSet<_> = (0..200_u64)
             .map(|key| limiter.check(Key::new(format!("{key:03}"))).into_future())
@@ -153,15 +154,15 @@ async fn two_hundred_keys_that_lost_their_ttl_are_repaired_in_one_batch() {
 #[tokio::test]
 async fn a_key_created_by_a_rejected_request_is_deleted() {
     let world = World::redis();
-    let narrow = By::Gcra.policy("narrow", "2/min");
-    let limiter = world.limiter([By::Gcra.policy("wide", "100/h"), narrow]);
+    let narrow = StrategyKind::Gcra.policy("narrow", "2/min");
+    let limiter = world.limiter([StrategyKind::Gcra.policy("wide", "100/h"), narrow]);
     assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
     let keys = world.server().keys();
     assert_eq!(keys.len(), 2);
     // The policy that rejects has a key, and the other one has none any more.
     let wide = keys.iter().find(|key| key.contains("wide")).expect("a key");
     world.server().command(&["DEL", wide]).ok();
-    assert_eq!(ask(&limiter, KEY, 1).await, 0);
+    assert_eq!(send(&limiter, KEY, 1).await, 0);
     assert_eq!(world.server().keys().len(), 1);
 }
 
@@ -174,7 +175,7 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
         ("1/400days", 34_560_000),
     ] {
         let world = World::redis();
-        let limiter = world.single(By::Gcra, quota);
+        let limiter = world.single(StrategyKind::Gcra, quota);
         let interval = refill / quota.parse::<tollgate::Quota>().expect(quota).capacity();
         for age in (0..=240_u64).map(|part| part * (225_000_000 * 2 / 240)) {
             world.set(START);
@@ -202,30 +203,30 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
 #[tokio::test]
 async fn a_key_ends_with_the_first_full_minute_at_or_after_its_arrival_time() {
     let world = World::redis();
-    let limiter = world.single(By::Gcra, "10/min");
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
     let ttl = |world: &World| {
         let key = world.server().only_key();
         world.server().command(&["PTTL", &key]).int()
     };
-    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
     assert_eq!(ttl(&world), 60_000);
     // 60 s is the end of the first minute, and 66 s is in the second.
-    assert_eq!(ask(&limiter, KEY, 9).await, 9);
+    assert_eq!(send(&limiter, KEY, 9).await, 9);
     assert_eq!(ttl(&world), 60_000);
     world.advance(secs(6));
-    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
     assert_eq!(ttl(&world), 114_000);
 }
 
 #[tokio::test]
 async fn if_one_policy_rejects_no_other_is_charged() {
     for world in World::both() {
-        let wide = By::Gcra.policy("wide", "1000/min");
-        let narrow = By::Gcra.policy("narrow", "3/min");
-        let other = By::Gcra.policy("other", "500/min");
+        let wide = StrategyKind::Gcra.policy("wide", "1000/min");
+        let narrow = StrategyKind::Gcra.policy("narrow", "3/min");
+        let other = StrategyKind::Gcra.policy("other", "500/min");
         let limiter = world.limiter([wide, narrow, other]);
         // Singly, and merged.
-        assert_eq!(ask(&limiter, KEY, 5).await, 3);
+        assert_eq!(send(&limiter, KEY, 5).await, 3);
         assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
         let seen = limiter.peek(KEY).await.expect("an answer");
         let left: Vec<_> = seen.policies().map(|verdict| verdict.remaining()).collect();
@@ -238,7 +239,8 @@ async fn if_one_policy_rejects_no_other_is_charged() {
 #[tokio::test]
 async fn keys_of_one_call_are_counted_separately_whichever_have_room() {
     for world in World::both() {
-        let limiter = world.limiter(["10/min", "1000/min"].map(|q| By::Gcra.policy(q, q)));
+        let limiter =
+            world.limiter(["10/min", "1000/min"].map(|q| StrategyKind::Gcra.policy(q, q)));
         let tasks: Vec<_> = (0..30_u64)
             .flat_map(|key| vec![key; key as usize])
             .map(|key| {
@@ -269,7 +271,9 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
         .rejection_cache_staleness(Duration::ZERO);
     let limiter = Limiter::builder().store(store.build().expect("a store"));
     let limiter = limiter.on_store_error(tollgate::OnStoreError::Reject);
-    let policies = quotas.iter().map(|quota| By::Gcra.policy(quota, quota));
+    let policies = quotas
+        .iter()
+        .map(|quota| StrategyKind::Gcra.policy(quota, quota));
     let limiter = policies.fold(limiter, |on, policy| on.policy(policy));
     limiter.build().expect("a limiter")
 }
@@ -278,10 +282,10 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
 async fn a_user_without_incrby_still_counts() {
     let server = Server::start();
     let limiter = without(&server, &["-incrby"], &["10/min", "5/min"]);
-    assert_eq!(ask(&limiter, KEY, 20).await, 5);
+    assert_eq!(send(&limiter, KEY, 20).await, 5);
     assert_eq!(left(&limiter, KEY).await, 5);
     let limiter = without(&server, &["-incrby"], &["20/min"]);
-    assert_eq!(ask(&limiter, KEY, 30).await, 20);
+    assert_eq!(send(&limiter, KEY, 30).await, 20);
     assert_eq!(server.calls("incrby"), 0);
 }
 
@@ -291,7 +295,7 @@ async fn a_user_that_may_not_read_expiries_still_counts() {
     let rights = ["-pttl", "-pexpiretime"];
     let known = if server.version() < (7, 0) { 1 } else { 2 };
     let limiter = without(&server, &rights[..known], &["600/min"]);
-    assert_eq!(ask(&limiter, KEY, 20).await, 20);
+    assert_eq!(send(&limiter, KEY, 20).await, 20);
     assert!(left(&limiter, KEY).await < 600);
 }
 
@@ -305,7 +309,7 @@ async fn a_user_that_may_not_change_expiries_still_counts() {
     ] {
         server.flush();
         let limiter = without(&server, &["-pexpireat"], quotas);
-        assert_eq!(ask(&limiter, KEY, 20).await, 20);
+        assert_eq!(send(&limiter, KEY, 20).await, 20);
         let seen = limiter.peek(KEY).await.expect("an answer");
         assert!(
             seen.policies()

@@ -5,7 +5,7 @@ use tollgate::{DecisionKind, StoreError};
 
 use crate::{
     gcra_expiry::without,
-    support::{By, KEY, START, World, ask, fault, left, secs},
+    support::{KEY, START, StrategyKind, World, fault, left, secs, send},
 };
 
 #[tokio::test]
@@ -13,14 +13,14 @@ async fn an_arrival_time_of_now_at_the_end_of_a_round_is_counted_like_any_other(
     // A round ends at START. The keys are asked about in this very microsecond, and a minute later.
     for world in World::both() {
         let (one, two) = (
-            By::Gcra.policy("one", "1/min"),
-            By::Gcra.policy("two", "2/min"),
+            StrategyKind::Gcra.policy("one", "1/min"),
+            StrategyKind::Gcra.policy("two", "2/min"),
         );
         let limiter = world.limiter([one, two]);
         world.set(START - 60_000_000);
         for minute in 0..3 {
             let name = format!("{}, minute {minute}", world.name());
-            assert_eq!(ask(&limiter, KEY, 3).await, 1, "{name}");
+            assert_eq!(send(&limiter, KEY, 3).await, 1, "{name}");
             assert_eq!(left(&limiter, KEY).await, 0, "{name}");
             world.advance(secs(60));
         }
@@ -31,9 +31,9 @@ async fn an_arrival_time_of_now_at_the_end_of_a_round_is_counted_like_any_other(
 async fn a_user_without_the_right_to_delete_leaves_no_key_without_a_ttl() {
     let server = Server::start();
     let narrow = without(&server, &["-del"], &["2/min"]);
-    assert_eq!(ask(&narrow, KEY, 2).await, 2);
+    assert_eq!(send(&narrow, KEY, 2).await, 2);
     let both = without(&server, &["-del"], &["100/h", "2/min"]);
-    assert_eq!(ask(&both, KEY, 1).await, 0);
+    assert_eq!(send(&both, KEY, 1).await, 0);
     assert_eq!(server.immortal_keys(), [""; 0]);
     assert_eq!(server.keys().len(), 1);
 }
@@ -43,8 +43,8 @@ async fn a_value_just_past_a_round_is_left_alone() {
     let world = World::redis();
     // Where arrival times are small, it would be one that is over.
     world.set(START + 600_000_000);
-    let limiter = world.single(By::Gcra, "10/min");
-    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
     let key = world.server().only_key();
     let value = "4500000000000001";
     world.server().command(&["SET", &key, value]).ok();

@@ -6,7 +6,7 @@ use tollgate::Quota;
 
 use crate::{
     gcra_expiry::without,
-    support::{By, KEY, START, World, ask, counted, left, secs},
+    support::{KEY, START, StrategyKind, World, counted, left, secs, send},
 };
 
 /// The end of the only key, in ms from now.
@@ -22,7 +22,7 @@ fn writes(world: &World) -> [u64; 4] {
 #[tokio::test]
 async fn a_charge_by_hand_to_a_full_minute_ends_the_key_with_that_minute() {
     let world = World::redis();
-    let limiter = world.single(By::Gcra, "10/min");
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
     assert!(counted(&limiter.charge(KEY, 10).await.expect("an answer")));
     assert_eq!(ttl(&world), 60_000);
     assert!(counted(&limiter.charge(KEY, 1).await.expect("an answer")));
@@ -32,7 +32,7 @@ async fn a_charge_by_hand_to_a_full_minute_ends_the_key_with_that_minute() {
 #[tokio::test]
 async fn a_refund_of_all_that_was_charged_leaves_no_key() {
     let world = World::redis();
-    let limiter = world.single(By::Gcra, "10/min");
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
     let mut decision = limiter.check(KEY).cost(3).await;
     let refunds = decision.refund(3).await.expect("a refund");
     assert_eq!(refunds[0].units(), 3);
@@ -44,7 +44,7 @@ async fn a_refund_of_all_that_was_charged_leaves_no_key() {
 #[tokio::test]
 async fn a_refund_after_a_reset_makes_no_key() {
     let world = World::redis();
-    let limiter = world.single(By::Gcra, "10/min");
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
     let mut decision = limiter.check(KEY).cost(10).await;
     assert!(counted(&limiter.reset(KEY).await.expect("an answer")));
     world.server().reset_stats();
@@ -57,10 +57,10 @@ async fn a_refund_after_a_reset_makes_no_key() {
 #[tokio::test]
 async fn a_refund_of_refilled_units_refunds_none() {
     let world = World::redis();
-    let limiter = world.single(By::Gcra, "10/min");
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
     let mut decision = limiter.check(KEY).cost(3).await;
     world.advance(secs(20));
-    assert_eq!(ask(&limiter, KEY, 4).await, 4);
+    assert_eq!(send(&limiter, KEY, 4).await, 4);
     let refunds = decision.refund(3).await.expect("a refund");
     assert_eq!(refunds[0].units(), 0);
     assert_eq!(left(&limiter, KEY).await, 6);
@@ -69,10 +69,10 @@ async fn a_refund_of_refilled_units_refunds_none() {
 #[tokio::test]
 async fn a_peek_writes_nothing_unless_the_key_is_expired() {
     let world = World::redis();
-    let limiter = world.single(By::Gcra, "10/min");
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
     assert_eq!(left(&limiter, KEY).await, 10);
     assert_eq!(writes(&world), [0; 4]);
-    assert_eq!(ask(&limiter, KEY, 10).await, 10);
+    assert_eq!(send(&limiter, KEY, 10).await, 10);
     world.server().reset_stats();
     assert_eq!(left(&limiter, KEY).await, 0);
     assert!(!counted(&limiter.check(KEY).cost(11).await));
@@ -90,13 +90,16 @@ async fn no_unit_refills_50_ns_early_under_policies_of_two_strategies() {
     for world in World::both() {
         // A unit takes 3,000,000.05 µs.
         let quota = Quota::requests(20).per(Duration::from_micros(60_000_001));
-        let policies = [By::Gcra.count("p", quota), By::Fixed.policy("q", "99/h")];
+        let policies = [
+            StrategyKind::Gcra.count("p", quota),
+            StrategyKind::Fixed.policy("q", "99/h"),
+        ];
         let limiter = world.limiter(policies);
         assert_eq!(limiter.check(KEY).times(20).await.admitted(), 20);
         world.advance(secs(3));
-        assert_eq!(ask(&limiter, KEY, 1).await, 0, "{}", world.name());
+        assert_eq!(send(&limiter, KEY, 1).await, 0, "{}", world.name());
         world.advance(Duration::from_micros(1));
-        assert_eq!(ask(&limiter, KEY, 2).await, 1, "{}", world.name());
+        assert_eq!(send(&limiter, KEY, 2).await, 1, "{}", world.name());
     }
 }
 
@@ -104,8 +107,8 @@ async fn no_unit_refills_50_ns_early_under_policies_of_two_strategies() {
 async fn a_stored_zero_is_no_arrival_time_even_shortly_before_a_round_ends() {
     let world = World::redis();
     world.set(START - 30_000_000);
-    let limiter = world.single(By::Gcra, "10/min");
-    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
     let key = world.server().only_key();
     world.server().command(&["SET", &key, "0"]).ok();
     assert_eq!(left(&limiter, KEY).await, 10);

@@ -7,7 +7,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 use tollgate::{Decision, DecisionSource, Key, Limiter, RetryAfter};
 
 use crate::charges::charge;
-use crate::support::{By, START, World, counted, fresh_key};
+use crate::support::{START, StrategyKind, World, counted, fresh_key};
 
 const PERIOD_MS: u64 = 1_000;
 
@@ -54,8 +54,11 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The quota as text: a burst only where it has a meaning.
-pub(crate) fn quota_of(by: By, (requests, burst): (u64, Option<u64>)) -> (String, u64) {
-    let burst = burst.filter(|_| by.has_burst());
+pub(crate) fn quota_of(
+    strategy: StrategyKind,
+    (requests, burst): (u64, Option<u64>),
+) -> (String, u64) {
+    let burst = burst.filter(|_| strategy.has_burst());
     let text = burst.map_or(String::new(), |burst| format!(" burst {burst}"));
     let capacity = burst.unwrap_or(requests);
     (format!("{requests}/{PERIOD_MS}ms{text}"), capacity)
@@ -142,7 +145,12 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
 }
 
 /// Checks the bound of a strategy on what was admitted, net.
-fn check_bound(by: By, (requests, _): (u64, Option<u64>), capacity: u64, taken: &[Net]) {
+fn check_bound(
+    strategy: StrategyKind,
+    (requests, _): (u64, Option<u64>),
+    capacity: u64,
+    taken: &[Net],
+) {
     // The most that was admitted in any span of less than so many ms.
     let most_within = |span_ms: u64| {
         let from = taken.iter().map(|first| first.at_ms);
@@ -161,8 +169,8 @@ fn check_bound(by: By, (requests, _): (u64, Option<u64>), capacity: u64, taken: 
         }
         windows
     };
-    match by {
-        By::Gcra | By::Bucket => {
+    match strategy {
+        StrategyKind::Gcra | StrategyKind::Bucket => {
             for first in taken {
                 for last in taken.iter().filter(|last| last.at_ms >= first.at_ms) {
                     let span = last.at_ms - first.at_ms;
@@ -171,59 +179,63 @@ fn check_bound(by: By, (requests, _): (u64, Option<u64>), capacity: u64, taken: 
                         .iter()
                         .filter(|net| (first.at_ms..=last.at_ms).contains(&net.at_ms));
                     let all: u64 = inside.map(|net| net.units).sum();
-                    assert!(all <= most, "{by:?}: {all} in {span} ms");
+                    assert!(all <= most, "{strategy:?}: {all} in {span} ms");
                 }
             }
         }
-        By::Fixed | By::List => {
+        StrategyKind::Fixed | StrategyKind::List => {
             let windows = by_window(&|net| net.ends_ms);
             assert!(
                 windows.values().all(|units| *units <= requests),
-                "{by:?}: {windows:?}"
+                "{strategy:?}: {windows:?}"
             );
             let ends: Vec<_> = windows.keys().collect();
             assert!(
                 ends.windows(2).all(|pair| pair[1] - pair[0] >= PERIOD_MS),
-                "{by:?}: {ends:?}"
+                "{strategy:?}: {ends:?}"
             );
         }
-        By::Calendar | By::Sliding(1) => {
+        StrategyKind::Calendar | StrategyKind::Sliding(1) => {
             let windows = by_window(&|net| net.at_ms / PERIOD_MS);
             assert!(
                 windows.values().all(|units| *units <= requests),
-                "{by:?}: {windows:?}"
+                "{strategy:?}: {windows:?}"
             );
         }
-        By::Log => assert!(
+        StrategyKind::Log => assert!(
             most_within(PERIOD_MS) <= requests,
-            "{by:?}: {}",
+            "{strategy:?}: {}",
             most_within(PERIOD_MS)
         ),
-        By::Sliding(buckets) => {
+        StrategyKind::Sliding(buckets) => {
             let span = PERIOD_MS - PERIOD_MS / u64::from(buckets);
             assert!(
                 most_within(span) <= requests,
-                "{by:?}: {}",
+                "{strategy:?}: {}",
                 most_within(span)
             );
         }
     }
 }
 
-pub(crate) fn any_by() -> impl Strategy<Value = By> {
-    prop::sample::select(&By::ALL[..])
+pub(crate) fn any_strategy() -> impl Strategy<Value = StrategyKind> {
+    prop::sample::select(&StrategyKind::ALL[..])
 }
 
 #[test]
 fn no_traffic_gets_more_than_the_strategy_allows_refunds_and_debts_included() {
     let runtime = runtime();
     for world in World::both() {
-        check(120, (any_by(), quotas(), steps()), |(by, quota, steps)| {
-            let (text, capacity) = quota_of(by, quota);
-            let limiter = world.single(by, &text);
-            let taken = runtime.block_on(traffic(&world, &limiter, fresh_key(), &steps));
-            check_bound(by, quota, capacity, &taken);
-        });
+        check(
+            120,
+            (any_strategy(), quotas(), steps()),
+            |(strategy, quota, steps)| {
+                let (text, capacity) = quota_of(strategy, quota);
+                let limiter = world.single(strategy, &text);
+                let taken = runtime.block_on(traffic(&world, &limiter, fresh_key(), &steps));
+                check_bound(strategy, quota, capacity, &taken);
+            },
+        );
     }
 }
 
@@ -232,39 +244,42 @@ fn no_traffic_gets_more_than_the_strategy_allows_refunds_and_debts_included() {
 fn retry_after_is_exact_for_every_strategy_and_every_cost() {
     let runtime = runtime();
     for world in World::both() {
-        let cases = (any_by(), quotas(), steps(), 1..=30_u64, 0..1_000_u64);
-        check(150, cases, |(by, quota, steps, cost, micros)| {
-            let (text, capacity) = quota_of(by, quota);
+        let cases = (any_strategy(), quotas(), steps(), 1..=30_u64, 0..1_000_u64);
+        check(150, cases, |(strategy, quota, steps, cost, micros)| {
+            let (text, capacity) = quota_of(strategy, quota);
             let cost = 1 + cost % capacity;
-            let limiter = world.single(by, &text);
+            let limiter = world.single(strategy, &text);
             let key = fresh_key();
             runtime.block_on(async {
                 traffic(&world, &limiter, key, &steps).await;
                 world.advance(Duration::from_micros(micros));
-                let mut refused = limiter.check(key).cost(cost).await;
+                let mut rejected = limiter.check(key).cost(cost).await;
                 for _ in 0..100 {
-                    if !counted(&refused) {
+                    if !counted(&rejected) {
                         break;
                     }
-                    refused = limiter.check(key).cost(cost).await;
+                    rejected = limiter.check(key).cost(cost).await;
                 }
-                let RetryAfter::In(wait) = refused.retry_after() else {
-                    panic!("{refused:?}");
+                let RetryAfter::In(wait) = rejected.retry_after() else {
+                    panic!("{rejected:?}");
                 };
                 assert!(!wait.is_zero());
                 let then = world.now() + wait.as_micros() as u64;
                 for early in [2_001, 1_000, 1] {
                     if wait >= Duration::from_micros(early) {
                         world.set(then - early);
-                        let refused = limiter.check(key).cost(cost).await;
-                        assert!(!counted(&refused), "{by:?}: {early} µs early: {refused:?}");
+                        let rejected = limiter.check(key).cost(cost).await;
+                        assert!(
+                            !counted(&rejected),
+                            "{strategy:?}: {early} µs early: {rejected:?}"
+                        );
                     }
                 }
                 world.set(then);
                 let admitted = limiter.check(key).cost(cost).await;
                 assert!(
                     counted(&admitted),
-                    "{by:?} on {}: {admitted:?}",
+                    "{strategy:?} on {}: {admitted:?}",
                     world.name()
                 );
             });

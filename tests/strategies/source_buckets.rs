@@ -2,7 +2,7 @@
 
 use crate::{
     sources::{Client, passed, token},
-    support::{By, KEY, World, ask, left, ms},
+    support::{KEY, StrategyKind, World, left, ms, send},
 };
 
 #[tokio::test]
@@ -14,9 +14,9 @@ async fn a_bucket_with_a_ttl_in_another_unit_than_its_rate_lives_a_thousand_time
     assert_eq!(client.call(&["PTTL", "tokens"]).int(), 2_000_000);
 
     world.server().flush();
-    let limiter = world.single(By::Bucket, "10/s");
+    let limiter = world.single(StrategyKind::Bucket, "10/s");
     for used in 1..=10 {
-        assert_eq!(ask(&limiter, KEY, 1).await, 1);
+        assert_eq!(send(&limiter, KEY, 1).await, 1);
         let ttl = client.call(&["PTTL", &world.server().only_key()]).int();
         assert_eq!(ttl, 100 * used, "as long as what is missing");
     }
@@ -34,11 +34,11 @@ async fn the_last_token_is_never_available() {
     assert_eq!(passed(20, || token(&mut client, "1", "0.01", 1_000_000)), 0);
 
     for world in World::both() {
-        let ten = world.limiter([By::Bucket.policy("ten", "10/s")]);
-        assert_eq!(ask(&ten, KEY, 20).await, 10);
+        let ten = world.limiter([StrategyKind::Bucket.policy("ten", "10/s")]);
+        assert_eq!(send(&ten, KEY, 20).await, 10);
         assert_eq!(left(&ten, KEY).await, 0);
-        let one = world.limiter([By::Bucket.policy("one", "1/s")]);
-        assert_eq!(ask(&one, KEY, 20).await, 1);
+        let one = world.limiter([StrategyKind::Bucket.policy("one", "1/s")]);
+        assert_eq!(send(&one, KEY, 20).await, 1);
     }
 }
 
@@ -52,9 +52,10 @@ async fn a_client_whose_clock_is_ahead_refills_the_bucket() {
     assert_eq!(all, [9, 9]);
 
     // There is no clock to send: two clients have ten tokens between them.
-    let clients = [World::single, World::single].map(|new| new(&world, By::Bucket, "10/s"));
-    assert_eq!(ask(&clients[0], KEY, 20).await, 10);
-    assert_eq!(ask(&clients[1], KEY, 20).await, 0);
+    let clients =
+        [World::single, World::single].map(|new| new(&world, StrategyKind::Bucket, "10/s"));
+    assert_eq!(send(&clients[0], KEY, 20).await, 10);
+    assert_eq!(send(&clients[1], KEY, 20).await, 0);
 }
 
 #[tokio::test]
@@ -74,10 +75,10 @@ async fn a_bucket_in_two_keys_is_full_again_when_one_expires() {
         );
     }
 
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         world.server().flush();
-        let limiter = world.single(by, "10/s");
-        assert_eq!(ask(&limiter, KEY, 20).await, 10);
+        let limiter = world.single(strategy, "10/s");
+        assert_eq!(send(&limiter, KEY, 20).await, 10);
         // There is nothing that could part.
         world.server().only_key();
     }
@@ -95,16 +96,17 @@ async fn fractions_of_tokens_add_up_to_less_than_a_token() {
         now += 1;
         passed.push(token(&mut client, "2", "0.2", now));
     }
-    assert_eq!(passed, [false; 5], "on time, and refused");
+    assert_eq!(passed, [false; 5], "on time, and rejected");
     assert_eq!(client.call(&["GET", "tokens"]).text(), "1.9999999999999998");
 
     for world in World::both() {
-        for by in [By::Bucket, By::Gcra] {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "200/s burst 1")]);
-            assert_eq!(ask(&limiter, KEY, 1).await, 1);
+        for strategy in [StrategyKind::Bucket, StrategyKind::Gcra] {
+            let limiter =
+                world.limiter([strategy.policy(&format!("{strategy:?}"), "200/s burst 1")]);
+            assert_eq!(send(&limiter, KEY, 1).await, 1);
             for on_time in [false, false, false, false, true] {
                 world.advance(ms(1));
-                assert_eq!(ask(&limiter, KEY, 1).await == 1, on_time, "{by:?}");
+                assert_eq!(send(&limiter, KEY, 1).await == 1, on_time, "{strategy:?}");
             }
         }
     }

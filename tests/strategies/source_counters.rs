@@ -5,7 +5,7 @@ use tollgate::{Key, StoreError};
 
 use crate::{
     sources::{Client, LIMITER_2, passed},
-    support::{By, KEY, World, ask, ask_at_once, counted, fault, left, ms, secs},
+    support::{KEY, StrategyKind, World, counted, fault, left, ms, secs, send, send_concurrently},
 };
 
 #[tokio::test]
@@ -32,8 +32,8 @@ async fn a_counter_that_expires_during_a_slow_call_comes_back_without_a_ttl() {
 
     world.server().flush();
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let mut reserved = limiter.check(KEY).await;
             assert!(counted(&reserved));
             world.advance(secs(121));
@@ -41,17 +41,22 @@ async fn a_counter_that_expires_during_a_slow_call_comes_back_without_a_ttl() {
             assert_eq!(
                 reserved.refund(1).await.expect("a refund")[0].units(),
                 0,
-                "{by:?}"
+                "{strategy:?}"
             );
             // It succeeded, and its true cost is charged, in a window that the request never saw.
             assert!(counted(&limiter.charge(KEY, 1).await.expect("an answer")));
-            assert_eq!(left(&limiter, KEY).await, 9, "{by:?} on {}", world.name());
+            assert_eq!(
+                left(&limiter, KEY).await,
+                9,
+                "{strategy:?} on {}",
+                world.name()
+            );
             let immortal = world
                 .redis_server()
                 .map_or(Vec::new(), Server::immortal_keys);
-            assert_eq!(immortal, [""; 0], "{by:?}");
+            assert_eq!(immortal, [""; 0], "{strategy:?}");
             world.advance(secs(121));
-            assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?}");
+            assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?}");
         }
     }
 }
@@ -68,22 +73,22 @@ async fn a_counter_can_expire_between_its_existence_check_and_its_increment() {
     assert_eq!(client.call(&["PTTL", "ocr"]).int(), -1);
 
     // A key in its last millisecond, in ours: each write comes with the window it belongs to.
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         for micros in 0..3 {
             world.server().flush();
             world.set(crate::support::START + 500_000);
-            let limiter = world.single(by, "10/min");
-            assert_eq!(ask(&limiter, KEY, 3).await, 3);
+            let limiter = world.single(strategy, "10/min");
+            assert_eq!(send(&limiter, KEY, 3).await, 3);
             let ttl = world
                 .server()
                 .command(&["PTTL", &world.server().only_key()])
                 .int();
             world.advance(ms(ttl as u64 - 1) + micros * std::time::Duration::from_micros(500));
-            assert_eq!(ask(&limiter, KEY, 1).await, 1);
-            assert_eq!(world.server().immortal_keys(), [""; 0], "{by:?}");
+            assert_eq!(send(&limiter, KEY, 1).await, 1);
+            assert_eq!(world.server().immortal_keys(), [""; 0], "{strategy:?}");
             // Locked out by nothing: after the longest memory of all there is the full quota.
             world.advance(secs(121));
-            assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?}");
+            assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?}");
         }
     }
 }
@@ -110,22 +115,22 @@ async fn callers_counted_only_afterwards_all_pass_the_check() {
 
     // Taken first, and given back by those whose provider failed.
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let mut tasks = tokio::task::JoinSet::new();
             for _ in 0..64 {
                 tasks.spawn(limiter.check(KEY).into_future());
             }
             let mut reserved = tasks.join_all().await;
             reserved.retain(counted);
-            assert_eq!(reserved.len(), 10, "{by:?}");
+            assert_eq!(reserved.len(), 10, "{strategy:?}");
             for failed in &mut reserved[..4] {
                 assert_eq!(failed.refund(1).await.expect("a refund")[0].units(), 1);
             }
             assert_eq!(
-                ask_at_once(&limiter, KEY, 64).await,
+                send_concurrently(&limiter, KEY, 64).await,
                 4,
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         }
@@ -149,8 +154,8 @@ async fn a_counter_refunded_after_its_expiry_stays_below_zero_for_ever() {
 
     world.server().flush();
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let mut charged = limiter.check(KEY).cost(5).await;
             assert!(counted(&charged));
             assert_eq!(left(&limiter, KEY).await, 5);
@@ -164,13 +169,13 @@ async fn a_counter_refunded_after_its_expiry_stays_below_zero_for_ever() {
             assert_eq!(
                 charged.refund(5).await.expect("a refund")[0].units(),
                 0,
-                "{by:?}"
+                "{strategy:?}"
             );
             assert_eq!(left(&limiter, KEY).await, 10);
             assert_eq!(
-                ask(&limiter, KEY, 20).await,
+                send(&limiter, KEY, 20).await,
                 10,
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         }
@@ -191,13 +196,13 @@ async fn a_reset_returns_what_was_counted() {
 
     world.server().flush();
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             assert!(counted(&limiter.check(KEY).cost(7).await));
             let was = limiter.reset(KEY).await.expect("an answer");
             let was = was.policies().next().expect("a verdict").remaining();
-            assert_eq!(was, 3, "{by:?} on {}", world.name());
-            assert_eq!(left(&limiter, KEY).await, 10, "{by:?}");
+            assert_eq!(was, 3, "{strategy:?} on {}", world.name());
+            assert_eq!(left(&limiter, KEY).await, 10, "{strategy:?}");
             if let Some(server) = world.redis_server() {
                 assert_eq!(server.keys(), [""; 0]);
             }
@@ -224,10 +229,10 @@ async fn a_value_of_another_type_under_the_key_is_an_error_and_is_left_alone() {
             .contains("overflow")
     );
 
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         world.server().flush();
-        let limiter = world.single(by, "10/min");
-        assert_eq!(ask(&limiter, KEY, 1).await, 1);
+        let limiter = world.single(strategy, "10/min");
+        assert_eq!(send(&limiter, KEY, 1).await, 1);
         let key = world.server().only_key();
         for foreign in [
             &["SET", &key, "ten"][..],
@@ -248,12 +253,16 @@ async fn a_value_of_another_type_under_the_key_is_an_error_and_is_left_alone() {
             ] {
                 match error {
                     StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),
-                    other => panic!("{by:?} {foreign:?}: {other}"),
+                    other => panic!("{strategy:?} {foreign:?}: {other}"),
                 }
             }
-            assert_eq!(client.call(&["DUMP", &key]), before, "{by:?} {foreign:?}");
+            assert_eq!(
+                client.call(&["DUMP", &key]),
+                before,
+                "{strategy:?} {foreign:?}"
+            );
         }
         // No other key is harmed.
-        assert_eq!(ask(&limiter, Key::new("other"), 1).await, 1);
+        assert_eq!(send(&limiter, Key::new("other"), 1).await, 1);
     }
 }

@@ -4,7 +4,7 @@ use tollgate::Key;
 
 use crate::{
     sources::{COUNT_LIMIT, Client, count_limit, passed},
-    support::{By, KEY, World, ask, counted, ms},
+    support::{KEY, StrategyKind, World, counted, ms, send},
 };
 
 /// The list variant, up to where it writes: whether the caller passes, and whether the list is there.
@@ -40,8 +40,8 @@ async fn a_list_that_expires_between_check_and_push_loses_the_call() {
     assert!(world.server().keys().is_empty());
 
     for world in World::both() {
-        let limiter = world.single(By::List, "10/s");
-        assert_eq!(ask(&limiter, KEY, 1).await, 1);
+        let limiter = world.single(StrategyKind::List, "10/s");
+        assert_eq!(send(&limiter, KEY, 1).await, 1);
         // From the last instant of the window on, each caller that passes is listed.
         for step in [999, 1, 1, 1] {
             world.advance(ms(step));
@@ -52,7 +52,7 @@ async fn a_list_that_expires_between_check_and_push_loses_the_call() {
                 .await
                 .expect("callers")
                 .len();
-            assert_eq!(ask(&limiter, KEY, 1).await, 1);
+            assert_eq!(send(&limiter, KEY, 1).await, 1);
             let after = limiter
                 .policy("p")
                 .expect("a policy")
@@ -76,7 +76,7 @@ async fn a_list_holds_one_caller_more_than_the_quota_and_list_window_exactly_the
     assert_eq!(passed(20, &mut article), 11);
 
     for world in World::both() {
-        let limiter = world.single(By::List, "10/s");
+        let limiter = world.single(StrategyKind::List, "10/s");
         let names: Vec<_> = (0..20).map(|n| Key::new(format!("caller-{n}"))).collect();
         for (n, name) in names.iter().enumerate() {
             let decision = limiter.check(tollgate::Keys::from(KEY).caller(*name)).await;
@@ -117,20 +117,20 @@ async fn rejected_calls_are_counted() {
     assert!(!count_limit(&mut client, "10", "60000"));
 
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let mut charged = limiter.check(KEY).cost(10).await;
             assert!(counted(&charged));
-            assert_eq!(ask(&limiter, KEY, 100).await, 0);
+            assert_eq!(send(&limiter, KEY, 100).await, 0);
             assert_eq!(
                 charged.refund(2).await.expect("a refund")[0].units(),
                 2,
-                "{by:?}"
+                "{strategy:?}"
             );
             assert_eq!(
-                ask(&limiter, KEY, 10).await,
+                send(&limiter, KEY, 10).await,
                 2,
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         }
@@ -147,13 +147,13 @@ async fn a_server_that_lost_the_script_fails_every_call() {
     client.call(&["SCRIPT", "FLUSH"]).ok();
     assert!(client.call(&call).error().starts_with("NOSCRIPT"));
 
-    let limiter = world.single(By::Fixed, "10/min");
-    assert_eq!(ask(&limiter, KEY, 5).await, 5);
+    let limiter = world.single(StrategyKind::Fixed, "10/min");
+    assert_eq!(send(&limiter, KEY, 5).await, 5);
     client.call(&["SCRIPT", "FLUSH"]).ok();
-    assert_eq!(ask(&limiter, KEY, 10).await, 5);
+    assert_eq!(send(&limiter, KEY, 10).await, 5);
     // The whole script once, and its name from then on.
     world.server().reset_stats();
-    assert_eq!(ask(&limiter, Key::new("other"), 10).await, 10);
+    assert_eq!(send(&limiter, Key::new("other"), 10).await, 10);
     assert_eq!(
         (
             world.server().calls("eval"),
@@ -183,14 +183,14 @@ async fn a_period_below_a_second_is_no_argument_for_expire() {
     assert_eq!(passed(50, &mut rounded), 50);
 
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/250ms")]);
-            assert_eq!(ask(&limiter, KEY, 50).await, 10, "{by:?}");
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/250ms")]);
+            assert_eq!(send(&limiter, KEY, 50).await, 10, "{strategy:?}");
             world.advance(ms(501));
             assert_eq!(
-                ask(&limiter, KEY, 50).await,
+                send(&limiter, KEY, 50).await,
                 10,
-                "{by:?} on {}",
+                "{strategy:?} on {}",
                 world.name()
             );
         }
@@ -206,7 +206,7 @@ async fn a_thousand_a_second_as_a_hundred_per_tenth_rejects_an_allowed_burst() {
     assert_eq!(passed(250, || count_limit(&mut client, "100", "100")), 100);
 
     for world in World::both() {
-        let limiter = world.single(By::Sliding(10), "1000/s");
+        let limiter = world.single(StrategyKind::Sliding(10), "1000/s");
         assert_eq!(limiter.check(KEY).times(250).await.admitted(), 250);
         // And yet it is a thousand a second: whatever is asked for in the following 900 ms.
         let mut all = 250;
@@ -217,8 +217,8 @@ async fn a_thousand_a_second_as_a_hundred_per_tenth_rejects_an_allowed_burst() {
         assert_eq!(all, 1_000, "{}", world.name());
         // The strict tenth is to be had as a second policy.
         let policies = [
-            By::Sliding(10).policy("a", "1000/s"),
-            By::Fixed.policy("b", "100/100ms"),
+            StrategyKind::Sliding(10).policy("a", "1000/s"),
+            StrategyKind::Fixed.policy("b", "100/100ms"),
         ];
         let strict = world.limiter(policies);
         assert_eq!(strict.check(KEY).times(250).await.admitted(), 100);

@@ -2,7 +2,7 @@
 
 use testkit::{Connection, Reply, Server};
 
-use crate::support::{By, KEY, World, ask, ask_at_once, ms, secs};
+use crate::support::{KEY, StrategyKind, World, ms, secs, send, send_concurrently};
 
 /// A client that speaks to the server as the articles' programs do.
 pub(crate) struct Client(Connection);
@@ -98,8 +98,8 @@ pub(crate) fn token(client: &mut Client, capacity: &str, rate: &str, now_ms: u64
         == 1
 }
 
-pub(crate) fn passed(n: u64, mut ask: impl FnMut() -> bool) -> u64 {
-    (0..n).map(|_| u64::from(ask())).sum()
+pub(crate) fn passed(n: u64, mut send: impl FnMut() -> bool) -> u64 {
+    (0..n).map(|_| u64::from(send())).sum()
 }
 
 // Row 1: "Rate limiter 1".
@@ -118,11 +118,15 @@ async fn callers_that_all_read_before_one_increments_all_pass() {
     bob.count("second", "10");
     assert_eq!(alice.get("second"), 12);
 
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         world.server().flush();
-        let limiter = world.single(by, "10/h");
-        assert_eq!(ask(&limiter, KEY, 9).await, 9);
-        assert_eq!(ask_at_once(&limiter, KEY, 64).await, 1, "{by:?}");
+        let limiter = world.single(strategy, "10/h");
+        assert_eq!(send(&limiter, KEY, 9).await, 9);
+        assert_eq!(
+            send_concurrently(&limiter, KEY, 64).await,
+            1,
+            "{strategy:?}"
+        );
     }
 }
 
@@ -133,9 +137,9 @@ async fn an_eleventh_request_passes_where_ten_are_allowed() {
     assert_eq!(passed(20, || limiter_1(&mut client, "second")), 11);
 
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/s")]);
-            assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?}");
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/s")]);
+            assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?}");
         }
     }
 }
@@ -153,12 +157,12 @@ async fn clients_whose_clocks_differ_count_in_different_windows() {
     // where windows are the calendar's, whose bounds the client computes.
     for quota in ["10/s", "10/day", "10/week", "10/month"] {
         let clients = [
-            world.single(By::Calendar, quota),
-            world.single(By::Calendar, quota),
+            world.single(StrategyKind::Calendar, quota),
+            world.single(StrategyKind::Calendar, quota),
         ];
         let mut all = 0;
         for client in clients.iter().cycle().take(4) {
-            all += ask(client, KEY, 5).await;
+            all += send(client, KEY, 5).await;
         }
         assert_eq!(all, 10, "{quota}");
         world.server().flush();
@@ -192,24 +196,24 @@ async fn at_the_edge_of_two_windows_a_double_burst_passes() {
 
     for world in World::both() {
         // Within 200 ms, around the edge.
-        for (by, expected) in [
-            (By::Gcra, 10 + 2),
-            (By::Bucket, 10 + 2),
-            (By::Fixed, 9 + 10),
-            (By::Calendar, 9 + 10),
-            (By::List, 9 + 10),
-            (By::Log, 9 + 1),
-            (By::Sliding(1), 9 + 1),
-            (By::Sliding(10), 9 + 1),
+        for (strategy, expected) in [
+            (StrategyKind::Gcra, 10 + 2),
+            (StrategyKind::Bucket, 10 + 2),
+            (StrategyKind::Fixed, 9 + 10),
+            (StrategyKind::Calendar, 9 + 10),
+            (StrategyKind::List, 9 + 10),
+            (StrategyKind::Log, 9 + 1),
+            (StrategyKind::Sliding(1), 9 + 1),
+            (StrategyKind::Sliding(10), 9 + 1),
         ] {
             world.set(crate::support::START);
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/s")]);
-            assert_eq!(ask(&limiter, KEY, 1).await, 1);
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/s")]);
+            assert_eq!(send(&limiter, KEY, 1).await, 1);
             world.advance(ms(900));
-            let before = ask(&limiter, KEY, 30).await;
+            let before = send(&limiter, KEY, 30).await;
             world.advance(ms(200));
-            let after = ask(&limiter, KEY, 30).await;
-            assert_eq!(before + after, expected, "{by:?} on {}", world.name());
+            let after = send(&limiter, KEY, 30).await;
+            assert_eq!(before + after, expected, "{strategy:?} on {}", world.name());
         }
     }
 }
@@ -231,15 +235,15 @@ async fn a_crash_between_counting_and_expiring_locks_the_client_out_for_good() {
     assert_eq!(world.server().immortal_keys(), ["count"]);
 
     // Here there is nothing between them: a count and its end are written in one script, and undone as one.
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         world.server().flush();
-        let limiter = world.single(by, "10/s");
+        let limiter = world.single(strategy, "10/s");
         for _ in 0..20 {
-            ask(&limiter, KEY, 1).await;
-            assert_eq!(world.server().immortal_keys(), [""; 0], "{by:?}");
+            send(&limiter, KEY, 1).await;
+            assert_eq!(world.server().immortal_keys(), [""; 0], "{strategy:?}");
         }
         world.advance(secs(2));
-        assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?}");
+        assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?}");
     }
 }
 
@@ -252,15 +256,15 @@ async fn a_key_that_lost_its_ttl_is_never_repaired() {
     assert_eq!(client.eval(LIMITER_2, &["count"], &[]).int(), 2);
     assert_eq!(client.call(&["PTTL", "count"]).int(), -1);
 
-    // By a request that is rejected, a look, and a request that passes, if it writes a TTL at all: GCRA's does when the
+    // StrategyKind a request that is rejected, a look, and a request that passes, if it writes a TTL at all: GCRA's does when the
     // arrival time crosses a full minute.
-    for by in By::ALL {
-        for (used, touch) in [(3, "passes"), (10, "is refused"), (3, "looks")] {
+    for strategy in StrategyKind::ALL {
+        for (used, touch) in [(3, "passes"), (10, "is rejected"), (3, "looks")] {
             world.server().flush();
-            let limiter = world.single(by, "10/min");
-            assert_eq!(ask(&limiter, KEY, used).await, used);
+            let limiter = world.single(strategy, "10/min");
+            assert_eq!(send(&limiter, KEY, used).await, used);
             let key = world.server().only_key();
-            if matches!((by, touch), (By::Gcra, "passes")) {
+            if matches!((strategy, touch), (StrategyKind::Gcra, "passes")) {
                 world.advance(secs(59));
             }
             client.call(&["PERSIST", &key]).ok();
@@ -269,14 +273,14 @@ async fn a_key_that_lost_its_ttl_is_never_repaired() {
                 _ => drop(limiter.check(KEY).await),
             }
             let ttl = client.call(&["PTTL", &key]).int();
-            let most = match by {
-                By::Sliding(1) | By::Calendar => 120_000,
-                By::Gcra => 126_000,
+            let most = match strategy {
+                StrategyKind::Sliding(1) | StrategyKind::Calendar => 120_000,
+                StrategyKind::Gcra => 126_000,
                 _ => 66_000,
             };
-            assert!((1..=most).contains(&ttl), "{by:?} {touch}: {ttl}");
+            assert!((1..=most).contains(&ttl), "{strategy:?} {touch}: {ttl}");
             world.advance(ms(most as u64 + 1));
-            assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?} {touch}");
+            assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?} {touch}");
         }
     }
 }

@@ -3,19 +3,19 @@
 use tollgate::{Policy, RateLimitLayer, RetryAfter, extract};
 use tower::{Layer, ServiceExt};
 
-use crate::support::{By, KEY, World, ask, counted, left};
+use crate::support::{KEY, StrategyKind, World, counted, left, send};
 
 #[tokio::test]
 async fn a_free_request_passes_even_when_all_is_used_up() {
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
-            assert_eq!(ask(&limiter, KEY, 10).await, 10);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
+            assert_eq!(send(&limiter, KEY, 10).await, 10);
             // Into debt, too.
             assert!(counted(&limiter.charge(KEY, 3).await.expect("an answer")));
             for _ in 0..20 {
                 let free = limiter.check(KEY).cost(0).await;
-                assert!(counted(&free), "{by:?} on {}", world.name());
+                assert!(counted(&free), "{strategy:?} on {}", world.name());
                 assert_eq!(free.retry_after(), RetryAfter::Now);
             }
             assert_eq!(limiter.check(KEY).cost(0).times(50).await.admitted(), 50);
@@ -30,22 +30,27 @@ async fn a_free_request_passes_even_when_all_is_used_up() {
 #[tokio::test]
 async fn a_cost_above_the_capacity_is_never_admitted_and_charges_nothing() {
     for world in World::both() {
-        for by in By::ALL {
-            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             for cost in [11, 1_000, u64::from(u32::MAX)] {
-                let refused = limiter.check(KEY).cost(cost).await;
-                assert!(!counted(&refused));
-                assert_eq!(refused.retry_after(), RetryAfter::Never, "{by:?}");
-                let refused = refused.into_result().expect_err("a refusal");
-                assert_eq!(refused.retry_after(), RetryAfter::Never);
+                let rejected = limiter.check(KEY).cost(cost).await;
+                assert!(!counted(&rejected));
+                assert_eq!(rejected.retry_after(), RetryAfter::Never, "{strategy:?}");
+                let rejected = rejected.into_result().expect_err("a rejection");
+                assert_eq!(rejected.retry_after(), RetryAfter::Never);
             }
-            assert_eq!(left(&limiter, KEY).await, 10, "{by:?} on {}", world.name());
+            assert_eq!(
+                left(&limiter, KEY).await,
+                10,
+                "{strategy:?} on {}",
+                world.name()
+            );
             assert!(counted(&limiter.check(KEY).cost(10).await));
             // Used up, it is still never, and not after some time.
             assert_eq!(
                 limiter.check(KEY).cost(11).await.retry_after(),
                 RetryAfter::Never,
-                "{by:?}"
+                "{strategy:?}"
             );
         }
     }
@@ -56,9 +61,9 @@ async fn a_closure_over_the_request_computes_its_cost() {
     use http::{Request, Response, StatusCode};
 
     for world in World::both() {
-        for by in By::ALL {
-            let policy: Policy = by
-                .policy(&format!("{by:?}"), "10/min")
+        for strategy in StrategyKind::ALL {
+            let policy: Policy = strategy
+                .policy(&format!("{strategy:?}"), "10/min")
                 .key(extract::global());
             let policy = policy.cost_with(|parts| match parts.uri.path() {
                 "/free" => 0,
@@ -81,7 +86,7 @@ async fn a_closure_over_the_request_computes_its_cost() {
                 codes.push(status(path).await.status().as_u16());
             }
             let expected = [200, 200, 429, 200, 200, 200, 429, 200];
-            assert_eq!(codes, expected, "{by:?} on {}", world.name());
+            assert_eq!(codes, expected, "{strategy:?} on {}", world.name());
             let never = status("/library").await;
             assert_eq!(never.status(), StatusCode::TOO_MANY_REQUESTS);
             assert!(

@@ -8,7 +8,7 @@ use tollgate::{DecisionSource, Key, Limiter};
 
 pub(crate) use crate::{
     results::{counted, fault},
-    strategy_kind::By,
+    strategy_kind::StrategyKind,
     world::{KEY, START, World, ms, secs},
 };
 
@@ -20,12 +20,12 @@ impl World {
 
     /// A limiter under one policy `p`.
     #[track_caller]
-    pub(crate) fn single(&self, by: By, quota: &str) -> Limiter {
-        self.limiter([by.policy("p", quota)])
+    pub(crate) fn single(&self, strategy: StrategyKind, quota: &str) -> Limiter {
+        self.limiter([strategy.policy("p", quota)])
     }
 }
 
-impl By {
+impl StrategyKind {
     /// Whether a burst of its own has a meaning.
     pub(crate) fn has_burst(self) -> bool {
         matches!(self, Self::Gcra | Self::Bucket)
@@ -40,7 +40,7 @@ pub(crate) fn fresh_key() -> Key {
 }
 
 /// Asks `n` times, one after the other; returns how many were admitted.
-pub(crate) async fn ask(limiter: &Limiter, key: Key, n: u64) -> u64 {
+pub(crate) async fn send(limiter: &Limiter, key: Key, n: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..n {
         admitted += u64::from(counted(&limiter.check(key).await));
@@ -49,7 +49,7 @@ pub(crate) async fn ask(limiter: &Limiter, key: Key, n: u64) -> u64 {
 }
 
 /// Asks `n` times at once; returns how many were admitted.
-pub(crate) async fn ask_at_once(limiter: &Limiter, key: Key, n: u64) -> u64 {
+pub(crate) async fn send_concurrently(limiter: &Limiter, key: Key, n: u64) -> u64 {
     let mut tasks = JoinSet::new();
     for _ in 0..n {
         tasks.spawn(limiter.check(key).into_future());

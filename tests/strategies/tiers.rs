@@ -3,7 +3,7 @@
 use tollgate::{Policy, Quota, RetryAfter};
 
 use crate::charges::charge;
-use crate::support::{By, KEY, START, World, counted, ms, secs};
+use crate::support::{KEY, START, StrategyKind, World, counted, ms, secs};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)
@@ -19,11 +19,11 @@ const PAIRS: [(&str, &str); 4] = [
 
 #[tokio::test]
 async fn a_rejection_or_a_peek_under_one_tier_refunds_nothing_under_another() {
-    for by in [By::Gcra, By::Bucket] {
+    for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
         for (large, small) in PAIRS {
             for world in World::both() {
-                let case = format!("{by:?}, {large} and {small}, on {}", world.name());
-                let policy = by.policy("p", large).tier_quotas([quota(small)]);
+                let case = format!("{strategy:?}, {large} and {small}, on {}", world.name());
+                let policy = strategy.policy("p", large).tier_quotas([quota(small)]);
                 let limiter = world.limiter([policy]);
                 let capacity = quota(large).capacity();
                 assert!(counted(&limiter.check(KEY).cost(capacity).await), "{case}");
@@ -61,30 +61,40 @@ async fn a_rejection_or_a_peek_under_one_tier_refunds_nothing_under_another() {
     }
 }
 
-const WINDOWS: [By; 5] = [By::Fixed, By::Calendar, By::List, By::Log, By::Sliding(4)];
+const WINDOWS: [StrategyKind; 5] = [
+    StrategyKind::Fixed,
+    StrategyKind::Calendar,
+    StrategyKind::List,
+    StrategyKind::Log,
+    StrategyKind::Sliding(4),
+];
 
 #[tokio::test]
 async fn a_tier_of_a_window_has_the_period_of_its_policy() {
-    for by in WINDOWS {
-        let policy = by.policy("daily", "10/day").tier_quotas([quota("2/min")]);
+    for strategy in WINDOWS {
+        let policy = strategy
+            .policy("daily", "10/day")
+            .tier_quotas([quota("2/min")]);
         let error = tollgate::Limiter::builder().policy(policy).build();
         let error = error.expect_err("a tier of another period").to_string();
         for part in ["daily", "2/min", "10/day", "a policy of its own"] {
             assert!(error.contains(part), "{part}: {error}");
         }
-        let policy = by.policy("daily", "10/day").tier_quotas([quota("2/day")]);
+        let policy = strategy
+            .policy("daily", "10/day")
+            .tier_quotas([quota("2/day")]);
         let built = tollgate::Limiter::builder().policy(policy).build();
-        assert!(built.is_ok(), "{by:?}: {built:?}");
+        assert!(built.is_ok(), "{strategy:?}: {built:?}");
     }
 }
 
 /// As a peek by an operator, or a look-up that fails over to another plan.
 #[tokio::test]
 async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
-    for by in WINDOWS {
+    for strategy in WINDOWS {
         for world in World::both() {
-            let case = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([by.policy("p", "10/day")]);
+            let case = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([strategy.policy("p", "10/day")]);
             assert!(counted(&limiter.check(KEY).cost(10).await), "{case}");
             for _ in 0..3 {
                 world.advance(secs(60));
@@ -113,10 +123,10 @@ async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
 #[tokio::test]
 async fn a_charge_or_a_refund_under_a_small_tier_refunds_nothing_under_a_large_one() {
     let (large, small) = (quota("1000/10s"), "10/10s");
-    for by in By::ALL {
+    for strategy in StrategyKind::ALL {
         for world in World::both() {
-            let case = format!("{by:?} on {}", world.name());
-            let limiter = world.limiter([by.policy("p", small).tier_quotas([large])]);
+            let case = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([strategy.policy("p", small).tier_quotas([large])]);
             let check = limiter.check(KEY).quota_for("p", large).cost(900);
             assert!(counted(&check.await), "{case}");
             // Into debt, where the small tier has no room.
@@ -133,7 +143,7 @@ async fn a_charge_or_a_refund_under_a_small_tier_refunds_nothing_under_a_large_o
 async fn a_sliding_window_under_a_small_tier_weighs_all_that_a_large_one_used() {
     let (large, small) = (quota("1000/10s"), "10/10s");
     for world in World::both() {
-        let limiter = world.limiter([By::Sliding(1).policy("p", small)]);
+        let limiter = world.limiter([StrategyKind::Sliding(1).policy("p", small)]);
         let check = limiter.check(KEY).quota_for("p", large).cost(900);
         assert!(counted(&check.await), "{}", world.name());
         // 900 weigh 9 in the last hundredth of the next bucket.
@@ -166,15 +176,15 @@ async fn a_tier_that_cannot_be_counted_is_a_config_error() {
 #[tokio::test]
 async fn the_deepest_debt_admits_nothing() {
     for world in World::both() {
-        for by in [By::Gcra, By::Bucket] {
+        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
             for text in [
                 "1/s burst 100000",
                 "1000/s burst 100000000",
                 "1/400days",
                 "1/s",
             ] {
-                let case = format!("{by:?}, {text}, on {}", world.name());
-                let limiter = world.single(by, text);
+                let case = format!("{strategy:?}, {text}, on {}", world.name());
+                let limiter = world.single(strategy, text);
                 let _ = limiter
                     .charge(KEY, u64::from(u32::MAX))
                     .await
@@ -199,11 +209,11 @@ async fn a_clock_that_steps_by_a_day_either_way_has_the_same_effect_on_both_stor
     const DAY: i64 = 86_400_000_000;
     // Before and behind the end of a round, which is at START.
     for start in [-DAY / 2, -1, 0, 1, DAY / 2, 40 * DAY] {
-        for by in [By::Gcra, By::Bucket] {
+        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
             for text in ["10/min", "1000/day", "100000/month", "3/400days"] {
                 let mut answers = Vec::new();
                 for world in World::both() {
-                    let limiter = world.single(by, text);
+                    let limiter = world.single(strategy, text);
                     let capacity = quota(text).capacity();
                     let mut seen = Vec::new();
                     for step in [0, -DAY, 0, DAY, 0, 2 * DAY, DAY, DAY - 1] {
@@ -216,11 +226,11 @@ async fn a_clock_that_steps_by_a_day_either_way_has_the_same_effect_on_both_stor
                     let days = quota(text).amount() * 4 * 86_400 / quota(text).period().as_secs();
                     assert!(
                         admitted <= capacity + days,
-                        "{by:?} {text} {start}: {seen:?}"
+                        "{strategy:?} {text} {start}: {seen:?}"
                     );
                     answers.push(seen);
                 }
-                assert_eq!(answers[0], answers[1], "{by:?} {text} {start}");
+                assert_eq!(answers[0], answers[1], "{strategy:?} {text} {start}");
             }
         }
     }

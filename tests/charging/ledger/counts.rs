@@ -9,12 +9,12 @@ use super::traffic::ROUNDS;
 
 /// Counts what was admitted at one instant and not given back, by other means than the limiter.
 #[derive(Clone)]
-pub(super) enum Tally {
+pub(super) enum AdmittedUnits {
     Local(Arc<[AtomicI64; ROUNDS as usize + 1]>),
     Server(redis::aio::MultiplexedConnection),
 }
 
-impl Tally {
+impl AdmittedUnits {
     /// Beside what is tested, in a database of its own.
     pub(super) async fn on(url: &str) -> Self {
         let client = redis::Client::open(format!("{url}/1")).expect("a URL");
@@ -28,8 +28,8 @@ impl Tally {
     /// The units after those.
     pub(super) async fn add(&self, instant: u64, units: i64) -> i64 {
         match self {
-            Self::Local(tallies) => {
-                tallies[instant as usize].fetch_add(units, Ordering::SeqCst) + units
+            Self::Local(counters) => {
+                counters[instant as usize].fetch_add(units, Ordering::SeqCst) + units
             }
             Self::Server(connection) => {
                 let mut command = redis::cmd("INCRBY");

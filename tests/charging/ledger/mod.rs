@@ -16,17 +16,17 @@ use std::{
 use tollgate::Limiter;
 
 use self::{
-    counts::Tally,
+    counts::AdmittedUnits,
     process::Child,
-    records::{Books, Note},
-    rng::Dice,
+    records::{Expected, Record},
+    rng::Rng,
     store::{LIMIT, PERIOD},
-    traffic::{Kind, Notes, Process, ROUNDS},
+    traffic::{Kind, Process, ROUNDS, Recorder},
 };
 use crate::charges::charge;
-use crate::support::books;
+use crate::support::counter_keys;
 use crate::{
-    strategy_kind::By,
+    strategy_kind::StrategyKind,
     world::{KEY, START, World, ms},
 };
 
@@ -39,24 +39,24 @@ mod store;
 mod traffic;
 
 /// Requests of the other process have numbers from here on.
-const OTHERS: u64 = 1_000_000;
+const OTHER_PROCESS: u64 = 1_000_000;
 
 const SEED: &str = "TOLLGATE_SEED";
 
 /// What is tried.
 #[derive(Clone, Copy, Debug)]
-struct Scene {
-    by: By,
+struct Case {
+    strategy: StrategyKind,
     kind: Kind,
     /// Whether time goes on between the rounds.
-    moves: bool,
+    clock_moves: bool,
     seed: u64,
 }
 
 /// Says what was tried when it fails.
-struct Named(Scene);
+struct PrintOnPanic(Case);
 
-impl Drop for Named {
+impl Drop for PrintOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("{:?}; again with {SEED}={}", self.0, self.0.seed);
@@ -74,32 +74,32 @@ fn seeds(n: usize) -> Vec<u64> {
 
 /// What both processes have written down.
 #[derive(Clone, Default)]
-struct Diary(Arc<Mutex<Vec<(u64, Note)>>>);
+struct Log(Arc<Mutex<Vec<(u64, Record)>>>);
 
-impl Diary {
-    fn notes(&self) -> Notes {
-        let diary = self.clone();
-        Arc::new(move |request, note| diary.add(request, note))
+impl Log {
+    fn recorder(&self) -> Recorder {
+        let log = self.clone();
+        Arc::new(move |request, record| log.add(request, record))
     }
 
-    fn add(&self, request: u64, note: Note) {
-        self.0.lock().expect("a lock").push((request, note));
+    fn add(&self, request: u64, record: Record) {
+        self.0.lock().expect("a lock").push((request, record));
     }
 
-    fn copy_to(&self, books: &mut Books) {
-        for (request, note) in self.0.lock().expect("a lock").drain(..) {
-            books.note(request, note);
+    fn copy_to(&self, expected: &mut Expected) {
+        for (request, record) in self.0.lock().expect("a lock").drain(..) {
+            expected.record(request, record);
         }
     }
 }
 
 /// The longest that anything charged now can stay.
-fn longest(by: By) -> Duration {
+fn longest(strategy: StrategyKind) -> Duration {
     let period = Duration::from_micros(PERIOD as u64);
-    match by {
-        By::Sliding(buckets) => period + period / buckets,
+    match strategy {
+        StrategyKind::Sliding(buckets) => period + period / buckets,
         // A debt of one capacity takes one period more.
-        By::Gcra | By::Bucket => 2 * period,
+        StrategyKind::Gcra | StrategyKind::Bucket => 2 * period,
         _ => period,
     }
 }
@@ -112,27 +112,27 @@ async fn measure(limiter: &Limiter) -> i64 {
 }
 
 /// The store holds what the ledger says, and lets go of it in time.
-async fn compare(world: &World, limiter: &Limiter, books: &Books, scene: Scene) {
-    let (least, most) = books.used();
+async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Case) {
+    let (least, most) = expected.used();
     let used = measure(limiter).await;
     assert!(
         (least..=most).contains(&used),
         "the store has {used} units for {least} to {most}"
     );
-    if scene.kind == Kind::Never {
+    if case.kind == Kind::Never {
         assert!(used <= LIMIT, "{used} units admitted");
     }
     let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
     assert!(
-        reset_after <= longest(scene.by),
+        reset_after <= longest(case.strategy),
         "stranded for {reset_after:?}"
     );
     world.no_key_is_immortal();
 }
 
 /// After the reset time of the last answer, all is free again, and nothing is left in the store.
-async fn all_comes_back(world: &World, limiter: &Limiter, by: By) {
+async fn assert_all_refills(world: &World, limiter: &Limiter, strategy: StrategyKind) {
     let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
     world.advance(reset_after);
@@ -140,85 +140,85 @@ async fn all_comes_back(world: &World, limiter: &Limiter, by: By) {
     let left = seen.policy("p").expect("a verdict").remaining();
     assert_eq!(left, LIMIT as u64, "free after {reset_after:?}");
     // What was given back at last left a key for one window more, to the end of its last millisecond.
-    world.advance(longest(by) + ms(1));
+    world.advance(longest(strategy) + ms(1));
     if let Some(server) = world.redis_server() {
-        assert_eq!(books(server), [""; 0]);
+        assert_eq!(counter_keys(server), [""; 0]);
     }
 }
 
 /// Tries one scene; returns how much the killed process had reserved.
-async fn play(world: &World, scene: Scene) -> i64 {
-    let _named = Named(scene);
-    let (mut dice, mut now) = (Dice::new(scene.seed), world.now());
-    let (diary, mut books) = (Diary::default(), Books::new(scene.by, now as i64));
+async fn run_case(world: &World, case: Case) -> i64 {
+    let _named = PrintOnPanic(case);
+    let (mut rng, mut now) = (Rng::new(case.seed), world.now());
+    let (log, mut expected) = (Log::default(), Expected::new(case.strategy, now as i64));
     let mut child = world
         .redis_server()
-        .map(|server| Child::start(server, scene));
-    let tally = match world.redis_server() {
-        Some(server) => Tally::on(&server.url()).await,
-        None => Tally::Local(Arc::default()),
+        .map(|server| Child::start(server, case));
+    let admitted_units = match world.redis_server() {
+        Some(server) => AdmittedUnits::on(&server.url()).await,
+        None => AdmittedUnits::Local(Arc::default()),
     };
     let limiter = |policy| world.limiter([policy]);
-    let by = (scene.by, scene.kind, scene.seed);
-    let mut own = Process::new(by, limiter, (diary.notes(), tally), 0);
-    let judge = world.limiter([scene.by.policy("p", store::QUOTA)]);
-    let mut stranded = 0;
+    let parameters = (case.strategy, case.kind, case.seed);
+    let mut own = Process::new(parameters, limiter, (log.recorder(), admitted_units), 0);
+    let observer = world.limiter([case.strategy.policy("p", store::QUOTA)]);
+    let mut reserved = 0;
     for round in 0..ROUNDS {
-        let instant = if scene.moves { round } else { 0 };
+        let instant = if case.clock_moves { round } else { 0 };
         own.open(instant).await;
         let last = round + 2 == ROUNDS;
-        let killed_after = last.then(|| 10 + dice.roll(60));
+        let killed_after = last.then(|| 10 + rng.below(60));
         let other = async {
             if let Some(child) = &mut child {
-                child.round(instant, killed_after, &diary).await;
+                child.round(instant, killed_after, &log).await;
             }
         };
         tokio::join!(own.round(instant), other);
-        diary.copy_to(&mut books);
+        log.copy_to(&mut expected);
         if last && child.take().is_some() {
-            stranded = books.crash(|request| request >= OTHERS);
+            reserved = expected.kill_process(|request| request >= OTHER_PROCESS);
         }
-        books.quiet();
-        compare(world, &judge, &books, scene).await;
-        if scene.moves {
+        expected.assert_idle();
+        compare(world, &observer, &expected, case).await;
+        if case.clock_moves {
             let waits = [0, 1_000, 250_000, 7_000_000, 31_000_000, 61_000_000];
-            now += waits[dice.roll(6) as usize] + 1_000 * dice.roll(1_000);
+            now += waits[rng.below(6) as usize] + 1_000 * rng.below(1_000);
             world.set(now);
-            books.go_to(now as i64);
+            expected.go_to(now as i64);
         }
     }
-    let instant = if scene.moves { ROUNDS } else { 0 };
+    let instant = if case.clock_moves { ROUNDS } else { 0 };
     own.open(instant).await;
     own.finish(instant).await;
-    diary.copy_to(&mut books);
-    books.quiet();
-    compare(world, &judge, &books, scene).await;
-    all_comes_back(world, &judge, scene.by).await;
-    stranded
+    log.copy_to(&mut expected);
+    expected.assert_idle();
+    compare(world, &observer, &expected, case).await;
+    assert_all_refills(world, &observer, case.strategy).await;
+    reserved
 }
 
 /// Tries every strategy, from some seeds.
-async fn play_all(world: &World, kind: Kind, moves: bool, n: usize) {
-    let mut stranded = 0;
+async fn run_all(world: &World, kind: Kind, clock_moves: bool, n: usize) {
+    let mut reserved = 0;
     for seed in seeds(n) {
-        for by in By::ALL {
+        for strategy in StrategyKind::ALL {
             // Full minutes, which some strategies count by, lie where they lie.
             world.set(world.now().div_ceil(PERIOD as u64) * PERIOD as u64 + seed % 60_000 * 1_000);
             if let Some(server) = world.redis_server() {
                 server.flush();
             }
-            let scene = Scene {
-                by,
+            let case = Case {
+                strategy,
                 kind,
-                moves,
+                clock_moves,
                 seed,
             };
-            stranded += play(world, scene).await;
+            reserved += run_case(world, case).await;
         }
     }
     if world.redis_server().is_some() {
         assert!(
-            stranded > 0,
+            reserved > 0,
             "no process was killed that had reserved something"
         );
     }
@@ -227,29 +227,29 @@ async fn play_all(world: &World, kind: Kind, moves: bool, n: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_never_exceed_the_limit_and_a_killed_one_leaves_its_reservations() {
-    play_all(&World::redis(), Kind::Never, false, 4).await;
+    run_all(&World::redis(), Kind::Never, false, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_one_of_them_killed_leave_exactly_their_charges() {
-    play_all(&World::redis(), Kind::Little, false, 4).await;
+    run_all(&World::redis(), Kind::Little, false, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_one_of_them_killed_leave_what_has_not_refilled() {
-    play_all(&World::redis(), Kind::Little, true, 6).await;
+    run_all(&World::redis(), Kind::Little, true, 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_one_of_them_killed_go_into_debt_and_out_of_it() {
-    play_all(&World::redis(), Kind::Debts, true, 4).await;
+    run_all(&World::redis(), Kind::Debts, true, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_one_process_leave_exactly_their_charges() {
     for kind in Kind::ALL {
-        for moves in [false, true] {
-            play_all(&World::memory(), kind, moves, 4).await;
+        for clock_moves in [false, true] {
+            run_all(&World::memory(), kind, clock_moves, 4).await;
         }
     }
 }

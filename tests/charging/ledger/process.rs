@@ -13,15 +13,15 @@ use tokio::{runtime::Runtime, sync::mpsc};
 use tollgate::{Limiter, OnStoreError, RedisStore};
 
 use super::{
-    Diary, OTHERS, Scene,
-    counts::Tally,
-    records::Note,
-    traffic::{Kind, Notes, Process},
+    Case, Log, OTHER_PROCESS,
+    counts::AdmittedUnits,
+    records::Record,
+    traffic::{Kind, Process, Recorder},
 };
-use crate::{strategy_kind::By, world::PATIENCE};
+use crate::{strategy_kind::StrategyKind, world::TEST_TIMEOUT};
 
 const URL: &str = "TOLLGATE_LEDGER_URL";
-const SCENE: &str = "TOLLGATE_LEDGER_SCENE";
+const CASE: &str = "TOLLGATE_LEDGER_SCENE";
 
 /// Begins each line that it says, whatever the tests' own program may say beside it.
 const MARK: &str = "~ ";
@@ -30,12 +30,12 @@ const IDLE: &str = "idle";
 /// The other process, and what it says.
 pub(super) struct Child {
     process: process::Child,
-    said: mpsc::UnboundedReceiver<String>,
+    received: mpsc::UnboundedReceiver<String>,
 }
 
 impl Child {
-    pub(super) fn start(server: &Server, scene: Scene) -> Self {
-        let scene = format!("{:?}|{:?}|{}", scene.by, scene.kind, scene.seed);
+    pub(super) fn start(server: &Server, case: Case) -> Self {
+        let case = format!("{:?}|{:?}|{}", case.strategy, case.kind, case.seed);
         let mut process = Command::new(env::current_exe().expect("this test's program"))
             .args([
                 "--exact",
@@ -43,33 +43,33 @@ impl Child {
                 "--nocapture",
             ])
             .env(URL, server.url())
-            .env(SCENE, scene)
+            .env(CASE, case)
             .stdout(Stdio::piped())
             .stdin(Stdio::piped())
             .spawn()
             .expect("a process");
-        let (say, said) = mpsc::unbounded_channel();
+        let (write_line, received) = mpsc::unbounded_channel();
         let output = BufReader::new(process.stdout.take().expect("its output"));
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 if let Some((_, line)) = line.split_once(MARK) {
-                    drop(say.send(line.to_owned()));
+                    drop(write_line.send(line.to_owned()));
                 }
             }
         });
-        Self { process, said }
+        Self { process, received }
     }
 
     /// Has it do a round; or kills it in the middle, after so many lines.
-    pub(super) async fn round(&mut self, instant: u64, killed_after: Option<u64>, diary: &Diary) {
+    pub(super) async fn round(&mut self, instant: u64, killed_after: Option<u64>, log: &Log) {
         let orders = self.process.stdin.as_mut().expect("its input");
         writeln!(orders, "{instant}").expect("it listens");
         let mut lines = 0;
-        while let Some(line) = self.said.recv().await {
+        while let Some(line) = self.received.recv().await {
             let idle = line == IDLE;
             if !idle {
-                let (request, note) = Note::read(&line);
-                diary.add(request, note);
+                let (request, record) = Record::read(&line);
+                log.add(request, record);
                 lines += 1;
             }
             match killed_after {
@@ -97,21 +97,23 @@ impl Drop for Child {
 /// Runs as a process of its own, above. It does nothing in a plain run of the tests.
 #[test]
 fn child_process_that_is_killed() {
-    let (Ok(url), Ok(scene)) = (env::var(URL), env::var(SCENE)) else {
+    let (Ok(url), Ok(case)) = (env::var(URL), env::var(CASE)) else {
         return;
     };
-    let scene: Vec<_> = scene.split('|').collect();
-    let by = By::ALL.into_iter().find(|by| format!("{by:?}") == scene[0]);
+    let case: Vec<_> = case.split('|').collect();
+    let strategy = StrategyKind::ALL
+        .into_iter()
+        .find(|strategy| format!("{strategy:?}") == case[0]);
     let kind = Kind::ALL
         .into_iter()
-        .find(|kind| format!("{kind:?}") == scene[1]);
-    let seed = scene[2].parse().expect("a seed");
-    let scene = (by.expect("a strategy"), kind.expect("a kind"), seed);
-    // Refusals are remembered by this process's clock, and the server's is set by hand.
+        .find(|kind| format!("{kind:?}") == case[1]);
+    let seed = case[2].parse().expect("a seed");
+    let case = (strategy.expect("a strategy"), kind.expect("a kind"), seed);
+    // Rejections are remembered by this process's clock, and the server's is set by hand.
     let store = RedisStore::builder()
         .rejection_cache_staleness(std::time::Duration::ZERO)
         .url(url.clone())
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .build();
     let store = store.expect("a store");
     let limiter = |policy| {
@@ -119,20 +121,20 @@ fn child_process_that_is_killed() {
         let builder = builder.store(store.clone()).policy(policy);
         builder.build().expect("a limiter")
     };
-    let notes: Notes = Arc::new(|request, note| say(&note.write(request)));
+    let recorder: Recorder = Arc::new(|request, record| write_line(&record.write(request)));
     let runtime = Runtime::new().expect("a runtime");
-    let tally = runtime.block_on(Tally::on(&url));
-    let mut process = Process::new(scene, limiter, (notes, tally), OTHERS);
+    let admitted_units = runtime.block_on(AdmittedUnits::on(&url));
+    let mut process = Process::new(case, limiter, (recorder, admitted_units), OTHER_PROCESS);
     // Until its parent kills it, or has gone.
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let instant = line.parse().expect("an instant");
         runtime.block_on(process.round(instant));
-        say(IDLE);
+        write_line(IDLE);
     }
 }
 
 /// In one piece, so that no line is torn when the process is killed.
-fn say(line: &str) {
+fn write_line(line: &str) {
     let line = format!("{MARK}{line}\n");
     std::io::stdout()
         .write_all(line.as_bytes())

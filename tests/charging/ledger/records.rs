@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 
 use super::store::{Counts, Receipt};
-use crate::strategy_kind::By;
+use crate::strategy_kind::StrategyKind;
 
 /// What is done about a request, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum Action {
     /// Charged on arrival, if there is room.
-    Take(i64),
+    Acquire(i64),
     /// Charged past what is left.
     Charge(i64),
     /// Given back; [`ALL`] is all there is.
-    Give(i64),
+    Refund(i64),
     /// Charged or given back, until so many are charged.
     Settle(i64),
     /// Settled at so many, past the capacity, and then at fewer than before.
@@ -24,13 +24,13 @@ pub(super) const ALL: i64 = i64::MAX / 4;
 
 /// What a process writes down, with the number of the request that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum Record {
     /// It is about to be done.
-    Asks(Move),
+    Starts(Action),
     /// What was asked for is done.
     Done,
-    /// It was refused, which costs nothing.
-    Refused,
+    /// It was rejected, which costs nothing.
+    Rejected,
     /// It was sent, and will be done; no task waits for it.
     Sent,
     /// Its future was dropped. Of what is taken nothing stays; what is charged is on its way, and of what is given back the
@@ -38,16 +38,16 @@ pub(super) enum Note {
     Dropped,
 }
 
-impl Note {
+impl Record {
     pub(super) fn write(self, request: u64) -> String {
         let text = match self {
-            Self::Asks(Move::Take(units)) => format!("take {units}"),
-            Self::Asks(Move::Charge(units)) => format!("charge {units}"),
-            Self::Asks(Move::Give(units)) => format!("give {units}"),
-            Self::Asks(Move::Settle(units)) => format!("settle {units}"),
-            Self::Asks(Move::Debt(units, then)) => format!("debt {units} {then}"),
+            Self::Starts(Action::Acquire(units)) => format!("acquire {units}"),
+            Self::Starts(Action::Charge(units)) => format!("charge {units}"),
+            Self::Starts(Action::Refund(units)) => format!("refund {units}"),
+            Self::Starts(Action::Settle(units)) => format!("settle {units}"),
+            Self::Starts(Action::Debt(units, then)) => format!("debt {units} {then}"),
             Self::Done => "done".into(),
-            Self::Refused => "refused".into(),
+            Self::Rejected => "rejected".into(),
             Self::Sent => "sent".into(),
             Self::Dropped => "dropped".into(),
         };
@@ -58,19 +58,19 @@ impl Note {
     pub(super) fn read(line: &str) -> (u64, Self) {
         let words: Vec<_> = line.split(' ').collect();
         let units = |place: usize| words[place].parse().expect(line);
-        let note = match words[1] {
-            "take" => Self::Asks(Move::Take(units(2))),
-            "charge" => Self::Asks(Move::Charge(units(2))),
-            "give" => Self::Asks(Move::Give(units(2))),
-            "settle" => Self::Asks(Move::Settle(units(2))),
-            "debt" => Self::Asks(Move::Debt(units(2), units(3))),
+        let record = match words[1] {
+            "acquire" => Self::Starts(Action::Acquire(units(2))),
+            "charge" => Self::Starts(Action::Charge(units(2))),
+            "refund" => Self::Starts(Action::Refund(units(2))),
+            "settle" => Self::Starts(Action::Settle(units(2))),
+            "debt" => Self::Starts(Action::Debt(units(2), units(3))),
             "done" => Self::Done,
-            "refused" => Self::Refused,
+            "rejected" => Self::Rejected,
             "sent" => Self::Sent,
             "dropped" => Self::Dropped,
             _ => panic!("{line}"),
         };
-        (words[0].parse().expect(line), note)
+        (words[0].parse().expect(line), record)
     }
 }
 
@@ -92,24 +92,24 @@ impl Request {
 
 /// The least and the most that the store must hold. They are the same until a process is killed.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct Expected {
     least: Counts,
     most: Counts,
     requests: HashMap<u64, Request>,
     /// What was asked for, and has not been answered.
-    pending: HashMap<u64, Move>,
+    pending: HashMap<u64, Action>,
     /// What was sent, by request: should it not have been done, how much less is charged, or how much more.
-    under_way: Vec<(u64, i64, i64)>,
+    in_flight: Vec<(u64, i64, i64)>,
 }
 
-impl Books {
-    pub(super) fn new(by: By, now: i64) -> Self {
+impl Expected {
+    pub(super) fn new(strategy: StrategyKind, now: i64) -> Self {
         Self {
-            least: Counts::new(by, now),
-            most: Counts::new(by, now),
+            least: Counts::new(strategy, now),
+            most: Counts::new(strategy, now),
             requests: HashMap::new(),
             pending: HashMap::new(),
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
         }
     }
 
@@ -124,72 +124,72 @@ impl Books {
     }
 
     #[track_caller]
-    pub(super) fn note(&mut self, request: u64, note: Note) {
-        if let Note::Asks(what) = note {
+    pub(super) fn record(&mut self, request: u64, record: Record) {
+        if let Record::Starts(what) = record {
             let before = self.pending.insert(request, what);
             assert_eq!(before, None, "two things at once for request {request}");
             return;
         }
         let what = self.pending.remove(&request).expect("what was asked for");
-        let what = self.plain(request, what);
-        match (note, what) {
-            (Note::Asks(_) | Note::Refused, _) => {}
-            (Note::Done, _) => self.post(request, what, true, (true, true)),
-            (Note::Dropped, Move::Take(units)) => self.under_way.push((request, 0, units)),
-            (Note::Dropped | Note::Sent, Move::Charge(units)) => {
-                self.under_way.push((request, units, 0));
+        let what = self.resolve(request, what);
+        match (record, what) {
+            (Record::Starts(_) | Record::Rejected, _) => {}
+            (Record::Done, _) => self.apply(request, what, true, (true, true)),
+            (Record::Dropped, Action::Acquire(units)) => self.in_flight.push((request, 0, units)),
+            (Record::Dropped | Record::Sent, Action::Charge(units)) => {
+                self.in_flight.push((request, units, 0));
                 self.least.charge(units);
                 self.most.charge(units);
                 self.requests.entry(request).or_default().sent += units;
             }
-            (Note::Dropped, Move::Give(units)) => {
+            (Record::Dropped, Action::Refund(units)) => {
                 let known = self.requests.get(&request).into_iter();
                 let mut receipts = known.flat_map(|request| &request.receipts);
                 let newest = receipts.rfind(|receipt| receipt.left > 0);
                 let units = newest.map_or(0, |newest| units.min(newest.left));
-                self.under_way.push((request, 0, units));
-                self.post(request, Move::Give(units), false, (true, true));
+                self.in_flight.push((request, 0, units));
+                self.apply(request, Action::Refund(units), false, (true, true));
             }
-            (Note::Dropped | Note::Sent, _) => {
-                self.under_way.push((request, 0, self.net(request)));
-                self.post(request, what, false, (true, true));
+            (Record::Dropped | Record::Sent, _) => {
+                self.in_flight.push((request, 0, self.net(request)));
+                self.apply(request, what, false, (true, true));
             }
         }
     }
 
     /// Nothing is under way any more.
     #[track_caller]
-    pub(super) fn quiet(&mut self) {
+    pub(super) fn assert_idle(&mut self) {
         assert_eq!(self.pending, HashMap::new());
-        self.under_way.clear();
+        self.in_flight.clear();
     }
 
     /// A process was killed: what it was about may have been done or not. Returns what its requests were charged.
-    pub(super) fn crash(&mut self, is_its: impl Fn(u64) -> bool) -> i64 {
+    pub(super) fn kill_process(&mut self, is_its: impl Fn(u64) -> bool) -> i64 {
         let pending: Vec<_> = self
             .pending
             .extract_if(|request, _| is_its(*request))
             .collect();
         for (request, what) in pending {
             let (most, least) = match what {
-                Move::Debt(most, least) => (Move::Settle(most), Move::Settle(least)),
+                Action::Debt(most, least) => (Action::Settle(most), Action::Settle(least)),
                 what => (what, what),
             };
-            let (most, least) = (self.plain(request, most), self.plain(request, least));
-            if matches!(most, Move::Take(_) | Move::Charge(_)) {
-                self.post(request, most, false, (false, true));
+            let (most, least) = (self.resolve(request, most), self.resolve(request, least));
+            if matches!(most, Action::Acquire(_) | Action::Charge(_)) {
+                self.apply(request, most, false, (false, true));
             }
-            if matches!(least, Move::Give(_)) {
-                self.post(request, least, false, (true, false));
+            if matches!(least, Action::Refund(_)) {
+                self.apply(request, least, false, (true, false));
             }
         }
-        let under_way: Vec<_> = self
-            .under_way
+        let in_flight: Vec<_> = self
+            .in_flight
             .extract_if(.., |sent| is_its(sent.0))
             .collect();
-        for (_, less, more) in under_way {
+        for (_, less, more) in in_flight {
             let at = self.least.now();
-            self.least.give(Receipt { at, left: less }, less);
+            self.least.refund(Receipt { at, left: less }, less);
             self.most.charge(more);
         }
         let requests = self
@@ -204,25 +204,25 @@ impl Books {
     }
 
     /// What settling comes to.
-    fn plain(&self, request: u64, what: Move) -> Move {
+    fn resolve(&self, request: u64, what: Action) -> Action {
         match (what, self.net(request)) {
-            (Move::Settle(units), net) if units > net => Move::Charge(units - net),
-            (Move::Settle(units), net) => Move::Give(net - units),
+            (Action::Settle(units), net) if units > net => Action::Charge(units - net),
+            (Action::Settle(units), net) => Action::Refund(net - units),
             (what, _) => what,
         }
     }
 
-    /// Enters what was done, where it counts: at least, at most, or both. What was `answered` is known in full.
-    fn post(
+    /// Enters what was done, where it counts: at least, at most, or both. What was `confirmed` is known in full.
+    fn apply(
         &mut self,
         request: u64,
-        what: Move,
-        answered: bool,
+        what: Action,
+        confirmed: bool,
         (at_least, at_most): (bool, bool),
     ) {
         let what = match what {
             // Whatever it was for a while.
-            Move::Debt(_, then) => self.plain(request, Move::Settle(then)),
+            Action::Debt(_, then) => self.resolve(request, Action::Settle(then)),
             what => what,
         };
         let mut counts = Vec::with_capacity(2);
@@ -234,7 +234,7 @@ impl Books {
         }
         let receipts = &mut self.requests.entry(request).or_default().receipts;
         match what {
-            Move::Take(units) | Move::Charge(units) => {
+            Action::Acquire(units) | Action::Charge(units) => {
                 for counts in &mut counts {
                     counts.charge(units);
                 }
@@ -243,19 +243,19 @@ impl Books {
                     receipts.push(Receipt { at, left: units });
                 }
             }
-            Move::Give(mut units) => {
+            Action::Refund(mut units) => {
                 for receipt in receipts.iter_mut().rev() {
                     let want = units.min(receipt.left);
-                    let mut given = 0;
+                    let mut refunded = 0;
                     for counts in &mut counts {
-                        given = counts.give(*receipt, want);
+                        refunded = counts.refund(*receipt, want);
                     }
                     // What was not given stays, where that is known.
-                    receipt.left -= if answered { given } else { want };
+                    receipt.left -= if confirmed { refunded } else { want };
                     units -= want;
                 }
             }
-            Move::Settle(_) | Move::Debt(..) => {}
+            Action::Settle(_) | Action::Debt(..) => {}
         }
     }
 }

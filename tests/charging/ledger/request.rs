@@ -14,8 +14,8 @@ use tollgate::{Admission, Decision, RateLimitLayer, StoreError};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::{
-    records::{ALL, Move, Note},
-    rng::Dice,
+    records::{ALL, Action, Record},
+    rng::Rng,
     store::LIMIT,
     traffic::{COST, Kind, Shared},
 };
@@ -42,14 +42,14 @@ pub(super) enum Drops {
     /// At once: it may not have been sent yet.
     Sent,
     /// When its answer is there, unread.
-    Answered,
+    Completed,
 }
 
 impl Drops {
-    pub(super) fn one_in(n: u64, dice: &mut Dice) -> Self {
-        match dice.roll(2 * n) {
+    pub(super) fn one_in(n: u64, rng: &mut Rng) -> Self {
+        match rng.below(2 * n) {
             0 => Self::Sent,
-            1 => Self::Answered,
+            1 => Self::Completed,
             _ => Self::Not,
         }
     }
@@ -61,7 +61,7 @@ impl Drops {
         }
         let mut sent = pin!(sent);
         let done = sent.as_mut().now_or_never();
-        if done.is_none() && self == Self::Answered {
+        if done.is_none() && self == Self::Completed {
             // What is asked later is answered later.
             let _ = shared.limiter.peek(KEY).cost(1).await.expect("an answer");
         }
@@ -70,7 +70,7 @@ impl Drops {
 }
 
 /// A request under way.
-pub(super) struct Held {
+pub(super) struct ActiveRequest {
     pub(super) number: u64,
     pub(super) mode: Mode,
     pub(super) cost: u64,
@@ -80,7 +80,7 @@ pub(super) struct Held {
     pub(super) net: i64,
     /// Whether the handler has charged by itself.
     pub(super) charged: bool,
-    pub(super) by: Handle,
+    pub(super) handle: Handle,
 }
 
 pub(super) enum Handle {
@@ -88,10 +88,10 @@ pub(super) enum Handle {
     Decision(Box<Decision>),
     Admission(Admission),
     /// In a handler, which waits for the ending it is to have.
-    Handler(Admission, Answering, oneshot::Sender<Ending>),
+    Handler(Admission, PendingResponse, oneshot::Sender<Ending>),
 }
 
-pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+pub(super) type PendingResponse = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -100,34 +100,34 @@ pub(super) enum Ending {
     Breaks,
 }
 
-impl Held {
+impl ActiveRequest {
     /// The handler charges or gives back, and may drop what it is about.
-    pub(super) async fn adjust(&mut self, shared: &Shared, dice: &mut Dice, instant: u64) {
-        let units = 1 + dice.roll(COST) as i64;
-        let what = match dice.roll(8) {
-            0..=2 => Move::Give(units),
-            3..=4 => Move::Charge(1 + units / 3),
-            _ => Move::Settle(dice.roll(2 * COST) as i64),
+    pub(super) async fn adjust(&mut self, shared: &Shared, rng: &mut Rng, instant: u64) {
+        let units = 1 + rng.below(COST) as i64;
+        let what = match rng.below(8) {
+            0..=2 => Action::Refund(units),
+            3..=4 => Action::Charge(1 + units / 3),
+            _ => Action::Settle(rng.below(2 * COST) as i64),
         };
-        let less = dice.roll(1 + self.net as u64) as i64;
-        let what = match (what, &self.by, shared.kind) {
+        let less = rng.below(1 + self.net as u64) as i64;
+        let what = match (what, &self.handle, shared.kind) {
             // Nothing else can be done with a decision.
-            (_, Handle::Decision(_), _) => Move::Give(units),
-            (Move::Give(_), ..) | (_, _, Kind::Little) => what,
+            (_, Handle::Decision(_), _) => Action::Refund(units),
+            (Action::Refund(_), ..) | (_, _, Kind::Little) => what,
             // Among debts, what is charged may be cut short: it is given back before the count is compared.
-            (Move::Charge(_), _, Kind::Debts) => Move::Debt(LIMIT + 30 * units, less),
-            _ => Move::Settle(less),
+            (Action::Charge(_), _, Kind::Debts) => Action::Debt(LIMIT + 30 * units, less),
+            _ => Action::Settle(less),
         };
         let drops = match what {
-            Move::Give(_) | Move::Charge(_) => Drops::one_in(3, dice),
+            Action::Refund(_) | Action::Charge(_) => Drops::one_in(3, rng),
             _ => Drops::Not,
         };
         let (more, net) = match what {
-            Move::Charge(units) => (units, self.net + units),
-            Move::Settle(units) => (units - self.net, units),
-            Move::Debt(_, units) => (0, units),
-            Move::Give(units) => (0, (self.net - units).max(0)),
-            Move::Take(_) => return,
+            Action::Charge(units) => (units, self.net + units),
+            Action::Settle(units) => (units - self.net, units),
+            Action::Debt(_, units) => (0, units),
+            Action::Refund(units) => (0, (self.net - units).max(0)),
+            Action::Acquire(_) => return,
         };
         if shared.may_charge(more.max(0)) {
             self.net = net;
@@ -135,21 +135,21 @@ impl Held {
         }
     }
 
-    async fn change(&mut self, shared: &Shared, what: Move, drops: Drops, instant: u64) {
+    async fn change(&mut self, shared: &Shared, what: Action, drops: Drops, instant: u64) {
         let gives = match what {
-            Move::Charge(_) | Move::Take(_) => 0,
-            Move::Give(units) => units,
-            Move::Settle(_) | Move::Debt(..) => ALL,
+            Action::Charge(_) | Action::Acquire(_) => 0,
+            Action::Refund(units) => units,
+            Action::Settle(_) | Action::Debt(..) => ALL,
         };
         self.leave(shared, instant, gives).await;
-        shared.note(self.number, Note::Asks(what));
-        let acting = self.by.act(what);
-        let note = match drops.run(shared, acting).await {
-            Some(done) => done.map(|()| Note::Done).expect("an answer"),
-            None => Note::Dropped,
+        shared.record(self.number, Record::Starts(what));
+        let acting = self.handle.act(what);
+        let record = match drops.run(shared, acting).await {
+            Some(done) => done.map(|()| Record::Done).expect("an answer"),
+            None => Record::Dropped,
         };
-        self.charged |= !matches!(what, Move::Give(_));
-        shared.note(self.number, note);
+        self.charged |= !matches!(what, Action::Refund(_));
+        shared.record(self.number, record);
     }
 
     /// Before units are given back: others may have them before that is known.
@@ -158,7 +158,7 @@ impl Held {
         if *at == instant {
             let gone = units.min(*tallied);
             *tallied -= gone;
-            shared.tally.add(instant, -gone).await;
+            shared.admitted_units.add(instant, -gone).await;
         }
     }
 
@@ -175,28 +175,28 @@ impl Held {
             None => self.mode != Mode::Lenient,
         };
         let what = match self.mode {
-            Mode::Reserve | Mode::Lenient if !charges => Some(Move::Give(ALL)),
-            Mode::Response if charges && !self.charged => Some(Move::Charge(self.cost as i64)),
+            Mode::Reserve | Mode::Lenient if !charges => Some(Action::Refund(ALL)),
+            Mode::Response if charges && !self.charged => Some(Action::Charge(self.cost as i64)),
             _ => None,
         };
         if let Some(what) = what {
-            if matches!(what, Move::Give(_)) {
+            if matches!(what, Action::Refund(_)) {
                 self.leave(shared, instant, ALL).await;
             }
-            shared.note(self.number, Note::Asks(what));
+            shared.record(self.number, Record::Starts(what));
         }
-        if let Handle::Handler(_, answering, end) = self.by {
+        if let Handle::Handler(_, pending, end) = self.handle {
             match ending {
                 Some(ending) => {
                     end.send(ending).expect("a handler");
-                    let Ok(answer) = answering.await;
-                    drop(read(answer).await);
+                    let Ok(response) = pending.await;
+                    drop(read(response).await);
                 }
-                None => drop(answering),
+                None => drop(pending),
             }
         }
         if what.is_some() {
-            shared.note(self.number, Note::Sent);
+            shared.record(self.number, Record::Sent);
         }
     }
 }
@@ -227,36 +227,36 @@ impl Handle {
         let mut request = request();
         request.extensions_mut().insert(cost);
         let service = layer.layer(service_fn(handler));
-        let mut answering: Answering = Box::pin(service.oneshot(request));
+        let mut pending: PendingResponse = Box::pin(service.oneshot(request));
         let up_to_handler = async {
             tokio::select! {
                 biased;
-                Ok(answer) = &mut answering => {
-                    assert_eq!(answer.status(), 429);
+                Ok(response) = &mut pending => {
+                    assert_eq!(response.status(), 429);
                     None
                 }
                 admission = &mut admitted => admission.ok(),
             }
         };
         let admission = drops.run(shared, up_to_handler).await??;
-        Some(Self::Handler(admission, answering, end))
+        Some(Self::Handler(admission, pending, end))
     }
 
-    async fn act(&mut self, what: Move) -> Result<(), StoreError> {
+    async fn act(&mut self, what: Action) -> Result<(), StoreError> {
         match (self, what) {
-            (Self::Decision(decision), Move::Give(units)) => {
+            (Self::Decision(decision), Action::Refund(units)) => {
                 decision.refund(units as u64).await.map(drop)
             }
             (Self::Admission(admission) | Self::Handler(admission, ..), what) => match what {
-                Move::Charge(units) => charge_every(admission, units as u64).await,
-                Move::Give(units) => refund_every(admission, units as u64).await,
-                Move::Settle(units) => settle_every(admission, units as u64).await,
-                Move::Debt(units, then) => {
+                Action::Charge(units) => charge_every(admission, units as u64).await,
+                Action::Refund(units) => refund_every(admission, units as u64).await,
+                Action::Settle(units) => settle_every(admission, units as u64).await,
+                Action::Debt(units, then) => {
                     settle_every(admission, units as u64).await?;
                     tokio::task::yield_now().await;
                     settle_every(admission, then as u64).await
                 }
-                Move::Take(_) => unreachable!("{what:?}"),
+                Action::Acquire(_) => unreachable!("{what:?}"),
             },
             (Self::Decision(_), what) => unreachable!("{what:?}"),
         }

@@ -12,13 +12,13 @@ use tokio::task::JoinSet;
 use tollgate::{Limiter, Policy, RateLimitLayer, extract, outcome};
 
 use super::{
-    counts::Tally,
-    records::{Move, Note},
-    request::{Drops, Handle, Held, Mode},
-    rng::Dice,
+    counts::AdmittedUnits,
+    records::{Action, Record},
+    request::{ActiveRequest, Drops, Handle, Mode},
+    rng::Rng,
     store::{LIMIT, QUOTA},
 };
-use crate::{results::counted, strategy_kind::By, world::KEY};
+use crate::{results::counted, strategy_kind::StrategyKind, world::KEY};
 
 const TASKS: u64 = 16;
 
@@ -29,7 +29,7 @@ const STEPS: u64 = 6;
 pub(super) const ROUNDS: u64 = 4;
 
 /// Requests that a task has under way at most.
-const HELD: usize = 3;
+const MAX_ACTIVE: usize = 3;
 
 /// What a request costs at most.
 pub(super) const COST: u64 = 8;
@@ -39,9 +39,9 @@ pub(super) const COST: u64 = 8;
 pub(super) enum Kind {
     /// Not at all: what is charged never exceeds the limit.
     Never,
-    /// By little, so that nothing is cut short at a debt of one capacity.
+    /// StrategyKind little, so that nothing is cut short at a debt of one capacity.
     Little,
-    /// By more than the capacity; then they settle at no more than before.
+    /// StrategyKind more than the capacity; then they settle at no more than before.
     Debts,
 }
 
@@ -50,7 +50,7 @@ impl Kind {
 }
 
 /// Where a process writes down what it does.
-pub(super) type Notes = Arc<dyn Fn(u64, Note) + Send + Sync>;
+pub(super) type Recorder = Arc<dyn Fn(u64, Record) + Send + Sync>;
 
 /// One process, over many rounds.
 pub(super) struct Process {
@@ -64,27 +64,27 @@ pub(super) struct Shared {
     pub(super) limiter: Limiter,
     /// Policies of all modes over the same counts.
     modes: [(Mode, RateLimitLayer); 4],
-    notes: Notes,
-    pub(super) tally: Tally,
+    recorder: Recorder,
+    pub(super) admitted_units: AdmittedUnits,
     next: AtomicU64,
     /// Units that may be charged past what is left, so that no charge is cut short at a debt of one capacity.
     spare: AtomicI64,
 }
 
 struct Task {
-    dice: Dice,
-    held: Vec<Held>,
+    rng: Rng,
+    active: Vec<ActiveRequest>,
 }
 
 impl Process {
     /// `base` distinguishes its requests from those of other processes.
     pub(super) fn new(
-        (by, kind, seed): (By, Kind, u64),
+        (strategy, kind, seed): (StrategyKind, Kind, u64),
         limiter: impl Fn(Policy) -> Limiter,
-        (notes, tally): (Notes, Tally),
+        (recorder, admitted_units): (Recorder, AdmittedUnits),
         base: u64,
     ) -> Self {
-        let policy = || by.policy("p", QUOTA).key(extract::global());
+        let policy = || strategy.policy("p", QUOTA).key(extract::global());
         let policy = || policy().cost_with(|parts| *parts.extensions.get().unwrap_or(&1_u64));
         let layer = |mode, policy| (mode, RateLimitLayer::new(limiter(policy)));
         let reserve = || policy().refund_unless(outcome::success);
@@ -99,14 +99,14 @@ impl Process {
                 layer(Mode::Response, policy().charge_after(outcome::success)),
             ],
             limiter: plain,
-            notes,
-            tally,
+            recorder,
+            admitted_units,
             next: AtomicU64::new(base),
             spare: AtomicI64::new(0),
         };
         let task = |task: u64| Task {
-            dice: Dice::new(seed ^ (base + task).wrapping_mul(0x2545_f491_4f6c_dd1d)),
-            held: Vec::new(),
+            rng: Rng::new(seed ^ (base + task).wrapping_mul(0x2545_f491_4f6c_dd1d)),
+            active: Vec::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -117,13 +117,18 @@ impl Process {
     /// Opens the window of this instant, where there is none, so that no request needs to know which one did.
     pub(super) async fn open(&self, instant: u64) {
         let number = self.shared.number();
-        self.shared.note(number, Note::Asks(Move::Take(1)));
+        self.shared
+            .record(number, Record::Starts(Action::Acquire(1)));
         let admitted = counted(&self.shared.limiter.check(KEY).cost(1).await);
         if admitted {
             self.shared.admitted(instant, 1).await;
         }
-        let note = if admitted { Note::Done } else { Note::Refused };
-        self.shared.note(number, note);
+        let record = if admitted {
+            Record::Done
+        } else {
+            Record::Rejected
+        };
+        self.shared.record(number, record);
     }
 
     /// All tasks at once, each for some steps; then nothing of it is under way.
@@ -148,9 +153,9 @@ impl Process {
     /// Ends all requests.
     pub(super) async fn finish(&mut self, instant: u64) {
         for task in &mut self.tasks {
-            for held in std::mem::take(&mut task.held) {
-                let ending = task.dice.roll(6);
-                held.end(&self.shared, instant, ending).await;
+            for active in std::mem::take(&mut task.active) {
+                let ending = task.rng.below(6);
+                active.end(&self.shared, instant, ending).await;
             }
         }
         self.drain().await;
@@ -176,13 +181,13 @@ impl Shared {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn note(&self, number: u64, note: Note) {
-        (self.notes)(number, note);
+    pub(super) fn record(&self, number: u64, record: Record) {
+        (self.recorder)(number, record);
     }
 
     /// Promise 1, at every moment: what was admitted at one instant, less what was given back, is within the limit.
     async fn admitted(&self, instant: u64, units: i64) {
-        let sum = self.tally.add(instant, units).await;
+        let sum = self.admitted_units.add(instant, units).await;
         assert!(sum <= LIMIT, "{sum} units admitted at one instant");
     }
 
@@ -198,20 +203,20 @@ impl Shared {
 
 impl Task {
     async fn step(&mut self, shared: &Arc<Shared>, instant: u64) {
-        let roll = self.dice.roll(10);
-        if self.held.is_empty() || self.held.len() < HELD && roll < 4 {
-            let held = self.start(shared, instant).await;
-            self.held.extend(held);
+        let choice = self.rng.below(10);
+        if self.active.is_empty() || self.active.len() < MAX_ACTIVE && choice < 4 {
+            let active = self.start(shared, instant).await;
+            self.active.extend(active);
             return;
         }
-        let place = self.dice.roll(self.held.len() as u64) as usize;
-        if roll < 7 {
-            self.held[place]
-                .adjust(shared, &mut self.dice, instant)
+        let place = self.rng.below(self.active.len() as u64) as usize;
+        if choice < 7 {
+            self.active[place]
+                .adjust(shared, &mut self.rng, instant)
                 .await;
         } else {
-            let ending = self.dice.roll(6);
-            self.held
+            let ending = self.rng.below(6);
+            self.active
                 .swap_remove(place)
                 .end(shared, instant, ending)
                 .await;
@@ -219,16 +224,16 @@ impl Task {
     }
 
     /// A request arrives.
-    async fn start(&mut self, shared: &Arc<Shared>, instant: u64) -> Option<Held> {
+    async fn start(&mut self, shared: &Arc<Shared>, instant: u64) -> Option<ActiveRequest> {
         // Most cost the same, so that they are merged.
-        let cost = [2, 2, 2, 1 + self.dice.roll(COST)][self.dice.roll(4) as usize];
+        let cost = [2, 2, 2, 1 + self.rng.below(COST)][self.rng.below(4) as usize];
         let number = shared.number();
         // One in so many is dropped mid-flight.
-        let drops = Drops::one_in(6, &mut self.dice);
-        let way = self.dice.roll(6) as usize;
+        let drops = Drops::one_in(6, &mut self.rng);
+        let mode_index = self.rng.below(6) as usize;
         let mode = shared
             .modes
-            .get(way)
+            .get(mode_index)
             .map_or(Mode::Arrival, |(mode, _)| *mode);
         let may_charge = || shared.kind == Kind::Little && shared.may_charge(cost as i64);
         if mode == Mode::Response && !may_charge() {
@@ -240,37 +245,37 @@ impl Task {
         } else {
             cost as i64
         };
-        shared.note(number, Note::Asks(Move::Take(units)));
-        let by = match shared.modes.get(way) {
+        shared.record(number, Record::Starts(Action::Acquire(units)));
+        let handle = match shared.modes.get(mode_index) {
             Some((_, layer)) => Handle::pass(shared, layer, cost, drops).await,
             None => {
                 let check = shared.limiter.check(KEY).cost(cost).into_future();
                 let admitted = drops.run(shared, check).await.filter(counted);
-                let admission = way == shared.modes.len();
+                let admission = mode_index == shared.modes.len();
                 admitted.map(|decision| match admission {
                     true => Handle::Admission(decision.into_result().expect("an admission")),
                     false => Handle::Decision(Box::new(decision)),
                 })
             }
         };
-        let Some(by) = by else {
-            let note = match drops {
-                Drops::Not => Note::Refused,
-                _ => Note::Dropped,
+        let Some(handle) = handle else {
+            let record = match drops {
+                Drops::Not => Record::Rejected,
+                _ => Record::Dropped,
             };
-            shared.note(number, note);
+            shared.record(number, record);
             return None;
         };
         shared.admitted(instant, units).await;
-        shared.note(number, Note::Done);
-        Some(Held {
+        shared.record(number, Record::Done);
+        Some(ActiveRequest {
             number,
             mode,
             cost,
             tallied: (instant, units),
             net: units,
             charged: false,
-            by,
+            handle,
         })
     }
 }

@@ -15,16 +15,18 @@ use tollgate::{
 
 use crate::{
     generate::LAST,
-    history::{By, Counted, History, KEYS, Op, Request, Role, Step, key_named, policy_name},
+    history::{
+        History, KEYS, Op, PolicySpec, Request, Role, Step, StrategyKind, key_named, policy_name,
+    },
     keys::{Keys, Place},
     model::Model,
-    response::Answer,
+    response::OpResult,
 };
 
 mod operations;
 
 /// The machine may be busy; where counting is tested, time is not.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// For so long after it is over a key without a time to live can be distinguished from a full one, in microseconds.
 const IDLE: u64 = 1_200 * 86_400_000_000;
@@ -39,7 +41,7 @@ const UNUSED: usize = KEYS * 2;
 const HISTORIES_PER_SCRIPT_FLUSH: u64 = 100;
 
 /// A server on which one history after the other is played.
-pub(crate) struct Ground {
+pub(crate) struct Stores {
     runtime: Runtime,
     clock: ServerClock,
     server: Server,
@@ -56,14 +58,14 @@ pub(crate) struct Failure {
 /// The limiters over a store, and what they decided.
 struct Side {
     builder: LimiterBuilder,
-    /// By which quota is each policy's own.
+    /// StrategyKind which quota is each policy's own.
     limiters: HashMap<Vec<usize>, Limiter>,
     /// None where it was not asked.
     decisions: Vec<Option<Decision>>,
 }
 
 /// A history that is being played.
-struct Telling<'a> {
+struct Run<'a> {
     history: &'a History,
     server: &'a Server,
     clock: &'a ServerClock,
@@ -83,7 +85,7 @@ struct Telling<'a> {
 
 type Outcome<T = ()> = Result<T, String>;
 
-impl Ground {
+impl Stores {
     pub(crate) fn new() -> Self {
         let clock = ServerClock::at(1);
         let runtime = tokio::runtime::Builder::new_current_thread();
@@ -97,7 +99,7 @@ impl Ground {
     }
 
     /// Plays a history from its beginning. A panic is a failure of the step at hand.
-    pub(crate) fn tell(&mut self, history: &History) -> Result<(), Failure> {
+    pub(crate) fn run(&mut self, history: &History) -> Result<(), Failure> {
         self.histories += 1;
         self.clock.set(history.start);
         self.server.flush();
@@ -108,12 +110,12 @@ impl Ground {
         let (runtime, server, clock) = (&self.runtime, &self.server, &self.clock);
         let caught = catch_unwind(AssertUnwindSafe(|| {
             runtime.block_on(async {
-                let mut telling = Telling::new(history, server, clock);
+                let mut run = Run::new(history, server, clock);
                 while step < history.steps.len() {
-                    telling.step(&history.steps[step]).await?;
+                    run.step(&history.steps[step]).await?;
                     step += 1;
                 }
-                telling.end()
+                run.end()
             })
         }));
         let outcome = caught.unwrap_or_else(|panic| {
@@ -126,11 +128,11 @@ impl Ground {
 }
 
 /// Whether a limiter can be built of these policies.
-pub(crate) fn is_sound(policies: &[Counted]) -> bool {
+pub(crate) fn is_sound(policies: &[PolicySpec]) -> bool {
     let policies = policies.iter().enumerate();
     let tiers = policies.clone().all(|(place, policy)| {
         policy.quotas.iter().all(|quota| {
-            let tier = Counted {
+            let tier = PolicySpec {
                 quotas: vec![*quota],
                 declared: false,
                 role: Role::Live,
@@ -162,9 +164,10 @@ impl Side {
     }
 
     /// The limiter of these policies for a request, which is built for the first of its kind.
-    fn limiter(&mut self, policies: &[Counted], request: &Request) -> Limiter {
+    fn limiter(&mut self, policies: &[PolicySpec], request: &Request) -> Limiter {
         let policies = policies.iter().enumerate();
-        let own = |(place, policy): (usize, &Counted)| policy.own(request.tier_of(policy, place));
+        let own =
+            |(place, policy): (usize, &PolicySpec)| policy.own(request.tier_of(policy, place));
         let owns: Vec<_> = policies.clone().map(own).collect();
         let limiter = self.limiters.entry(owns).or_insert_with_key(|owns| {
             let policies = policies.map(|(place, policy)| policy.policy(place, owns[place]));
@@ -183,14 +186,14 @@ impl Side {
     }
 }
 
-impl<'a> Telling<'a> {
+impl<'a> Run<'a> {
     fn new(history: &'a History, server: &'a Server, clock: &'a ServerClock) -> Self {
         let local = ManualClock::at(Timestamp::from_micros(history.start as i64));
         let memory = MemoryStore::builder().clock(local.clone()).build();
         let bound = if history.cache { BOUND } else { Duration::ZERO };
         let redis = RedisStore::builder()
             .url(server.url())
-            .timeout(PATIENCE)
+            .timeout(TEST_TIMEOUT)
             .connections(1)
             .rejection_cache_staleness(bound)
             .rejection_cache_clock(local.clone());
@@ -200,7 +203,9 @@ impl<'a> Telling<'a> {
             let builder = Limiter::builder().store(memory.clone());
             build(builder, [policy.plain(place)]).expect("a limiter")
         });
-        let modelled = |policy: &Counted| policy.by == By::Gcra && policy.role == Role::Live;
+        let modelled = |policy: &PolicySpec| {
+            policy.strategy == StrategyKind::Gcra && policy.role == Role::Live
+        };
         Self {
             history,
             server,
@@ -227,7 +232,7 @@ impl<'a> Telling<'a> {
             self.drop_decisions_of_windows().await;
         }
         self.set_clock(then);
-        self.look().await?;
+        self.check_keys().await?;
         match &step.op {
             Op::Check(request) => self.check(request).await?,
             Op::AtOnce(requests) => self.check_at_once(requests).await?,
@@ -256,7 +261,7 @@ impl<'a> Telling<'a> {
         let wait = step.wait + if step.after_wait { last_wait } else { 0 };
         let policies = &self.history.policies;
         // Times to live that are a millisecond or two too long are left as they are.
-        let lax = policies.iter().any(Counted::is_ban);
+        let lax = policies.iter().any(PolicySpec::is_ban);
         let slight = lax && (-10_000..0).contains(&wait);
         let then = self
             .now
@@ -279,11 +284,11 @@ impl<'a> Telling<'a> {
     }
 
     /// Looks at the keys on Redis, and has the others forget what ended there.
-    async fn look(&mut self) -> Outcome {
+    async fn check_keys(&mut self) -> Outcome {
         let policies = &self.history.policies;
         self.keys
             .remove_stale(self.server, policies, self.now, IDLE);
-        for place in self.keys.look(self.server, self.now)? {
+        for place in self.keys.check_keys(self.server, self.now)? {
             self.forget(place).await;
         }
         Ok(())
@@ -294,7 +299,7 @@ impl<'a> Telling<'a> {
         for key in self.keys.unknown() {
             self.peek(&Request::of(key)).await?;
         }
-        self.look().await?;
+        self.check_keys().await?;
         for place in self.keys.remove_over(self.server, self.now) {
             self.forget(place).await;
         }
@@ -310,18 +315,18 @@ impl<'a> Telling<'a> {
     }
 
     /// Notes what Redis answered about the keys.
-    fn note(&mut self, request: &Request, answer: &Answer, alone: bool) {
+    fn record(&mut self, request: &Request, result: &OpResult, alone: bool) {
         let policies = &self.history.policies;
         for (place, policy) in policies.iter().enumerate() {
             let (tier, key) = (request.tier(policies, place), request.key(place));
-            let repairs = alone && answer.admitted.is_none_or(|admitted| admitted == 0);
-            match answer.under.get(&policy_name(place)) {
-                Some(under) => self.keys.note(
+            let repairs = alone && result.admitted.is_none_or(|admitted| admitted == 0);
+            match result.under.get(&policy_name(place)) {
+                Some(under) => self.keys.record(
                     (place, key),
                     policy,
                     tier,
                     under,
-                    (self.now, repairs, answer.admitted.is_some()),
+                    (self.now, repairs, result.admitted.is_some()),
                 ),
                 None => self.keys.change((place, key)),
             }

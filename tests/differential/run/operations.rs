@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
 
-use super::{BOUND, Outcome, Telling, UNUSED};
+use super::{BOUND, Outcome, Run, UNUSED};
 use crate::{
-    history::{By, Counted, KEYS, Request, Role, key_named, key_of, policy_name},
-    response::{Answer, Under, is_cached},
+    history::{KEYS, PolicySpec, Request, Role, StrategyKind, key_named, key_of, policy_name},
+    response::{OpResult, Under, is_cached},
 };
 
 /// All tasks that are ready have run after so many, and those that they wake.
@@ -17,7 +17,7 @@ const YIELDS: usize = 8;
 /// A limiter renews so many permits at a time.
 const RENEWALS: usize = 128;
 
-impl Telling<'_> {
+impl Run<'_> {
     /// A check, with its cost, times and tiers.
     fn dress<T>(&self, check: Check<T>, request: &Request) -> Check<T> {
         let check = match request.cost {
@@ -121,10 +121,11 @@ impl Telling<'_> {
         request: &Request,
         redis: &Decision,
         memory: &Decision,
-        model: Option<&Answer>,
+        model: Option<&OpResult>,
         alone: bool,
     ) -> Outcome {
-        let (mut by_redis, mut by_memory) = (Answer::of(redis, true)?, Answer::of(memory, true)?);
+        let (mut by_redis, mut by_memory) =
+            (OpResult::of(redis, true)?, OpResult::of(memory, true)?);
         let mut by_model = model.cloned();
         if let Some(wait) = memory
             .policies()
@@ -144,17 +145,17 @@ impl Telling<'_> {
         if by_redis.admitted > Some(0) {
             self.changed = self.now;
         }
-        self.note(request, &by_redis, alone);
+        self.record(request, &by_redis, alone);
         if !alone {
             // Equal requests at one instant are answered with the state after all of them.
             let policies = &self.history.policies;
-            let counting = |policy: &Counted| policy.is_ban() || policy.role != Role::Live;
+            let counting = |policy: &PolicySpec| policy.is_ban() || policy.role != Role::Live;
             let all = [&mut by_redis, &mut by_memory].into_iter();
-            for answer in all.chain(&mut by_model) {
+            for result in all.chain(&mut by_model) {
                 if policies.iter().any(counting) {
-                    answer.under.clear();
+                    result.under.clear();
                 }
-                for under in answer.under.values_mut() {
+                for under in result.under.values_mut() {
                     under.reset = Duration::ZERO;
                 }
             }
@@ -163,7 +164,7 @@ impl Telling<'_> {
     }
 
     /// Whether all times from the cache are exact, unless something was admitted within its bound.
-    fn tells_the_time(&self, cached: &Answer, memory: &Answer) -> bool {
+    fn tells_the_time(&self, cached: &OpResult, memory: &OpResult) -> bool {
         let times = |under: &Under| (under.wait, under.reset, under.rejects);
         self.changed + BOUND.as_micros() as u64 >= self.now
             || cached
@@ -179,8 +180,8 @@ impl Telling<'_> {
             self.dress(limiter.charge(self.keys_of(request.key), cost), request)
                 .into_future()
         };
-        let by_redis = Answer::of_status(&ask(&redis).await)?;
-        let by_memory = Answer::of_status(&ask(&memory).await)?;
+        let by_redis = OpResult::of_status(&ask(&redis).await)?;
+        let by_memory = OpResult::of_status(&ask(&memory).await)?;
         if let Some(model) = &mut self.model {
             model.charge(request);
         }
@@ -196,13 +197,13 @@ impl Telling<'_> {
             self.dress(limiter.peek(self.keys_of(request.key)), request)
                 .into_future()
         };
-        let by_redis = Answer::of_status(&ask(&redis).await)?;
-        let by_memory = Answer::of_status(&ask(&memory).await)?;
+        let by_redis = OpResult::of_status(&ask(&redis).await)?;
+        let by_memory = OpResult::of_status(&ask(&memory).await)?;
         let model = self.model.as_mut().map(|model| model.peek(request));
-        self.note(request, &by_redis, true);
+        self.record(request, &by_redis, true);
         compare(&by_redis, &by_memory, model.as_ref())?;
         for (place, policy) in self.history.policies.iter().enumerate() {
-            if policy.by == By::List {
+            if policy.strategy == StrategyKind::List {
                 let (name, key) = (policy_name(place), key_named(request.key(place)));
                 let [redis, memory] =
                     [&redis, &memory].map(|side| side.policy(&name).expect("a policy"));
@@ -219,12 +220,12 @@ impl Telling<'_> {
     pub(super) async fn reset(&mut self, key: usize) -> Outcome {
         let request = Request::of(key);
         let [redis, memory] = self.limiters(&request);
-        let by_redis = Answer::of_status(&redis.reset(self.keys_of(key)).await)?;
-        let by_memory = Answer::of_status(&memory.reset(self.keys_of(key)).await)?;
+        let by_redis = OpResult::of_status(&redis.reset(self.keys_of(key)).await)?;
+        let by_memory = OpResult::of_status(&memory.reset(self.keys_of(key)).await)?;
         let model = self.model.as_mut().map(|model| {
-            let answer = model.peek(&request);
+            let result = model.peek(&request);
             model.reset(key);
-            answer
+            result
         });
         for place in 0..self.history.policies.len() {
             self.keys.remove((place, key_of(key, place)));
@@ -238,7 +239,7 @@ impl Telling<'_> {
     /// same, and refunds charges of either.
     pub(super) async fn drop_decisions_of_windows(&mut self) {
         let mut policies = self.history.policies.iter();
-        if policies.all(|policy| policy.by.dates_itself()) {
+        if policies.all(|policy| policy.strategy.dates_itself()) {
             return;
         }
         for side in [&mut self.redis, &mut self.memory] {
@@ -306,8 +307,8 @@ impl Telling<'_> {
     /// Lets the heartbeats of both limiters come, by moving the runtime's time past the next ones.
     pub(super) async fn renew(&mut self) {
         let lives = self.history.policies.iter();
-        let lives = lives.filter_map(|policy| match policy.by {
-            By::Permits(life) => Some(life),
+        let lives = lives.filter_map(|policy| match policy.strategy {
+            StrategyKind::Permits(life) => Some(life),
             _ => None,
         });
         if let Some(life) = lives.min() {
@@ -358,14 +359,15 @@ impl Telling<'_> {
         let back = steps.iter().any(|step| step.wait < 0);
         // A ban whose key is repaired counts what is left of it from then on, if the clock steps back.
         let policies = self.history.policies.iter();
-        let spoils = policies.map(|policy| policy.by.dates_itself() && !(back && policy.is_ban()));
+        let spoils =
+            policies.map(|policy| policy.strategy.dates_itself() && !(back && policy.is_ban()));
         if let Some(place) = self.keys.pick(of, &spoils.collect::<Vec<_>>()) {
             self.keys.spoil(self.server, place, ms);
         }
     }
 }
 
-fn compare(redis: &Answer, memory: &Answer, model: Option<&Answer>) -> Outcome {
+fn compare(redis: &OpResult, memory: &OpResult, model: Option<&OpResult>) -> Outcome {
     if redis != memory {
         return Err(format!("on Redis {redis:?}\nin process {memory:?}"));
     }

@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 use super::server::Backend;
-use crate::world::PATIENCE;
+use crate::world::TEST_TIMEOUT;
 
 /// One call of a limiter, or a step of the clock.
 #[derive(Clone, Debug)]
@@ -349,8 +349,8 @@ async fn settled(what: &str, mut probe: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !probe().await {
         assert!(
-            start.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
+            start.elapsed() < TEST_TIMEOUT,
+            "not within {TEST_TIMEOUT:?}: {what}"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

@@ -9,7 +9,7 @@ use tollgate::{
 
 use crate::{
     custom::Trial,
-    support::{By, KEY, World, ask},
+    support::{KEY, StrategyKind, World, send},
 };
 
 /// Counts as [`Trial`] does, under a state format of another name.
@@ -103,7 +103,7 @@ async fn a_strategy_that_returns_a_built_in_rule_counts_by_it() {
     for world in World::both() {
         let policy = Policy::new("half", Quota::requests(10).per_day()).strategy(Halved);
         let limiter = world.limiter([policy]);
-        assert_eq!(ask(&limiter, KEY, 7).await, 5, "{}", world.name());
+        assert_eq!(send(&limiter, KEY, 7).await, 5, "{}", world.name());
     }
 }
 
@@ -112,7 +112,7 @@ async fn under_one_name_and_key_each_strategy_has_its_own_count() {
     for world in World::both() {
         let quota = Quota::requests(5).per_day();
         let ban = Ban::for_duration(Duration::from_secs(60));
-        let strategies = By::ALL.map(|by| by.count("p", quota));
+        let strategies = StrategyKind::ALL.map(|strategy| strategy.count("p", quota));
         let others = [
             Policy::new("p", quota).strategy(ban),
             Policy::new("p", quota).strategy(Trial),
@@ -140,9 +140,9 @@ async fn under_one_name_and_key_each_strategy_has_its_own_count() {
                 "{} {name}",
                 world.name()
             );
-            let admitted = ask(limiter, KEY, 7).await;
+            let admitted = send(limiter, KEY, 7).await;
             assert_eq!(admitted, expected, "{} {name}", world.name());
-            // Of a ban, what is refused elsewhere counts.
+            // Of a ban, what is rejected elsewhere counts.
             let _ = limiter.charge(KEY, 1).await.expect("an answer");
         }
     }

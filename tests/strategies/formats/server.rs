@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt::Write as _, time::Duration};
 use testkit::{Clock, Cluster, Server};
 use tollgate::{RedisStore, RedisStoreBuilder};
 
-use crate::world::{PATIENCE, START};
+use crate::world::{START, TEST_TIMEOUT};
 
 /// What the number of a permit or an epoch is replaced by: as long, and of the same letters.
 const UNIQUE: &str = "unique-id-";
@@ -44,7 +44,7 @@ impl Backend {
 
     /// The store of a new process.
     pub(crate) fn store(&self) -> RedisStoreBuilder {
-        let store = RedisStore::builder().timeout(PATIENCE);
+        let store = RedisStore::builder().timeout(TEST_TIMEOUT);
         match &self.node {
             Node::Single(server) => store.url(server.url()),
             Node::Cluster(cluster) => store.cluster(cluster.urls()),
