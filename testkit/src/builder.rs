@@ -38,7 +38,7 @@ impl Builder {
         }
     }
 
-    /// A sentinel knows few of the options of other servers.
+    /// A sentinel supports few of the options of other servers.
     pub(crate) fn sentinel() -> Self {
         let mut builder = Self::new();
         builder
@@ -97,10 +97,10 @@ impl Builder {
         self
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it replies.
     ///
     /// # Panics
-    /// If the program is missing, ends, or does not answer within 10 seconds.
+    /// If the program is missing, ends, or does not reply within 10 seconds.
     #[track_caller]
     pub fn start(self) -> Server {
         for _ in 0..20 {

@@ -91,7 +91,7 @@ impl Clock {
         shown(&self.cell())
     }
 
-    /// Whether the clock stands where it was put, and does not follow real time.
+    /// Whether the clock is frozen, and does not follow real time.
     pub(crate) fn stands(&self) -> bool {
         read(&self.cell()) != 0
     }

@@ -109,7 +109,7 @@ impl Cluster {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])
                 .ok();
             if index < masters {
-                // Ranges can be said only from 7.0 on.
+                // Ranges are supported only from 7.0 on.
                 let slots = index * SLOTS / masters..(index + 1) * SLOTS / masters;
                 let slots = slots.map(|slot| slot.to_string());
                 let words = ["CLUSTER", "ADDSLOTS"].map(str::to_owned);
@@ -156,7 +156,7 @@ pub struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Moves up to so many of the slot's keys; returns how many there were.
+    /// Moves up to this many of the slot's keys; returns how many there were.
     #[track_caller]
     pub fn keys(&self, most: usize) -> usize {
         let most = most.to_string();
@@ -184,7 +184,7 @@ impl Move<'_> {
         let others = others.filter(|node| node.port() != self.to.port());
         // Its new master first: else no node would serve it for a moment.
         for node in std::iter::once(self.to).chain(others) {
-            // A replica knows of no such command.
+            // A replica has no such command.
             let _ = node.command(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &id]);
         }
         let slot = self.slot.parse().expect("a slot is a number");
@@ -197,7 +197,7 @@ impl Move<'_> {
     }
 }
 
-/// Whether a node serves, and knows every master with its replicas.
+/// Whether a node serves, and is connected to every master and its replicas.
 #[track_caller]
 fn agrees(node: &Server, masters: usize, nodes_per_master: usize) -> bool {
     let state = node.command(&["CLUSTER", "INFO"]).text();
@@ -230,8 +230,8 @@ fn master_port(node: &Server, slot: i64) -> Option<i64> {
     Some(range[2].clone().list()[1].clone().int())
 }
 
-/// Whether all nodes have heard of the last change. One that has not could make the next change under the same number, and
-/// then the nodes would send clients to and fro.
+/// Whether all nodes have the last change. One that has not could make the next change under the same number, and then
+/// the nodes would redirect clients back and forth.
 #[track_caller]
 fn are_of_one_epoch(nodes: &[Server]) -> bool {
     let field = |node: &Server, name: &str| {

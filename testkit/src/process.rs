@@ -41,7 +41,7 @@ impl Process {
             .expect("the state of a child process can be read")
     }
 
-    /// Stops the process where it is, and returns when it stands still.
+    /// Stops the process, and returns when it is stopped.
     pub(crate) fn pause(&self) {
         self.signal("STOP");
         let stat = format!("/proc/{}/stat", self.id());
@@ -58,7 +58,7 @@ impl Process {
         self.signal("CONT");
     }
 
-    /// Asks the process to end and waits for it.
+    /// Terminates the process and waits for it.
     pub(crate) fn terminate(mut self) {
         self.signal("TERM");
         self.resume();
@@ -93,7 +93,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|path| path.is_file());
     }
-    // Where servers are, and users other than root don't look.
+    // Where servers are, outside of the `PATH` of users other than root.
     let elsewhere = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     env::split_paths(&env::var_os("PATH")?)
         .chain(elsewhere)
@@ -101,7 +101,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What a server says of its version: `Redis server v=7.0.15 sha=...`.
+/// The version that a server prints: `Redis server v=7.0.15 sha=...`.
 pub(crate) fn version(program: &str) -> Option<(u32, u32)> {
     let output = Command::new(find(program)?)
         .arg("--version")
@@ -114,7 +114,7 @@ pub(crate) fn version(program: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// `setpriv`, if it is here and knows the option: busybox has one without it.
+/// `setpriv`, if it is installed and has the option: busybox's lacks it.
 fn death_signal() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOUND
@@ -140,7 +140,7 @@ fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
         let (sender, orders) = mpsc::channel::<Order>();
         let work = move || {
             for (mut command, answer) in orders {
-                // The caller waits for the answer, so it is always taken.
+                // The caller waits for the result, so it is always received.
                 let _ = answer.send(command.spawn());
             }
         };

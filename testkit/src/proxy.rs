@@ -49,7 +49,7 @@ enum Mode {
     Pass,
     /// Replies come later.
     Delay(Duration),
-    /// Nothing gets through in either direction, and nothing says so.
+    /// Nothing gets through in either direction, and no error is reported.
     Hold,
     /// Connections are closed, also those that come.
     Cut,
@@ -106,7 +106,7 @@ impl Proxy {
         self.set(Mode::Delay(by));
     }
 
-    /// Takes everything and passes nothing on, in either direction: a network that is gone, and says nothing.
+    /// Accepts everything and forwards nothing, in either direction: a network that drops all packets.
     pub fn hold(&self) {
         self.set(Mode::Hold);
     }
@@ -153,7 +153,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().is_over = true;
         self.cut();
-        // So that it looks whether it is over.
+        // So that it checks whether it is over.
         let _ = TcpStream::connect(self.addr);
     }
 }

@@ -23,7 +23,7 @@ pub fn python(script: &str, arguments: &[&str], input: &str) -> String {
         .spawn()
         .expect("Python starts");
     let mut stdin = python.stdin.take().expect("its input is piped");
-    // Fails only if the script has ended before it read all, and its status says more about that.
+    // Fails only if the script has ended before it read all, and its status shows why.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = python.wait_with_output().expect("Python ends");

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What a server answered.
+/// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// No value.
@@ -23,7 +23,7 @@ impl Reply {
     /// The reply itself, unless it is an error.
     ///
     /// # Panics
-    /// If the server answered with an error.
+    /// If the reply is an error.
     #[track_caller]
     pub fn ok(self) -> Self {
         if let Reply::Error(text) = &self {
@@ -95,7 +95,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects; connecting and each later answer may take up to `patience`.
+    /// Connects; connecting and each later reply may take up to `patience`.
     pub fn open(addr: SocketAddr, patience: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, patience)?;
         stream.set_nodelay(true)?;
@@ -106,7 +106,7 @@ impl Connection {
         })
     }
 
-    /// Sends one command and reads its answer.
+    /// Sends one command and reads its reply.
     pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args.iter().map(AsRef::as_ref) {

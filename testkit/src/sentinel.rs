@@ -73,11 +73,11 @@ impl Sentinel {
         &self.servers
     }
 
-    /// The master by the word of the first sentinel that answers. After a master
+    /// The master as reported by the first sentinel that replies. After a master
     /// has failed this is the old one until another is promoted.
     ///
     /// # Panics
-    /// If no sentinel answers.
+    /// If no sentinel replies.
     #[track_caller]
     pub fn master(&self) -> &Server {
         let ask = |sentinel: &Server| {
@@ -121,7 +121,7 @@ impl Sentinel {
     }
 }
 
-/// A field of what a sentinel knows about the master.
+/// A field of a sentinel's entry of the master.
 #[track_caller]
 fn field(sentinel: &Server, name: &str) -> String {
     let fields = sentinel.command(&["SENTINEL", "MASTER", NAME]).list();

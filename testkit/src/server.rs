@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::process::{self, Process};
 use crate::{Builder, Clock, Connection, Reply};
 
-/// How long a server may take to start, and to answer one command.
+/// How long a server may take to start, and to reply to one command.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A real server on a port and in a folder of its own, killed on drop.
@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Runs the program until it answers for itself.
+    /// Runs the program until it replies.
     pub(crate) fn launch(setup: &Setup, port: u16, folder: &Path) -> Result<Process, Failure> {
         let Some(program) = process::find(&setup.program) else {
             let hint = "`cargo xtask test` installs it";
@@ -172,8 +172,8 @@ impl Server {
     /// Sends one command over the helper's own connection, which stays open.
     ///
     /// # Panics
-    /// If the server does not answer within 10 seconds. An error that the server
-    /// answers is a [`Reply::Error`].
+    /// If the server does not reply within 10 seconds. A reply that is an error is a
+    /// [`Reply::Error`].
     #[track_caller]
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
         match self.try_command(args) {
@@ -217,7 +217,7 @@ impl Server {
         self.process().take();
     }
 
-    /// Asks the server to end, and waits for it.
+    /// Terminates the server, and waits for it.
     pub fn stop(&self) {
         let process = self.process().take();
         if let Some(process) = process {
@@ -226,10 +226,10 @@ impl Server {
     }
 
     /// Starts the server again on its port and in its folder, with no data, and
-    /// waits until it answers. A server that runs is killed first.
+    /// waits until it replies. A server that runs is killed first.
     ///
     /// # Panics
-    /// If it does not answer within 10 seconds, or another program took its port.
+    /// If it does not reply within 10 seconds, or another program took its port.
     #[track_caller]
     pub fn restart(&self) {
         let mut process = self.process();
@@ -251,7 +251,7 @@ impl Server {
         }
     }
 
-    /// Freezes the server: connections are accepted, but nothing is answered.
+    /// Freezes the server: connections are accepted, but nothing is replied.
     ///
     /// # Panics
     /// If the server does not run.
@@ -263,7 +263,7 @@ impl Server {
             .pause();
     }
 
-    /// Ends [`pause`](Self::pause). What was sent meanwhile is answered now.
+    /// Ends [`pause`](Self::pause). What was sent meanwhile is replied to now.
     ///
     /// # Panics
     /// If the server does not run.
@@ -295,7 +295,7 @@ fn run(setup: &Setup, program: &Path, folder: &Path, log: &Path) -> io::Result<P
     })
 }
 
-/// Whether the process itself answers on the port, is ready, and has its clock:
+/// Whether the process itself replies on the port, is ready, and has its clock:
 /// another server may have been faster to the port.
 fn probe(setup: &Setup, port: u16, pid: u32) -> io::Result<bool> {
     let mut connection = setup.connect(port, Duration::from_secs(2))?;

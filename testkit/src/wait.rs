@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Asks `probe` until it gives a value, and panics with `what` after `limit`.
+/// Polls `probe` until it returns a value, and panics with `what` after `limit`.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();

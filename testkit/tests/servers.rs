@@ -1,4 +1,4 @@
-//! Servers start, answer, fail and come back as the tests order.
+//! Servers start, reply, fail and come back as the tests require.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -21,7 +21,7 @@ fn runtime() -> Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-/// Never used up, and given back so slowly that no key is forgotten.
+/// Never used up, and refilled so slowly that no key is removed.
 fn ample() -> Quota {
     Quota::requests(10_000).per_week().burst(500_000)
 }
@@ -33,7 +33,7 @@ fn limiter(names: &[&str], quota: Quota) -> Limiter {
     builder.build().expect("a limiter")
 }
 
-/// Allocations of one decision: what so many of them take, once the first ones have opened what stays open.
+/// Allocations per decision, once the first decisions have allocated what stays.
 fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F) -> f64 {
     for _ in 0..100 {
         runtime.block_on(decide());

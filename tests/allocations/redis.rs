@@ -40,7 +40,7 @@ fn a_cached_rejection_allocates_nothing() {
     assert!(runtime.block_on(check()).is_admitted());
     let rejected = async || assert!(!check().await.is_admitted());
     let each = each(&runtime, "on Redis, known to be denied", rejected);
-    // Not none: now and then Redis is asked whether the cached rejection still holds.
+    // Not none: now and then Redis is called to confirm the cached rejection.
     assert!(each < 1.0, "{each}");
 }
 

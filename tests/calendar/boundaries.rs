@@ -21,8 +21,8 @@ fn per_month() -> Quota {
     Quota::requests(REQUESTS).per_month()
 }
 
-/// Runs through the windows between `boundaries`, in seconds since 1970: each admits exactly the quota, wherever in it
-/// that is asked for, and the wait of a rejected request ends at the boundary.
+/// Steps through the windows between `boundaries`, in seconds since 1970: each admits exactly the quota, wherever in
+/// the window requests come, and the wait of a rejected request ends at the boundary.
 async fn windows(quota: Quota, windows: CalendarWindow, boundaries: &[i64]) {
     let boundaries: Vec<_> = boundaries.iter().map(|at| at * SECOND).collect();
     for world in World::both(boundaries[0]) {
@@ -180,7 +180,7 @@ async fn a_day_that_begins_twice_begins_the_first_time() {
     .await;
 }
 
-/// No request came before that hour, so that the window is looked for in it.
+/// No request came before that hour, so that the window is determined within it.
 #[tokio::test]
 async fn an_hour_of_two_days_is_in_the_window_of_the_later_one() {
     for into in [30, 60, 61, 1_000, 3_599] {

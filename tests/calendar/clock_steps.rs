@@ -1,5 +1,5 @@
-//! A store's clock that steps an hour back and forth: no key is rejected for longer than a period (of a calendar window, a
-//! period and the step), none is given more than one extra burst, and each wait is exact.
+//! A store's clock that steps an hour back and forth: no key is rejected for longer than a period (of a calendar
+//! window, a period and the step), none is admitted more than one extra burst, and each wait is exact.
 
 use tollgate::{
     CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RetryAfter, SlidingLog,
@@ -98,7 +98,7 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
 }
 
 impl Scene<'_> {
-    /// Asks until rejected; returns how many were admitted, and how long the rejected one has to wait.
+    /// Sends requests until one is rejected; returns how many were admitted, and the wait of the rejected one.
     async fn exhaust(&self) -> (u64, i64) {
         let (admitted, wait) = exhaust(&self.limiter, self.key, 2 * BURST).await;
         assert!(wait <= self.longest(), "{}: a wait of {wait} µs", self.case);
@@ -110,10 +110,10 @@ impl Scene<'_> {
         match self.strategy {
             // Windows end on whole milliseconds.
             StrategyKind::Window | StrategyKind::List => self.period + 1_000,
-            // A step that could be a debt is taken for one, and its next unit is one emission interval away; out of a
-            // full bucket the first unit slides in the next one.
+            // A step that could be a debt is treated as one, and its next unit is one emission interval away; in a full
+            // bucket the first unit refills in the next one.
             StrategyKind::Gcra | StrategyKind::Sliding => self.period + self.period / BURST as i64,
-            // After a step back over the end of a window, the next one stays at hand until it ends.
+            // After a step back over the end of a window, the next one stays the current one until it ends.
             StrategyKind::Calendar => self.period + HOUR.min(self.period),
             // A day may have 25 hours.
             StrategyKind::Berlin => self.period + 2 * HOUR,
@@ -216,7 +216,7 @@ async fn no_wait_after_a_step_is_longer_than_the_longest_without_one() {
         assert_eq!(again, wait, "{}: the same wait twice", scene.case);
         scene.world.step(wait);
         assert!(check(&scene.limiter, scene.key).await, "{}", scene.case);
-        // A period later all is as new (a sliding window remembers two).
+        // A period later no state is left (a sliding window keeps two periods).
         scene.world.step(2 * scene.longest());
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
     })

@@ -35,7 +35,7 @@ fn windows() -> Vec<(Policy, i64)> {
     ]
 }
 
-/// Asks `max` times at most, until rejected; returns how many were admitted.
+/// Sends at most `max` requests until one is rejected; returns how many were admitted.
 async fn up_to(limiter: &tollgate::Limiter, key: Key, max: u64) -> u64 {
     for admitted in 0..max {
         if !check(limiter, key).await {

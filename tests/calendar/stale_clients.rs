@@ -1,4 +1,4 @@
-//! Clients whose clock is days or years away from the server's: the side that knows the calendar has the wrong day.
+//! Clients whose clock is days or years away from the server's: the side that computes the calendar has the wrong day.
 
 use tollgate::{
     CalendarWindow, DecisionSource, Key, Keys, Limiter, Policy, PolicyDecision, Quota, Weekday,
@@ -112,7 +112,7 @@ async fn a_charge_in_another_window_is_not_refunded_into_this_one() {
     assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 0);
 }
 
-/// The question that gives back is the first one after the clock moved on.
+/// The refund is the first operation after the clock moved on.
 #[tokio::test]
 async fn a_refund_learns_the_servers_time_too() {
     let world = World::redis(THEN);
@@ -123,7 +123,7 @@ async fn a_refund_learns_the_servers_time_too() {
     assert_eq!(back[0].units(), 0);
 }
 
-/// Each of many keys gets exactly its quota, however their questions travel.
+/// Each of many keys is admitted exactly its quota, however its requests are batched.
 async fn many_keys(limiter: &Limiter, name: &str) {
     let tasks: Vec<_> = (0..900)
         .map(|request| {
@@ -156,7 +156,7 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
     }
 }
 
-/// Some keys under one policy, some under all: one batch of several segments, part of which is asked again.
+/// Some keys under one policy, some under all: one batch of several segments, part of which is sent again.
 #[tokio::test]
 async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
     let world = World::redis(THEN);

@@ -11,7 +11,7 @@ use tollgate::{
 pub(crate) const SECOND: i64 = 1_000_000;
 pub(crate) const HOUR: i64 = 3_600 * SECOND;
 
-/// A store of either kind, by a clock that stands still until it is set.
+/// A store of either kind, on a clock that only moves when it is set.
 pub(crate) enum World {
     Memory(MemoryStore, ManualClock),
     Redis(Server, ServerClock),
@@ -35,12 +35,13 @@ impl World {
         Self::Redis(server, clock)
     }
 
-    /// A limiter of these policies that shows faults; on Redis with connections, and an idea of the time, of its own.
+    /// A limiter of these policies that reports store failures; on Redis with its own connections and its own estimate
+    /// of the server's time.
     pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
         let builder = match self {
             Self::Memory(store, _) => Limiter::builder().store(store.clone()),
             Self::Redis(server, _) => {
-                // Rejections are remembered by this process's clock, and the server's is set by hand.
+                // Rejections are cached by this process's clock, and only the server's is set.
                 let store = RedisStore::builder()
                     .url(server.url())
                     .rejection_cache_staleness(Duration::ZERO);
@@ -99,7 +100,8 @@ pub(crate) async fn check(limiter: &Limiter, key: Key) -> bool {
     counted(&limiter.check(key).await)
 }
 
-/// Asks until rejected; returns how many were admitted, and the wait of the rejected one, in microseconds.
+/// Sends requests until one is rejected; returns how many were admitted, and the wait of the rejected one, in
+/// microseconds.
 pub(crate) async fn exhaust(limiter: &Limiter, key: Key, max: u64) -> (u64, i64) {
     let mut admitted = 0;
     loop {

@@ -24,7 +24,7 @@ impl Rule {
         }
     }
 
-    /// Turns to the window at hand; returns what is left in it, and its end.
+    /// Moves on to the current window; returns what is left in it, and its end.
     fn turn(&mut self, now: i64) -> (u64, i64) {
         let next = self
             .begins
@@ -48,8 +48,8 @@ fn rules(zone: &str, days: &[i64], weeks: &[i64], months: &[i64], week: Weekday)
     ]
 }
 
-/// Two requests an hour, between the hours and on them, three policies on each; what each store says is what a count by
-/// the hard-coded boundaries says.
+/// Two requests an hour, between the hours and on them, three policies on each; each store's decision is that of a
+/// count by the hard-coded boundaries.
 async fn eight_days(mut rules: Vec<Rule>, from: i64) {
     let from = from * SECOND;
     let stores = World::both(from);

@@ -20,7 +20,7 @@ const QUOTA: u64 = 10;
 const DAY: i64 = 24 * HOUR;
 /// 2026-09-01 00:20:00 UTC.
 const START: i64 = 1_788_222_000 * SECOND;
-/// StrategyKind how much the wall clock steps, or is ahead from the start.
+/// By how much the wall clock steps, or is ahead from the start.
 const STEPS: [i64; 6] = [HOUR, -HOUR, DAY, -DAY, -START, 60 * 365 * DAY];
 
 fn limiter(clock: &TwoClocks, policies: impl IntoIterator<Item = Policy>) -> Limiter {
@@ -98,7 +98,7 @@ async fn calendar_windows_follow_only_the_wall_clock() {
     let limiter = limiter(&clock, [calendar()]);
     let left = 40 * 60 * SECOND;
     assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (QUOTA, left));
-    // The wall clock stands still while days pass.
+    // The wall clock is frozen while days pass.
     clock.pass(3 * DAY);
     clock.step(-3 * DAY);
     assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (0, left));

@@ -26,7 +26,7 @@ pub(crate) fn once() -> Policy {
     window("once", "1/365days")
 }
 
-/// Asks, and returns how long to wait; nothing if it's admitted.
+/// Sends a request, and returns its wait; `None` if it is admitted.
 pub(crate) async fn wait(limiter: &Limiter, key: Key) -> Option<Duration> {
     let decision = limiter.check(key).await;
     if counted(&decision) {
@@ -154,7 +154,7 @@ async fn bans_double_up_to_a_maximum_and_start_over_after_a_quiet_period() {
             assert_eq!(banned(&limiter, KEY).await, Some(secs(expected)));
             world.advance(secs(expected));
         }
-        // The last one is remembered for as long as it lasted.
+        // The last ban counts for as long as it lasted.
         world.advance(secs(1_800) - MICRO);
         reject(&limiter, 3).await;
         assert_eq!(banned(&limiter, KEY).await, Some(secs(1_800)));
@@ -231,7 +231,7 @@ async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_rej
         assert_eq!(left(&limiter, KEY).await, 2, "{}", world.name());
         assert!(!counted(&limiter.check(KEY).cost(100).await));
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
-        // What passes doesn't count, and a look neither.
+        // Admitted requests do not count, and neither does a peek.
         assert!(counted(&limiter.check(KEY).cost(0).await));
         assert!(!limiter.peek(KEY).await.expect("an answer").would_admit());
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());

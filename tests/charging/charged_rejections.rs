@@ -20,7 +20,7 @@ fn name(limiter: &Limiter) -> String {
     policies.next().expect("a policy").name().to_owned()
 }
 
-/// Asks one after the other; returns the waits of the rejected ones.
+/// Sends requests one after the other; returns the waits of the rejected ones.
 async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
     let mut retries = Vec::new();
     for _ in 0..times {
@@ -83,7 +83,7 @@ async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
             assert!(deepest.1 <= secs(120), "{deepest:?} of {name}");
             world.no_key_is_immortal();
             world.advance(deepest.0);
-            // A key on Redis lives to the end of its millisecond.
+            // A key on Redis lasts to the end of its millisecond.
             world.advance(Duration::from_millis(1));
             assert!(counted(&limiter.check(KEY).await), "{name}");
         }
@@ -253,7 +253,7 @@ async fn refunding_a_reserved_charge_does_not_refund_charged_rejections() {
         let layer = world.layer([policy.charge_rejected(true)]);
         assert_eq!(pass(&layer, text(200)).await, 200);
         let under_way = answer(&layer, text(500)).await;
-        // Two places are taken, and one rejection counts.
+        // Two units are charged, and one rejection counts.
         assert_eq!(pass(&layer, text(200)).await, 429);
         read(under_way).await.expect("a body");
         assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());

@@ -48,7 +48,7 @@ async fn closures_use_the_admission(world: &World) {
 #[test]
 fn an_outcome_closure_may_use_the_admission_of_its_request() {
     let (done, is_done) = mpsc::channel();
-    // Apart: a closure that waits for its own admission would wait for ever.
+    // Separately: a closure that waits for its own admission would never return.
     let tested = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -1,4 +1,4 @@
-//! Units that are given back by hand.
+//! Units that are credited manually.
 
 use http::{Request, request::Parts};
 use tollgate::{CallError, Key, Policy, Quota, RetryAfter};

@@ -1,4 +1,4 @@
-//! When a policy charges, and what is given back: charge modes, settling, rejections that count, tiers.
+//! When a policy charges, and what is refunded: charge modes, settling, charged rejections, tiers.
 #![allow(missing_docs)]
 
 mod ban;

@@ -15,7 +15,7 @@ use crate::support::{
 
 pub(crate) type Says = fn(&Outcome<'_>) -> bool;
 
-/// The ready-made judges, and which of 200, 302, 404 and 503 they charge.
+/// The ready-made outcomes, and which of 200, 302, 404 and 503 they charge.
 const OUTCOMES: [(Says, [u64; 4]); 4] = [
     (outcome::success, [1, 1, 0, 0]),
     (outcome::failure, [0, 0, 1, 1]),
@@ -138,13 +138,14 @@ async fn an_even_rate_in_use_is_refunded_a_reservation_to_the_fraction() {
         let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
         let limiter = layer.limiter();
         for _ in 0..3 {
-            // Four of six seconds each are used, and 10 ms pass while a fifth is under way.
+            // Four of six seconds each are used, and 10 ms pass while a fifth is in flight.
             assert_eq!(limiter.check(KEY).times(4).await.admitted(), 4);
             let under_way = answer(&layer, text(500)).await;
             assert_eq!(waits(limiter, "p").await.1, secs(30));
             world.advance(ms(10));
             read(under_way).await.expect("a body");
-            // As if it had never been, but for the 10 ms: they may have been its own, and are not given back twice.
+            // As if it had never been, except for the 10 ms: they may have refilled part of it, and are not refunded
+            // twice.
             let (_, full) = waits(limiter, "p").await;
             assert!((secs(24) - ms(10)..=secs(24)).contains(&full), "{full:?}");
             world.advance(full);

@@ -65,7 +65,7 @@ async fn exactly_5_of_64_retrying_callers_succeed_in_a_window() {
                     break;
                 }
             }
-            // A failed call has given its place to a later one.
+            // A failed call was refunded for a later one.
             assert_eq!(succeeded, 5, "{}", world.name());
             assert!(failed > 0, "no call failed");
             assert_eq!(used(layer.limiter(), "ocr").await, 5);
@@ -78,7 +78,7 @@ async fn exactly_5_of_64_retrying_callers_succeed_in_a_window() {
 async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
     for world in World::both() {
         let layer = world.layer([window("ocr", "5/min").charge_after(outcome::success)]);
-        // The provider answers when all 64 are with it.
+        // The provider responds when all 64 calls have reached it.
         let all = Arc::new(Barrier::new(CALLERS as usize));
         let mut tasks = JoinSet::new();
         for _ in 0..CALLERS {
@@ -112,7 +112,7 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
     }
 }
 
-/// A call whose provider waits until the test says what to answer.
+/// A call whose provider waits until the test decides its response.
 struct Slow {
     tell: Arc<Notify>,
     answer: JoinHandle<u16>,

@@ -1,4 +1,4 @@
-//! What an outcome is judged by, and when.
+//! What an outcome is decided by, and when.
 
 use http_body_util::BodyExt;
 use tollgate::outcome::{self, RequestEnd};

@@ -48,7 +48,7 @@ async fn a_refund_returns_the_rest_of_a_partly_refilled_unit() {
     }
 }
 
-/// StrategyKind the clocks that applications have.
+/// By the clocks that applications have.
 async fn on_a_real_clock(store: impl Store + Clone) {
     for strategy in StrategyKind::ALL {
         let name = format!("{strategy:?}");

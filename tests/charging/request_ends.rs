@@ -41,7 +41,7 @@ async fn hang_up(layer: &RateLimitLayer) {
 #[tokio::test]
 async fn a_request_that_is_dropped_before_its_response_is_charged() {
     for world in World::both() {
-        // Whatever the outcome would have said: it is not known.
+        // Whatever the outcome would have been: it is not known.
         for outcome in [outcome::success, outcome::failure] {
             for layer in layers(&world, outcome) {
                 forget(&layer).await;
@@ -192,7 +192,7 @@ async fn a_success_whose_client_disconnects_half_way_stays_charged() {
     }
 }
 
-/// HTTP/2 servers read no further than to the trailers, whatever the body says of its end.
+/// HTTP/2 servers read no further than to the trailers, whatever the body reports of its end.
 #[tokio::test]
 async fn a_response_whose_trailers_were_sent_is_completed() {
     for world in World::both() {
@@ -212,7 +212,7 @@ async fn a_response_whose_trailers_were_sent_is_completed() {
     }
 }
 
-/// What a plain HTTP server does with a response that has no body: it looks whether it is at its end, and drops it.
+/// What a plain HTTP server does with a response that has no body: it checks whether it is at its end, and drops it.
 async fn glance(answer: Response<ResponseBody<Body>>) {
     assert!(answer.body().is_end_stream());
     drop(answer);

@@ -1,4 +1,4 @@
-//! What a real server makes of a response is what it is judged by.
+//! What a real server makes of a response decides its outcome.
 
 use std::future::IntoFuture;
 
@@ -6,7 +6,7 @@ use tollgate::outcome::RequestEnd;
 
 use crate::support::{World, data, streamed, window};
 
-/// Asks a real server for `path`, and reads all that it says; returns how the outcome's judge saw it end.
+/// Sends a request for `path` to a real server, and reads the response; returns how the outcome closure saw it end.
 async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
     use axum::{Router, http::StatusCode, routing::get};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

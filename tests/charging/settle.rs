@@ -1,4 +1,4 @@
-//! What a handler charges and gives back by itself.
+//! What a handler charges and refunds by itself.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -81,12 +81,12 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
                 .await
                 .expect("an answer");
             assert_eq!(waits(&limiter, "p").await, (wait, reset), "{context}");
-            // It is honest about it, to the microsecond.
+            // The wait is exact, to the microsecond.
             world.advance(wait - Duration::from_micros(1_000));
             assert!(!counted(&limiter.check(KEY).await), "{context}");
             world.advance(Duration::from_micros(1_000));
             if !counted(&limiter.check(KEY).await) {
-                // A key on Redis lives to the end of its millisecond.
+                // A key on Redis lasts to the end of its millisecond.
                 world.advance(ms(1));
                 assert!(counted(&limiter.check(KEY).await), "{context}");
             }
@@ -114,7 +114,7 @@ async fn a_debt_is_waited_for_at_an_even_rate() {
             .await
             .expect("an answer");
         assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
-        // What was charged of it is given back, and not what was asked for.
+        // What was charged of it is refunded, not what was requested.
         admission
             .policy("p")
             .expect("a policy")
@@ -200,7 +200,7 @@ async fn a_refund_cancelled_half_way_loses_no_units() {
                 .charge(3)
                 .await
                 .expect("an answer");
-            // It is sent, and gives back what was charged last.
+            // It is sent, and refunds the last charge.
             drop(
                 admission
                     .policy("p")

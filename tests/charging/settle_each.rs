@@ -118,7 +118,7 @@ async fn if_one_policy_cannot_be_settled_none_is() {
             assert!(settled.is_empty(), "{settled:?}");
             server.command(&["DEL", foreign]);
             assert_eq!(all_used(&limiter).await, [1, 200, 0], "{strategy:?}");
-            // Nor has the admission forgotten what it was charged.
+            // The admission still has its charge, too.
             let costs = [("tokens", tokens)];
             admission.settle_each(costs).await.expect("an answer");
             assert_eq!(all_used(&limiter).await, [1, tokens, 0], "{strategy:?}");
@@ -231,7 +231,7 @@ async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
         let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
         meter.add(7);
         drop(meter);
-        // It is sent before what is asked next.
+        // It is sent before the next operation.
         assert_eq!(all_used(&limiter).await, [1, 7, 7], "{}", world.name());
     }
 }

@@ -1,11 +1,11 @@
-//! Policies that are judged and reported, and never enforced.
+//! Policies that are evaluated and reported, and never enforced.
 
 use futures_util::future::join_all;
 use tollgate::{Decision, Limiter, Policy, PolicyDecision, extract};
 
 use crate::support::{KEY, World, answer, counted, even, secs, text, used, waits, window};
 
-/// How often a shadow was asked, and would have been stricter and looser.
+/// How often a shadow was evaluated, and would have been stricter and looser.
 #[track_caller]
 pub(crate) fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
     let stats = limiter.shadow_stats(name).expect(name);
@@ -39,7 +39,7 @@ async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
             assert!(!decision.policy("live").expect("a verdict").is_shadow());
             assert!(decision.retry_after() == tollgate::RetryAfter::Now);
         }
-        // It charges what it would let in, and nothing else.
+        // It charges what it would admit, and nothing else.
         assert_eq!(used(&limiter, "new").await, 2);
         assert_eq!(used(&limiter, "live").await, 4, "{}", world.name());
         assert_eq!(stats(&limiter, "new"), (4, 2, 0));
@@ -93,7 +93,7 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
         for (name, expected) in [("other", 2), ("live", 2), ("looser", 4), ("stricter", 1)] {
             assert_eq!(used(&limiter, name).await, expected, "{name}");
         }
-        // What another policy rejects, a candidate for the live one's place would reject too.
+        // What another policy rejects, a candidate in the live one's place would reject too.
         let _ = limiter
             .reset([("live", KEY), ("looser", KEY)])
             .await

@@ -1,4 +1,4 @@
-//! What a policy in the shadow charges, holds and gives back, beside others of every kind.
+//! What a shadow policy charges, holds and refunds, beside others of every kind.
 
 use tollgate::{Concurrency, Key, ListWindow, Policy, Quota, extract, outcome};
 
@@ -56,7 +56,7 @@ async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other(
         ]);
         let limiter = layer.limiter();
         assert_eq!(pass(&layer, text(200)).await, 200);
-        // The live one rejects, and the candidate would not: what would have become of these is not known.
+        // The live policy rejects, and the candidate would not: what these requests would have led to is not known.
         for _ in 0..3 {
             assert_eq!(pass(&layer, text(200)).await, 429);
         }
@@ -121,7 +121,7 @@ async fn shadow_in_flight_limits_hold_and_release_permits() {
         for name in ["live", "tight", "wide"] {
             assert_eq!(used_by(name).await, 0, "{name} {}", world.name());
         }
-        // A small shadow that signs doesn't limit what is asked for at once.
+        // A small shadow that records callers doesn't limit how many requests are checked at once.
         let list = window("list", "2/h").strategy(ListWindow).shadow();
         let limiter = world.limiter([window("p", "50/h"), list]);
         assert_eq!(limiter.check(KEY).times(40).await.admitted(), 40);

@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// A layer on this store that shows faults.
+    /// A layer on this store that reports store failures.
     #[track_caller]
     pub(crate) fn layer(&self, policies: impl IntoIterator<Item = Policy>) -> RateLimitLayer {
         RateLimitLayer::new(self.limiter(policies))
@@ -71,7 +71,7 @@ pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
     verdict.limit() - verdict.remaining()
 }
 
-/// How long until a unit of `policy` is to be had, and until all are.
+/// How long until a unit of `policy` is available, and until all are.
 pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duration) {
     let mut policies = limiter.policies();
     let quota = policies
@@ -91,7 +91,7 @@ pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duratio
     )
 }
 
-/// What handlers answer.
+/// The body of a handler's response.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// What comes out of a layer.
@@ -152,7 +152,7 @@ where
     layer.layer(service_fn(handler)).oneshot(request).await
 }
 
-/// Sends a request through `layer` to a handler that answers `response`; its body is not read yet.
+/// Sends a request through `layer` to a handler that returns `response`; its body is not read yet.
 pub(crate) async fn answer(layer: &RateLimitLayer, response: Response<Body>) -> Answer {
     let response = Arc::new(Mutex::new(Some(response)));
     let handler = move |_| {
@@ -162,7 +162,7 @@ pub(crate) async fn answer(layer: &RateLimitLayer, response: Response<Body>) -> 
     call(layer, request(), handler).await.expect("an answer")
 }
 
-/// Reads a body as servers do: to its end, or until it says that it is there, or it fails.
+/// Reads a body as servers do: to its end, or until it reports its end, or fails.
 pub(crate) async fn read(answer: Answer) -> io::Result<u16> {
     let status = answer.status().as_u16();
     let mut body = answer.into_body();
@@ -175,7 +175,7 @@ pub(crate) async fn read(answer: Answer) -> io::Result<u16> {
     Ok(status)
 }
 
-/// Sends a request that is answered `response`, and reads it; returns the status, or 0 where the body fails.
+/// Sends a request whose response is `response`, and reads it; returns the status, or 0 if the body fails.
 pub(crate) async fn pass(layer: &RateLimitLayer, response: Response<Body>) -> u16 {
     read(answer(layer, response).await).await.unwrap_or(0)
 }

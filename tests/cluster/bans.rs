@@ -13,11 +13,11 @@ use crate::{
 /// A step of a history.
 #[derive(Clone, Copy)]
 enum Step {
-    /// So many requests, in one call.
+    /// This many requests, in one call.
     Check(u64),
-    /// So many requests, each in a call of its own, sent together.
+    /// This many requests, each in its own call, sent together.
     AtOnce(usize),
-    /// A refund of so many units of the last call that was admitted.
+    /// A refund of this many units of the last call that was admitted.
     Refund(u64),
     /// A ban by hand, under the policy of that name.
     Block(&'static str),
@@ -32,7 +32,7 @@ fn ban(name: &str, quota: &str) -> Policy {
         .strategy(Ban::for_duration(Duration::from_secs(7_200)))
 }
 
-/// What a decision says of each policy.
+/// What a decision reports of each policy.
 fn says(decision: &Decision) -> String {
     let enforced = decision
         .policies()
@@ -59,8 +59,8 @@ async fn left(limiter: &Limiter, keys: &Keys) -> String {
     format!("{:?}", all.collect::<Vec<_>>())
 }
 
-/// Runs a history under policies whose keys are in these slots, and with all of them in one; both answer the same. Returns what
-/// is left.
+/// Runs a history under policies whose keys are in these slots, and with all of them in one; both decide alike. Returns
+/// what is left.
 async fn in_slots_as_in_one<const N: usize>(
     name: &str,
     slots: [usize; N],

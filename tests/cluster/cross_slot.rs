@@ -22,7 +22,7 @@ fn three([a, b, c]: [(StrategyKind, &str); 3]) -> Limiter {
     limiter(store(cluster()), policies)
 }
 
-/// What is used by each policy. What flows back with time is given back less the moment for which it was held: of a month's
+/// What is used by each policy. What refills with time is refunded less the moment for which it was held: of a month's
 /// quota far less than a unit, which shows as one.
 #[track_caller]
 fn all_used(used: &[u64], strategies: [StrategyKind; 3], each: u64) {
@@ -205,7 +205,7 @@ async fn a_request_dropped_before_its_result_costs_nothing_in_any_slot() {
     assert!((200..400).contains(&read), "{read} were answered");
     until("unread charges are refunded", async || {
         let used = used(&limiter, keys.clone()).await;
-        // What flows back with time is given back less the moments for which it was held, which show as one unit.
+        // What refills with time is refunded less the moments for which it was held, which show as one unit.
         used[1..] == [read; 2] && (read..=read + 1).contains(&used[0])
     })
     .await;
@@ -357,7 +357,7 @@ async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
         (false, true, true, false),
     ];
     assert_eq!(answers, expected);
-    // The candidates charge what they would have let in; the one beside them what was admitted.
+    // The candidates charge what they would have admitted; the one beside them what was admitted.
     assert_eq!(used(&limiter, keys()).await, [2, 2, 4, 1, 2]);
 }
 
@@ -403,7 +403,8 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
         used(&limiter, others.clone()).await == [1, 1]
     })
     .await;
-    // What is done by force is done everywhere or nowhere, too, also when nothing is asked at one of the nodes any more.
+    // Unconditional operations are done in all slots or in none, too, also when one of the nodes is not called any
+    // more.
     for _ in 0..6 {
         let charged = limiter.charge(master_keys.apart(), 2).await;
         assert!(charged.is_err(), "{charged:?}");

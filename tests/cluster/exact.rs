@@ -68,7 +68,7 @@ async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
         let (keys, calls) = (node.keys().len(), calls(node));
         assert!((250..450).contains(&keys), "{keys} keys");
         assert_eq!(node.immortal_keys(), [""; 0]);
-        // Each of them was asked about some 1,666 times.
+        // Each of them received about 1,666 requests.
         assert!(calls < 800, "{calls} calls");
     }
 }

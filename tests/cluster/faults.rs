@@ -14,7 +14,7 @@ use crate::support::{
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
-/// A busy machine is forgiven so much.
+/// How much a busy machine may add.
 const GRACE: Duration = Duration::from_millis(800);
 
 fn one_policy(cluster: &Cluster) -> Limiter {
@@ -51,7 +51,7 @@ async fn a_request_whose_reply_is_lost_is_charged_once() {
         })
         .await;
         let used = used(&limiter, master_keys.key(0)).await[0];
-        // No task has read the answer: if the call ran, its charge was refunded.
+        // No task has read the reply: if the call ran, its charge was refunded.
         assert!(
             (round..=2 * round).contains(&used),
             "{used} after {round} rounds"
@@ -69,7 +69,7 @@ pub(crate) async fn before(cluster: &Cluster, node: usize) -> Proxy {
     node.command(&["CONFIG", "SET", "cluster-announce-port", &port])
         .ok();
     if node.version() < (7, 0) {
-        // It looks there only when it starts.
+        // The setting is only read at the start.
         node.command(&["CONFIG", "REWRITE"]).ok();
         node.restart();
     }
@@ -86,7 +86,7 @@ pub(crate) async fn before(cluster: &Cluster, node: usize) -> Proxy {
     proxy
 }
 
-/// A cluster whose first node is behind a proxy, and a limiter that has learned of it and asks it whatever befalls.
+/// A cluster whose first node is behind a proxy, and a limiter that has found it and calls it in any case.
 async fn behind_a_proxy(name: &str) -> (Cluster, MasterKeys, Proxy, Limiter) {
     let cluster = Cluster::start_with(3, 0, apart);
     let master_keys = MasterKeys::find(&cluster, name).await;
@@ -119,7 +119,7 @@ async fn a_request_whose_reply_is_truncated_is_not_sent_again() {
         );
         proxy.pass();
         assert_eq!(calls(node), 1);
-        // What was charged without an answer stays charged: once.
+        // A charge whose reply was lost stays charged: once.
         assert_eq!(used(&limiter, master_keys.key(0)).await, [2 * round]);
     }
     let others = [1, 2].map(|node| calls(&cluster.nodes()[node]));
@@ -146,7 +146,7 @@ async fn a_request_whose_connection_breaks_is_not_sent_again() {
         proxy.pass();
         let decision = pending.await.expect("an answer");
         node.resume();
-        // It reads what was there before it in the same round, and what it is asked then in the next one.
+        // It reads what was there before it in the same round, and what it is sent then in the next one.
         node.command(&["PING"]).ok();
         assert!(
             matches!(fault(&decision), StoreError::Connection(_)),
@@ -161,7 +161,7 @@ async fn a_request_whose_connection_breaks_is_not_sent_again() {
     assert!(heard > 0);
 }
 
-/// A cluster whose first node hangs, of which the limiter knows nothing yet.
+/// A cluster whose first node hangs, which the limiter has not connected to yet.
 async fn with_one_that_hangs(name: &str) -> (Cluster, MasterKeys, Limiter) {
     let cluster = Cluster::start_with(3, 0, apart);
     let master_keys = MasterKeys::find(&cluster, name).await;
@@ -185,7 +185,7 @@ async fn each_shard_has_its_own_circuit_breaker() {
         for master in [1, 2] {
             assert!(counted(&limiter.check(master_keys.key(master)).await));
         }
-        // Answered at once, probes aside, and not by the node.
+        // Decided at once, probes aside, and not by the node.
         let decision = limiter.check(master_keys.key(0)).await;
         assert_eq!(decision.source(), DecisionSource::Fallback);
     }
@@ -245,7 +245,7 @@ async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything(
         let limiter = limiter.clone();
         async move {
             let (mut slowest, start) = (Duration::ZERO, Instant::now());
-            // So that they don't ask all at once.
+            // So that they don't all send at once.
             tokio::time::sleep(Duration::from_millis(7 * task)).await;
             for number in 0.. {
                 if start.elapsed() > 5 * deadline {

@@ -1,5 +1,4 @@
-//! Probes of nodes that are at fault: they notice that a slot isn't served, and a node is asked once, and not once for each
-//! tag.
+//! Probes of failing nodes: they notice that a slot isn't served, and a node is called once, and not once for each tag.
 
 use std::{
     collections::HashSet,
@@ -39,7 +38,7 @@ fn rejected_probes(node: &Server) -> u64 {
     count.unwrap_or(0)
 }
 
-/// When a master is gone, and none may take its place, the others serve nothing either.
+/// When a master is down, and no replica replaces it, the others serve nothing either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
     let cluster = Cluster::start(3, 0);
@@ -98,7 +97,7 @@ async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
         assert!(counted(&limiter.check(*key).await));
     }
     let node = &cluster.nodes()[0];
-    // It answers what its place in the cluster is, and holds what would write.
+    // It replies to commands about the cluster, and holds those that write.
     node.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
     // All of its tags, ten or eleven.
     let mut shut = Vec::new();

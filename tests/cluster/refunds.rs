@@ -1,4 +1,4 @@
-//! What one slot charged and another rejected is given back, also if it can't be at once.
+//! What one slot charged and another rejected is refunded, also if it can't be at once.
 
 use std::{
     future::IntoFuture,
@@ -73,7 +73,7 @@ impl Scene {
         self.beside.check(self.master_keys.key(0)).into_future()
     }
 
-    /// Asks under both: one charges, and the other isn't heard of.
+    /// Sends a request under both policies: one charges, and the other gets no reply.
     async fn send_and_charge(
         &self,
         pending: impl Future<Output = Decision> + Send + 'static,
@@ -83,7 +83,7 @@ impl Scene {
         self.proxies[1].hold();
         let pending = tokio::spawn(pending);
         until("the first is asked", async || calls(node) > before).await;
-        // Behind it on the same connection: what that one said is known here, too.
+        // Behind it on the same connection: the reply to it has been read by now, too.
         assert!(counted(&self.send_beside().await));
         pending
     }

@@ -9,7 +9,7 @@ use crate::support::{MasterKeys, StrategyKind, TEST_TIMEOUT, cluster, counted, k
 /// Long beside what the machine is late by.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A limiter that remembers what the servers rejected, and goes by `clock` for that.
+/// A limiter that caches rejections, by `clock`.
 fn remembering(prefix: &str, clock: &ManualClock, policies: &[(&str, &str)]) -> Limiter {
     let store = RedisStore::builder()
         .cluster(cluster().urls())
@@ -39,7 +39,7 @@ async fn a_rejection_in_one_slot_is_cached_for_the_bound() {
     for key in ["alice", "bob", "carol"].map(Key::new) {
         let decision = there.check(key).cost(3).await;
         let admission = decision.into_result().expect("admitted");
-        // However often it is asked about, each node for itself, no later word of it comes from memory.
+        // However many requests follow, on any node, no later one is rejected from the cache.
         for _ in 0..3 {
             assert_eq!(source(key).await, DecisionSource::Store);
             clock.advance(BOUND / 2);

@@ -1,4 +1,4 @@
-//! Slots that move from one master to another while they are asked about.
+//! Slots that move from one master to another while requests for them are sent.
 
 use std::{
     sync::{
@@ -58,7 +58,7 @@ async fn keys_on_the_source_on_the_target_and_on_neither_are_all_counted() {
         let (slot, from) = slot(&cluster);
         let moving = cluster.begin_move(slot, (from + 1) % 3);
         assert_eq!(moving.keys(40), 40);
-        // Of these, sixty are here, forty there, and fifty nowhere; many of them ask at once.
+        // Of these, sixty are on the source, forty on the target, and fifty on neither; many are sent at once.
         assert_eq!(send_all(&limiter, 0..150).await, 150, "{strategy:?}");
         assert_eq!(send_all(&limiter, 0..150).await, 150, "{strategy:?}");
         assert_eq!(send_all(&limiter, 0..100).await, 0, "{strategy:?}");
@@ -112,7 +112,7 @@ async fn slots_that_move_back_and_forth_under_load_admit_exactly_the_quota() {
         assert_eq!(send_all(&limiters[0], 0..50).await, 50);
         let (slot, from) = slot(&cluster);
         let done = Arc::new(AtomicBool::new(false));
-        // How many answers each task has had.
+        // How many results each task has had.
         let rounds: Arc<[AtomicU64; 64]> = Arc::new([const { AtomicU64::new(0) }; 64]);
         let mover = {
             let (cluster, done, rounds) = (cluster.clone(), done.clone(), rounds.clone());
@@ -160,7 +160,7 @@ async fn slots_that_move_back_and_forth_under_load_admit_exactly_the_quota() {
         done.store(true, Ordering::Relaxed);
         let moves = mover.join().expect("the mover ends well");
         assert!(moves >= 4);
-        // Six thousand and four hundred asked for two thousand places.
+        // Six thousand and four hundred requests for a quota of two thousand.
         for key in 0..50 {
             let used = used(&limiters[0], Key::new(format!("{key}"))).await;
             assert_eq!(used, [40], "{strategy:?}");

@@ -22,7 +22,7 @@ pub(crate) fn store(cluster: &Cluster) -> RedisStore {
     store_by(cluster, TEST_TIMEOUT)
 }
 
-/// A store whose requests wait so long at most.
+/// A store with this timeout.
 pub(crate) fn store_by(cluster: &Cluster, deadline: Duration) -> RedisStore {
     let store = RedisStore::builder()
         .cluster(cluster.urls())

@@ -1,4 +1,4 @@
-//! Limiters that show faults, and crowds that ask them.
+//! Limiters that report store failures, and concurrent requests through them.
 
 use std::sync::{
     Arc,
@@ -9,7 +9,7 @@ use tollgate::{DecisionSource, Keys, Limiter, LimiterBuilder, OnStoreError, Poli
 
 use crate::results::counted;
 
-/// A limiter that shows faults.
+/// A limiter that reports store failures.
 pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let builder = Limiter::builder().store(store);
     let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);

@@ -6,7 +6,7 @@ use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, S
 
 /// A decision, or how keys stand.
 pub(crate) trait Answer: Debug {
-    /// What became of the call, and where the answer came from.
+    /// The kind and the source of the result.
     fn outcome(&self) -> (DecisionKind, DecisionSource);
 }
 
@@ -22,7 +22,7 @@ impl Answer for Decision {
     }
 }
 
-/// A call by hand that was carried out: how a request would fare, [`LimitStatus::would_admit`] says.
+/// A direct call that was carried out; whether a request would be admitted is [`LimitStatus::would_admit`].
 impl Answer for LimitStatus {
     fn outcome(&self) -> (DecisionKind, DecisionSource) {
         (DecisionKind::Admitted, self.source())

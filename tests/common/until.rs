@@ -8,7 +8,7 @@ use std::{
 /// The machine may be busy; where counting is tested, time is not.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Asks until it is so, for as long as [`TEST_TIMEOUT`] lasts.
+/// Polls until it is true, for at most [`TEST_TIMEOUT`].
 #[track_caller]
 pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     let caller = Location::caller();

@@ -1,4 +1,4 @@
-//! A store of either kind on a clock that stands still.
+//! A store of either kind on a clock that only moves when it is set.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl World {
         let store = RedisStore::builder()
             .url(server.url())
             .timeout(TEST_TIMEOUT)
-            // Rejections are remembered by this process's clock, and the server's is set by hand.
+            // Rejections are cached by this process's clock, and only the server's is set.
             .rejection_cache_staleness(Duration::ZERO);
         Self {
             store: Backing::Redis(store.build().expect("a store"), server),
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// A limiter on this store that shows faults.
+    /// A limiter on this store that reports store failures.
     #[track_caller]
     pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
         let policies = policies.into_iter();

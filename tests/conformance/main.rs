@@ -38,7 +38,7 @@ async fn in_process(manner: Manner) {
     .await;
 }
 
-/// What remembers rejections goes by the server's clock, which the traces set.
+/// The rejection cache goes by the server's clock, which the traces set.
 #[derive(Debug)]
 struct SameTime(ServerClock);
 

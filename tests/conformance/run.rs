@@ -61,8 +61,8 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Whether what this operation takes is given back as a whole: n receipts of one unit each drain one by one, where one
-/// receipt of n drains n times as long, so that it is asked for with one question.
+/// Whether the units of this operation are refunded as a whole: n receipts of one unit each drain one by one, where one
+/// receipt of n drains n times as long, so that they are charged by one call.
 fn given_later(trace: &Trace, step: usize) -> bool {
     let gives = trace.ops.iter().filter(|op| op["op"] == "give");
     gives.into_iter().any(|op| op["of"] == step)
@@ -142,7 +142,7 @@ impl Runner<'_> {
         if admitted != expected {
             return Err(format!("{admitted} admitted in place of {expected}"));
         }
-        // Rejections that are remembered are as good as those of the store.
+        // Cached rejections are equal to those of the store.
         let counted = |decision: &Decision| {
             matches!(
                 decision.source(),
@@ -164,7 +164,7 @@ impl Runner<'_> {
             let costing = verdicts.filter(|(_, cost)| *cost > 0);
             costing.map(|(verdict, _)| verdict.remaining()).sum::<u64>()
         };
-        // They were sent at once; in which order they came, their answers say.
+        // They were sent at once; their results show their order.
         admitted.sort_by_key(|decision| std::cmp::Reverse(left(decision)));
         for (i, decision) in admitted.iter().enumerate() {
             self.compare(
@@ -201,12 +201,12 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// How it stands after the operation.
+    /// The state after the operation.
     fn afterwards(&self, status: &LimitStatus) -> Result<(), String> {
         if self.op["op"] != "reset" {
             return self.compare(&status.policies().collect::<Vec<_>>(), 0);
         }
-        // The model leaves these answers out: all is as at the beginning.
+        // The model leaves these results out: the state is the initial one.
         let mut verdicts = status.policies();
         match verdicts.all(|v| v.remaining() == v.limit() && v.reset_after().is_zero()) {
             true => Ok(()),
@@ -214,7 +214,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Compares the verdicts with the model's, for a request after which `later` equal ones were admitted.
+    /// Compares the policy decisions with the model's, for a request after which `later` equal ones were admitted.
     fn compare(&self, verdicts: &[PolicyDecision<'_>], later: u64) -> Result<(), String> {
         let costs = self.costs();
         for (i, verdict) in verdicts.iter().enumerate() {

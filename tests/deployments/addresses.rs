@@ -1,4 +1,4 @@
-//! What a URL can say.
+//! What a URL can contain.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tollgate::{DecisionSource, RedisStore, StoreError};
 
 use crate::support::{TEST_TIMEOUT, at, counted, counts, fault, key, limiter, until};
 
-/// What `docs/operations.md` says that a user needs. Before 7.0 a server doesn't know one of the commands.
+/// The rights that `docs/operations.md` lists. Servers before 7.0 lack one of the commands.
 fn few(server: &Server) -> String {
     let few =
         "~tg:* +evalsha +eval +ping +get +set +incrby +del +time +pttl +pexpiretime +pexpireat";

@@ -45,7 +45,7 @@ async fn a_healthy_server_has_no_problems_and_is_left_without_a_key() {
     assert!(tried_all(&server));
 }
 
-/// Each policy was asked to take, refund, force, refund, look and reset, and the permits were renewed.
+/// Each policy was tested with every operation, from acquiring to resetting, and the permits were renewed.
 fn tried_all(server: &Server) -> bool {
     server.calls("evalsha") > 6 * 10
 }
@@ -107,7 +107,7 @@ async fn a_missing_right_that_is_rarely_needed_is_reported_at_once() {
     }
 }
 
-/// StrategyKind which processes know that what they have cached still holds.
+/// By which processes know that what they have cached still holds.
 #[tokio::test]
 async fn a_missing_right_to_read_the_epoch_is_reported() {
     let server = Server::start();
@@ -117,7 +117,7 @@ async fn a_missing_right_to_read_the_epoch_is_reported() {
         panic!("{health:?}");
     };
     assert_eq!(&**key, "tg:gen");
-    // What stands there stays.
+    // The value is left alone.
     server.command(&["SET", "tg:gen", "5", "PX", "60000"]).ok();
     server.acl("all", "pw", "~tg:* +@all");
     let health = at(&server.url_as("all", "pw")).health_check().await;
@@ -143,7 +143,7 @@ async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
         .collect();
     assert_eq!(named, ["list", "log"]);
     assert_eq!(server.keys(), [""; 0]);
-    // What counting doesn't need isn't asked for.
+    // Rights that counting doesn't need aren't checked.
     server.acl("script", "pw", "~tg:* +@all -evalsha");
     let health = at(&server.url_as("script", "pw")).health_check().await;
     assert_eq!(health.issues().len(), 10);
@@ -180,7 +180,7 @@ async fn a_replica_is_reported() {
         .iter()
         .partition(|problem| matches!(problem, HealthIssue::Replica { .. }));
     assert_eq!(replicas.len(), 1, "{health:?}");
-    // And nothing can be counted there. After three such faults in a row, it isn't asked any more.
+    // Nothing can be counted there. After three such failures in a row, it isn't called any more.
     assert_eq!(others.len(), 10, "{others:?}");
     let says = |problem: &&HealthIssue, what| problem.to_string().contains(what);
     let readonly = &others[..3];
@@ -257,7 +257,7 @@ async fn each_master_of_a_cluster_is_checked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ping_that_waits_for_a_silent_server_delays_no_request() {
     let server = Server::start();
-    // StrategyKind now the server has the script, which is all that this user may run that writes.
+    // By now the server has the script, which is all that this user may run that writes.
     let known = counts_at(&server.url());
     assert!(known.check(key()).await.is_admitted());
     server.acl("asks", "pw", "~tg:* +@all -eval");

@@ -40,7 +40,7 @@ async fn replicated(group: &Sentinel) {
     .await;
 }
 
-/// A limiter that has admitted so many, of which every replica has heard.
+/// A limiter that has admitted this many requests, all of which are replicated.
 async fn counting(group: &Sentinel, admitted: u64) -> Limiter {
     let limiter = watched(group);
     for _ in 0..admitted {
@@ -75,7 +75,7 @@ async fn a_failed_master_is_replaced_and_replicated_counts_stay() {
     .await;
     // None was admitted twice, and the last one was the first at the new master.
     assert_eq!(used(&limiter).await, 11);
-    // The old one comes back, and is made a replica. No client asks it any more.
+    // The old one comes back, and is made a replica. No client calls it any more.
     old.restart();
     for _ in 0..5 {
         assert!(counted(&limiter.check(key()).await));
@@ -94,7 +94,7 @@ async fn a_demoted_master_is_left_at_its_first_error() {
         old.info("replication", "role").as_deref() == Some("slave")
     })
     .await;
-    // At most one round trip is spent on learning it, and its answer is that nothing was charged.
+    // At most one round trip is spent on learning it, and its reply proves that nothing was charged.
     let first = limiter.check(key()).await;
     let learned = match first.source() {
         DecisionSource::Store => 1,
@@ -126,7 +126,7 @@ async fn a_reported_server_that_is_no_master_is_not_used() {
     let group = Sentinel::start();
     let master = group.master();
     let port = group.servers()[1].port().to_string();
-    // StrategyKind hand: the sentinels take a while to notice.
+    // By hand: the sentinels take a while to notice.
     master.command(&["REPLICAOF", "127.0.0.1", &port]).ok();
     let decision = watched(&group).peek(key()).await;
     let StoreError::Server { code, message, .. } = fault(&decision) else {
@@ -136,7 +136,7 @@ async fn a_reported_server_that_is_no_master_is_not_used() {
     assert!(message.contains("sentinels"), "{message}");
 }
 
-/// Writes that no replica had heard of are lost with their master: so many more are admitted, and not one more.
+/// Writes that were not replicated are lost with their master: as many more are admitted, and not one more.
 #[tokio::test]
 async fn charges_that_were_not_replicated_may_be_admitted_once_more() {
     let group = Sentinel::start();
@@ -180,7 +180,7 @@ async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_
     let limiter = limiter(store.build().expect("a store"), 1);
     let old = group.master();
     let other = Key::new("other");
-    // What reads the epoch has its answer by the time of later ones.
+    // The read of the epoch has its reply before those of later calls.
     let wait_for_it = async || {
         for _ in 0..20 {
             assert!(!limiter.peek(other).await.expect("an answer").would_admit());

@@ -7,7 +7,7 @@ pub(crate) use crate::{
     until::{TEST_TIMEOUT, until},
 };
 
-/// A limiter under one policy `p` of so many a week, which shows faults.
+/// A limiter under one policy `p` of `n` a week, which reports store failures.
 pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
     let policy = Policy::new("p", Quota::requests(quota).per_week());
     let limiter = Limiter::builder().store(store).policy(policy);

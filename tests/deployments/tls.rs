@@ -42,7 +42,7 @@ fn signed() -> Signed {
     }
 }
 
-/// The lines of a configuration that has a server show its certificate, and ask clients for theirs.
+/// The lines of a configuration with which a server shows its certificate, and requires one of clients.
 fn lines(signed: &Signed, folder: &Path) -> Vec<(&'static str, String)> {
     let file = |name: &str, text: &str| {
         let path = folder.join(name);

@@ -110,7 +110,7 @@ impl Rng {
         }
     }
 
-    /// Permits that live for half an hour at least: no heart beats by itself meanwhile.
+    /// Permits with a TTL of at least half an hour: no heartbeat comes by itself meanwhile.
     fn permits(&mut self) -> StrategyKind {
         StrategyKind::Permits(1_800_000 + self.up_to(80_000_000))
     }
@@ -138,7 +138,7 @@ impl Rng {
         let quotas = 1 + if self.one_in(2) { self.below(4) } else { 0 };
         let mut quotas: Vec<_> = (0..quotas).map(|_| self.rate(strategy)).collect();
         if let StrategyKind::Ban(..) = strategy {
-            // Where a ban's tiers differ in their periods, how long it is remembered depends on which is looked at last.
+            // If a ban's tiers differ in their periods, how long it is kept depends on which was evaluated last.
             let period = quotas[0].period();
             quotas = quotas
                 .iter()
@@ -322,7 +322,7 @@ impl Rng {
 
     fn request(&mut self, policies: &[PolicySpec]) -> Request {
         let cost = (!self.one_in(3)).then(|| self.cost(policies));
-        // Where they are signed for the sake of a shadow, no more are asked about.
+        // If their callers are recorded for a shadow, there are no more of them.
         let shadows = policies.iter().any(|policy| policy.role != Role::Live);
         let most = if shadows { 10_000 } else { u64::MAX };
         let times = match self.below(10) {

@@ -1,4 +1,4 @@
-//! A history: policies, and what is asked of them, step by step. Its `Debug` form is Rust that builds it again.
+//! A history: policies, and the operations on them, step by step. Its `Debug` form is Rust that builds it again.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) const KEYS: usize = 3;
 pub(crate) struct History {
     /// In microseconds since 1970.
     pub(crate) start: u64,
-    /// What the clock shows is a multiple of so many microseconds: 1,000 where time to live is all that ends a window.
+    /// The clock shows a multiple of this many microseconds: 1,000 where only the TTL ends a window.
     pub(crate) grain: u64,
     /// Whether the Redis store caches rejections.
     pub(crate) cache: bool,
@@ -44,7 +44,7 @@ pub(crate) enum StrategyKind {
     List,
     Log,
     Sliding(u32),
-    /// Permits that live for so many milliseconds.
+    /// Permits with a TTL in milliseconds.
     Permits(u64),
     /// The first ban and the longest one, in milliseconds.
     Ban(u64, u64),
@@ -67,7 +67,7 @@ pub(crate) enum Role {
     /// Charged by the response, which never comes: it is checked, and charged by hand.
     OnResponse,
     Shadow,
-    /// A shadow of the policy at a place.
+    /// A shadow of the policy with this index.
     ShadowOf(usize),
 }
 
@@ -101,7 +101,7 @@ pub(crate) enum Op {
     },
     /// A heartbeat of all permits.
     Renew,
-    /// For so many milliseconds.
+    /// For this many milliseconds.
     Block {
         key: usize,
         ms: u64,
@@ -113,7 +113,7 @@ pub(crate) enum Op {
     Persist {
         of: usize,
     },
-    /// A key on Redis gets a longer one, by so many milliseconds.
+    /// A key on Redis gets a longer TTL, by this many milliseconds.
     Prolong {
         of: usize,
         ms: u64,
@@ -140,7 +140,7 @@ impl Request {
         }
     }
 
-    /// The key under the policy at a place.
+    /// The key under the policy with this index.
     pub(crate) fn key(&self, place: usize) -> usize {
         key_of(self.key, place)
     }
@@ -200,7 +200,7 @@ impl StrategyKind {
         !matches!(self, Self::Gcra | Self::Bucket)
     }
 
-    /// Whether its state on Redis says by itself when it is over, without the key's time to live.
+    /// Whether its state on Redis contains its end, without the key's TTL.
     pub(crate) fn dates_itself(self) -> bool {
         !matches!(self, Self::Fixed | Self::List)
     }

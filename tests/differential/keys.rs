@@ -13,7 +13,7 @@ use crate::{
     response::Under,
 };
 
-/// A GCRA key lives at most so much longer than its state.
+/// A GCRA key lasts at most this much longer than its state.
 const LAP: u64 = 60_000_000;
 
 /// A day, in microseconds.
@@ -34,9 +34,9 @@ pub(crate) struct Keys {
 
 #[derive(Clone, Copy, Debug)]
 struct Expected {
-    /// It lives until then.
+    /// It lasts until then.
     covers: u64,
-    /// The same, unless something was given back since.
+    /// The same, unless something was refunded since.
     over: u64,
     /// It ends by then.
     ends: u64,
@@ -52,7 +52,7 @@ const LOOK: &str = "local seen = {}
     return seen";
 
 impl Keys {
-    /// Looks at the server's keys, and returns those that are gone since the last time.
+    /// Compares the server's keys, and returns those that are gone since the last time.
     pub(crate) fn check_keys(&mut self, server: &Server, now: u64) -> Result<Vec<Place>, String> {
         let seen = server.command(&["EVAL", LOOK, "0"]).list();
         let mut present = BTreeMap::new();
@@ -114,7 +114,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Notes what an answer says of a key; `repairs` if a lost time to live is to be repaired by it.
+    /// Records what a result shows of a key; `repairs` if it repairs a lost TTL.
     pub(crate) fn record(
         &mut self,
         place: Place,
@@ -130,7 +130,7 @@ impl Keys {
             StrategyKind::Gcra => (reset, reset + LAP),
             StrategyKind::Bucket => (reset, reset),
             StrategyKind::Fixed | StrategyKind::List | StrategyKind::Log => (reset, period),
-            // The window that ended is remembered for an hour at most. If the clock stepped back, it is the next one.
+            // The window that ended is kept for an hour at most. If the clock stepped back, it is the next one.
             StrategyKind::Calendar(_) | StrategyKind::Zone(_) if reset == 0 => {
                 (0, 2 * period.max(32 * DAY) + DAY / 24)
             }
@@ -154,7 +154,7 @@ impl Keys {
         }
         let full = under.remaining == under.limit && under.reset.is_zero();
         let absent = repairs && !charges && full && !self.present.contains_key(&place);
-        // The end of permits is not in the answer.
+        // The end of permits is not in the result.
         let over = if let StrategyKind::Permits(life) = policy.strategy
             && !full
         {
@@ -171,7 +171,7 @@ impl Keys {
         self.expected.insert(place, expected);
     }
 
-    /// Notes that a key was changed in a way that no answer shows.
+    /// Records that a key was changed in a way that no result shows.
     pub(crate) fn change(&mut self, place: Place) {
         let over = self
             .expected
@@ -199,7 +199,7 @@ impl Keys {
         (!marked.is_empty()).then(|| *marked[of % marked.len()])
     }
 
-    /// Takes a key's time to live away, or makes it longer by so many milliseconds.
+    /// Removes a key's TTL, or makes it longer by this many milliseconds.
     pub(crate) fn spoil(&mut self, server: &Server, place: Place, ms: Option<u64>) {
         let end = self.present.get(&place).copied().flatten();
         let end = end.zip(ms).map(|(end, ms)| (end / 1_000 + ms).to_string());
@@ -232,7 +232,7 @@ impl Keys {
         }
     }
 
-    /// Keys that were changed in a way that no answer shows.
+    /// Keys that were changed in a way that no result shows.
     pub(crate) fn unknown(&self) -> Vec<usize> {
         let places = self.expected.iter();
         let places = places.filter(|(_, expected)| expected.ends == u64::MAX);

@@ -1,13 +1,13 @@
-//! Both stores answer alike, whatever is asked of them, and under GCRA as it is defined.
+//! Both stores decide alike, whatever the operations, and under GCRA as it is defined.
 //!
-//! Random histories are played on a limiter in process, to one on Redis, and to a model of GCRA in integers without bounds:
-//! checks, charges, refunds, peeks, resets, bans, permits and tiers, times to live that are lost or too long, and clocks
-//! that step. After each step all answers are compared, and so is when the keys on Redis end. What fails is shrunk and
-//! printed as a history to be put among the regressions.
+//! Random histories are run on a limiter in process, on one on Redis, and on a model of GCRA in unbounded integers:
+//! checks, charges, refunds, peeks, resets, bans, permits and tiers, TTLs that are lost or too long, and clocks that
+//! step. After each step all results are compared, and so are the expiries of the keys on Redis. What fails is shrunk
+//! and printed as a history to be put among the regressions.
 //!
 //! `TOLLGATE_DIFFERENTIAL_STEPS` is how many steps to take in place of 20,000, `TOLLGATE_DIFFERENTIAL_SEED` which
-//! histories to begin with: with the seed that a failure names it comes first. With
-//! `TOLLGATE_DIFFERENTIAL_FAILURES` it goes on after a failure until there are so many.
+//! histories to begin with: with the seed that a failure names it comes first. With `TOLLGATE_DIFFERENTIAL_FAILURES` it
+//! goes on until there are that many failures.
 
 #![allow(missing_docs)]
 

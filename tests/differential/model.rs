@@ -109,12 +109,12 @@ impl Model {
         self.now = i128::from(micros) * UNITS_PER_MICRO;
     }
 
-    /// Forgets what is over.
+    /// Removes what is over.
     pub(crate) fn forget(&mut self, policy: usize, key: usize) {
         self.tats.remove(&(policy, key));
     }
 
-    /// The quotas that a request is counted by, which are known from then on.
+    /// The quotas that a request is counted by, which are registered from then on.
     pub(crate) fn cells(&mut self, request: &Request) -> Vec<Cells> {
         let policies = self.policies.iter().enumerate();
         let cells = policies.map(|(place, tiers)| {
@@ -231,7 +231,7 @@ impl Model {
         self.charged.swap_remove(of);
     }
 
-    /// Gives back, to the fraction, what time has not given back.
+    /// Refunds, to the fraction, what has not refilled.
     pub(crate) fn refund(&mut self, of: usize, units: u64) -> Vec<u64> {
         let mut given = Vec::new();
         for policy in 0..self.policies.len() {

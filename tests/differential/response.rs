@@ -1,19 +1,19 @@
-//! What a store answers, in a form in which answers compare.
+//! A store's result, in a form in which results compare.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, PolicyDecision};
 
-/// An answer.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OpResult {
     /// How many were admitted; of a check alone.
     pub(crate) admitted: Option<u64>,
-    /// StrategyKind policy.
+    /// By policy.
     pub(crate) under: BTreeMap<String, Under>,
 }
 
-/// What is said of one policy.
+/// The state of one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Under {
     pub(crate) limit: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Under {
     /// `None` if the request will never be admitted.
     pub(crate) wait: Option<Duration>,
     pub(crate) reset: Duration,
-    /// Whether it rejects, or would; `None` if that isn't known.
+    /// Whether it rejects, or would; `None` if that is not reported.
     pub(crate) rejects: Option<bool>,
 }
 
@@ -50,7 +50,7 @@ impl OpResult {
         }
     }
 
-    /// What is said of how keys stand.
+    /// The result of a status.
     pub(crate) fn of_status(status: &Result<LimitStatus, CallError>) -> Result<Self, String> {
         let status = status.as_ref().map_err(ToString::to_string)?;
         let verdicts = status.policies().chain(status.shadows());
@@ -62,7 +62,7 @@ impl OpResult {
         })
     }
 
-    /// What a decision says, of a check or not.
+    /// The result of a decision, of a check or not.
     pub(crate) fn of(decision: &Decision, check: bool) -> Result<Self, String> {
         if let DecisionKind::StoreFailed(error) = decision.kind() {
             return Err(format!("{error}"));
@@ -86,7 +86,7 @@ impl OpResult {
     }
 }
 
-/// Whether an answer came from the cache of rejections, which knows of some policies only.
+/// Whether a decision came from the rejection cache, which has the state of some policies only.
 pub(crate) fn is_cached(decision: &Decision) -> bool {
     decision.source() == DecisionSource::RejectionCache
 }

@@ -49,15 +49,15 @@ fn axum_full_shares_each_addresss_burst_among_all_routes() {
     });
 }
 
-/// Whether `policy` was asked, and the store answered in time.
+/// Whether `policy` was evaluated, and the store replied in time.
 fn is_counted(answer: &Answer, policy: &str) -> bool {
     let name = format!("{policy:?};");
     let mut members = list(answer, "ratelimit").into_iter();
     members.any(|member| member.starts_with(&name))
 }
 
-/// Asks until `policy` rejects, having let in `quota` a minute; `lost` of them may be gone, because the store was late when
-/// it was asked.
+/// Sends requests until `policy` rejects, having admitted `quota` a minute; `lost` of them may be missing, because the
+/// store was late.
 fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answer) -> Answer {
     let start = Instant::now();
     let (mut counted, mut uncounted) = (0, lost);
@@ -66,7 +66,7 @@ fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answ
         match answer.status {
             200 if is_counted(&answer, policy) => counted += 1,
             200 => uncounted += 1,
-            // What was given back on Redis may be on its way still.
+            // A refund on Redis may still be in flight.
             429 if counted + uncounted < quota && start.elapsed().as_secs() < 10 => {}
             429 => {
                 let elapsed = start.elapsed();
@@ -169,7 +169,7 @@ fn axum_full_gives_no_route_more_than_its_timeout() {
     let example = Example::start("axum_full", &[]);
     let answer = example.get("/api/search?ms=60000", &[ORIGIN]);
     assert_eq!(answer.status, 504);
-    // The layers around the timeout have their say.
+    // The layers around the timeout add their headers.
     assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
     assert_eq!(answer.field("ratelimit-policy"), Some(r#""burst";q=2;w=1"#));
 }

@@ -10,7 +10,7 @@ use testkit::Server;
 
 use crate::process::{Answer, Example};
 
-/// Sends `n` requests at once; returns how many were answered with each status.
+/// Sends `n` requests at once; returns how many responses have each status.
 pub(crate) fn at_once(n: usize, ask: impl Fn(usize) -> Answer + Sync) -> Vec<u16> {
     let start = Barrier::new(n);
     thread::scope(|scope| {
@@ -45,11 +45,11 @@ pub(crate) fn each_store(name: &str, variables: &[(&str, &str)], test: impl Fn(&
 #[test]
 fn ocr_that_reserves_never_exceeds_five_successes_and_refunds_failures() {
     each_store("ocr", &[("RESERVE", "1")], |ocr| {
-        // Eight failures at once hold at most five places, and give them all back.
+        // Eight failures at once hold at most five units, and are all refunded.
         let failures = at_once(8, |_| ocr.post("/ocr?user=alice&ms=50&fail=1", ""));
         assert!(count(&failures, 502) >= 5, "{failures:?}");
         assert_eq!(count(&failures, 502) + count(&failures, 429), 8);
-        // What is given back on Redis may be on its way still when its answer is here.
+        // A refund on Redis may still be in flight when the response is here.
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut successes = 0;
         while successes < 5 && Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! The gRPC example, asked by tonic's client and by gRPC's own.
+//! The gRPC example, called by tonic's client and by gRPC's own.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -53,7 +53,7 @@ fn hello(name: impl Into<String>) -> HelloRequest {
 #[derive(Debug, Default)]
 struct Passed {
     counted: usize,
-    /// Because the store did not answer in time, on a machine that is busy; it may have counted nevertheless.
+    /// Because the store did not reply in time, on a machine that is busy; it may have counted nevertheless.
     uncounted: usize,
 }
 
@@ -129,7 +129,7 @@ async fn messages_of_a_stream_count_like_calls_and_a_rejected_one_ends_it() {
     let example = Example::start("tonic_greeter", &[]);
     let start = Instant::now();
     let mut client = client(&example).await;
-    // To open a stream, and to say nothing, is free.
+    // To open a stream without a message is free.
     for _ in 0..10 {
         let silent = client.say_hello_bidi_stream(stream::empty()).await;
         let mut replies = silent.expect("a stream").into_inner();
@@ -168,7 +168,7 @@ async fn the_printed_shell_loop_names_files_that_exist() {
     assert!(output.contains("helloworld.Greeter/SayHello"), "{output}");
 }
 
-/// Has gRPC's own client ask. Its stubs are made of the example's `.proto`, and not of what tonic made of it.
+/// Runs gRPC's own client. Its stubs are made of the example's `.proto`, and not of what tonic made of it.
 fn grpcio(scenario: &str, variables: &[(&str, &str)]) {
     let example = Example::start("tonic_greeter", variables);
     let address = example.address().to_string();

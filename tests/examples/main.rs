@@ -1,4 +1,4 @@
-//! The examples do what they say they do: each is started as its reader would start it, and asked over a socket.
+//! The examples do what they claim: each is started as its reader would start it, and called over a socket.
 
 #![allow(missing_docs)]
 
@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 use process::{Answer, Example};
 use testkit::Server;
 
-/// What was let in before the first rejection.
+/// What was admitted before the first rejection.
 struct Passed {
-    /// StrategyKind the limit.
+    /// By the limit.
     counted: u64,
-    /// Because the store did not answer in time, on a machine that is busy.
+    /// Because the store did not reply in time, on a machine that is busy.
     uncounted: u64,
     /// How long it took.
     within: Duration,
     rejected: Answer,
 }
 
-/// Asks until it is rejected.
+/// Sends requests until one is rejected.
 fn ask_until_rejected(mut ask: impl FnMut(u64) -> Answer) -> Passed {
     let start = Instant::now();
     let (mut counted, mut uncounted) = (0, 0);

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// How long an example may take to start, and to answer.
+/// How long an example may take to start, and to respond.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running example, killed on drop.
@@ -25,7 +25,7 @@ pub(crate) struct Example {
     address: SocketAddr,
 }
 
-/// An answer over HTTP/1.1.
+/// A response over HTTP/1.1.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -168,7 +168,7 @@ impl Drop for Example {
 }
 
 impl Answer {
-    /// The answer to a request that is the only one on its connection.
+    /// The response to a request that is the only one on its connection.
     pub(crate) fn to(mut stream: TcpStream, request: &[u8]) -> Self {
         stream
             .set_read_timeout(Some(TEST_TIMEOUT))

@@ -1,4 +1,4 @@
-//! The example that is asked through a proxy, and nginx as that proxy: the client address comes from the proxy alone.
+//! The example behind a proxy, with nginx as that proxy: the client address comes from the proxy alone.
 
 use std::{
     fs,
@@ -112,7 +112,7 @@ impl Nginx {
     }
 }
 
-/// Asks over a connection from `client`, with header lines that it makes up.
+/// Sends a request over a connection from `client`, with forged header lines.
 fn ask(client: Ipv4Addr, server: SocketAddr, lines: &[u8]) -> Answer {
     let connect = async {
         let socket = TcpSocket::new_v4()?;
@@ -142,7 +142,7 @@ fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
         answer
     });
     assert_quota(&passed, 5, REGAINED);
-    // Whatever the header says, the request is counted as this client.
+    // Whatever the header contains, the request is counted as this client.
     let mut let_in = 0;
     let start = Instant::now();
     for n in 0..FORGED.len() as u64 {

@@ -21,7 +21,7 @@ const REGAINED: Duration = Duration::from_secs(2);
 struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
-    /// Opens a socket; the response, where there is none to be had.
+    /// Opens a socket; or returns the response if it is none.
     async fn open(example: &Example) -> Result<Self, Box<Response<Option<Vec<u8>>>>> {
         let address = example.address();
         let stream = TcpStream::connect(address).await.expect("a server");
@@ -44,7 +44,7 @@ impl Socket {
         }
     }
 
-    /// Says something, and returns the answer.
+    /// Sends a text, and returns the response.
     async fn say(&mut self, message: Message) -> Message {
         self.0.send(message).await.expect("a socket");
         let answer = tokio::time::timeout(LONG, self.0.next()).await;
@@ -60,7 +60,7 @@ impl Socket {
     }
 }
 
-/// How long to wait, in seconds, by an answer such as `quota exceeded: "messages"; retry after 1.8s`.
+/// How long to wait, in seconds, by a response such as `quota exceeded: "messages"; retry after 1.8s`.
 fn retry_after(answer: &str) -> f64 {
     let wait = answer.strip_prefix(r#"quota exceeded: "messages"; retry after "#);
     let wait = wait.unwrap_or_else(|| panic!("no rejection: {answer}"));
@@ -75,7 +75,7 @@ fn retry_after(answer: &str) -> f64 {
     digits.parse::<f64>().expect("a number") * unit
 }
 
-/// Says so many things, each over the next socket in turn; returns how many were echoed, and the other answers.
+/// Sends this many texts, each over the next socket in turn; returns how many were echoed, and the other responses.
 async fn chatter(sockets: &mut [Socket], n: usize) -> (u64, Vec<Message>) {
     let (mut echoed, mut others) = (0, Vec::new());
     let count = sockets.len();
@@ -154,7 +154,7 @@ async fn websocket_has_three_permits_that_sockets_hold_until_they_close() {
         sockets.push(Socket::opened(&example).await);
     }
     for _ in 0..2 {
-        // Each socket lives, and so there is no permit.
+        // Each socket is open, and so there is no permit.
         for socket in &mut sockets {
             let ping = Message::Ping(vec![1].into());
             assert_eq!(socket.say(ping).await, Message::Pong(vec![1].into()));

@@ -1,4 +1,4 @@
-//! The breaker: an outage costs no deadlines, one probe finds out when it is over, and rejections are no faults.
+//! The breaker: an outage costs no deadlines, one probe finds out when it is over, and rejections are no failures.
 
 use std::{
     future::IntoFuture,
@@ -19,7 +19,7 @@ use crate::support::{
     TIMEOUT, builder, fault, limiter, nowhere, opened, policy, resumed, store, until, url,
 };
 
-/// What is answered at once, without being waited for. Many in turn would use up the budget of a tokio task.
+/// The decision, which is made at once, without waiting. Many in turn would use up the budget of a tokio task.
 #[track_caller]
 fn answer_at_once(limiter: &Limiter) -> StoreError {
     let check = unconstrained(limiter.check(Key::new("whoever")).into_future());
@@ -55,7 +55,7 @@ async fn while_open_no_request_waits_and_redis_is_not_called() {
     resumed(&limiter).await;
 }
 
-/// A server that is paused answers `PING`, and holds what may write: a probe has to do what requests do.
+/// A paused server replies to `PING`, and holds what may write: a probe has to do what requests do.
 #[tokio::test]
 async fn no_request_waits_until_its_deadline_for_a_probe_that_fails() {
     let server = Server::start();
@@ -63,7 +63,7 @@ async fn no_request_waits_until_its_deadline_for_a_probe_that_fails() {
     resumed(&limiter).await;
     server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
     opened(&limiter).await;
-    // Several probes find no answer.
+    // Several probes get no reply.
     let start = Instant::now();
     while start.elapsed() < 5 * TIMEOUT {
         answer_at_once(&limiter);
@@ -123,7 +123,7 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
     assert!(check("fresh").await.is_admitted());
 }
 
-/// Requests that wait for a batch when it opens are answered, too.
+/// Requests that wait for a batch when it opens are decided, too.
 #[tokio::test]
 async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     let server = Server::start();
@@ -201,7 +201,7 @@ async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
         most = most.max(proxy.connections());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Half a reply to the first words on each connection: none of them ever asks.
+    // Half a reply to the first command on each connection: none of them ever sends a request.
     assert!(calls(&server) - before <= 3, "{}", calls(&server) - before);
     assert!(asked > 100 && most <= 1, "{most} connections at once");
     proxy.pass();

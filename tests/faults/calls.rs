@@ -1,4 +1,4 @@
-//! Calls that are no request's check report that the store is down, whatever requests are answered.
+//! Calls other than a request's check report that the store is down, whatever is configured for requests.
 
 use std::time::Duration;
 

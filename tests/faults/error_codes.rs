@@ -190,8 +190,8 @@ async fn unkillable() {
     is_well_again(&limiter, 0).await;
 }
 
-/// An operator unblocks a client that waits for the end of a pause. Some servers answer with an error and still run its command
-/// when the pause is over, so its connection is of no use any more; others don't do it.
+/// An operator unblocks a client that waits for the end of a pause. Some servers reply with an error and still run its
+/// command when the pause is over, so its connection is of no use any more; others don't.
 #[tokio::test]
 async fn unblocked() {
     let server = Server::start();
@@ -239,7 +239,7 @@ async fn loading() {
         .arg("rdbcompression", "no")
         .debug_command()
         .start();
-    // Each key takes two milliseconds to load, and the server answers in between: before 7.0 after each 2 MB.
+    // Each key takes two milliseconds to load, and the server replies in between: before 7.0 after each 2 MB.
     let store = builder(server.url()).timeout(TEST_TIMEOUT).build();
     let (limiter, connection) = began(&server, rejecting(store.expect("a store"))).await;
     let events = "loading-process-events-interval-bytes";
@@ -320,7 +320,7 @@ async fn noauth() {
     is_well_again(&limiter, 1).await;
 }
 
-/// A script that the server forgot is sent again, and no request notices.
+/// A script that the server has lost is sent again, and no request notices.
 #[tokio::test]
 async fn noscript() {
     let server = Server::start();
@@ -335,7 +335,7 @@ async fn noscript() {
     connection.is_kept(&server);
 }
 
-/// What stands under one key is no fault of the others'.
+/// A value under one key does not affect the others.
 #[tokio::test]
 async fn wrongtype() {
     let server = Server::start();
@@ -369,7 +369,7 @@ async fn clusterdown() {
     is_well_again(&limiter, 0).await;
 }
 
-/// A node of a cluster, by a store that knows of none: the keys of one call are in many slots.
+/// A node of a cluster, by a store that is not configured as one: the keys of one call are in many slots.
 #[tokio::test]
 async fn crossslot() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();

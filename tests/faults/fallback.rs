@@ -1,4 +1,4 @@
-//! What is admitted in process while the store is at fault: shares of quotas, whatever they are counted by.
+//! What is admitted in process while the store fails: shares of quotas, by every strategy.
 
 use std::{convert::Infallible, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What was charged in process is given back and settled there, and what was charged on Redis, on Redis.
+//! What was charged in process is refunded and settled there, and what was charged on Redis, on Redis.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::support::{
 
 const KEY: Key = Key::global();
 
-/// One of two processes. A window gives nothing back before its time.
+/// One of two processes. Nothing refills before its window ends.
 fn counting(store: RedisStore, units: u64) -> Limiter {
     let policy = Policy::new("p", quota(units)).strategy(FixedWindow);
     let limiter = Limiter::builder().store(store).policy(policy);
@@ -24,12 +24,12 @@ fn counting(store: RedisStore, units: u64) -> Limiter {
     limiter.build().expect("a limiter")
 }
 
-/// What is used under the one policy, by whatever answers.
+/// What is used under the one policy, in the store or in process.
 async fn used(limiter: &Limiter, source: DecisionSource) -> u64 {
     if source == DecisionSource::Store {
         return used_on_the_store(limiter, KEY).await;
     }
-    // A peek is answered by the store alone; a check that costs nothing by whatever answers.
+    // A peek needs the store; a check that costs nothing is decided by either.
     let seen = limiter.check(KEY).cost(0).await;
     assert_eq!(seen.source(), source);
     let verdict = seen.policy("p").expect("a verdict");
@@ -125,7 +125,7 @@ async fn charges_by_outcome_are_settled_in_process() {
     }
 }
 
-/// A permit that is held in process is renewed there, and one on Redis is not given back twice.
+/// A permit that is held in process is renewed there, and one on Redis is not released twice.
 #[tokio::test]
 async fn permits_are_released_where_they_were_acquired() {
     let life = Duration::from_millis(600);

@@ -13,7 +13,7 @@ use tollgate::{DecisionSource, Key, Limiter};
 
 use crate::support::{TIMEOUT, until};
 
-/// Tasks that ask, for each limiter.
+/// Tasks that send requests, for each limiter.
 const TASKS: u64 = 8;
 /// How long each of them rests between two requests.
 const REST: Duration = Duration::from_millis(2);
@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) limiter: usize,
-    /// Whether it was for the key that all ask for, and not for one of its task's own.
+    /// Whether it was for the shared key, and not for one of its task's own.
     pub(crate) shared: bool,
     pub(crate) start: Instant,
     pub(crate) took: Duration,
@@ -34,19 +34,19 @@ pub(crate) struct Asked {
     pub(crate) admitted: bool,
 }
 
-/// Tasks that ask each limiter about a shared key and keys of their own in turn.
+/// Tasks that send requests through each limiter for a shared key and for keys of their own in turn.
 pub(crate) struct Load {
     tasks: Vec<JoinHandle<Vec<Asked>>>,
     lag: JoinHandle<Duration>,
     is_over: Arc<AtomicBool>,
-    /// How many answers each limiter has had from its store, and otherwise.
+    /// How many decisions each limiter has had from its store, and otherwise.
     answers: Arc<Vec<[AtomicU64; 2]>>,
 }
 
-/// What a load saw.
+/// The results of a load.
 pub(crate) struct Log {
     pub(crate) asked: Vec<Asked>,
-    /// How late tasks were woken at worst, for no fault of the limiter's.
+    /// How late tasks were woken at worst, independently of the limiter.
     lag: Duration,
 }
 
@@ -103,7 +103,7 @@ impl Load {
         }
     }
 
-    /// Goes on until each limiter has had so many more answers from its store, or otherwise.
+    /// Waits until each limiter has had `many` more decisions from its store, or otherwise.
     pub(crate) async fn go_on(&self, source: DecisionSource, many: u64) {
         let place = usize::from(source != DecisionSource::Store);
         let count = |answers: &[AtomicU64; 2]| answers[place].load(Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Load {
 }
 
 impl Log {
-    /// Whether the machine held nothing up for so long that a deadline could pass.
+    /// Whether the machine delayed nothing for so long that a deadline could pass.
     pub(crate) fn is_calm(&self) -> bool {
         self.lag < TIMEOUT / 4
     }
@@ -175,7 +175,7 @@ impl Log {
         );
     }
 
-    /// From soon after an instant on, the store answered everything.
+    /// From soon after an instant on, no call of the store failed.
     #[track_caller]
     pub(crate) fn assert_resumed(&self, back: Instant) {
         let last = self
@@ -197,7 +197,7 @@ impl Log {
         admitted.count() as u64
     }
 
-    /// Requests that the store had no answer to.
+    /// Requests whose call of the store failed.
     pub(crate) fn faults(&self) -> u64 {
         let faults = self
             .asked

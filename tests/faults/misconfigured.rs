@@ -268,7 +268,7 @@ async fn an_outage_admits_by_default() {
     }
 }
 
-/// Both the default and each answer to an outage, where it was asked to answer alike.
+/// Both the default and each action for an outage, where it is configured for both.
 #[tokio::test]
 async fn misconfiguration_is_handled_like_an_outage_where_configured() {
     let server = Server::start();

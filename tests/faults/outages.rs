@@ -23,7 +23,7 @@ fn two(url: &str) -> [Limiter; 2] {
     })
 }
 
-/// Whether the store answers nothing while it is at fault, or still rejects keys whose quota is used up.
+/// Whether every call fails during the outage, or rejections of keys whose quota is used up still come.
 #[derive(Clone, Copy, PartialEq)]
 enum Answers {
     Nothing,
@@ -68,7 +68,7 @@ async fn outage(
     log
 }
 
-/// The store itself never admits more than the quota, nor loses more than the charges whose answers were lost.
+/// The store itself never admits more than the quota, nor loses more than the charges whose replies were lost.
 async fn assert_counted(log: &Log, limiter: &Limiter) {
     let admitted = log.admitted(DecisionSource::Store, true);
     assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
@@ -105,7 +105,7 @@ async fn killed_and_restarted_empty() {
     let limiters = two(&server.url());
     let restart = || server.restart();
     let log = outage(&limiters, Answers::Nothing, || server.kill(), restart).await;
-    // It has forgotten what it counted: at most another quota.
+    // It has lost its counts: at most another quota.
     let admitted = log.admitted(DecisionSource::Store, true);
     assert!(QUOTA < admitted && admitted <= 2 * QUOTA, "{admitted}");
     assert_eq!(server.immortal_keys(), [""; 0]);
@@ -122,7 +122,7 @@ async fn stopped_and_continued() {
     assert_gone(&server, limiters).await;
 }
 
-/// Such a server answers `PING`: only what may write waits.
+/// Such a server replies to `PING`: only what may write waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_for_writes() {
     let server = Server::start();

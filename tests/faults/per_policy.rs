@@ -1,4 +1,4 @@
-//! Each policy has its own answer: a login stays closed while a read stays open.
+//! Each policy has its own action: a login stays closed while a read stays open.
 
 use tollgate::{
     Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,

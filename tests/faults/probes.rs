@@ -1,4 +1,4 @@
-//! What a probe asks: that a server counts, and not only that it lives. And how long it is waited for.
+//! What a probe checks: that a server counts, and not only that it runs. And how long a probe is waited for.
 
 use std::{
     future::IntoFuture,
@@ -69,7 +69,7 @@ async fn a_node_without_slots_is_not_taken_for_healthy() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
     let limiter = rejecting(store(&server));
     stays_open(&limiter, &server).await;
-    // One by one: Redis before 7.0 knows no ranges.
+    // One by one: Redis before 7.0 has no ranges.
     let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
     let add = ["CLUSTER", "ADDSLOTS"].into_iter();
     let add: Vec<_> = add.chain(slots.iter().map(String::as_str)).collect();
@@ -134,7 +134,7 @@ async fn a_server_with_a_slow_network_is_found() {
     resumed(&limiter).await;
 }
 
-/// Between the first probe, which is waited for no longer, and the second, which isn't due yet, the time stands still.
+/// Between the first probe, which is waited for no longer, and the second, which isn't due yet, the time is frozen.
 #[tokio::test(start_paused = true)]
 async fn a_late_reply_to_a_probe_closes_the_breaker_before_the_next_probe() {
     let server = Server::start();
@@ -224,7 +224,7 @@ impl Hole {
     }
 }
 
-/// What was asked of a server that has gone is never answered by the one that comes in its place.
+/// A call that was sent to a server that was replaced gets no reply from its successor.
 #[tokio::test]
 async fn no_request_waits_until_its_deadline_for_a_probe_without_a_reply() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! Refunds that no task waits for, made while the store fails, are carried out when it answers again.
+//! Refunds that no task waits for, made while the store fails, are carried out when it is back.
 
 use std::{convert::Infallible, future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 
@@ -60,7 +60,7 @@ async fn permits_released_during_an_outage_are_free_after_it() {
     until("all are free", async || left(&limiter).await == 300).await;
 }
 
-/// Another process finds them free, though this one asks nothing more.
+/// Another process finds them free, though this one sends nothing more.
 #[tokio::test]
 async fn permits_are_released_although_no_request_comes() {
     let (server, proxy, store) = network();
@@ -75,7 +75,7 @@ async fn permits_are_released_although_no_request_comes() {
     until("all are free", async || left(&other).await == 3).await;
 }
 
-/// They are in a batch that is never answered, or in the queue behind it.
+/// They are in a batch without a reply, or in the queue behind it.
 #[tokio::test]
 async fn permits_released_as_the_network_fails_are_free_after_it() {
     let (_server, proxy, store) = network();
@@ -93,7 +93,7 @@ async fn permits_released_as_the_network_fails_are_free_after_it() {
     until("all are free", async || left(&limiter).await == 20).await;
 }
 
-/// The server took them, and its answer was lost: the requests will never hold them, nor renew them.
+/// The server acquired them, and its reply was lost: the requests will never hold them, nor renew them.
 #[tokio::test]
 async fn permits_whose_reply_was_lost_are_free_after_the_outage() {
     let (server, proxy, store) = network();
@@ -180,7 +180,7 @@ async fn a_refund_that_was_not_sent_is_made_later() {
     until("it is given back", async || left(&limiter).await == 90).await;
 }
 
-/// The server had it, and its answer was lost: given back again, it would be ten.
+/// The server ran it, and its reply was lost: refunded again, it would be ten.
 #[tokio::test]
 async fn a_refund_that_may_have_run_is_not_made_again() {
     let (_server, proxy, store) = network();
@@ -218,7 +218,7 @@ async fn a_permit_is_free_after_its_release_failed_although_nothing_else_is_sent
     until("it is free", async || left(&other).await == 1).await;
 }
 
-/// The caller that asked for it hears nothing any more.
+/// The caller of the refund was dropped.
 #[tokio::test]
 async fn a_refund_cancelled_before_it_was_sent_is_made_later() {
     let (_server, proxy, store) = network();
@@ -274,7 +274,7 @@ async fn all_permits_that_are_dropped_at_once_are_free_again() {
     }
 }
 
-/// StrategyKind requests that take no permit, whose refund would be kept as well.
+/// By requests that take no permit, whose refund would be kept as well.
 async fn opened_by_peeks(limiter: &Limiter) {
     until("the breaker opens", async || {
         let seen = limiter.peek(KEY).await;

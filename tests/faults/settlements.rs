@@ -14,7 +14,7 @@ use crate::support::{
 
 const KEY: Key = Key::global();
 
-/// A window gives nothing back before its time.
+/// Nothing refills before the window ends.
 fn limiter(store: RedisStore) -> Limiter {
     let policy = Policy::new("p", quota(1_000))
         .strategy(FixedWindow)
@@ -69,7 +69,7 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
     }
 }
 
-/// They wait for a call that is never answered.
+/// They wait for a call without a reply.
 #[tokio::test]
 async fn a_meter_whose_settlement_was_not_sent_before_the_outage_is_settled_after_it() {
     let (server, network) = network();
@@ -106,7 +106,7 @@ async fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
     .await;
     network.pass();
     resumed(&limiter).await;
-    // Its answer was lost, and it was done.
+    // Its reply was lost, and it was carried out.
     assert_eq!(used_on_the_store(&other, KEY).await, 5);
     let lines = log.matching("may not have been settled");
     assert!(

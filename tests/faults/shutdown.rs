@@ -1,4 +1,4 @@
-//! What is queued in a process is brought to the store before the process ends, or the error says what is not.
+//! What is queued in a process is sent to the store before the process ends, or the error lists what is not.
 
 use std::{thread, time::Duration};
 
@@ -75,7 +75,7 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     opened(&limiter).await;
     drop(held);
     let error = limiter.shutdown(MOMENT).await.expect_err("an outage");
-    // Requests that had no answer may hold permits too.
+    // Requests without a reply may hold permits too.
     let operations = error.operations();
     assert!(operations >= 200 && error.write_backs() == 0, "{error:?}");
     assert_eq!(

@@ -23,7 +23,7 @@ pub(crate) fn url(addr: impl std::fmt::Display) -> String {
     format!("redis://{addr}")
 }
 
-/// A store that asks Redis about each request, also those of rejected keys.
+/// A store that calls Redis for each request, also for rejected keys.
 pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
     RedisStore::builder()
         .url(url)
@@ -35,7 +35,7 @@ pub(crate) fn store(server: &Server) -> RedisStore {
     builder(server.url()).build().expect("a store")
 }
 
-/// Given back so slowly that a test sees nothing of it.
+/// Refills so slowly that a test sees nothing of it.
 pub(crate) fn quota(units: u64) -> Quota {
     Quota::requests(units).per_month()
 }
@@ -57,7 +57,7 @@ pub(crate) fn limiter(store: RedisStore, units: u64, answer: impl Into<OnStoreEr
     limiter.build().expect("a limiter")
 }
 
-/// A limiter that is one of so many processes.
+/// A limiter that is one of several processes.
 pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter {
     limiter(store, units, LocalFallback::shared_by(processes))
 }
@@ -78,7 +78,7 @@ pub(crate) fn fault(decision: &Decision) -> StoreError {
     }
 }
 
-/// How many of so many requests are admitted, none of them by the store.
+/// How many of these requests are admitted, none of them by the store.
 pub(crate) async fn admitted_in_process(limiter: &Limiter, key: Key, requests: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..requests {
@@ -89,7 +89,7 @@ pub(crate) async fn admitted_in_process(limiter: &Limiter, key: Key, requests: u
     admitted
 }
 
-/// Asks until the breaker is open.
+/// Sends requests until the breaker is open.
 pub(crate) async fn opened(limiter: &Limiter) {
     until("the breaker opens", async || {
         matches!(
@@ -100,7 +100,7 @@ pub(crate) async fn opened(limiter: &Limiter) {
     .await;
 }
 
-/// Asks until the answer is the fallback's.
+/// Sends requests until the fallback decides.
 pub(crate) async fn opened_in_process(limiter: &Limiter) {
     until("the store is at fault", async || {
         let key = Key::new("whoever");
@@ -115,7 +115,7 @@ pub(crate) async fn opened_in_process(limiter: &Limiter) {
     .await;
 }
 
-/// What the store says of `key` under the policy `p`. On a busy machine an answer may miss its deadline.
+/// The store's state of `key` under the policy `p`. On a busy machine a call may miss its deadline.
 pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> LimitStatus {
     let mut seen = None;
     until("the store answers", async || {
@@ -133,7 +133,7 @@ pub(crate) async fn used_on_the_store(limiter: &Limiter, key: Key) -> u64 {
     verdict.limit() - verdict.remaining()
 }
 
-/// Asks until the store answers.
+/// Sends requests until the store decides.
 pub(crate) async fn resumed(limiter: &Limiter) {
     until("the store counts again", async || {
         limiter.check(Key::new("whoever")).await.source() == DecisionSource::Store
@@ -141,7 +141,8 @@ pub(crate) async fn resumed(limiter: &Limiter) {
     .await;
 }
 
-/// What all of these tests log. For all threads, since what one thread alone hears may be decided before it listens.
+/// What all of these tests log. For all threads: whether a callsite is enabled may be decided by a thread that listens
+/// for nothing.
 #[derive(Clone)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Waiting for a turn while the store is at fault.
+//! Waiting for a turn while the store fails.
 
 use std::{
     future::IntoFuture,

@@ -1,4 +1,4 @@
-//! What was admitted in process is charged on Redis when it is back, once, if that is wished for.
+//! What was admitted in process is charged on Redis when it is back, once, if so configured.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ async fn local_charges_refunded_before_are_not_written_back() {
     network.pass();
     resumed(&limiter).await;
     until("it is written back", async || used(&limiter).await == 4).await;
-    // What is given back later finds nothing in process, and leaves alone what is on Redis.
+    // A later refund finds nothing in process, and leaves the count on Redis alone.
     decision.refund(4).await.expect("an answer");
     assert_eq!(used(&limiter).await, 4);
 }
@@ -127,9 +127,9 @@ async fn local_charges_of_many_keys_are_all_written_back() {
     server.restart();
     resumed(&limiter).await;
     until("all are written back", async || {
-        // Each answer of the store takes some of them along.
+        // Some of them are sent after each reply of the store.
         resumed(&limiter).await;
-        // One key more is this question's.
+        // One more key is this check's.
         server.keys().len() > 1_000
     })
     .await;
@@ -378,7 +378,7 @@ async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
         assert_eq!(health.dropped_write_backs(), 7 * episode);
         assert_eq!(log.lines("write-backs dropped"), episode as usize);
         network.pass();
-        // Each answer of the store takes 64 of them along.
+        // 64 of them are sent after each reply of the store.
         for _ in 0..10_000 / 64 + 1 {
             until("the store answers", async || {
                 limiter.peek(KEY).await.is_ok()

@@ -387,7 +387,7 @@ async fn a_list_without_a_client_address_to_match_logs_an_error() {
         "there is no request: {text}"
     );
 
-    // A known address is nothing to log, nor a list of keys.
+    // A known address logs nothing, and neither does a list of keys.
     let before = log.text().lines().count();
     let layer = build(false);
     assert_eq!(send(&hello(&layer), from(OTHER)).await.status, 200);

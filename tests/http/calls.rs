@@ -376,7 +376,7 @@ async fn a_call_with_a_request_uses_the_policies_extractors() {
     let waited = limiter.wait("alice", second).parts(&paid).await;
     assert!(waited.is_err(), "30 units are more than 10");
 
-    // What the call says itself comes first.
+    // Settings of the call take precedence.
     let quota = Quota::requests(50).per_hour();
     let own = limiter
         .check("bob")
@@ -435,7 +435,7 @@ async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
     assert!(lacking(
         limiter.charge("alice", 1).await.expect_err("an error")
     ));
-    // What is forgotten doesn't depend on a request.
+    // What a reset removes doesn't depend on a request.
     limiter.reset("alice").await.expect("an answer");
 
     // A policy that is named, with a quota and a cost, takes nothing from a request.

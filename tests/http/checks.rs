@@ -1,4 +1,4 @@
-//! What must hold whatever a client sends. Property tests and fuzz targets ask the same, so this knows neither.
+//! What must hold whatever a client sends. Property tests and fuzz targets share it, so it depends on neither.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -44,7 +44,7 @@ pub(crate) enum Adds {
     ToAll,
 }
 
-/// Those that believe our own proxies, and come by `hops` of them: one to three.
+/// Extractors that trust our own proxies, behind `hops` of them: one to three.
 fn trusting(hops: usize) -> &'static [(&'static str, ClientIp)] {
     static TRUSTING: LazyLock<[Vec<(&str, ClientIp)>; 3]> = LazyLock::new(|| {
         [1, 2, 3].map(|hops| {
@@ -109,7 +109,7 @@ pub(crate) fn a_client_behind_proxies_is_itself(
     }
     let mut saw = client;
     for proxy in proxies {
-        // What the client asked for, in quotes: what is hostile in it stays within.
+        // The request target, in quotes: hostile text stays within them.
         let asked: String = lines
             .iter()
             .map(|(_, value)| quoted(value))
@@ -170,7 +170,8 @@ pub(crate) fn nothing_panics(peer: IpAddr, uri: &str, lines: &Lines) {
     }
 }
 
-/// Text either is no quota, or one that says what it is and reads back; and a limiter is built of it or says why not.
+/// Text either is no quota, or one that displays itself and parses back; and a limiter is built of it, or the error
+/// names the reason.
 pub(crate) fn a_quota_reads_back_or_is_none(text: &str) {
     let Ok(quota) = text.parse::<Quota>() else {
         return;

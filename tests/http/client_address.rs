@@ -19,7 +19,7 @@ use crate::{
 
 pub(crate) const XFF: &str = "X-Forwarded-For";
 
-/// One that believes our own networks, which reads X-Forwarded-For.
+/// An extractor that trusts our own networks and reads X-Forwarded-For.
 pub(crate) fn trusting() -> ClientIp {
     extract::client_ip().trusted_proxies(["10.0.0.0/8", "2001:db8:ffff::/48"])
 }
@@ -46,7 +46,7 @@ pub(crate) fn counts(extractor: &ClientIp, peer: &str, lines: &[(&str, &str)], e
     assert_eq!(extractor.key(&head), Some(ip(expected)));
 }
 
-/// The same for what 10.0.0.1, which is trusted, says in one line.
+/// The same for one line from 10.0.0.1, which is trusted.
 pub(crate) fn says(extractor: &ClientIp, name: &str, value: &str, expected: &str) {
     counts(extractor, "10.0.0.1", &[(name, value)], expected);
 }
@@ -117,7 +117,7 @@ fn hops_count_from_the_right_whatever_the_addresses() {
         (1, "192.0.2.7"),
         (2, "198.51.100.9"),
         (3, "203.0.113.1"),
-        // It didn't come through so many.
+        // It didn't pass through that many proxies.
         (4, "10.0.0.1"),
         (64, "10.0.0.1"),
     ] {
@@ -159,7 +159,7 @@ fn hops_need_no_peer_and_so_serve_unix_sockets() {
         "198.51.100.9",
     );
     assert_eq!(extract::client_ip().hops(1).key(&head("", &[])), None);
-    // The peer that is to be a named proxy has to be known.
+    // A named proxy's peer address has to be known.
     let forged = head("", &[(XFF, "198.51.100.9")]);
     assert_eq!(trusting().key(&forged), None);
     assert_eq!(trusting().hops(1).key(&forged), None);
@@ -296,7 +296,7 @@ fn config_errors_are_found_when_the_limiter_is_built() {
     }
 }
 
-/// What a server on `listen` answers to a request that claims to be forwarded, over a real connection to `connect`.
+/// The response of a server on `listen` to a request that claims to be forwarded, over a real connection to `connect`.
 fn answer_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
     let listener = TcpListener::bind(listen).expect(listen);
     listener.set_nonblocking(true).expect("a listener");

@@ -1,4 +1,4 @@
-//! Every mistake in a configuration is an error when it is built, which says where it is and what would be valid.
+//! Every mistake in a configuration is an error when it is built, which names its place and what would be valid.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn mistake(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
         let redis = tollgate::RedisStore::open("redis://127.0.0.1:1").expect("a store");
         assert_eq!(builder.store(redis).build().expect_err("a mistake"), error);
     }
-    // What is said in parts is said as a whole.
+    // The parts of an error are in its message.
     let text = error.to_string();
     let policy = error.policy().map(|name| format!("policy {name:?}: "));
     for part in [
@@ -32,7 +32,7 @@ fn mistake(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
     error
 }
 
-/// Asserts that a policy of this quota is rejected, by its name, and that `valid` is said to be.
+/// Asserts that a policy of this quota is rejected, by its name, and that the error names `valid`.
 fn unfit(quota: Quota, strategy: impl Strategy, value: &str, valid: &str) {
     let fine = Policy::new("fine", Quota::requests(1).per_second());
     let error = mistake([fine, Policy::new("wrong", quota).strategy(strategy)]);

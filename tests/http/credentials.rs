@@ -1,4 +1,4 @@
-//! What looks like a credential is kept as a hash, and what is given twice is no key.
+//! A value that looks like a credential is kept as a hash, and one that is given twice is no key.
 
 use axum::body::Body;
 use http::{Request, StatusCode};

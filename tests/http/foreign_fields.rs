@@ -1,5 +1,5 @@
-//! Fields that others have put on an answer: an upstream behind a proxy, whose are left alone, and layers further in,
-//! whose are compared.
+//! Headers that others have put on a response: those of an upstream behind a proxy are left alone, and those of inner
+//! layers are compared.
 
 use axum::{Router, response::IntoResponse, routing::get};
 use http::HeaderName;
@@ -27,7 +27,7 @@ fn lines(answer: &Answer, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// An upstream's answer with these fields, through a layer, or through two of the same dialect.
+/// An upstream's response with these headers, through a layer, or through two of the same format.
 async fn through(
     headers: RateLimitHeaders,
     twice: bool,

@@ -1,5 +1,5 @@
-//! Forged addresses: whatever a client sends, and however its proxies pass it on, it can't choose by what it is counted.
-//! The fuzz targets in `fuzz/` ask the same.
+//! Forged addresses: whatever a client sends, and however its proxies forward it, it can't choose its key. The fuzz
+//! targets in `fuzz/` check the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! A handler's rejection is answered as its layer answers.
+//! A handler's rejection becomes the same response as its layer's.
 
 use axum::{
     Router,
@@ -19,7 +19,7 @@ fn inner() -> Limiter {
     limiter.expect("a limiter")
 }
 
-/// An application whose handler asks a limiter of its own.
+/// An application whose handler calls a limiter of its own.
 fn app(layer: &RateLimitLayer, limiter: Limiter) -> Router {
     let handler = async move || -> Result<&'static str, Rejected> {
         let _admission = limiter.admit(Key::global()).await?;

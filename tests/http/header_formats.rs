@@ -47,7 +47,7 @@ fn two() -> [Policy; 2] {
     ]
 }
 
-/// The first answers of a layer of both, and its rejection.
+/// The first responses of a layer with both policies, and its rejection.
 async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
     let (layer, _) = layer(headers, two());
     let app = hello(&layer);
@@ -57,7 +57,7 @@ async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
         send(&app, to("/")).await,
     ];
     assert_eq!(answers[2].status, StatusCode::TOO_MANY_REQUESTS);
-    // Whatever else is said, a rejection says when to come back, and no other answer does.
+    // Whatever the other headers are, a rejection has a `Retry-After`, and no other response has one.
     let waits = answers.each_ref().map(Answer::retry_after);
     assert_eq!(waits, [None, None, Some(5)]);
     answers.each_ref().map(limit_fields)
@@ -89,7 +89,7 @@ async fn the_reported_policy_is_the_one_with_the_fewest_requests_left() {
     assert_eq!(answers[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
     assert_eq!(answers[2], [policy, r#"ratelimit: "burst";r=0;t=5"#]);
 
-    // StrategyKind how many such requests would pass, not by units.
+    // By how many such requests would pass, not by units.
     let of = |cost| async move {
         let heavy = shared("heavy", "30/h").cost(cost);
         let (layer, _) = layer(

@@ -10,7 +10,7 @@ use crate::support::{redis, shared};
 
 #[tokio::test(start_paused = true)]
 async fn a_health_check_of_a_server_that_hangs_ends_after_a_second_or_the_timeout() {
-    // Connections are made, and nothing is ever answered.
+    // Connections are accepted, and nothing is ever sent on them.
     let hangs = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = hangs.local_addr().expect("an address");
     for (timeout, expected) in [(100, 1_000), (3_000, 3_000)] {

@@ -1,4 +1,5 @@
-//! What an answer says of a limit on requests in flight. That its permits are released is tested in `tests/inflight`.
+//! What a response reports of a limit on requests in flight. That its permits are released is tested in
+//! `tests/inflight`.
 
 use http::StatusCode;
 use http_body_util::BodyExt;

@@ -1,5 +1,5 @@
-//! What must hold of heads, keys and configuration, whatever they are. Property tests and fuzz targets ask the same, so this
-//! knows neither.
+//! What must hold of heads, keys and configuration, whatever they are. Property tests and fuzz targets share it, so it
+//! depends on neither.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-/// A rejected request gets a complete response, whatever it asked for.
+/// A rejected request gets a complete response, whatever was requested.
 pub(crate) fn a_rejection_is_complete(uri: &str, lines: &[(HeaderName, HeaderValue)]) {
     // No request gets past it.
     static CLOSED: LazyLock<RateLimitLayer> = LazyLock::new(|| {

@@ -1,5 +1,5 @@
-//! Heads, keys and configuration that are not written on purpose: each is answered, or rejected with what is wrong. The fuzz targets in
-//! `fuzz/` ask the same.
+//! Malformed heads, keys and configuration: each gets a response, or an error that names the mistake. The fuzz targets
+//! in `fuzz/` check the same.
 
 use http::{HeaderName, HeaderValue};
 use proptest::{prelude::*, sample::select};

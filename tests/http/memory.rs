@@ -8,7 +8,7 @@ use tollgate::{Key, Limiter, ManualClock, MemoryStore, Policy, Timestamp, extrac
 
 use crate::support::{shared, store, used};
 
-/// A store that holds so many keys, and its clock.
+/// A store that holds this many keys, and its clock.
 fn small(max_keys: usize) -> (MemoryStore, ManualClock) {
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     let max_keys = NonZeroUsize::new(max_keys).expect("at least one");

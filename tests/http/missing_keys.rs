@@ -55,7 +55,7 @@ async fn a_policy_skipped_for_a_missing_key_leaves_the_others_in_force() {
     );
 }
 
-/// The detail in the response to a request that lacks what `extractor` looks for.
+/// The detail in the response to a request without the key of `extractor`.
 async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> String {
     let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
     let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);

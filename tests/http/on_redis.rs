@@ -76,11 +76,11 @@ async fn the_reset_time_of_a_cached_rejection_does_not_move() {
         times.0.advance(Duration::from_secs(60));
         times.1.advance(Duration::from_secs(60));
     }
-    // All but one were answered by this process.
+    // All but one were rejected from this process's cache.
     assert_eq!(server.calls("evalsha"), 2);
 }
 
-/// A strategy that has no half for the store it is asked to count in.
+/// A strategy without a half for the store it is to count in.
 #[derive(Clone, Debug)]
 struct HalfOf(Arc<dyn Rule>, bool);
 

@@ -107,7 +107,7 @@ fn busy<B>(body: B) -> Response<B> {
     response
 }
 
-/// A body of one word of a type of its own, and isn't `Sync`.
+/// A body of one word, of its own type, that isn't `Sync`.
 struct Word(Option<std::cell::Cell<u8>>);
 
 impl http_body::Body for Word {
@@ -356,7 +356,7 @@ async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
     );
 }
 
-/// What a browser lets a page of another origin see of an answer.
+/// What a browser lets a page of another origin read of a response.
 fn seen_by_the_page(answer: &Answer) -> HeaderMap {
     assert_eq!(
         answer.field("access-control-allow-origin").as_deref(),

@@ -1,4 +1,4 @@
-//! One credential in either of two places, in one bucket.
+//! One credential in either of two headers, in one bucket.
 
 use std::sync::Arc;
 

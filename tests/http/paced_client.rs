@@ -53,7 +53,7 @@ async fn eager((layer, clock): (RateLimitLayer, ManualClock), time: Duration) ->
 async fn steady((layer, clock): (RateLimitLayer, ManualClock), time: Duration) -> (u64, u64) {
     let (app, end) = (hello(&layer), clock.now() + time);
     let (mut admitted, mut rejected) = (0, 0);
-    // Nothing is known yet.
+    // Nothing is known before the first response.
     let (mut r, mut t) = (0, 0);
     while clock.now() < end {
         let part = Duration::from_secs(t) / r.max(1) as u32;

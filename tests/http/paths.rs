@@ -1,4 +1,4 @@
-//! What is asked for, by its path and its route.
+//! The path and the route of a request as keys.
 
 use axum::{Router, routing::get};
 use http::StatusCode;

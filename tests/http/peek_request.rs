@@ -1,4 +1,4 @@
-//! How the caller of a request stands, by the keys that the policies find in it.
+//! The status of a request's caller, by the keys that the policies extract.
 
 use http::{Request, request::Parts};
 use tollgate::{

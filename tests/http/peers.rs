@@ -1,4 +1,4 @@
-//! The client is the peer of the connection, whatever its headers say.
+//! The client is the peer of the connection, whatever its headers contain.
 
 use std::net::SocketAddr;
 
@@ -131,7 +131,7 @@ async fn clients_without_an_address_share_one_bucket_and_the_reason_is_logged() 
         text.contains("ConnectInfo") && text.contains("policy=\"p\""),
         "{text}"
     );
-    // Said once, not for each request.
+    // Logged once, not for each request.
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 

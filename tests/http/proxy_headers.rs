@@ -154,7 +154,7 @@ fn forwarded_is_read_as_rfc_7239_has_it() {
         ),
         ("for=\"_gazonk\"", "10.0.0.1"),
         ("for=unknown", "10.0.0.1"),
-        // Names in any case, in any order, and whatever stands in quotes.
+        // Names in any case, in any order, and with any text in quotes.
         (
             "proto=https;host=\"a, for=1.1.1.1\";FOR=198.51.100.9",
             "198.51.100.9",

@@ -14,7 +14,7 @@ use tollgate::{Policy, Quota};
 
 use crate::{calls::limiter, log::Log};
 
-/// A database that answers when the test lets it, and the application's cache before it.
+/// A database that responds when the test allows it, and the application's cache in front of it.
 #[derive(Default)]
 struct Tiers {
     cache: Mutex<Option<Quota>>,
@@ -56,7 +56,7 @@ impl Tiers {
     }
 }
 
-/// One test: the look-ups of a process that run on share 64 places.
+/// One test: all look-ups of a process that outlast their timeout share 64 slots.
 #[tokio::test(start_paused = true)]
 async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     let tiers = Arc::new(Tiers::default());
@@ -81,7 +81,7 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
         assert_eq!(limit().await, 500);
         assert_eq!(tiers.running.load(Ordering::SeqCst), late);
     }
-    // There is no place for another.
+    // There is no slot for another.
     assert_eq!(limit().await, 500);
     assert_eq!(tiers.begun.load(Ordering::SeqCst), 65);
     assert_eq!(tiers.running.load(Ordering::SeqCst), 64);
@@ -92,7 +92,7 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     }
     assert_eq!(limit().await, 1_000, "from the cache");
     assert_eq!(tiers.begun.load(Ordering::SeqCst), 65);
-    // A place is free again when its look-up has ended.
+    // A slot is free again when its look-up has ended.
     while tiers.running.load(Ordering::SeqCst) > 0 {
         tokio::task::yield_now().await;
     }

@@ -1,8 +1,8 @@
-//! What must hold of a store's configuration, whatever it is. The fuzz targets ask the same.
+//! What must hold of a store's configuration, whatever it is. The fuzz targets share it.
 
 use tollgate::RedisStore;
 
-/// A URL and a prefix are taken, or rejected with what would be valid.
+/// A URL and a prefix are accepted, or rejected with what would be valid.
 pub(crate) fn a_store_is_accepted_or_rejected(text: &str) {
     for store in [
         RedisStore::open(text),

@@ -17,7 +17,7 @@ async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejecte
     Ok("hello")
 }
 
-/// What a handler gets that asks the limiter itself, and what the layer gets.
+/// The rejection of a handler that calls the limiter itself, and the layer's.
 async fn both_ways(layer: &RateLimitLayer) -> [Answer; 2] {
     let handler = Router::new()
         .route("/", get(checked))
@@ -52,7 +52,7 @@ async fn a_failed_store_rejects_with_503_if_configured() {
     assert_eq!(problem["type"], REDUCED_CAPACITY);
     assert_eq!(problem["status"], 503);
     assert!(problem["title"].is_string());
-    // Nothing is known of any quota, so nothing is said of any; least of all where the store is.
+    // Nothing is known of any quota, so none is reported; least of all the store's address.
     assert_eq!(fields(&answer), ["", ""]);
     assert!(!String::from_utf8_lossy(&answer.body).contains("127.0.0.1"));
 }

@@ -1,4 +1,4 @@
-//! What a request says of itself: cookies, query parameters, hosts, gRPC names.
+//! Values of a request as keys: cookies, query parameters, hosts, gRPC names.
 
 use axum::{Router, body::Body, routing::get};
 use http::Request;
@@ -146,7 +146,7 @@ async fn a_host_counts_by_its_name_in_lower_case_without_its_port() {
         lines("host", &[b"a.example", b"b.example"]),
     )
     .await;
-    // Nor is it what a proxy says, or a client that poses as one.
+    // Nor is it what a proxy sends, or a client that poses as one.
     has_no_key(extract::host(), with("x-forwarded-host", "a.example")).await;
 }
 

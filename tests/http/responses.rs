@@ -16,12 +16,12 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 pub(crate) const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// Both fields of an answer.
+/// Both headers of a response.
 pub(crate) fn fields(answer: &Answer) -> [String; 2] {
     ["ratelimit-policy", "ratelimit"].map(|name| answer.field(name).unwrap_or_default())
 }
 
-/// A layer whose store answers nothing.
+/// A layer whose store fails.
 pub(crate) fn on_a_dead_store(on_store_error: OnStoreError) -> RateLimitLayer {
     RateLimitLayer::builder()
         .store(FailingStore::default())
@@ -36,7 +36,7 @@ async fn every_response_reports_the_quota_and_what_remains() {
     let (layer, clock) = layer([shared("burst", "2/10s")]);
     let app = hello(&layer);
     for (status, limit) in [
-        // One unit comes back in five seconds; the first answer waits for the full quota.
+        // One unit refills in five seconds; the reset of the first response is that of the full quota.
         (200, r#""burst";r=1;t=5"#),
         (200, r#""burst";r=0;t=5"#),
         (429, r#""burst";r=0;t=5"#),
@@ -69,7 +69,7 @@ async fn responses_under_several_policies_list_each_in_order() {
     clock.advance(Duration::from_millis(1));
     let answer = send(&app, to("/")).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    // The policy that has room would say t=86400; a rejection's `t` is never later than its `Retry-After`.
+    // The policy that has room would report t=86400; a rejection's `t` is never later than its `Retry-After`.
     let limits = r#""burst";r=0;t=1, "a day's worth";r=4998;t=1"#;
     assert_eq!(fields(&answer), [policies, limits]);
 }
@@ -121,7 +121,7 @@ async fn a_cost_above_the_capacity_is_rejected_without_a_retry_after() {
     let detail = "The request costs 6, of which policy small allows at most 5.";
     assert_eq!(answer.json()["detail"], detail);
     assert_eq!(used(layer.limiter(), "other", Key::global()).await, 0);
-    // A page that is shown to a person says it too.
+    // A page for people contains it too.
     let page = send(&hello(&layer), with("accept", "text/html")).await;
     let text = String::from_utf8(page.body).expect("text");
     assert!(text.contains(detail), "{text}");

@@ -1,4 +1,4 @@
-//! When to come back is true, and is said where it helps.
+//! `Retry-After` is exact, and is sent where it helps.
 
 use std::time::Duration;
 

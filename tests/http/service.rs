@@ -65,7 +65,7 @@ pub(crate) async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
     let mut service = layer.layer(strict.clone());
     let mut futures = Vec::new();
     for _ in 0..3 {
-        // Two calls under way at once, each on the service that was polled ready for it.
+        // Two calls in flight at once, each on the service that was polled ready for it.
         for _ in 0..2 {
             let service = service.ready().await.expect("ready");
             futures.push(service.call(Request::new(())));
@@ -117,7 +117,7 @@ async fn an_error_of_the_inner_service_passes_unchanged() {
 
 #[tokio::test]
 async fn readiness_is_that_of_the_inner_service() {
-    /// Ready when the test says so.
+    /// Ready when the test allows it.
     #[derive(Clone)]
     struct Moody(Arc<Mutex<Poll<Result<(), Boom>>>>);
 
@@ -216,7 +216,7 @@ async fn a_disabled_layer_passes_all_unchanged_and_counts_nothing() {
         assert_eq!(answer.status, StatusCode::OK);
         assert_eq!(answer.field("ratelimit"), None);
         assert_eq!(answer.field("ratelimit-policy"), None);
-        // The handler asks for an `Admission`, and must not fail without one.
+        // The handler extracts an `Admission`, and must not fail without one.
         assert_eq!(answer.body, b"None");
     }
     assert_eq!(used(layer.limiter(), "few", Key::global()).await, 0);
@@ -318,7 +318,7 @@ async fn a_body_reports_its_length_and_end() {
         unreachable!("two answers")
     };
 
-    // The inner one speaks for itself: a response of trailers only is known by its end.
+    // The inner body reports its own end: a response of trailers only is recognised by it.
     assert!(passed.is_end_stream());
     assert_eq!(passed.size_hint().exact(), Some(42));
     let frame = passed.frame().await.expect("a frame");

@@ -1,4 +1,5 @@
-//! A request under one policy is judged at a glance in process, and its decision is kept in few words. No response shows it.
+//! A request under one policy is evaluated on a shorter path in process, and its decision is stored compactly. No
+//! response shows the difference.
 
 use std::time::Duration;
 
@@ -106,7 +107,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let (plain, one, clock) = app(policy(strategy), headers);
-            // Each request might have a quota of its own, so that it is judged as most are not.
+            // Each request might have its own quota, so that the general path is taken.
             let (full, other, other_clock) = app(policy(strategy).quota_with(|_| None), headers);
             for step in &steps {
                 for clock in [&clock, &other_clock] {

@@ -24,7 +24,7 @@ struct Stack {
     handled: Arc<AtomicUsize>,
 }
 
-/// `/` is behind both layers, `/open` behind the outer one. `/` answers with the policies that judged it.
+/// `/` is behind both layers, `/open` behind the outer one. `/` responds with the policies that admitted it.
 fn stack(outer: &str, inner: &str) -> Stack {
     let (outer, _) = layer([shared("everything", outer)]);
     let (inner, _) = layer([shared("search", inner)]);

@@ -83,7 +83,7 @@ async fn quotas_of_every_length_parse_unchanged() {
             item(&old, "ratelimit-reset"),
         ]);
         let left = requests - used;
-        // Its clock stands still: the window is over when all of it has passed.
+        // The clock is frozen: the reset is that of the whole window.
         expected.extend([
             json!([["any", {"q": requests, "w": seconds}]]),
             json!([["any", {"r": left, "t": seconds}]]),

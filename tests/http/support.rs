@@ -14,7 +14,7 @@ use tollgate::{
 };
 use tower::{Service, ServiceExt};
 
-/// An answer, read to its end.
+/// A response, read to its end.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -74,7 +74,7 @@ where
     }
 }
 
-/// The status of the answer to a plain GET.
+/// The status of the response to a plain GET.
 pub(crate) async fn status<S, B>(service: &S, uri: &str) -> u16
 where
     S: Service<Request<Body>, Response = Response<B>, Error: Debug> + Clone,
@@ -94,7 +94,7 @@ pub(crate) fn with(name: &str, value: impl AsRef<[u8]>) -> Request<Body> {
     request.body(Body::empty()).expect("a request")
 }
 
-/// `GET /` says hello, behind `layer`.
+/// `GET /` responds with hello, behind `layer`.
 pub(crate) fn hello(layer: &RateLimitLayer) -> Router {
     let route = get(async || "hello");
     Router::new().route("/", route).layer(layer.clone())
@@ -105,7 +105,7 @@ pub(crate) fn shared(name: &str, quota: &str) -> Policy {
     Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
 }
 
-/// A layer of these policies, counting in process on a clock that stands still.
+/// A layer of these policies, counting in process on a clock that only moves when it is set.
 pub(crate) fn layer(policies: impl IntoIterator<Item = Policy>) -> (RateLimitLayer, ManualClock) {
     let (store, clock) = store();
     let builder = RateLimitLayer::builder().store(store);
@@ -136,7 +136,7 @@ pub(crate) fn on_each_store(
     limiters
 }
 
-/// A store that answers every request with an error.
+/// A store that fails every request.
 #[derive(Clone, Debug)]
 pub(crate) struct FailingStore(MemoryStore, StoreError);
 
@@ -168,10 +168,10 @@ impl Default for FailingStore {
     }
 }
 
-/// A store on `server` that outwaits a busy machine: what these tests ask about isn't time.
+/// A store on `server` with a timeout for a busy machine: these tests are not about time.
 #[cfg(feature = "redis")]
 pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
-    // Rejections are remembered by this process's clock, and the server's is set by hand.
+    // Rejections are cached by this process's clock, and only the server's is set.
     let store = tollgate::RedisStore::builder()
         .url(server.url())
         .rejection_cache_staleness(std::time::Duration::ZERO);

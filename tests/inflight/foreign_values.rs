@@ -38,7 +38,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
             "its life is its owner's"
         );
     }
-    // Neither do releases and heartbeats touch it.
+    // Releases and heartbeats don't change it either.
     let planted = server.command(&["DUMP", &key]);
     drop(held);
     assert!(!check(&limiter).await.is_admitted());

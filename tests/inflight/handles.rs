@@ -269,7 +269,7 @@ async fn an_error_of_the_inner_service_releases_the_permit() {
     }
 }
 
-/// A layer further in rejects: whatever the outer one took comes back with the answer.
+/// An inner layer rejects: the permits of the outer one are released with the response.
 #[tokio::test]
 async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
     for world in World::both() {
@@ -304,7 +304,7 @@ struct Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // In process an answer is there at once.
+        // In process the decision is there at once.
         let mut look = std::pin::pin!(self.limiter.peek(Key::global()).into_future());
         let Poll::Ready(decision) = look
             .as_mut()

@@ -91,7 +91,7 @@ fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
     }
 }
 
-/// Advances the clock by several lives, as fast as heartbeats allow.
+/// Advances the clock by several TTLs, as fast as heartbeats allow.
 async fn several_lives(world: &World, held: u64) {
     for _ in 0..3 {
         world.advance(PERMIT_TTL * 9 / 10);
@@ -128,7 +128,7 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
     }
 }
 
-/// A runtime of one thread stands still between its `block_on`s.
+/// A runtime of one thread is stalled between its `block_on`s.
 #[test]
 fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
     for world in World::both() {
@@ -175,7 +175,7 @@ fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
     }
 }
 
-/// A permit that was taken in a runtime that has ended, and is held on in one that lives.
+/// A permit that was acquired in a runtime that has ended, and is held in another one.
 #[test]
 fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
     for world in World::both() {
@@ -196,7 +196,7 @@ fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
     }
 }
 
-/// No permits, no heart: an idle application sends nothing.
+/// Without permits there are no heartbeats: an idle application sends nothing.
 #[tokio::test]
 async fn nothing_is_sent_while_nothing_is_held() {
     let world = World::redis();

@@ -39,7 +39,7 @@ use crate::support::{
     MAX_PERMITS, TEST_TIMEOUT, build, check, counted, free, permit_policy, store,
 };
 
-/// Long enough that a busy machine keeps its heartbeats: two thirds of it without one are a permit lost.
+/// Long enough that a busy machine keeps its heartbeats: a permit is lost after two thirds of it without one.
 const PERMIT_TTL: Duration = Duration::from_millis(1_500);
 
 const REQUESTS: usize = 500;
@@ -48,7 +48,7 @@ const CLIENTS: usize = 25;
 /// How a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// A plain answer.
+    /// A plain response.
     Plain,
     /// The handler panics.
     Panic,
@@ -56,7 +56,7 @@ enum Kind {
     HangUp,
     /// The client hangs up in the middle of a stream.
     HangUpInStream,
-    /// The answer streams for longer than a permit lives.
+    /// The response streams for longer than a permit's TTL.
     Stream,
     /// The service inside has an error.
     Error,
@@ -121,7 +121,7 @@ impl Drop for AtWork {
     }
 }
 
-/// A body of so many bytes, one at a time.
+/// A body of this many bytes, one at a time.
 struct Trickle {
     left: u32,
     pause: Pin<Box<Sleep>>,
@@ -183,7 +183,7 @@ async fn endless_stream(State(work): State<Arc<Work>>, Path(request): Path<usize
     Trickle::body(u32::MAX, work.begin(request))
 }
 
-/// Two and a half lives of a permit.
+/// Two and a half TTLs of a permit.
 async fn stream(State(work): State<Arc<Work>>, Path(request): Path<usize>) -> Body {
     let length = (PERMIT_TTL * 5 / 2).as_millis() / PAUSE.as_millis();
     Trickle::body(length as u32, work.begin(request))
@@ -226,7 +226,7 @@ fn app(layer: &RateLimitLayer, work: &Arc<Work>) -> Router {
     routes.route_service("/error/{request}", failing)
 }
 
-/// What a client saw.
+/// What a client received.
 #[derive(Debug)]
 enum Saw {
     Status(u16, Vec<u8>),
@@ -275,8 +275,8 @@ async fn send(address: SocketAddr, kind: Kind, request: usize, work: &Work) -> S
 /// For how long, in milliseconds, this process was kept from its work at most.
 static STALL: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether it lost permits as the docs say that a process does which is stopped for longer than they live: on a machine
-/// under such load the count proves nothing.
+/// Whether it lost permits as documented for a process that is stopped for longer than their TTL: on a machine under
+/// such load the count proves nothing.
 fn stood_still() -> bool {
     let stall = Duration::from_millis(STALL.load(Ordering::SeqCst) as u64);
     println!("kept from its work for {stall:?} at most");
@@ -391,7 +391,7 @@ async fn five_hundred_requests(limiter: Limiter) {
     );
     assert_eq!(rejected.len() + passed.len(), REQUESTS);
     for (request, kind) in &passed {
-        // The time may have been up before the store's answer came.
+        // The time may have been up before the store's result came.
         assert!(
             ran.contains(request) || *kind == Kind::Timeout,
             "{kind:?} passed and did not run"
@@ -423,7 +423,7 @@ async fn a_limit_of_ten_holds_under_five_hundred_requests_on_redis() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// Longer than its life in a stream, while others want its permit.
+/// Longer than its TTL in a stream, while others wait for its permit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_outlasts_its_permits_ttl_keeps_the_permit_to_the_end() {
     let server = Server::start();

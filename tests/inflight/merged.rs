@@ -1,4 +1,4 @@
-//! Requests of one batch, some of which are dropped before the answer.
+//! Requests of one batch, some of which are dropped before their result.
 
 use std::collections::HashSet;
 
@@ -100,7 +100,7 @@ fn a_client_waits(server: &Server) -> bool {
     })
 }
 
-/// Makes the calls of `ask`, all of which are dropped when the answer comes.
+/// Sends the calls of `ask`, all of which are dropped when the result comes.
 async fn ask_and_go(server: &Server, ask: impl FnOnce() -> Vec<tokio::task::JoinHandle<Decision>>) {
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let tasks = ask();
@@ -180,7 +180,7 @@ async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped(
     until_free(&limiter, MAX_PERMITS).await;
 }
 
-/// The first policy has taken its permits when the second finds that it may not write.
+/// The first policy has acquired its permits when the second fails to write.
 #[tokio::test]
 async fn merged_requests_that_fail_half_way_hold_no_permit() {
     for n in [1, 10, 50] {

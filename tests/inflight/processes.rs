@@ -88,7 +88,7 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
         })
         .await;
     };
-    // While it lives, its permits outlive their life.
+    // While the process runs, its permits are renewed.
     for _ in 0..2 {
         clock.advance(PERMIT_TTL * 9 / 10);
         renewed().await;
@@ -150,7 +150,7 @@ fn child_process_that_takes_turns() {
     println!("most={most} turns={turns}");
 }
 
-/// Returns how many of both processes it ever saw in flight, and how often it was admitted.
+/// Returns the most of both processes that were in flight at once, and how often it was admitted.
 async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> (i64, usize) {
     let mut counter = Connection::open(address, Duration::from_secs(20)).expect("a connection");
     let mut sum = (0, 0);
@@ -183,7 +183,7 @@ async fn two_processes_never_have_more_in_flight_than_the_limit_between_them() {
         };
         let most = number("most=");
         assert!(most <= MAX_PERMITS, "{most} in flight");
-        // A busy machine may not let all of them meet; too few would say nothing.
+        // A busy machine may not run all of them at once; too few would prove nothing.
         assert!(most > MAX_PERMITS / 2, "{most} in flight");
         assert!(number("turns=") > 0);
     }

@@ -149,7 +149,7 @@ async fn permits_survive_outages_of_half_their_ttl() {
     }
 }
 
-/// A renewal that failed is not sent again for a permit that was given back.
+/// A renewal that failed is not sent again for a released permit.
 #[tokio::test(start_paused = true)]
 async fn released_permits_are_not_renewed_again() {
     let store = Slow::new();

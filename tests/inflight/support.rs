@@ -23,10 +23,10 @@ pub(crate) use crate::{
 /// Permits for requests in flight.
 pub(crate) const MAX_PERMITS: u64 = 10;
 
-/// How long a permit lives that is not renewed, by the store's clock.
+/// The TTL of an unrenewed permit, by the store's clock.
 pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
 
-/// A life that no test outlasts: what comes back within it was given back.
+/// A TTL that no test outlasts: a permit that is free within it was released.
 pub(crate) const LONG: Duration = Duration::from_secs(3_600);
 
 /// Neither on a second nor on a millisecond.
@@ -42,8 +42,8 @@ pub(crate) fn permit_policy_of(n: u64, life: Duration) -> Policy {
     policy.strategy(Concurrency::with_ttl(life))
 }
 
-/// A clock that stands still until it is set, and counts how often it is read: a store reads it once for each call,
-/// and nothing else shows that it was called.
+/// A clock that only moves when it is set, and counts how often it is read: a store reads it once for each call, and
+/// nothing else shows that it was called.
 #[derive(Clone, Debug)]
 pub(crate) struct CountingClock {
     time: ManualClock,
@@ -57,7 +57,7 @@ impl Clock for CountingClock {
     }
 }
 
-/// A store of either kind, by a clock that stands still until it is set.
+/// A store of either kind, on a clock that only moves when it is set.
 pub(crate) enum World {
     Memory(MemoryStore, CountingClock),
     Redis(Server, ServerClock),
@@ -83,7 +83,8 @@ impl World {
         Self::Redis(server, clock)
     }
 
-    /// A limiter of these policies that shows faults; on Redis with connections of its own, one for each runtime.
+    /// A limiter of these policies that reports store failures; on Redis with its own connections, one for each
+    /// runtime.
     pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
         let builder = match self {
             Self::Memory(store, _) => Limiter::builder().store(store.clone()),
@@ -113,7 +114,7 @@ impl World {
         }
     }
 
-    /// Waits until the heartbeats of `n` requests in flight have come, all of them after this was called.
+    /// Waits for the heartbeats of `n` requests in flight that begin after this is called.
     pub(crate) async fn until_heartbeats(&self, n: u64) {
         let seen = || match self {
             Self::Memory(_, clock) => clock.reads.load(Ordering::SeqCst),
@@ -127,7 +128,7 @@ impl World {
 }
 
 pub(crate) fn store(url: String) -> RedisStore {
-    // Rejections are remembered by this process's clock, and the server's is set by hand.
+    // Rejections are cached by this process's clock, and only the server's is set.
     let store = RedisStore::builder()
         .url(url)
         .timeout(TEST_TIMEOUT)
@@ -177,7 +178,7 @@ pub(crate) async fn free(limiter: &Limiter) -> u64 {
     left_of(limiter, "permits").await
 }
 
-/// Waits until so many permits are free: a release is not awaited where it is made.
+/// Waits until this many permits are free: a release is not awaited where it is made.
 #[track_caller]
 pub(crate) fn until_free(limiter: &Limiter, permits: u64) -> impl Future<Output = ()> {
     until("permits are free", async move || {
@@ -206,7 +207,7 @@ pub(crate) fn leak_permits(limiter: &Limiter, n: usize) {
     thread.join().expect("a thread that ends well");
 }
 
-/// How many permits the server knows, expired ones too.
+/// How many permits the server stores, expired ones included.
 #[track_caller]
 pub(crate) fn stored_permits(server: &Server) -> i64 {
     server.command(&["ZCARD", &server.only_key()]).int()

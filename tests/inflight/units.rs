@@ -106,7 +106,7 @@ async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once(
         let third = limiter.check(Key::global()).cost(6).await;
         assert!(counted(&third));
         drop((first, clone));
-        // What the drop sends goes ahead of this question, on the same connection.
+        // The release by the drop is sent ahead of this peek, on the same connection.
         assert_eq!(
             free(&limiter).await,
             0,

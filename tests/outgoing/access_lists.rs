@@ -36,7 +36,7 @@ async fn a_denied_client_is_rejected_at_once_also_behind_other_waiters() {
     let rejected = wait(&limiter).await.expect_err("denied");
     assert!(is_denied(&rejected), "{rejected:?}");
     assert_eq!((time.passed(), time.calls()), (ms(0), asked));
-    // Earlier waiters are answered in their turn.
+    // Earlier waiters are decided in their turn.
     tokio::time::advance(ms(1_000)).await;
     for waiter in [&mut head, &mut second] {
         let rejected = poll_once(waiter).expect("its turn").expect_err("denied");

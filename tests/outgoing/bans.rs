@@ -48,7 +48,7 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
-    // Behind another waiter, which asks for both.
+    // Behind another waiter, whose calls include it.
     let late = limiter.wait(Key::global(), ms(500)).await;
     let late = late.expect_err("too late");
     assert_eq!(late.retry_after(), RetryAfter::In(ms(600)));
@@ -72,7 +72,7 @@ async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_ret
         Policy::new("permits", Quota::concurrent(1)).key(extract::global()),
         abuse(),
     ]);
-    // A permit is looked for again and again.
+    // Waiting for a permit polls the store again and again.
     let held = wait(&limiter).await.expect("a permit");
     let _ = limiter
         .reset([("p", Key::global())])
@@ -120,7 +120,7 @@ async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gon
             0 => limiter.unblock(key).await.expect("an answer"),
             _ => drop(limiter.reset([("abuse", key)]).await.expect("an answer")),
         }
-        // The ban is in no answer any more, however short the timeout.
+        // No result has the ban any more, however short the timeout.
         let mut hurried = queued(limiter.wait(key, ms(0)));
         let _ = poll_once(&mut head).expect("its turn").expect("let in");
         let _ = poll_once(&mut hurried).expect("its turn").expect("let in");
@@ -154,7 +154,7 @@ async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
     let others: Vec<_> = (0..10)
         .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
         .collect();
-    // Each time that the first of them looks, the others are rejected with it.
+    // Each time the first of them calls the store, the others are rejected with it.
     let asked = server.calls("evalsha");
     until("it is asked again", async || {
         server.calls("evalsha") >= asked + 3

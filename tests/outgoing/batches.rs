@@ -63,7 +63,7 @@ async fn the_charge_of_a_dropped_waiter_is_refunded() {
     let [gone, mut next, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
     tokio::time::advance(ms(1_000)).await;
     let _ = poll_once(&mut head).expect("its turn").expect("admitted");
-    // Three were let in together; the second hasn't heard of it, and never will.
+    // Three were admitted together; the second has not been polled since, and never will be.
     assert_eq!(left(&limiter, "p").await, 0);
     assert!(poll_once(&mut last).is_none());
     drop(gone);
@@ -103,7 +103,7 @@ async fn with_charged_rejections_only_the_first_waiter_is_rejected() {
     for turn in join_all(waiters).await {
         let _ = turn.expect("a turn");
     }
-    // Each is rejected once before it's let in, so it costs two: 500 ms.
+    // Each is rejected once before it is admitted, so it costs two: 500 ms.
     assert_eq!(time.passed(), ms(2_000));
 }
 

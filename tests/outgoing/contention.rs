@@ -52,7 +52,7 @@ async fn permits_never_exceed_the_limit_and_all_are_released() {
                 tokio::task::yield_now().await;
                 turns.fetch_add(1, Ordering::SeqCst);
             };
-            // Every third one leaves after having been looked at a few times.
+            // Every third one is dropped after a few polls.
             match n % 3 {
                 0 => {
                     let mut turn = Box::pin(turn);

@@ -1,4 +1,4 @@
-//! Limits on what is in flight, where it is not known when a permit is released.
+//! In-flight limits, where it is not known when a permit will be released.
 
 use tollgate::{Key, MemoryStore, Policy, Quota, extract};
 

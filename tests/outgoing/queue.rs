@@ -33,7 +33,7 @@ async fn a_request_that_arrives_when_a_unit_refills_does_not_overtake_a_waiter()
     let _ = wait(&limiter).await.expect("the first");
     let mut first = queued(wait(&limiter));
     tokio::time::advance(ms(1_000)).await;
-    // There is room now, and the first hasn't looked yet.
+    // There is room now, and the first has not polled the store yet.
     assert_eq!(left(&limiter, "p").await, 1);
     let mut second = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 1);

@@ -1,4 +1,4 @@
-//! On Redis, where others may be quicker, and answers take a while.
+//! On Redis, where other processes may be faster, and results take a while.
 
 use std::{
     sync::Arc,
@@ -54,10 +54,10 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
             });
         }
         for round in 1..=8 {
-            // The server's clock stands still, so each round is one window.
+            // The server's clock is frozen, so each round is one window.
             let had = || turns.load(Ordering::SeqCst);
             until("the quota is used", async || had() >= 5 * round).await;
-            // The sleeping waiters ask again, both of them.
+            // The sleeping waiters call the store again, both of them.
             let asked = server.calls("evalsha");
             if round < 8 {
                 until("both look again", async || {
@@ -66,7 +66,7 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
                 .await;
             }
             assert_eq!(had(), 5 * round);
-            // Redis forgets a key in the millisecond after its last.
+            // Redis expires a key in the millisecond after its last.
             clock.advance(ms(51));
         }
         while let Some(ended) = waiting.join_next().await {
@@ -114,7 +114,7 @@ async fn the_result_for_a_dropped_waiter_goes_to_the_next_one_on_redis() {
     server.resume();
     let _ = (&mut first).await.expect("admitted");
     drop(first);
-    // The second asks for all three, and leaves.
+    // The second requests all three, and is dropped.
     server.pause();
     assert!(poll_once(&mut others[0]).is_none());
     drop(others.remove(0));
@@ -135,7 +135,7 @@ async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
     assert_eq!(left(&limiter, "p").await, 1);
     for _ in 0..2 {
         server.pause();
-        // Both are alone in the queue while it is asked; the second would have to wait for an hour.
+        // Each is alone in the queue during its call; the second would have to wait for an hour.
         drop(queued(wait(&limiter)));
         let second = queued(wait(&limiter));
         server.resume();
@@ -163,7 +163,7 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     let behind = queued(wait(&limiter));
     clock.advance(ms(301));
     let _ = (&mut head).await.expect("no panic").expect("admitted");
-    // What was asked for both is given up on a thread that knows nothing of the runtime.
+    // The call for both is dropped on a thread without the runtime.
     std::thread::spawn(move || drop(behind))
         .join()
         .expect("no panic");

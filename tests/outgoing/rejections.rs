@@ -47,7 +47,7 @@ async fn a_waiter_behind_others_is_rejected_at_its_deadline() {
     let mut second = queued(limiter.wait(Key::global(), ms(1_500)));
     tokio::time::advance(ms(1_000)).await;
     let _ = poll_once(&mut head).expect("its turn").expect("admitted");
-    // The one after that would be at two seconds, and that is known now.
+    // The one after that would be at two seconds, which is known now.
     let rejected = poll_once(&mut second)
         .expect("too late")
         .expect_err("rejected");

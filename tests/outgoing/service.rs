@@ -220,7 +220,7 @@ async fn a_failed_call_is_refunded_its_reservation() {
     calls.clone().oneshot(false).await.expect_err("it fails");
     assert_eq!(left(&limiter, "p").await, 8);
 
-    // A status is seen where it is looked for.
+    // The status is read by the caller.
     for (seen, left_then) in [(true, 8), (false, 7)] {
         let failing = service_fn(async |()| {
             let mut response = Response::new(());
@@ -283,7 +283,7 @@ async fn a_permit_is_held_until_there_is_a_response() {
     second.await.expect("an answer");
     assert_eq!(left(&limiter, "permits").await, 1);
 
-    // Or for as long as the admission lives.
+    // Or for as long as the admission exists.
     let beside = layer
         .attach(AsTuple)
         .layer(service_fn(async |()| Ok::<_, Infallible>(())));

@@ -15,7 +15,7 @@ fn window(name: &str, quota: &str) -> Policy {
     policy(name, quota).strategy(FixedWindow)
 }
 
-/// How often a shadow was asked, and would have been stricter and looser.
+/// How often a shadow was evaluated, and would have been stricter and looser.
 fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
     let stats = limiter.shadow_stats(name).expect(name);
     (stats.evaluated, stats.stricter, stats.looser)
@@ -68,7 +68,7 @@ async fn no_request_waits_for_a_shadow() {
     let _ = wait(&limiter).cost(2).await.expect("a turn");
     assert_eq!(time.passed(), ms(2_000));
     assert_eq!(stats(&limiter, "stricter"), (4, 3, 0));
-    // The next one has to wait for a second and no more, as its answer says.
+    // The next one has to wait for a second and no more, as its result reports.
     let rejected = limiter.wait(Key::global(), ms(999)).await;
     let rejected = rejected.expect_err("too late");
     assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
@@ -88,7 +88,7 @@ async fn a_rejected_waiter_is_compared_once_with_the_state_at_its_rejection() {
         let rejected = limiter.wait(Key::global(), ms(5_000)).await;
         rejected.expect_err("too late");
     }
-    // It would have let in two of them, so it charges them.
+    // It would have admitted two of them, so it charges them.
     assert_eq!(used(&limiter, "looser").await, 3);
     assert_eq!(stats(&limiter, "stricter"), (5, 0, 0));
     assert_eq!(stats(&limiter, "looser"), (5, 0, 2));

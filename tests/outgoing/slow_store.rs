@@ -1,4 +1,4 @@
-//! A store whose answers take a while, and which takes its time for refunds that no task waits for.
+//! A store whose results take a while, and which carries out detached refunds slowly.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,8 +11,8 @@ use tollgate::{
 
 use crate::support::{Time, limiter_on, ms, policy, poll_once, queued, wait};
 
-/// Charges at once, and says so when it is open. The charge of a waiter that is dropped before stays, until long after
-/// these tests are over; a refund takes 30 ms.
+/// Charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
+/// long after these tests; a refund takes 30 ms.
 #[derive(Clone, Debug)]
 struct Slow {
     inner: MemoryStore,
@@ -125,7 +125,7 @@ async fn a_request_that_left_the_queue_at_its_deadline_takes_no_room_in_it() {
     store.open.send_replace(true);
     let _ = wait(&limiter).await.expect("the first");
     store.open.send_replace(false);
-    // All of them join before the store has answered.
+    // All of them join before the store has returned.
     let mut first = queued(wait(&limiter));
     let mut hurried = queued(limiter.wait(Key::global(), ms(1)));
     let mut last = queued(wait(&limiter).queue(2));
@@ -156,7 +156,7 @@ async fn a_refund_is_found_when_it_has_reached_the_store() {
     let minute = Duration::from_secs(60);
     tokio::time::advance(minute).await;
     let _ = poll_once(&mut first).expect("its turn").expect("admitted");
-    // Two were let in together, and one has gone. What it was charged is on its way to the store.
+    // Two were admitted together, and one was dropped. Its refund is on the way to the store.
     assert!(poll_once(&mut last).is_none());
     drop(gone);
     assert!(poll_once(&mut last).is_none());
@@ -185,7 +185,7 @@ fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
         });
         drop(runtime);
         drop(behind);
-        // The next one opens a queue of its own; the other's charge is given back by the store, in its own time.
+        // The next one opens a new queue; the other's charge is refunded by the store later.
         store.open.send_replace(true);
         let turn = build().block_on(async { wait(&limiter).await });
         let _ = turn.expect("one is left");

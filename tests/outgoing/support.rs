@@ -23,8 +23,8 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: i64 = 1_750_000_000_123_457;
 
-/// The runtime's own time, which stands still while there is anything to do and then leaps. A store reads it once for each
-/// question.
+/// The runtime's own time, which is frozen while there is anything to do and then leaps. A store reads it once for each
+/// call.
 #[derive(Clone, Debug)]
 pub(crate) struct Time {
     start: Instant,
@@ -51,7 +51,7 @@ impl Time {
         self.start.elapsed()
     }
 
-    /// How many questions the store was asked.
+    /// How often the store was called.
     pub(crate) fn calls(&self) -> u64 {
         // It reads it once more when it meets a key for the first time.
         self.reads.load(Ordering::SeqCst).saturating_sub(1)
@@ -70,7 +70,7 @@ pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> (Limiter, T
     (limiter_on(store, policies), time)
 }
 
-/// A limiter that shows faults.
+/// A limiter that reports store failures.
 pub(crate) fn limiter_on(
     store: impl tollgate::store::Store,
     policies: impl IntoIterator<Item = Policy>,
@@ -91,7 +91,7 @@ pub(crate) async fn left(limiter: &Limiter, policy: &str) -> u64 {
     seen.policy(policy).expect("its verdict").remaining()
 }
 
-/// A waiter, polled when the test says so.
+/// A waiter, polled by the test.
 pub(crate) type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>> + Send>>;
 
 /// Joins the queue.

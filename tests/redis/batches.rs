@@ -1,4 +1,4 @@
-//! Requests of one batch are judged one after the other, and none undoes another.
+//! Requests of one batch are decided one after the other, and none undoes another.
 
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
@@ -92,7 +92,7 @@ fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share
                 assert!(!counted(&rejected) && counted(&admitted));
             });
         });
-        // StrategyKind the first four units alone, the tenant would be idle by now.
+        // By the first four units alone, the tenant would be idle by now.
         clock.advance(Duration::from_secs(25 * 60));
         let left = match strategy {
             StrategyKind::Gcra | StrategyKind::Bucket => 9 - 25 / 6,
@@ -107,7 +107,7 @@ fn keys_of(tenant: &str, user: &str) -> Keys {
     [("tenant", Key::new(tenant)), ("user", Key::new(user))].into()
 }
 
-/// What is asked about a key.
+/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Question {
     Look,
@@ -126,7 +126,7 @@ impl Question {
         Self::Reset,
     ];
 
-    /// The answer about the key.
+    /// The result for the key.
     async fn ask(self, limiter: &Limiter, key: &str) -> (Seen, Duration) {
         let key = Key::new(key);
         let status = match self {
@@ -145,7 +145,7 @@ impl Question {
     }
 }
 
-/// How a key stands before it is asked about.
+/// The state of a key before the operations.
 #[derive(Clone, Copy, Debug)]
 enum Before {
     Unused,

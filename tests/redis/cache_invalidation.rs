@@ -71,7 +71,7 @@ async fn requests_of_at_least_the_cost_are_rejected_from_cache_and_smaller_ones_
         (admitted.is_admitted(), admitted.source()),
         (true, DecisionSource::Store)
     );
-    // Of what is rejected for less, more is known.
+    // A rejection of a smaller cost is cached with more detail.
     let rejected = check(1).await;
     assert_eq!(
         (wait(&rejected), rejected.source()),
@@ -138,7 +138,7 @@ async fn a_refund_by_a_response_is_available_at_once() {
     }
 }
 
-/// Checks of one batch are judged together, whatever is called between them.
+/// Checks of one batch are decided together, whatever is called between them.
 #[tokio::test]
 async fn a_rejection_from_before_a_refund_is_not_cached_after_it() {
     let (clock, server) = world();
@@ -180,7 +180,7 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
         proxy.delay(Duration::from_secs(2));
         let gone = tokio::spawn(limiter.check([a, b]).into_future());
         until("it is charged", async || server.calls("evalsha") > calls).await;
-        // Its answer is being delayed by now, or will be.
+        // Its reply is being delayed by now, or will be.
         let asked = timeout(Duration::from_secs(1), async {
             until("it is delayed", async || proxy.delayed() > 0).await;
             proxy.pass();
@@ -205,7 +205,7 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
     }
 }
 
-/// The rejection would be believed for as long as the word is what it was.
+/// The rejection would be used for as long as the epoch is unchanged.
 #[tokio::test]
 async fn a_refund_of_another_process_is_seen_by_the_epoch() {
     const STEP: Duration = ms(250);
@@ -214,7 +214,7 @@ async fn a_refund_of_another_process_is_seen_by_the_epoch() {
     let there = three_a_minute(store(&server, &clock));
     let _ = use_up(&here).await;
     epoch_is_read(&server, 1).await;
-    // Asked for once more, now that it is known.
+    // Sent once more, now that the epoch is known.
     clock.advance(BOUND);
     let read = async |source_now| {
         let reads = server.calls("get");
@@ -250,7 +250,7 @@ async fn any_number_of_cached_rejections_costs_two_epoch_reads_per_bound() {
         assert!(!limiter.check(key).await.is_admitted());
     }
     epoch_is_read(&server, 1).await;
-    // A key that was rejected before it was known is sent once more.
+    // A key that was rejected before the epoch was known is sent once more.
     clock.advance(BOUND);
     for key in keys() {
         assert!(!limiter.check(key).await.is_admitted());

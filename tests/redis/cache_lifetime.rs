@@ -1,4 +1,4 @@
-//! What ends a rejection that is remembered: all that this process changes, at once; all else, within the bound.
+//! What ends a cached rejection: changes by this process, at once; all others, within the bound.
 
 use std::{
     env, fs,
@@ -26,7 +26,7 @@ async fn rejecting(server: &Server, clock: &ServerClock) -> Limiter {
         assert_eq!(limiter.check(key()).await.source(), source);
         epoch_is_read(server, reads + 1).await;
     };
-    // Asked for once more, now that the epoch is known.
+    // Sent once more, now that the epoch is known.
     clock.advance(BOUND);
     read(DecisionSource::Store).await;
     for _ in 0..4 {
@@ -36,7 +36,7 @@ async fn rejecting(server: &Server, clock: &ServerClock) -> Limiter {
     limiter
 }
 
-/// Asks on until the key is admitted: within the bound after what happened the store is asked again.
+/// Sends requests until the key is admitted: within the bound after the event the store is called again.
 async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &ServerClock) {
     for step in 1..=12 {
         clock.advance(BOUND / 4);

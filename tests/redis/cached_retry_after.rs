@@ -16,7 +16,7 @@ fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {
     (source, error.retry_after().duration())
 }
 
-/// What the store answers at the same instant. A rejection changes nothing.
+/// The store's result at the same instant. A rejection changes nothing.
 async fn in_the_store(
     server: &Server,
     strategy: StrategyKind,
@@ -56,7 +56,7 @@ async fn a_larger_cost_gets_the_stores_wait() {
                     "{strategy:?} {cost}"
                 );
             }
-            // An equal one is always known.
+            // An equal request is always rejected from the cache.
             assert_eq!(
                 source_and_wait(check(cost).await),
                 (DecisionSource::RejectionCache, wait),
@@ -79,7 +79,7 @@ fn from(address: &str, tenant: &str) -> [(&'static str, Key); 2] {
     [("address", Key::new(address)), ("tenant", Key::new(tenant))]
 }
 
-/// StrategyKind other addresses, and another process.
+/// By other addresses, and another process.
 async fn use_up_tenant(server: &Server, clock: &Clock, tenant: &str) {
     let others = by_address_and_tenant(server, clock);
     for address in ["b", "c", "d"] {
@@ -102,7 +102,7 @@ async fn a_policy_without_a_cached_state_is_evaluated_by_the_store() {
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(19_998))));
 }
 
-/// Has the epoch read by a check, and returns its answer.
+/// Has the epoch read by a check, and returns its result.
 async fn reads(
     server: &Server,
     check: impl Future<Output = Decision>,
@@ -121,7 +121,7 @@ async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
     assert!(check().await.is_admitted());
     let rejected = reads(&server, check()).await;
     assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
-    // Asked for once more, now that the epoch is known.
+    // Sent once more, now that the epoch is known.
     clock.advance(BOUND);
     let rejected = reads(&server, check()).await;
     assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));

@@ -30,7 +30,7 @@ impl Scene {
         }
     }
 
-    /// Asks until rejected; returns how many were admitted, and how long to wait.
+    /// Sends requests until one is rejected; returns how many were admitted, and the wait of the rejected one.
     async fn exhaust(&self) -> (u64, Duration) {
         for admitted in 0.. {
             let decision = self.limiter.check(Key::new("key")).await;
@@ -66,7 +66,7 @@ impl Scene {
         match self.strategy {
             // Windows end on whole milliseconds.
             StrategyKind::Fixed | StrategyKind::List => PERIOD + Duration::from_millis(1),
-            // After a step back over the end of a window, the next one stays at hand until it ends.
+            // After a step back over the end of a window, the next one stays the current one until it ends.
             StrategyKind::Calendar => 2 * PERIOD,
             // Out of a full bucket, the first unit slides in the next one.
             StrategyKind::Sliding(1) => PERIOD + PERIOD / BURST as u32,
@@ -74,7 +74,7 @@ impl Scene {
         }
     }
 
-    /// A key that is idle for as long as the strategy remembers has everything again.
+    /// A key that is idle for as long as the strategy keeps its state has its full quota again.
     async fn is_as_new_after_a_period(&self) {
         let remembers = match self.strategy {
             StrategyKind::Sliding(1) => 2,
@@ -131,7 +131,7 @@ async fn steps_forward_and_back_give_one_burst_each_time_the_clock_runs_ahead() 
         let (admitted, wait) = scene.exhaust().await;
         assert_eq!(admitted, 0, "{strategy:?}");
         assert!(wait <= scene.longest(), "{strategy:?}: {wait:?}");
-        // Not a second time by the same hour: what was charged there is remembered.
+        // Not a second time by the same hour: what was charged there is still counted.
         scene.clock.advance(HOUR);
         let (admitted, _) = scene.exhaust().await;
         assert!(admitted <= BURST, "{strategy:?}: {admitted}");
@@ -176,7 +176,7 @@ async fn the_wait_after_a_step_back_of_any_size_is_exact() {
             scene.clock.rewind(step);
             let (admitted, wait) = scene.exhaust().await;
             assert_eq!(admitted, 0, "{strategy:?} by {step:?}");
-            // A step that could be a debt is taken for one: GCRA then waits for it, and for its next unit.
+            // A step that could be a debt is treated as one: GCRA then waits for it, and for its next unit.
             let most = match strategy {
                 StrategyKind::Gcra => PERIOD + PERIOD / BURST as u32,
                 _ => scene.longest(),

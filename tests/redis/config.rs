@@ -170,7 +170,7 @@ async fn a_deadpool_configuration_makes_a_store() {
         assert!(counted(&limiter.check(Key::new(key.to_string())).await));
     }
     let clients = server.command(&["CLIENT", "LIST"]).text();
-    // The pool's two, and the one that asks.
+    // The pool's two, and that of this command.
     assert!(clients.lines().count() <= 3, "{clients}");
 }
 
@@ -301,7 +301,7 @@ async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
     other.shutdown_background();
 }
 
-/// An application that shares a pool may hold all of it for a while; that is a fault like any other, and passes.
+/// An application that shares a pool may hold all of it for a while; that is a failure like any other, and passes.
 #[tokio::test]
 async fn a_shared_pool_that_the_application_exhausts_fails_requests_until_it_recovers() {
     let server = Server::start();

@@ -39,7 +39,7 @@ fn limiters(server: &Server, policies: impl Fn() -> Vec<Policy>) -> [Limiter; 2]
 struct Sum {
     admitted: u64,
     rejected: u64,
-    /// Of those, without a question.
+    /// Of those, without a call.
     remembered: u64,
     failed: u64,
 }
@@ -66,7 +66,7 @@ impl Sum {
     }
 }
 
-/// Each task asks about each key in turn, so often, over one of the limiters.
+/// Each task sends requests for each key in turn, `times` times, over one of the limiters.
 async fn crowd(limiters: &[Limiter], keys: fn(u64) -> Keys, rounds: u64) -> Vec<Sum> {
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
@@ -135,7 +135,8 @@ fn kill_at_random(server: &Server, stop: &AtomicBool) -> u64 {
     killed
 }
 
-/// Sends a crowd while connections are killed, and one more when all is quiet: of the first, any part may have failed.
+/// Sends concurrent requests while connections are killed, and again when none is: of the first, any part may have
+/// failed.
 async fn crowd_under_fire(
     server: &Arc<Server>,
     limiters: &[Limiter],
@@ -158,7 +159,7 @@ async fn crowd_under_fire(
     sums
 }
 
-/// Waits until a limiter's store answers.
+/// Waits until a limiter's store decides.
 async fn answers(limiter: &Limiter, keys: Keys) {
     until("it answers", async || {
         limiter.peek(keys.clone()).await.is_ok()
@@ -182,7 +183,7 @@ async fn every_strategy_keeps_its_limit_while_connections_are_killed_at_random()
         let sums = crowd_under_fire(&server, &limiters, one).await;
         for (key, sum) in (0..).zip(&sums) {
             let used = used(&limiters[0], one(key)).await[0];
-            // A charge whose answer was lost stays, and no request was admitted by it.
+            // A charge whose reply was lost stays, and no request was admitted by it.
             let charged = sum.admitted..=sum.admitted + sum.failed;
             assert!(
                 used == LIMIT && charged.contains(&LIMIT),

@@ -167,7 +167,7 @@ async fn decisions_in_place_of_a_failed_store_yield() {
             .on_store_error(answer)
             .build()
             .expect("a limiter");
-        // From the fourth on they are answered without a try.
+        // From the fourth on they are decided without a call.
         for _ in 0..4 {
             assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
         }

@@ -105,7 +105,7 @@ fn a_runtime_that_ends_during_an_epoch_read_leaves_it_to_the_next() {
     });
 }
 
-/// As if there were none: what is older than the bound is asked about.
+/// As if there were none: a rejection older than the bound is not used.
 #[tokio::test]
 async fn without_the_right_to_info_a_rejection_is_cached_for_the_bound() {
     let (server, clock) = (Server::start(), clock());

@@ -1,4 +1,4 @@
-//! No more than the quota, no less, and an honest word on when to come back.
+//! No more than the quota, no less, and an exact `Retry-After`.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -304,7 +304,7 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
     }
 }
 
-/// A window that was given back in full counts zero, and is as mortal as any other.
+/// A window that was refunded in full counts zero, and has a TTL like any other.
 #[tokio::test]
 async fn a_key_with_a_count_of_zero_is_not_immortal_either() {
     let (clock, server) = on_a_clock();

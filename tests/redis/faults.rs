@@ -19,7 +19,7 @@ use crate::support::{
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// More than any test asks about. Units come back within microseconds, or within seconds.
+/// More than any test requests. Units refill within microseconds, or within seconds.
 const FAST: &str = "1000000/min";
 const SLOW: &str = "1000000/month";
 
@@ -138,7 +138,7 @@ async fn a_redis_that_is_killed_amid_traffic_leaves_no_request_without_a_result(
     }
 }
 
-/// A charge whose answer was lost stays charged; nothing else goes missing, and no key gets more than the quota.
+/// A charge whose reply was lost stays charged; nothing else is lost, and no key gets more than the quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
     let (_clock, server) = on_a_clock();
@@ -188,7 +188,7 @@ async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
     }
 }
 
-/// A server that was made a replica behind its clients' backs rejects to write, until they ask elsewhere or it is a
+/// A server that was made a replica behind its clients' backs rejects writes, until they connect elsewhere or it is a
 /// master again.
 #[tokio::test]
 async fn a_demoted_master_charges_nothing_and_is_used_again_once_promoted() {
@@ -232,7 +232,7 @@ async fn behind_a_layer_a_store_failure_is_a_503_or_admitted_as_configured() {
     }
 }
 
-/// Two hundred requests, while the server says nothing.
+/// Two hundred requests, while the server is silent.
 async fn all_answered(limiter: &Limiter) {
     let start = Instant::now();
     let tasks: Vec<_> = (0..200)

@@ -33,7 +33,7 @@ const STRINGS: [&str; 15] = [
     "1:-1",
 ];
 
-/// Puts something under `key` in place of what is there: each kind in turn, with a time to live and without.
+/// Puts a value under `key` in place of its own: each type in turn, with a TTL and without.
 fn plantings(server: &Server, key: &str, mut with: impl FnMut(&str)) {
     let list: &[&str] = &["RPUSH", key, "nan", "-5"];
     let hash: &[&str] = &["HSET", key, "count", "5"];
@@ -148,7 +148,7 @@ fn beside_a_foreign_value_no_other_policy_is_charged() {
                 keys[foreign].1 = Key::new(name);
                 keys
             };
-            // The whole policy's key first, so that the other one is known by its absence.
+            // The whole policy's key first, so that the other one is the key that is missing then.
             let whole = [["first", "second"][1 - foreign]];
             let names = runtime.block_on(async {
                 assert!(counted(&both.check(keys("fine")).await));
@@ -206,7 +206,8 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
         .with_writer(move || writer.clone())
         .with_ansi(false)
         .finish();
-    // For all threads, since what one thread alone hears may be decided before it listens. No other test's key is `logged`.
+    // For all threads: whether a callsite is enabled may be decided by a thread that listens for nothing. No other
+    // test's key is `logged`.
     tracing::subscriber::set_global_default(subscriber).expect("the first one");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

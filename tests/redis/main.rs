@@ -1,4 +1,4 @@
-//! Counting on real Redis servers: exact under concurrency, whole under faults, sparing on the wire.
+//! Counting on real Redis servers: exact under concurrency, whole when the store fails, with few calls.
 
 #![allow(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! A key that is known to be rejected is rejected without a word to the server, and for no longer than the server would.
+//! A cached rejection rejects without a call of the server, and for no longer than the server would.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What remembers rejections goes by the server's clock, which is set by hand.
+/// The cache goes by the server's clock, which only moves when it is set.
 #[derive(Debug)]
 pub(crate) struct SameTime(pub(crate) ServerClock);
 
@@ -78,8 +78,8 @@ pub(crate) async fn epoch_is_read(server: &Server, reads: u64) {
     hear(server).await;
 }
 
-/// Lets all that waits for what the server has said by now go on: on a runtime of one thread, it does so before more of the
-/// server's words are heard.
+/// Lets every task go on that waits for a reply received by now: on a runtime of one thread, it does so before more
+/// replies are read.
 pub(crate) async fn hear(server: &Server) {
     let mut stream = TcpStream::connect(server.addr()).await.expect("a server");
     for _ in 0..2 {
@@ -98,7 +98,7 @@ async fn a_rejected_key_costs_the_server_nothing_until_it_can_be_admitted() {
     // The epoch is read by a call of its own.
     epoch_is_read(&server, 1).await;
     server.reset_stats();
-    // The first rejection is from before the epoch was known, and is requested once more.
+    // The first rejection is from before the epoch was known, and is sent once more.
     clock.advance(ms(400));
     for _ in 0..100 {
         let rejected = limiter.check(key()).await;
@@ -157,7 +157,7 @@ async fn a_refund_by_another_process_is_available_within_the_bound() {
     let there = three_a_minute(store(&server, &clock));
     let _ = use_up(&here).await;
     epoch_is_read(&server, 1).await;
-    // Asked for once more, since the epoch is known.
+    // Sent once more, since the epoch is known.
     clock.advance(BOUND);
     assert_eq!(here.check(key()).await.source(), DecisionSource::Store);
     let _ = there.reset(key()).await.expect("an answer");
@@ -253,7 +253,7 @@ async fn limits_hold_under_512_tasks_while_connections_are_cut() {
         let (passed, failed) = task.await.expect("it ends");
         (admitted, faults) = (admitted + passed, faults + failed);
     }
-    // The charge of a call whose answer was cut off has admitted no request.
+    // The charge of a call whose reply was cut off has admitted no request.
     assert!(
         admitted <= 12 * LIMIT,
         "{admitted} admitted, {faults} faults, {cuts} cuts"

@@ -1,4 +1,4 @@
-//! A charge whose answer is not read is refunded.
+//! A charge whose result is not read is refunded.
 
 use std::{
     future::{Future, IntoFuture, poll_fn},
@@ -13,7 +13,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{EACH, counted, hello, limiter, on_a_clock, single, store, until, used};
 
-/// Sends 400 requests, of which every other is gone at once; returns how many were answered.
+/// Sends 400 requests, of which every other is dropped at once; returns how many had a result.
 async fn half_of_them_leave(limiter: &Limiter) -> u64 {
     let tasks: Vec<_> = (0..400)
         .map(|client| {
@@ -51,8 +51,8 @@ async fn a_request_dropped_before_its_result_costs_nothing_and_affects_no_other_
     }
 }
 
-/// Time goes on before a charge is given back. What it has not given back by then is still a whole unit, less some
-/// milliseconds of 43 minutes.
+/// Time passes before a charge is refunded. What has not refilled by then is still a whole unit, less some milliseconds
+/// of 43 minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_request_costs_nothing_while_time_passes_either() {
     let (clock, server) = on_a_clock();
@@ -76,7 +76,7 @@ async fn a_dropped_request_costs_nothing_while_time_passes_either() {
     }
 }
 
-/// The answer is there, and is not read.
+/// The result is there, and is not read.
 #[tokio::test]
 async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
     let (_clock, server) = on_a_clock();
@@ -88,7 +88,7 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
             Poll::Ready(())
         })
         .await;
-        // A later request is answered later.
+        // Results come in the order of the requests.
         assert!(counted(&limiter.check(Key::new("key")).await));
         assert_eq!(used(&limiter, Key::new("key")).await, [2], "{strategy:?}");
         drop(left);
@@ -100,7 +100,7 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
     }
 }
 
-/// Layers stack: a request that is rejected further in costs nothing further out.
+/// Layers stack: a request that an inner layer rejects costs nothing in an outer one.
 #[tokio::test]
 async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
     let (_clock, server) = on_a_clock();
@@ -168,7 +168,7 @@ async fn a_dropped_check_of_several_requests_has_all_of_them_refunded() {
     let (_clock, server) = on_a_clock();
     for strategy in EACH {
         let limiter = single(&server, strategy, "1000/month");
-        // The same batch has a request that stays, so that it is known to be over.
+        // The same batch has a request that is not dropped, which shows when the batch is over.
         let several = limiter
             .check(Key::new("key"))
             .cost(3)

@@ -33,7 +33,7 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
     drop(clone);
     let runtime = multi_thread();
     runtime.block_on(async {
-        // Not even being asked is a request, until it is awaited.
+        // Creating a check sends nothing, until it is awaited.
         drop(limiter.check(Key::new("key")).into_future());
         tokio::task::yield_now().await;
     });
@@ -71,7 +71,7 @@ fn a_limiter_outlives_its_runtimes() {
     );
 }
 
-/// A runtime that ends takes its tasks along, those that wait for an answer too; the next one must not notice.
+/// A runtime that ends takes its tasks along, those that wait for a result too; the next one must not notice.
 #[test]
 fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
     let server = Server::start();
@@ -132,7 +132,7 @@ fn a_stalled_runtime_delays_no_request() {
     ));
 }
 
-/// Connections of a shared pool may have been made in a runtime that has ended, or stands still.
+/// Connections of a shared pool may have been made in a runtime that has ended, or is stalled.
 #[test]
 fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
     let server = Server::start();
@@ -171,7 +171,7 @@ fn a_check_outside_any_runtime_is_an_error() {
     );
 }
 
-/// Tokio's own futures need a runtime to be polled in; an answer at once does not.
+/// Tokio's own futures need a runtime to be polled in; a result that is there at once does not.
 fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
     let (sender, answer) = mpsc::channel();
     let check = limiter.check(Key::new("key")).into_future();

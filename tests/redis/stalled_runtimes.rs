@@ -1,5 +1,5 @@
-//! A current-thread runtime that is not driven holds up neither the requests that left it nor what they give back, if
-//! another runtime of the process uses the store.
+//! A current-thread runtime that is not driven delays neither the requests that left it nor their refunds, if another
+//! runtime of the process uses the store.
 
 #![expect(
     clippy::async_yields_async,
@@ -72,7 +72,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) {
     .await;
 }
 
-/// A check that is asked in `runtime`, and is not sent yet.
+/// A check that was polled in `runtime`, and is not sent yet.
 fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
     runtime.block_on(async {
         let mut check = limiter.check(KEY).into_future();
@@ -81,7 +81,7 @@ fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
     })
 }
 
-/// What a check is answered on another runtime.
+/// The decision of a check that is awaited on another runtime.
 fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
     runtime
         .block_on(async { timeout(TEST_TIMEOUT, check).await })
@@ -228,7 +228,7 @@ fn a_permit_of_an_ended_runtime_is_freed_by_another() {
     }));
 }
 
-/// Some of them are under way, and the others wait behind those.
+/// Some of them are in flight, and the others queue behind those.
 #[test]
 fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
     const MANY: u64 = 1_000;
@@ -268,7 +268,7 @@ fn a_permit_dropped_after_every_runtime_ended_is_freed_by_the_next() {
     }));
 }
 
-/// Says when a future could go on.
+/// Records when a future was woken.
 #[derive(Default)]
 struct Woken(AtomicBool);
 

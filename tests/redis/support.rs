@@ -16,8 +16,8 @@ pub(crate) use crate::{
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_750_000_000_123_457;
 
-/// A server whose clock stands still. Calendar windows and buckets are counted on one: by the real clock they end at any
-/// moment, at a full hour and at the end of a month.
+/// A server whose clock only moves when it is set. Calendar windows and buckets are counted on one: by the real clock
+/// they end at any moment, at a full hour and at the end of a month.
 pub(crate) fn on_a_clock() -> (Clock, Server) {
     let clock = Clock::at(START);
     let server = Server::builder().clock(&clock).start();
@@ -30,7 +30,7 @@ pub(crate) const EACH: [StrategyKind; 7] = {
     each
 };
 
-/// One of each kind: a value that says it all, and one that needs its time to live.
+/// One of each kind: a value that is complete by itself, and one that needs its TTL.
 pub(crate) const TWO: [StrategyKind; 2] = [StrategyKind::Gcra, StrategyKind::Fixed];
 
 /// Two in one decision: each comes first, each comes second, and beside strings and lists.
@@ -51,7 +51,7 @@ pub(crate) const PAIRS: [[StrategyKind; 2]; 10] = [
 /// back within seconds, and with each charge otherwise.
 pub(crate) const PERIODS: [&str; 3] = ["min", "h", "month"];
 
-/// So many units per each of the periods.
+/// This many units per each of the periods.
 pub(crate) fn quotas(units: u64) -> [String; 3] {
     PERIODS.map(|period| format!("{units}/{period}"))
 }
@@ -70,7 +70,7 @@ pub(crate) fn store(server: &Server) -> RedisStore {
 }
 
 pub(crate) fn store_at(url: String) -> RedisStore {
-    // Rejections are remembered by this process's clock, and the server's is set by hand.
+    // Rejections are cached by this process's clock, and only the server's is set.
     let store = RedisStore::builder()
         .url(url)
         .timeout(TEST_TIMEOUT)

@@ -76,7 +76,7 @@ async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     for limiter in [&daily, &weekly] {
         assert!(counted(&limiter.check(Key::global()).await));
     }
-    // The next one is asked about the wrong day.
+    // The next one is sent with the wrong day.
     clock.advance(40 * DAY);
     proxy.delay(TIMEOUT / 2);
     let again = tokio::spawn(daily.check(Key::global()).into_future());

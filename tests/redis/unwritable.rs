@@ -61,13 +61,13 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
                 "{error:?}"
             );
         }
-        // No memory is needed to reject or to look.
+        // No memory is needed to reject or to peek.
         assert!(!counted(&spent) && counted(&seen));
         assert!(both.charge(Key::new("begun"), 1).await.is_err());
         let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
         assert_eq!(after, before, "{order:?}, {quota}");
 
-        // Whatever a call frees, later ones may have; what they say is what was charged.
+        // Memory that one call frees, later ones may use; what they report is what was charged.
         let (reset, charged) = tokio::join!(
             both.reset(Key::new("gone")),
             both.check(Key::new("begun")).cost(2)
@@ -121,8 +121,8 @@ const COMMANDS: [&str; 17] = [
     "rpush",
 ];
 
-/// Without these nothing can be counted by one strategy or another; without the others it can't always be given back,
-/// mended or tidied up.
+/// Without these nothing can be counted by one strategy or another; without the others refunds, repairs and clean-ups
+/// may fail.
 const NEEDED: [&str; 10] = [
     "eval",
     "evalsha",
@@ -136,7 +136,7 @@ const NEEDED: [&str; 10] = [
     "time",
 ];
 
-/// Before 7.0 the end of a key is had by its time to live.
+/// Before 7.0 the expiry of a key is read by its TTL.
 fn known_to<const N: usize>(server: &Server, commands: [&'static str; N]) -> [&'static str; N] {
     let old = server.version() < (7, 0);
     commands.map(|command| match command {
@@ -202,7 +202,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_for_a_failed_request
     assert_eq!(needed, known_to(&server, NEEDED).into());
 }
 
-/// The name stands in a user's rights: what isn't under the prefix is none of the layer's business.
+/// The key's name is in a user's rights: the layer needs nothing outside the prefix.
 #[tokio::test]
 async fn a_user_needs_access_only_to_keys_under_the_prefix() {
     let (_clock, server) = on_a_clock();

@@ -1,4 +1,4 @@
-//! Few script calls carry many requests, and no answer gets lost.
+//! Few script calls carry many requests, and no result gets lost.
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
@@ -83,7 +83,8 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
     assert!(server.calls("eval") > 0);
 }
 
-/// What has not been sent by its deadline never is: a server that was silent for a while isn't buried in old questions.
+/// What has not been sent by its deadline never is: a server that was silent for a while doesn't get a backlog of old
+/// requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
     let server = Server::start();

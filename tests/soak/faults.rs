@@ -23,14 +23,14 @@ pub(crate) enum ServerFault {
     Full,
     /// Its scripts are flushed: it goes on at once.
     ScriptsFlushed,
-    /// Its connections are closed: others are let in at once.
+    /// Its connections are closed: others are accepted at once.
     ConnectionsKilled,
 }
 
 /// What becomes of a group of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Change {
-    /// A master dies, and a replica takes its place.
+    /// A master fails, and a replica replaces it.
     FailOver,
     /// A slot moves from one master to another.
     Move,
@@ -174,7 +174,7 @@ impl Fault {
         names.into_iter().flatten()
     }
 
-    /// How often the store may forget what it counted: a replica knows what its master sent it.
+    /// How often the store may lose its counts: a replica has what its master sent it.
     pub(crate) fn max_losses(self) -> u64 {
         let max_losses =
             self.server == Some(ServerFault::Emptied) || self.change == Some(Change::FailOver);

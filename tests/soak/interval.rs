@@ -15,23 +15,23 @@ use crate::PROCESSES;
 /// What one process's requests became.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Answers of the store, and its rejections that were cached.
+    /// Decisions of the store, and its rejections that were cached.
     pub(crate) by_store: AtomicU64,
-    /// Answers that were given in its place.
+    /// Decisions of the local fallback.
     pub(crate) in_process: AtomicU64,
     /// Requests for the epoch's key,
     pub(crate) shared: AtomicU64,
     /// those of them that were admitted by the store,
     pub(crate) shared_by_store: AtomicU64,
-    /// or in its place,
+    /// or by the local fallback,
     pub(crate) shared_in_process: AtomicU64,
-    /// and those that the store did not answer.
+    /// and those whose call of the store failed.
     pub(crate) shared_faults: AtomicU64,
     pub(crate) admitted: AtomicU64,
-    /// Units charged by the store to be charged there, and in its place, to be charged there afterwards;
+    /// Units charged by the store, and by the local fallback, to be charged in the store afterwards;
     pub(crate) debt_by_store: AtomicU64,
     pub(crate) debt_in_process: AtomicU64,
-    /// those of the latter that the store may have heard of nevertheless.
+    /// those of the latter that may have reached the store nevertheless.
     pub(crate) debt_sent: AtomicU64,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Interval {
     pub(crate) key: Key,
     start: Instant,
     pub(crate) counts: [Counts; PROCESSES],
-    /// The longest answer, in microseconds.
+    /// The slowest decision, in microseconds.
     slowest: AtomicU64,
     /// How late tasks were woken at worst, in microseconds.
     lag: AtomicU64,
-    /// When the last request began that the store did not answer, in microseconds since the start.
+    /// When the last request began whose call of the store failed, in microseconds since the start.
     last_fault: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ impl Interval {
         }
     }
 
-    /// Notes what became of a unit that is charged in the store, at once or afterwards; whether it was asked.
+    /// Records a unit that is charged in the store, at once or afterwards; and whether a call was sent.
     pub(crate) fn note_debt(&self, process: usize, decision: &Decision, sent: bool) {
         let counts = &self.counts[process];
         let admitted = u64::from(decision.is_admitted());
@@ -107,7 +107,7 @@ impl Interval {
         Duration::from_micros(self.slowest.load(Relaxed))
     }
 
-    /// When the last request began that the store did not answer.
+    /// When the last request began whose call of the store failed.
     pub(crate) fn last_fault(&self) -> Option<Instant> {
         let since = self.last_fault.load(Relaxed);
         (since > 0).then(|| self.start + Duration::from_micros(since))
@@ -124,7 +124,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The epoch at hand.
+/// The current interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Now(Arc<Mutex<Arc<Interval>>>);
 
@@ -140,7 +140,7 @@ impl Now {
             .clone()
     }
 
-    /// Begins another one, and returns the one that is over once all of its requests have their answers.
+    /// Begins another one, and returns the previous one once all of its requests have their decisions.
     pub(crate) async fn next_interval(&self, number: u64) -> Arc<Interval> {
         let next = Arc::new(Interval::new(number));
         let over = std::mem::replace(

@@ -23,10 +23,10 @@ pub(crate) fn had_time(interval: &Interval) -> bool {
     interval.lag() < BUSY
 }
 
-/// What the store says of an epoch that is over.
+/// What the store holds of an interval that is over.
 #[derive(Debug)]
 pub(crate) struct StoreCounts {
-    /// How often it may have forgotten what it counted.
+    /// How often it may have lost its counts.
     pub(crate) losses: u64,
     /// What is used of the shared key, by each policy.
     pub(crate) used: Option<[u64; 2]>,
@@ -91,7 +91,7 @@ pub(crate) fn check_always(interval: &Interval, stored: &StoreCounts, wrong: &mu
     }
 }
 
-/// What was charged in the store at once, in its place, and without a word of it.
+/// What was charged in the store at once, by the local fallback, and without a reply.
 pub(crate) fn debts(interval: &Interval) -> [u64; 3] {
     let at_once = interval.sum(|counts| &counts.debt_by_store);
     let afterwards = interval.sum(|counts| &counts.debt_in_process);

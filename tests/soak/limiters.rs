@@ -12,7 +12,7 @@ use crate::{PROCESSES, TIMEOUT, topology::Topology};
 
 /// What each key is allowed.
 pub(crate) const QUOTA: u64 = 200;
-/// What one process admits while the store is at fault.
+/// What one process admits while the store fails.
 pub(crate) const SHARE: u64 = QUOTA.div_ceil(PROCESSES as u64);
 /// How many may be in flight, by all processes together.
 pub(crate) const MAX_PERMITS: u64 = 5;
@@ -24,7 +24,7 @@ const PERMIT_TTL: Duration = Duration::from_secs(15);
 pub(crate) struct Process {
     /// Two policies, so that there are two counts that must agree: requests are charged under both or none.
     pub(crate) gate: Limiter,
-    /// What it admits in the store's place is charged there afterwards.
+    /// What the local fallback admits is charged in the store afterwards.
     pub(crate) debt: Limiter,
     /// Requests in flight.
     pub(crate) in_flight: Limiter,
@@ -45,7 +45,7 @@ impl Limiters {
         }
     }
 
-    /// How many units of a key are used under both policies, which must agree; `None` if the store can't say now.
+    /// How many units of a key are used under both policies, which must agree; `None` if the store fails now.
     pub(crate) async fn used(&self, key: Key) -> Option<[u64; 2]> {
         let gate = &self.processes.last()?.gate;
         Some([
@@ -59,7 +59,7 @@ impl Limiters {
         used(&self.processes.last()?.debt, key, "debt").await
     }
 
-    /// How long it takes until all permits are free again once none is taken; `None` if they aren't.
+    /// How long it takes until all permits are free again once none is acquired; `None` if they aren't.
     pub(crate) async fn all_free(&self) -> Option<Duration> {
         let start = Instant::now();
         let in_flight = &self.processes.last()?.in_flight;
@@ -138,7 +138,7 @@ impl Process {
     }
 }
 
-/// How many units of a key are used under a policy; `None` if the store can't say now.
+/// How many units of a key are used under a policy; `None` if the store fails now.
 async fn used(limiter: &Limiter, key: Key, policy: &str) -> Option<u64> {
     let seen = limiter.peek(key).await.expect("an answer");
     let verdict = seen.policy(policy)?;

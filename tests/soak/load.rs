@@ -20,7 +20,7 @@ use crate::{
     rng::Rng,
 };
 
-/// Tasks that ask, for each process.
+/// Tasks that send requests, for each process.
 const TASKS: u64 = 5;
 /// Tasks that take permits in flight, for each process: together more than there are permits.
 const HOLDERS: u64 = 3;
@@ -41,7 +41,7 @@ pub(crate) struct Load {
 pub(crate) struct RequestCounts {
     pub(crate) sent: AtomicU64,
     pub(crate) completed: AtomicU64,
-    /// Those whose callers left before they had an answer.
+    /// Those that were cancelled before they had a decision.
     pub(crate) cancelled: AtomicU64,
 }
 
@@ -131,12 +131,12 @@ impl Task {
     }
 }
 
-/// Asks for units that are charged in the store afterwards, should it not answer now.
+/// Sends requests whose units are charged in the store afterwards if it fails now.
 async fn charge_debts(process: usize, limiter: Limiter, now: Now, is_over: Arc<AtomicBool>) {
     while !is_over.load(Relaxed) {
         let interval = now.get();
         let mut check = Box::pin(limiter.check(interval.key).into_future());
-        // A request that is answered at once was not sent.
+        // A request that is decided at once was not sent.
         let at_once = (&mut check).now_or_never();
         let sent = at_once.is_none();
         let decision = match at_once {
@@ -149,7 +149,7 @@ async fn charge_debts(process: usize, limiter: Limiter, now: Now, is_over: Arc<A
     }
 }
 
-/// How late tasks are woken, for no fault of the limiter's.
+/// How late tasks are woken, independently of the limiter.
 async fn measure_lag(now: Now, is_over: Arc<AtomicBool>) {
     let nap = Duration::from_millis(1);
     while !is_over.load(Relaxed) {

@@ -1,6 +1,6 @@
 //! A soak: a steady load from three processes' worth of limiters on Redis servers that fail in every way, at random
-//! moments, for as long as is wished: half of the time on one server, the rest on a cluster and on a master that sentinels
-//! watch. What must hold is counted throughout.
+//! moments, for as long as configured: half of the time on one server, the rest on a cluster and on a master that
+//! sentinels watch. What must hold is counted throughout.
 //!
 //! `cargo xtask soak --seconds 600 --seed 7`
 
@@ -31,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 /// A ground's name, how it is made, and its part of the time.
 type TopologyShare = (&'static str, fn() -> Topology, u32);
 
-/// Where it takes place, by name, and the part of the time that is spent there, in percent.
+/// The topologies by name, and the part of the time that each is run for, in percent.
 const TOPOLOGIES: [TopologyShare; 3] = [
     ("one", Topology::one, 50),
     ("cluster", Topology::cluster, 30),

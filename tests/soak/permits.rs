@@ -17,7 +17,7 @@ use crate::rng::Rng;
 #[derive(Debug, Default)]
 pub(crate) struct PermitCount {
     held: AtomicU64,
-    /// The most at once since it was asked for the last time.
+    /// The most at once since this was last read.
     most: AtomicU64,
     pub(crate) taken: AtomicU64,
 }
@@ -50,7 +50,7 @@ pub(crate) async fn hold_permits(
         if let Ok(admission) = limiter.check(Key::global()).await.into_result() {
             permits.take();
             sleep(rng.ms(0, 40)).await;
-            // Before it is given back: from then on another may have it.
+            // Before it is released: from then on another task may acquire it.
             permits.leave();
             drop(admission);
         }

@@ -1,4 +1,4 @@
-//! What a soak saw.
+//! The results of a soak.
 
 use std::{collections::BTreeMap, fmt, fs, sync::atomic::AtomicU64, time::Duration};
 
@@ -19,22 +19,22 @@ pub(crate) struct Report {
     pub(crate) admitted: u64,
     pub(crate) by_store: u64,
     pub(crate) in_process: u64,
-    /// Stretches without a fault, and those of them in which the machine had no time.
+    /// Stretches without a fault, and those of them in which the machine was busy.
     pub(crate) calm: u64,
     pub(crate) busy: u64,
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// The longest answer, and how late tasks were woken at worst.
+    /// The slowest decision, and how late tasks were woken at worst.
     pub(crate) slowest: Duration,
     pub(crate) lag: Duration,
-    /// The longest time from a store's return to the last request that it did not answer.
+    /// The longest time from a store's return to the last request whose call of the store failed.
     pub(crate) recovery: Duration,
     /// On each ground in kB, once warm and at the end.
     pub(crate) memory: Vec<(&'static str, [u64; 2])>,
-    /// Permits that were taken, the most of them at once, and how long until all were free again at the end.
+    /// Permits that were acquired, the most of them at once, and how long until all were free again at the end.
     pub(crate) permits: u64,
     pub(crate) held: u64,
     pub(crate) freed: Duration,
-    /// Units charged in the store's place, and those of them that it was charged with afterwards.
+    /// Units charged by the local fallback, and those of them that were written back.
     pub(crate) debts: u64,
     pub(crate) written_back: u64,
     pub(crate) wrong: Vec<String>,
@@ -83,7 +83,7 @@ impl Report {
     }
 }
 
-/// What this process has in memory, in kB; zero where the system doesn't say.
+/// What this process has in memory, in kB; zero if the system doesn't report it.
 pub(crate) fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -27,7 +27,7 @@ impl Rng {
         things[self.below(things.len() as u64) as usize]
     }
 
-    /// A time of so many milliseconds, at least the first and less than the second.
+    /// A time in milliseconds, at least the first and less than the second.
     pub(crate) fn ms(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to - from))
     }

@@ -21,7 +21,7 @@ use crate::{
 
 /// How soon all is well again once the store is back.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
-/// All is well once there has been no fault for so long.
+/// The service is stable once there has been no failure for this long.
 const STABLE: Duration = Duration::from_millis(300);
 
 struct Soak<'a> {
@@ -33,7 +33,7 @@ struct Soak<'a> {
     report: &'a mut Report,
 }
 
-/// Loads limiters on a ground for so long. The report goes on.
+/// Loads limiters on a topology for `time`, and adds to the report.
 pub(crate) async fn soak(topology: Topology, time: Duration, seed: u64, report: &mut Report) {
     let start = Instant::now();
     println!("on {}, for {} s", topology.name(), time.as_secs());
@@ -73,7 +73,7 @@ pub(crate) async fn soak(topology: Topology, time: Duration, seed: u64, report: 
         None => report.wrong.push("places that are never free again".into()),
     }
     if !report.is_ok() {
-        // They say so if something else stood in their way, such as a disk that is full.
+        // They show whether something else was in the way, such as a full disk.
         for server in limiters.topology.servers() {
             println!("a server's log:\n{}", server.log());
         }
@@ -93,7 +93,7 @@ impl Soak<'_> {
         self.report.busy += u64::from(!ledger::had_time(&over));
     }
 
-    /// A fault of the servers, of the network, or of both, until all is well again.
+    /// A fault of the servers, of the network, or of both, until the service is stable again.
     async fn fault(&mut self) {
         self.next_interval().await;
         let fault = Fault::choose(&self.limiters.topology, &mut self.rng);
@@ -160,7 +160,7 @@ impl Soak<'_> {
         self.report.recovery = self.report.recovery.max(recovered);
     }
 
-    /// What the store says of an epoch.
+    /// What the store holds of an interval.
     async fn ask(&self, interval: &Interval, losses: u64, held: u64) -> StoreCounts {
         StoreCounts {
             losses,
@@ -170,7 +170,7 @@ impl Soak<'_> {
         }
     }
 
-    /// How long after the store's return the last request began that it did not answer.
+    /// How long after the store's return the last request began whose call of the store failed.
     async fn recovered(&self, interval: &Interval, back: Instant) -> Duration {
         let before = completed_by_store(interval);
         loop {
@@ -196,7 +196,7 @@ impl Soak<'_> {
     }
 }
 
-/// How many answers each process has had from its store.
+/// How many decisions each process has had from its store.
 fn completed_by_store(interval: &Interval) -> Vec<u64> {
     let counts = interval.counts.iter();
     counts.map(|counts| counts.by_store.load(Relaxed)).collect()

@@ -1,4 +1,4 @@
-//! Where a soak takes place: on one server, on a cluster, or on a master that sentinels watch.
+//! What a soak runs on: one server, a cluster, or a master that sentinels watch.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub(crate) enum Topology {
 
 impl Topology {
     pub(crate) fn one() -> Self {
-        // What a killed server has answered, it has written. It doesn't wait for the disk, which others use, too.
+        // A killed server has written what it replied. It doesn't wait for the disk, which others use, too.
         let server = Server::builder()
             .arg("appendonly", "yes")
             .arg("appendfsync", "no")

@@ -1,4 +1,4 @@
-//! A page of another origin, in a browser: what it may read of rejections, and what the browser's own questions cost.
+//! A page of another origin, in a browser: what it may read of rejections, and what the browser's preflights cost.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 const BROWSERS: [&str; 3] = ["chromium", "google-chrome", "google-chrome-stable"];
 
-/// What a page could read of an answer; an error alone, if that was none of its business.
+/// What a page could read of a response; only an error, if it may not read it.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 #[derive(Default)]
@@ -42,7 +42,7 @@ struct Answer {
     error: Option<String>,
 }
 
-/// A server that notes what it is asked.
+/// A server that counts its requests.
 struct Api {
     address: SocketAddr,
     layer: RateLimitLayer,
@@ -56,7 +56,7 @@ fn limit() -> tollgate::LimiterBuilder<RateLimitLayer> {
     RateLimitLayer::builder().policy(hourly("pages", 2))
 }
 
-/// Any origin may ask, and is asked for leave each time.
+/// Any origin may send requests, with a preflight each time.
 fn cors() -> CorsLayer {
     let cors = CorsLayer::new().allow_origin(Any).allow_headers(Any);
     cors.expose_headers(exposed_headers())
@@ -84,7 +84,7 @@ impl Api {
         }
     }
 
-    /// How often it was asked in earnest, and for leave.
+    /// How many requests it got, and how many preflights.
     fn asked(&self) -> (usize, usize) {
         let asked = self.asked.lock().expect("no panic");
         let count = |method| asked.iter().filter(|asked| **asked == method).count();
@@ -165,7 +165,7 @@ fn assert_reads_rejection(answer: &Answer) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing() {
-    // As the documentation has it: the CORS layer outside, which answers preflights by itself.
+    // As documented: the CORS layer outside, which responds to preflights by itself.
     let layer = limit().build().expect("a layer");
     let inside = layer.clone();
     let inside = Api::serve(layer, |app| app.layer(inside).layer(cors())).await;
@@ -182,7 +182,7 @@ async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing()
     let outside = layer.clone();
     let outside = Api::serve(layer, |app| app.layer(cors()).layer(outside)).await;
 
-    // Where they count, they are half of what a page asks.
+    // Where preflights count, they are half of a page's requests.
     let layer = limit().count_preflights(true).build().expect("a layer");
     let counting = layer.clone();
     let counting = Api::serve(layer, |app| app.layer(cors()).layer(counting)).await;

@@ -1,4 +1,4 @@
-//! A gRPC service that does what the request says, with a codec of plain text in place of generated code.
+//! A gRPC service that executes the words of a request, with a codec of plain text in place of generated code.
 
 use std::{
     convert::Infallible,
@@ -79,9 +79,9 @@ impl Decoder for Text {
     }
 }
 
-/// Does what one word says: `fail:7` fails with code 7, `wait` waits for ever, `panic` panics, `mumble` answers what can't
-/// be encoded, so that the call fails when its head has been sent, `pause` lets what was said before be sent first, and all
-/// others are an answer.
+/// Executes one word: `fail:7` fails with code 7, `wait` waits for ever, `panic` panics, `mumble` responds with what
+/// can't be encoded, so that the call fails when its head has been sent, `pause` lets earlier words be sent first, and
+/// all others are echoed.
 async fn obey(word: String) -> Result<String, Status> {
     if let Some(code) = word.strip_prefix("fail:") {
         return Err(Status::new(Code::from_bytes(code.as_bytes()), "as asked"));
@@ -103,7 +103,8 @@ async fn unary(request: Request<String>) -> Result<Response<String>, Status> {
 
 type Words = Pin<Box<dyn Stream<Item = Result<String, Status>> + Send>>;
 
-/// Obeys each word in turn. After `at once`, one before there is a stream; at `flood` it says more than the client reads.
+/// Executes each word in turn. After `at once`, one before there is a stream; at `flood` it sends more than the client
+/// reads.
 async fn server_streaming(request: Request<String>) -> Result<Response<Words>, Status> {
     let words = request.into_inner();
     if let Some(word) = words.strip_prefix("at once ") {
@@ -117,7 +118,7 @@ async fn server_streaming(request: Request<String>) -> Result<Response<Words>, S
     Ok(Response::new(stream::iter(words).then(obey).boxed()))
 }
 
-/// Obeys each word as it comes, and answers with all of them.
+/// Executes each word as it comes, and responds with all of them.
 async fn client_streaming(request: Request<Streaming<String>>) -> Result<Response<String>, Status> {
     let mut words = request.into_inner();
     let mut answers = Vec::new();
@@ -127,7 +128,7 @@ async fn client_streaming(request: Request<Streaming<String>>) -> Result<Respons
     Ok(Response::new(answers.join(" ")))
 }
 
-/// Obeys each word as it comes, and answers each.
+/// Executes each word as it comes, and responds to each.
 async fn bidi(request: Request<Streaming<String>>) -> Result<Response<Words>, Status> {
     let words = request.into_inner();
     let answers = words.then(async |word| obey(word?).await);
@@ -334,11 +335,11 @@ impl Client {
     }
 }
 
-/// What a stream answers.
+/// The messages of a stream.
 #[derive(Debug)]
 pub(crate) struct Answers {
     stream: Streaming<String>,
-    /// Without it, tonic goes on saying what the client has to say.
+    /// Without it, tonic goes on sending the client's messages.
     cancel: Option<CancellationHandle>,
 }
 
@@ -368,7 +369,7 @@ impl Answers {
     }
 }
 
-/// What a client says, word by word; it has no more to say when the sender is dropped.
+/// A client's messages, word by word; they end when the sender is dropped.
 pub(crate) fn said() -> (
     mpsc::UnboundedSender<String>,
     impl Stream<Item = String> + Send + 'static,

@@ -37,7 +37,7 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
             "{}",
             served.name
         );
-        // The connection lives on.
+        // The connection stays open.
         assert_eq!(
             served.client.unary("word").await.expect("an answer"),
             "word"
@@ -142,7 +142,7 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_c
             "{}",
             served.name
         );
-        // It has the word, and asks no more.
+        // The client has the word, and reads no more.
         call.abort();
         assert_eq!(
             served.charged_layer.settled().await,
@@ -167,7 +167,7 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_reads_is_c
             served.name
         );
         call.abort();
-        // To the handler it looks like the stream's end, and it answers; but its answer is not sent.
+        // The handler sees the end of the stream, and responds; but its response is not sent.
         assert_eq!(
             served.charged_layer.settled().await,
             (DROPPED, None),
@@ -224,7 +224,7 @@ async fn a_stream_that_panics_half_way_is_charged() {
     }
 }
 
-/// Serves the router with a layer that cuts bodies which have nothing to say, outside or inside of the limits.
+/// Serves the router with a layer that cuts idle bodies, outside or inside of the limits.
 async fn cutting(charged_layer: &ChargedLayer, inside: bool) -> Client {
     let cuts = ResponseBodyTimeoutLayer::new(Duration::from_millis(100));
     let router: Router = if inside {
@@ -280,7 +280,7 @@ async fn a_stream_that_breaks_in_an_inner_layer_has_failed() {
     }
 }
 
-/// An answer that says it is gRPC's, and ends without trailers.
+/// A gRPC response that ends without trailers.
 async fn without_trailers() -> Result<Response, Infallible> {
     let mut response = Response::new(Body::from("\0\0\0\0\x04word"));
     let content_type = "application/grpc".parse().expect("a value");

@@ -15,7 +15,7 @@ use crate::{
 fn assert_denied(status: &Status) {
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(status.message(), "Forbidden.");
-    // No time to come back at, and no word of limits.
+    // No retry delay, and no details of limits.
     assert!(status.get_error_details().retry_info().is_none());
     assert!(status.get_error_details().quota_failure().is_none());
     let fields = ["grpc-retry-pushback-ms", "retry-after", "ratelimit"];

@@ -92,7 +92,7 @@ async fn tonics_connections_under_tonics_tls_have_peers() {
     each_has_its_own_quota(server, endpoint).await;
 }
 
-/// Of a server that does TLS by itself, tonic knows less.
+/// If a server handles TLS itself, tonic has less information.
 #[cfg(feature = "tonic-tls")]
 #[tokio::test]
 async fn tonics_connections_under_custom_tls_have_peers() {

@@ -203,7 +203,7 @@ async fn a_missing_key_is_an_invalid_argument() {
     }
 }
 
-/// The limiter's answer to a handler as tonic's status.
+/// A handler's rejection as tonic's status.
 #[tokio::test]
 async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
     let limiter = Limiter::builder().policy(hourly("calls", 1));
@@ -253,7 +253,7 @@ async fn each_service_and_each_method_has_its_own_quota() {
     }
 }
 
-/// An answer as it comes over the wire.
+/// A response as it comes over the wire.
 struct Raw {
     status: StatusCode,
     headers: HeaderMap,
@@ -347,7 +347,7 @@ async fn http_and_grpc_on_one_port_each_get_their_own_kind_of_rejection() {
     let status = client.unary("word").await.expect_err("rejected");
     assert_eq!(status.code(), Code::ResourceExhausted);
     for headers in [&[][..], &GRPC[..], &[("content-type", "application/json")]] {
-        // Whatever it says that it is, a GET is no call: caches may keep an answer of 200 to it.
+        // Whatever its content type, a GET is no gRPC call: caches may keep a response of 200 to it.
         let page = raw(&mut wire, Method::GET, "/", headers).await;
         assert_eq!(page.status, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(page.headers["content-type"], "application/problem+json");
@@ -362,7 +362,7 @@ async fn http_and_grpc_on_one_port_each_get_their_own_kind_of_rejection() {
     .await;
     assert_eq!(post.status, StatusCode::TOO_MANY_REQUESTS);
 
-    // A handler that asks by itself answers as HTTP does.
+    // A handler's own rejection is an HTTP response.
     let (listener, address) = listen().await;
     let app = Router::new().route("/", get(checked)).with_state(limiter);
     tokio::spawn(axum::serve(listener, app).into_future());

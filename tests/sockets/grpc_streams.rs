@@ -1,4 +1,4 @@
-//! Streams that come to their end: judged by their trailers, and holding their permit until then.
+//! Streams that come to their end: their outcome is in their trailers, and they hold their permit until then.
 
 use futures_util::stream;
 use tollgate::{RateLimitLayer, outcome::RequestEnd};
@@ -15,7 +15,7 @@ fn words(words: &str) -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// How a call is settled whose answer was sent in full, with this code.
+/// How a call is settled whose response was sent in full, with this code.
 fn settled(code: i32) -> (Charged, Option<Ended>) {
     let charged = if code == 0 { SUCCESS } else { FAILURE };
     (
@@ -168,7 +168,7 @@ async fn a_stream_holds_its_permit_until_its_trailers() {
                 let (say_two, said_two) = said();
                 let mut one = client.bidi(said_one).await.expect("a permit");
                 let two = client.bidi(said_two).await.expect("a permit");
-                // All but the last bit of their lives, after which heartbeats renew them.
+                // Almost all of their TTL, after which heartbeats renew them.
                 for _ in 0..3 {
                     world.advance(PERMIT_TTL * 9 / 10);
                     world.until_heartbeats(2).await;

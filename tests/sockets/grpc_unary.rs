@@ -1,4 +1,4 @@
-//! Unary calls: judged by their trailers, or by their head where that is all there is.
+//! Unary calls: their outcome is in their trailers, or in their head if that is all there is.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ async fn a_call_that_its_client_cancels_is_charged() {
             "{}",
             served.name
         );
-        // The connection lives on.
+        // The connection stays open.
         assert_eq!(
             served.client.unary("word").await.expect("an answer"),
             "word"
@@ -128,7 +128,7 @@ async fn a_call_whose_deadline_passes_is_charged() {
             let call = served.client.unary_within("wait", deadline);
             call.await.expect_err("a deadline");
             let settled = served.charged_layer.settled().await;
-            // On a busy machine it may pass before the call is let in.
+            // On a busy machine it may pass before the call is admitted.
             if settled.0 != NOTHING || deadline > Duration::from_secs(5) {
                 break settled;
             }

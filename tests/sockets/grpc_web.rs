@@ -17,13 +17,13 @@ use crate::{
     support::hourly,
 };
 
-/// A layer that rejects every request, and says so with a `%`.
+/// A layer that rejects every request, with a message that contains a `%`.
 fn closed() -> RateLimitLayer {
     let limiter = Limiter::builder().policy(hourly("100% full", 1).cost_with(|_| 2));
     RateLimitLayer::new(limiter.build().expect("a limiter"))
 }
 
-/// An answer's status line, fields and body.
+/// A response's status line, headers and body.
 async fn post(server: SocketAddr, fields: &str) -> (String, HeaderMap, Vec<u8>) {
     let mut socket = TcpStream::connect(server).await.expect("a server");
     let request = format!(
@@ -126,7 +126,7 @@ async fn each_content_type_gets_a_response_of_its_own_kind() {
             "application/grpc-web+proto",
             false,
         ),
-        // Only what can be nothing but a name is said again.
+        // Only what can be nothing but a name is repeated.
         (
             "application/grpc-web+a,text/html",
             None,

@@ -1,4 +1,4 @@
-//! What the tests share: stores whose time stands still until it is set, and counts by a second look.
+//! What the tests share: stores whose clock only moves when it is set, and counts by a peek.
 
 use std::{
     future::Future,
@@ -19,13 +19,13 @@ use tollgate::{
 use crate::until::TEST_TIMEOUT;
 pub(crate) use crate::until::until;
 
-/// How long a permit lives that is not renewed, by the store's clock.
+/// The TTL of an unrenewed permit, by the store's clock.
 pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
 
 /// A full hour, 2027-01-15 08:00:00 UTC.
 const START: u64 = 1_800_000_000_000_000;
 
-/// A clock that stands still until it is set, and counts how often it is read: once for each question to the store.
+/// A clock that only moves when it is set, and counts how often it is read: once for each call of the store.
 #[derive(Clone, Debug)]
 pub(crate) struct CountingClock {
     time: ManualClock,
@@ -58,8 +58,8 @@ impl World {
     fn redis() -> Self {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
-        // One worker sends in order: a caller that sees a permit free sees what was settled before.
-        // Rejections are remembered by this process's clock, and the server's is set by hand.
+        // One worker sends in order: a caller that sees a permit free sees what was settled before. Rejections are
+        // cached by this process's clock, and only the server's is set.
         let store = RedisStore::builder()
             .url(server.url())
             .connections(1)
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// A limiter that shows faults.
+    /// A limiter that reports store failures.
     #[track_caller]
     pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
         let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Waits until the heartbeats of `n` permits have come, all of them after this was called.
+    /// Waits for the heartbeats of `n` permits that begin after this is called.
     pub(crate) async fn until_heartbeats(&self, n: u64) {
         let seen = || match self {
             Self::Memory(_, clock) => clock.reads.load(Ordering::SeqCst),
@@ -111,13 +111,13 @@ impl World {
     }
 }
 
-/// So many at once, all together.
+/// A limit of `n` requests in flight, all together.
 pub(crate) fn permit_policy(n: u64, life: Duration) -> Policy {
     let policy = Policy::new("permits", Quota::concurrent(n)).key(extract::global());
     policy.strategy(Concurrency::with_ttl(life))
 }
 
-/// So many an hour, all together.
+/// `n` requests an hour, all together.
 pub(crate) fn hourly(name: &str, n: u64) -> Policy {
     let policy = Policy::new(name, Quota::requests(n).per_hour());
     policy.strategy(FixedWindow).key(extract::global())
@@ -131,7 +131,7 @@ pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
     verdict.limit() - verdict.remaining()
 }
 
-/// Waits until so many permits are taken.
+/// Waits until this many permits are taken.
 #[track_caller]
 pub(crate) fn until_taken(limiter: &Limiter, permits: u64) -> impl Future<Output = ()> {
     until("so many permits are taken", async move || {
@@ -146,7 +146,7 @@ pub(crate) type Charged = [u64; 4];
 pub(crate) const IN_FLIGHT: Charged = [1, 1, 0, 0];
 pub(crate) const SUCCESS: Charged = [1, 0, 1, 0];
 pub(crate) const FAILURE: Charged = [0, 1, 0, 1];
-/// Its outcome is not known: charged whatever the outcome would have said.
+/// Its outcome is not known: charged whatever the outcome would have been.
 pub(crate) const DROPPED: Charged = [1, 1, 1, 1];
 pub(crate) const NOTHING: Charged = [0, 0, 0, 0];
 
@@ -160,7 +160,7 @@ const CHARGES: [&str; 4] = [
 /// How a request ended, with its HTTP status and its gRPC code.
 pub(crate) type Ended = (RequestEnd, Option<u16>, Option<i32>);
 
-/// A layer with a policy of every mode and judge, and a permit, by which is seen when a request is over.
+/// A layer with a policy of every mode and outcome, and an in-flight limit, which shows when a request is over.
 pub(crate) struct ChargedLayer {
     pub(crate) layer: RateLimitLayer,
     ended: Arc<Mutex<Vec<Ended>>>,
@@ -194,7 +194,7 @@ impl ChargedLayer {
             sees,
         ];
         let policies = policies.map(|policy| policy.charge_dropped(charges));
-        // No test outlasts it: what comes back was given back.
+        // No test outlasts the TTL: a permit that is free was released.
         let permit = permit_policy(9, Duration::from_secs(3_600));
         let limiter = world.limiter(policies.into_iter().chain([permit]));
         Self {
@@ -217,13 +217,14 @@ impl ChargedLayer {
         })
     }
 
-    /// What is charged for the one request that is under way.
+    /// What is charged for the one request in flight.
     pub(crate) async fn in_flight(&self) -> Charged {
         until_taken(self.layer.limiter(), 1).await;
         self.charged().await
     }
 
-    /// Waits until no request is in flight; returns what it was charged and how it ended, if that is known, and forgets it.
+    /// Waits until no request is in flight; returns what it was charged and how it ended, if that is known, and resets
+    /// both.
     pub(crate) async fn settled(&self) -> (Charged, Option<Ended>) {
         until_taken(self.layer.limiter(), 0).await;
         let charged = self.charged().await;

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Answers each text with itself, until the client has gone; at `panic` it panics, at `leave` it leaves.
+/// Echoes each text, until the client has closed; at `panic` it panics, at `leave` it returns.
 async fn echo(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         match &message {
@@ -37,7 +37,7 @@ async fn echo(mut socket: WebSocket) {
     }
 }
 
-/// Holds the request's permit for the socket's life.
+/// Holds the request's permit until the socket is closed.
 async fn hold(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
     let held = admission.hold_permits();
     upgrade.on_upgrade(async move |socket| {
@@ -59,7 +59,7 @@ async fn kept(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
     })
 }
 
-/// Holds the request's permit for the life of a socket that is never opened.
+/// Holds the request's permit for a socket that is never opened.
 async fn never(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
     let _response = hold(upgrade, admission).await;
     std::future::pending().await
@@ -84,7 +84,7 @@ async fn one_permit(world: &World) -> (Limiter, SocketAddr) {
 struct Socket(WebSocketStream<TcpStream>);
 
 impl Socket {
-    /// Opens a socket; the status, where there is none to be had.
+    /// Opens a socket; or returns the status of the error.
     async fn open(address: SocketAddr, path: &str) -> Result<Self, u16> {
         let stream = TcpStream::connect(address).await.expect("a server");
         match client_async(format!("ws://{address}{path}"), stream).await {
@@ -108,7 +108,7 @@ impl Socket {
         self.0.send(message).await.expect("a socket");
     }
 
-    /// The handler is there, and answers.
+    /// The handler is running, and responds.
     async fn lives(&mut self) {
         self.say("word").await;
         let answer = self.0.next().await.expect("a socket").expect("an answer");
@@ -179,7 +179,7 @@ async fn a_socket_that_outlasts_its_permits_ttl_keeps_its_permit() {
         let (limiter, address) = one_permit(&world).await;
         let mut socket = Socket::opened(address, "/hold").await;
         for _ in 0..4 {
-            // All but the last bit of its life, after which a heartbeat renews it.
+            // Almost all of its TTL, after which a heartbeat renews it.
             world.advance(PERMIT_TTL * 9 / 10);
             world.until_heartbeats(1).await;
             let rejected = Socket::open(address, "/hold").await.err();

@@ -1,4 +1,4 @@
-//! Costs over all of `u64`, in every operation, against a model of a quota while the clock stands still.
+//! Costs over all of `u64`, in every operation, against a model of a quota while the clock is frozen.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +41,7 @@ enum How {
     Settle,
 }
 
-/// What stands beside the policy `p`.
+/// What is beside the policy `p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -94,7 +94,7 @@ fn quota(strategy: StrategyKind, large: bool) -> (&'static str, u64) {
     }
 }
 
-/// What was charged, and can be given back.
+/// What was charged, and can be refunded.
 struct Charged {
     charger: Charger,
     /// Of each policy.
@@ -214,7 +214,7 @@ impl Case {
         match step {
             Step::Check { cost, times } => {
                 let (cost, asked) = (self.number(*cost), self.number(*times));
-                // One call is for at most so many.
+                // One call is for at most this many.
                 let times = asked.min(u64::from(u32::MAX));
                 let before = self.quotas.clone();
                 let decision = self.limiter.check(KEY).cost(cost).times(asked).await;
@@ -283,7 +283,7 @@ impl Case {
         assert_eq!(remaining, left, "{text}");
     }
 
-    /// Whichever request is judged first, no more is admitted than there is, and nothing that fits is rejected.
+    /// In whatever order requests are decided, no more is admitted than there is, and nothing that fits is rejected.
     async fn at_once(&mut self, costs: &[Number], text: &str) {
         if self
             .quotas
@@ -321,7 +321,7 @@ impl Case {
         }
     }
 
-    /// Charges or gives back by what was charged before.
+    /// Charges or refunds by an earlier charge.
     async fn settle(&mut self, of: &Index, how: How, number: Number, text: &str) {
         let number = self.number(number);
         if self.charged.is_empty() {

@@ -208,7 +208,7 @@ async fn with_a_shorter_period_charges_within_it_count() {
         },
     )
     .await;
-    // What is older than the new period does not, where it's known how old it is.
+    // What is older than the new period does not, where its age is stored.
     for_all(
         &[StrategyKind::Log],
         10,
@@ -252,7 +252,7 @@ async fn with_other_buckets_earlier_charges_count_in_the_current_ones() {
             }
             let change = Change::after(&world, 6, strategies.0, strategies.1).await;
             assert_eq!(change.left().await, 4, "{strategies:?} on {}", world.name());
-            // None is forgotten in any order of asking.
+            // None is lost, in any order of requests.
             let mut all = 6;
             for limiter in [&change.new, &change.old, &change.new, &change.old] {
                 all += send(limiter, change.key, 3).await;

@@ -31,7 +31,7 @@ fn longest_life(strategy: StrategyKind, quota: Quota) -> Duration {
         StrategyKind::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
         // To the next full minute.
         StrategyKind::Gcra => interval * 2 * quota.capacity() as u32 + secs(60),
-        // A window is remembered after its end, for as long as it lasted.
+        // A window is kept after its end, for as long as it lasted.
         StrategyKind::Calendar => 2 * quota.period() + ms(1),
         _ => longest(strategy, quota) + ms(1),
     }
@@ -208,7 +208,7 @@ async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
     }
 }
 
-/// While a change is rolled out, processes with the old quota and with the new one ask in turns.
+/// While a change is rolled out, processes with the old quota and with the new one send requests in turns.
 #[tokio::test]
 async fn alternating_quotas_admit_no_more_than_the_larger_one() {
     for world in World::both() {
@@ -220,7 +220,7 @@ async fn alternating_quotas_admit_no_more_than_the_larger_one() {
                 ("10/min", "10/90s"),
                 ("10/s", "10/day"),
             ] {
-                // An even rate remembers time, which another period counts otherwise; see the docs.
+                // An even rate stores time, which another period counts otherwise; see the docs.
                 if strategy.has_burst() && to != "6/min" {
                     continue;
                 }

@@ -47,7 +47,7 @@ async fn at_each_time(play: impl AsyncFn(&World, u64, &str)) {
     }
 }
 
-/// Asks until rejected; returns how many were admitted, and how long to wait.
+/// Sends requests until one is rejected; returns how many were admitted, and the wait of the rejected one.
 async fn exhaust(limiter: &Limiter, key: Key, place: &str) -> (u64, Duration) {
     for admitted in 0..=2 * QUOTA {
         let decision = limiter.check(key).await;
@@ -147,7 +147,7 @@ async fn permits_are_counted_and_expire_whatever_the_clock_shows() {
             assert!(counted(held.last().expect("one")), "{place}");
         }
         assert!(!counted(&limiter.check(key).await), "{place}");
-        // Nothing renews them: the process stands still.
+        // They are not renewed: the process is stalled.
         world.advance(secs(31));
         assert_eq!(left(&limiter, key).await, 3, "{place}");
         drop(held);

@@ -1,4 +1,4 @@
-//! What a quota says to any cost while the clock stands still.
+//! How a quota decides on any cost while the clock is frozen.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::costs::EDGES;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Number {
     Exactly(u64),
-    /// The capacity, and so many more.
+    /// The capacity, and this many more.
     Near(i64),
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn numbers() -> impl Strategy<Value = Number> {
     ]
 }
 
-/// How a policy stands.
+/// The state of a policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Quota {
     pub(crate) capacity: u64,

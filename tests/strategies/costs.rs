@@ -1,5 +1,5 @@
-//! A cost may be any number, wherever it comes from: it gets no more than the quota, gives nothing back, and leaves the
-//! other requests alone.
+//! A cost may be any number, wherever it comes from: it is admitted no more than the quota, refunds nothing, and does
+//! not affect other requests.
 
 use std::convert::Infallible;
 
@@ -50,7 +50,7 @@ fn huge() -> impl Iterator<Item = u64> {
     EDGES.into_iter().filter(|cost| *cost >= 1 << 52)
 }
 
-/// What the request's `cost` field says.
+/// The value of the request's `cost` header.
 pub(crate) fn cost_field(parts: &Parts) -> u64 {
     let cost = parts
         .headers
@@ -118,7 +118,7 @@ async fn a_huge_cost_through_a_layer_refunds_no_units() {
     }
 }
 
-/// What a server answers to a request of which the head alone is sent.
+/// A server's response to a request of which the head alone is sent.
 async fn post_head(address: std::net::SocketAddr, length: u64) -> String {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
@@ -171,7 +171,7 @@ async fn a_huge_cost_does_not_affect_other_requests_of_its_batch() {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "5/min")]);
             let (victim, attacker) = (Key::new("victim"), Key::new("attacker"));
             let mut admitted = 0;
-            // More often than a breaker stands it.
+            // More often than the breaker's threshold.
             for round in 0..10 {
                 let others = huge().chain([1 << 63; 5]);
                 let others = join_all(others.map(|cost| {
@@ -200,7 +200,7 @@ async fn a_huge_charge_is_a_debt_of_one_capacity() {
                 let _ = limiter.reset(KEY).await.expect("an answer");
                 let mut charged = charge(&limiter, KEY, units).await;
                 assert_eq!(left(&limiter, KEY).await, 0, "{text}");
-                // Twice the capacity was charged, and not a unit more is given back.
+                // Twice the capacity was charged, and not a unit more is refunded.
                 for expected in [20, 0] {
                     let refunds = charged.refund(units).await.expect("a refund");
                     assert_eq!(refunds[0].units(), expected, "{text}");

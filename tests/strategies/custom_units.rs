@@ -1,4 +1,4 @@
-//! What a store and a strategy of one's own may assume of the units that they are asked for.
+//! What a store and a custom strategy may assume of the units that they are called with.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ use crate::{
     support::{KEY, secs},
 };
 
-/// A store that notes what it is asked for.
+/// A store that records its operations.
 #[derive(Clone, Debug, Default)]
 struct Recorder(Arc<Mutex<Vec<Units>>>);
 
@@ -61,7 +61,7 @@ async fn no_store_is_called_with_more_units_than_documented() {
     }
 }
 
-/// A store that admits every request, and reports the state under so many of its policies.
+/// A store that admits every request, and reports the state under only some of its policies.
 #[derive(Clone, Copy, Debug)]
 struct Forgetful(usize);
 

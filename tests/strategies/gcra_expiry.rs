@@ -43,13 +43,13 @@ async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back
     let limiter = world.limiter(policies);
     let server = world.server();
     let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
-    // Keys that were asked about twice are old.
+    // Keys that were charged twice are old.
     assert_eq!(send(&limiter, KEY, 2).await, 2);
     server.reset_stats();
     assert_eq!(send(&limiter, KEY, 300).await, 300);
     // 300 x 7.2 s are 36 laps, and 300 x 0.1 s are into the next one.
     assert_eq!(calls(), [900, 0, 37, 0]);
-    // 498 more are too many for the last alone, as one question and one by one: it is charged for none, nor are others.
+    // 498 more are too many for the last alone, as one request and one by one: it is charged for none, nor are others.
     let contents = || {
         let mut keys = server.keys();
         keys.sort();

@@ -10,7 +10,7 @@ use crate::{
 
 #[tokio::test]
 async fn an_arrival_time_of_now_at_the_end_of_a_round_is_counted_like_any_other() {
-    // A round ends at START. The keys are asked about in this very microsecond, and a minute later.
+    // A round ends at START. The keys are called in this very microsecond, and a minute later.
     for world in World::both() {
         let (one, two) = (
             StrategyKind::Gcra.policy("one", "1/min"),

@@ -20,13 +20,13 @@ pub(crate) struct Step {
 
 #[derive(Clone, Debug)]
 pub(crate) enum What {
-    /// So many requests at once.
+    /// This many requests at once.
     Take {
         n: u64,
         cost: u64,
     },
     Force(u64),
-    /// Gives units back of one of the decisions so far.
+    /// Refunds units of one of the decisions so far.
     Give {
         of: prop::sample::Index,
         units: u64,
@@ -92,7 +92,7 @@ pub(crate) async fn from_tasks(limiter: &Limiter, key: Key, n: u64, cost: u64) -
     tasks.join_all().await
 }
 
-/// What was admitted and not given back.
+/// What was admitted and not refunded.
 #[derive(Debug)]
 struct Net {
     pub(crate) at_ms: u64,
@@ -151,7 +151,7 @@ fn check_bound(
     capacity: u64,
     taken: &[Net],
 ) {
-    // The most that was admitted in any span of less than so many ms.
+    // The most that was admitted in any span of less than this many ms.
     let most_within = |span_ms: u64| {
         let from = taken.iter().map(|first| first.at_ms);
         let within = from.map(|from| {

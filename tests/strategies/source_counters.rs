@@ -16,7 +16,7 @@ async fn a_counter_that_expires_during_a_slow_call_comes_back_without_a_ttl() {
         client.call(&["SET", "ocr", "0", "EX", "60"]).ok();
     }
     world.advance(secs(61));
-    // The provider's answer is there: now it counts.
+    // The provider has responded: now it counts.
     client.call(&["INCR", "ocr"]).ok();
     assert_eq!(client.call(&["PTTL", "ocr"]).int(), -1);
     let mut article = || {
@@ -37,13 +37,13 @@ async fn a_counter_that_expires_during_a_slow_call_comes_back_without_a_ttl() {
             let mut reserved = limiter.check(KEY).await;
             assert!(counted(&reserved));
             world.advance(secs(121));
-            // It failed, so it is given back; by now there is nothing that time has not given back.
+            // It failed, so it is refunded; by now everything has refilled.
             assert_eq!(
                 reserved.refund(1).await.expect("a refund")[0].units(),
                 0,
                 "{strategy:?}"
             );
-            // It succeeded, and its true cost is charged, in a window that the request never saw.
+            // It succeeded, and its true cost is charged, in a later window than the request's.
             assert!(counted(&limiter.charge(KEY, 1).await.expect("an answer")));
             assert_eq!(
                 left(&limiter, KEY).await,
@@ -113,7 +113,7 @@ async fn callers_counted_only_afterwards_all_pass_the_check() {
     }
     assert_eq!(clients[0].get("ocr"), 64);
 
-    // Taken first, and given back by those whose provider failed.
+    // Acquired first, and refunded by those whose provider failed.
     for world in World::both() {
         for strategy in StrategyKind::ALL {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);

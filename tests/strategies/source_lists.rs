@@ -208,14 +208,14 @@ async fn a_thousand_a_second_as_a_hundred_per_tenth_rejects_an_allowed_burst() {
     for world in World::both() {
         let limiter = world.single(StrategyKind::Sliding(10), "1000/s");
         assert_eq!(limiter.check(KEY).times(250).await.admitted(), 250);
-        // And yet it is a thousand a second: whatever is asked for in the following 900 ms.
+        // And yet it is a thousand a second: whatever is requested in the following 900 ms.
         let mut all = 250;
         for _ in 0..9 {
             world.advance(ms(100));
             all += limiter.check(KEY).times(250).await.admitted();
         }
         assert_eq!(all, 1_000, "{}", world.name());
-        // The strict tenth is to be had as a second policy.
+        // The strict tenth is available as a second policy.
         let policies = [
             StrategyKind::Sliding(10).policy("a", "1000/s"),
             StrategyKind::Fixed.policy("b", "100/100ms"),

@@ -16,7 +16,7 @@ impl Client {
         self.0.call(args).expect("an answer")
     }
 
-    /// What stands under a counter.
+    /// The value of a counter.
     pub(crate) fn get(&mut self, key: &str) -> i64 {
         match self.call(&["GET", key]) {
             Reply::Nil => 0,
@@ -39,7 +39,7 @@ impl Client {
     }
 }
 
-/// "Rate limiter 1": looks, and counts if the look allows it.
+/// "Rate limiter 1": reads, and counts if there is room.
 fn limiter_1(client: &mut Client, key: &str) -> bool {
     let passes = client.get(key) <= 10;
     if passes {
@@ -87,7 +87,7 @@ const TOKEN_BUCKET: &str = "
     redis.call('SETEX', KEYS[2], ttl, now)
     return passes and 1 or 0";
 
-/// Asks the articles' token bucket at `now_ms` by the client's clock.
+/// Calls the articles' token bucket at `now_ms` by the client's clock.
 pub(crate) fn token(client: &mut Client, capacity: &str, rate: &str, now_ms: u64) -> bool {
     let now = now_ms.to_string();
     let keys = ["tokens", "time"];
@@ -111,7 +111,7 @@ async fn callers_that_all_read_before_one_increments_all_pass() {
     for _ in 0..10 {
         assert!(limiter_1(&mut alice, "second"));
     }
-    // One more place by its own rule, and both find it free.
+    // One more unit by its own rule, and both find it free.
     let looks = [alice.get("second"), bob.get("second")];
     assert_eq!(looks.map(|count| count <= 10), [true, true]);
     alice.count("second", "10");
@@ -256,7 +256,7 @@ async fn a_key_that_lost_its_ttl_is_never_repaired() {
     assert_eq!(client.eval(LIMITER_2, &["count"], &[]).int(), 2);
     assert_eq!(client.call(&["PTTL", "count"]).int(), -1);
 
-    // StrategyKind a request that is rejected, a look, and a request that passes, if it writes a TTL at all: GCRA's does when the
+    // By a request that is rejected, a look, and a request that passes, if it writes a TTL at all: GCRA's does when the
     // arrival time crosses a full minute.
     for strategy in StrategyKind::ALL {
         for (used, touch) in [(3, "passes"), (10, "is rejected"), (3, "looks")] {

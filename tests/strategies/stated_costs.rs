@@ -1,4 +1,4 @@
-//! What a request costs is what it says: nothing, more than there can be, or what a closure finds.
+//! A request's cost is what it states: nothing, more than there can be, or what a closure computes.
 
 use tollgate::{Policy, RateLimitLayer, RetryAfter, extract};
 use tower::{Layer, ServiceExt};

@@ -39,7 +39,7 @@ pub(crate) fn fresh_key() -> Key {
     Key::new(format!("case-{next}"))
 }
 
-/// Asks `n` times, one after the other; returns how many were admitted.
+/// Sends `n` requests, one after the other; returns how many were admitted.
 pub(crate) async fn send(limiter: &Limiter, key: Key, n: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..n {
@@ -48,7 +48,7 @@ pub(crate) async fn send(limiter: &Limiter, key: Key, n: u64) -> u64 {
     admitted
 }
 
-/// Asks `n` times at once; returns how many were admitted.
+/// Sends `n` requests at once; returns how many were admitted.
 pub(crate) async fn send_concurrently(limiter: &Limiter, key: Key, n: u64) -> u64 {
     let mut tasks = JoinSet::new();
     for _ in 0..n {

@@ -1,4 +1,4 @@
-//! Several quotas under one key: nothing that one of them used comes back because another one looked.
+//! Several quotas under one key: no unit that one of them used comes back because of an operation under another.
 
 use tollgate::{Policy, Quota, RetryAfter};
 
@@ -172,7 +172,7 @@ async fn a_tier_that_cannot_be_counted_is_a_config_error() {
     );
 }
 
-/// The deepest debt is two bursts, and one more request is judged on top of it.
+/// The deepest debt is two bursts, and one more request is evaluated on top of it.
 #[tokio::test]
 async fn the_deepest_debt_admits_nothing() {
     for world in World::both() {

@@ -7,7 +7,7 @@ use std::sync::{
 
 use super::traffic::ROUNDS;
 
-/// Counts what was admitted at one instant and not given back, by other means than the limiter.
+/// Counts what was admitted at one instant and not refunded, independently of the limiter.
 #[derive(Clone)]
 pub(super) enum AdmittedUnits {
     Local(Arc<[AtomicI64; ROUNDS as usize + 1]>),

@@ -1,9 +1,9 @@
-//! The ledger, in any order of things: many tasks in two processes take, charge, settle, give back and drop what they are
-//! about, at random, and one process is killed in the middle of it. What the store holds is then what both have written
-//! down that they did, to the unit; only what the killed one was about in its last moment may be there or not.
+//! Charges and refunds in any order: many tasks in two processes acquire, charge, settle, refund and drop at random,
+//! and one process is killed in the middle of it. The store then holds what both have recorded, to the unit; only the
+//! last operation of the killed process may be there or not.
 //!
-//! A failure names its seed; `TOLLGATE_SEED=…` tries that one alone. The seed decides what each task does, not which comes
-//! first.
+//! A failure prints its seed; `TOLLGATE_SEED=…` runs that one alone. The seed determines what each task does, not the
+//! order.
 
 use std::{
     env,
@@ -53,7 +53,7 @@ struct Case {
     seed: u64,
 }
 
-/// Says what was tried when it fails.
+/// Prints the case when it fails.
 struct PrintOnPanic(Case);
 
 impl Drop for PrintOnPanic {
@@ -64,7 +64,7 @@ impl Drop for PrintOnPanic {
     }
 }
 
-/// So many seeds, or the one that is to be tried again.
+/// `n` random seeds, or the one that is set.
 fn seeds(n: usize) -> Vec<u64> {
     match env::var(SEED) {
         Ok(seed) => vec![seed.parse().expect("a seed is a number")],
@@ -111,7 +111,7 @@ async fn measure(limiter: &Limiter) -> i64 {
     2 * LIMIT - back.expect("an answer")[0].units() as i64
 }
 
-/// The store holds what the ledger says, and lets go of it in time.
+/// The store holds what is expected, and releases it in time.
 async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Case) {
     let (least, most) = expected.used();
     let used = measure(limiter).await;
@@ -131,7 +131,7 @@ async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Ca
     world.no_key_is_immortal();
 }
 
-/// After the reset time of the last answer, all is free again, and nothing is left in the store.
+/// After the last reported reset time, all units have refilled, and nothing is left in the store.
 async fn assert_all_refills(world: &World, limiter: &Limiter, strategy: StrategyKind) {
     let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
@@ -139,7 +139,7 @@ async fn assert_all_refills(world: &World, limiter: &Limiter, strategy: Strategy
     let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let left = seen.policy("p").expect("a verdict").remaining();
     assert_eq!(left, LIMIT as u64, "free after {reset_after:?}");
-    // What was given back at last left a key for one window more, to the end of its last millisecond.
+    // The last refund left a key for one window more, to the end of its last millisecond.
     world.advance(longest(strategy) + ms(1));
     if let Some(server) = world.redis_server() {
         assert_eq!(counter_keys(server), [""; 0]);

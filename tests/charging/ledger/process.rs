@@ -23,11 +23,11 @@ use crate::{strategy_kind::StrategyKind, world::TEST_TIMEOUT};
 const URL: &str = "TOLLGATE_LEDGER_URL";
 const CASE: &str = "TOLLGATE_LEDGER_SCENE";
 
-/// Begins each line that it says, whatever the tests' own program may say beside it.
+/// Begins each line that it writes; the test harness may write other lines.
 const MARK: &str = "~ ";
 const IDLE: &str = "idle";
 
-/// The other process, and what it says.
+/// The other process, and its output.
 pub(super) struct Child {
     process: process::Child,
     received: mpsc::UnboundedReceiver<String>,
@@ -60,7 +60,7 @@ impl Child {
         Self { process, received }
     }
 
-    /// Has it do a round; or kills it in the middle, after so many lines.
+    /// Runs a round in it; or kills it in the middle, after `killed_after` lines.
     pub(super) async fn round(&mut self, instant: u64, killed_after: Option<u64>, log: &Log) {
         let orders = self.process.stdin.as_mut().expect("its input");
         writeln!(orders, "{instant}").expect("it listens");
@@ -109,7 +109,7 @@ fn child_process_that_is_killed() {
         .find(|kind| format!("{kind:?}") == case[1]);
     let seed = case[2].parse().expect("a seed");
     let case = (strategy.expect("a strategy"), kind.expect("a kind"), seed);
-    // Rejections are remembered by this process's clock, and the server's is set by hand.
+    // Rejections are cached by this process's clock, and only the server's is set.
     let store = RedisStore::builder()
         .rejection_cache_staleness(std::time::Duration::ZERO)
         .url(url.clone())

@@ -1,4 +1,4 @@
-//! What two processes say that they do, and what the store must hold then.
+//! What two processes record, and what the store must hold then.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ pub(super) enum Action {
     Acquire(i64),
     /// Charged past what is left.
     Charge(i64),
-    /// Given back; [`ALL`] is all there is.
+    /// Refunds; [`ALL`] is all that is charged.
     Refund(i64),
-    /// Charged or given back, until so many are charged.
+    /// Charges or refunds, until this many units are charged.
     Settle(i64),
-    /// Settled at so many, past the capacity, and then at fewer than before.
+    /// Settles at the first number, beyond the capacity, and then at the second, which is fewer than before.
     Debt(i64, i64),
 }
 
@@ -27,14 +27,14 @@ pub(super) const ALL: i64 = i64::MAX / 4;
 pub(super) enum Record {
     /// It is about to be done.
     Starts(Action),
-    /// What was asked for is done.
+    /// The action is done.
     Done,
     /// It was rejected, which costs nothing.
     Rejected,
     /// It was sent, and will be done; no task waits for it.
     Sent,
-    /// Its future was dropped. Of what is taken nothing stays; what is charged is on its way, and of what is given back the
-    /// newest charge's part.
+    /// Its future was dropped. Nothing of an acquisition stays; a charge is in flight, and of a refund the part of the
+    /// newest charge.
     Dropped,
 }
 
@@ -77,9 +77,9 @@ impl Record {
 /// What a request is charged.
 #[derive(Debug, Default)]
 struct Request {
-    /// What can be given back, the oldest first.
+    /// What can be refunded, the oldest first.
     receipts: Vec<Receipt>,
-    /// What was sent without waiting for it, and can't be given back.
+    /// What was sent without waiting for it, and cannot be refunded.
     sent: i64,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Expected {
     least: Counts,
     most: Counts,
     requests: HashMap<u64, Request>,
-    /// What was asked for, and has not been answered.
+    /// Actions that have started and have no result yet.
     pending: HashMap<u64, Action>,
     /// What was sent, by request: should it not have been done, how much less is charged, or how much more.
     in_flight: Vec<(u64, i64, i64)>,
@@ -157,7 +157,7 @@ impl Expected {
         }
     }
 
-    /// Nothing is under way any more.
+    /// Nothing is in flight any more.
     #[track_caller]
     pub(super) fn assert_idle(&mut self) {
         assert_eq!(self.pending, HashMap::new());
@@ -212,7 +212,7 @@ impl Expected {
         }
     }
 
-    /// Enters what was done, where it counts: at least, at most, or both. What was `confirmed` is known in full.
+    /// Applies an action to the lower bound, the upper bound, or both. A `confirmed` action has a known result.
     fn apply(
         &mut self,
         request: u64,
@@ -250,7 +250,7 @@ impl Expected {
                     for counts in &mut counts {
                         refunded = counts.refund(*receipt, want);
                     }
-                    // What was not given stays, where that is known.
+                    // Units that were not refunded stay, if that is known.
                     receipt.left -= if confirmed { refunded } else { want };
                     units -= want;
                 }

@@ -30,7 +30,7 @@ use crate::{
 pub(super) enum Mode {
     Arrival,
     Reserve,
-    /// Gives back what is dropped, too.
+    /// Refunds dropped requests, too.
     Lenient,
     Response,
 }
@@ -41,7 +41,7 @@ pub(super) enum Drops {
     Not,
     /// At once: it may not have been sent yet.
     Sent,
-    /// When its answer is there, unread.
+    /// When its result is there, unread.
     Completed,
 }
 
@@ -62,14 +62,14 @@ impl Drops {
         let mut sent = pin!(sent);
         let done = sent.as_mut().now_or_never();
         if done.is_none() && self == Self::Completed {
-            // What is asked later is answered later.
+            // Results come in the order of the requests.
             let _ = shared.limiter.peek(KEY).cost(1).await.expect("an answer");
         }
         done
     }
 }
 
-/// A request under way.
+/// A request in flight.
 pub(super) struct ActiveRequest {
     pub(super) number: u64,
     pub(super) mode: Mode,
@@ -101,7 +101,7 @@ pub(super) enum Ending {
 }
 
 impl ActiveRequest {
-    /// The handler charges or gives back, and may drop what it is about.
+    /// The handler charges or refunds, and may drop the future of that.
     pub(super) async fn adjust(&mut self, shared: &Shared, rng: &mut Rng, instant: u64) {
         let units = 1 + rng.below(COST) as i64;
         let what = match rng.below(8) {
@@ -114,7 +114,7 @@ impl ActiveRequest {
             // Nothing else can be done with a decision.
             (_, Handle::Decision(_), _) => Action::Refund(units),
             (Action::Refund(_), ..) | (_, _, Kind::Little) => what,
-            // Among debts, what is charged may be cut short: it is given back before the count is compared.
+            // Among debts, a charge may be cut short: it is refunded before the count is compared.
             (Action::Charge(_), _, Kind::Debts) => Action::Debt(LIMIT + 30 * units, less),
             _ => Action::Settle(less),
         };
@@ -152,7 +152,7 @@ impl ActiveRequest {
         shared.record(self.number, record);
     }
 
-    /// Before units are given back: others may have them before that is known.
+    /// Before units are refunded: others may acquire them before the refund is known.
     async fn leave(&mut self, shared: &Shared, instant: u64, units: i64) {
         let (at, tallied) = &mut self.tallied;
         if *at == instant {

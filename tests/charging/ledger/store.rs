@@ -1,5 +1,5 @@
-//! What a store must hold, by each strategy's own definition: computed from what was charged and given back at which
-//! instant, in whatever order that was within the instant.
+//! What a store must hold, by each strategy's own definition: computed from what was charged and refunded at which
+//! instant, in whatever order within the instant.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) const QUOTA: &str = "120/min";
 /// The emission interval of an even rate, in microseconds.
 const INTERVAL: i64 = PERIOD / LIMIT;
 
-/// What was charged at an instant, as far as it was not given back.
+/// What was charged at an instant and not refunded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receipt {
     pub(super) at: i64,
@@ -33,7 +33,7 @@ pub(super) struct Counts {
     ahead: i64,
     /// Under the others: the units of each instant.
     units: BTreeMap<i64, i64>,
-    /// Where windows open with the first charge: when the one at hand did.
+    /// For windows that open with the first charge: when the current one opened.
     opened: i64,
 }
 
@@ -69,7 +69,7 @@ impl Counts {
     pub(super) fn refund(&mut self, receipt: Receipt, want: i64) -> i64 {
         let want = want.min(receipt.left);
         if matches!(self.strategy, StrategyKind::Gcra | StrategyKind::Bucket) {
-            // What time has given back already is not given again.
+            // Units that have refilled are not refunded.
             let held = (receipt.left * INTERVAL - (self.now - receipt.at)).max(0);
             let back = held.min(want * INTERVAL);
             self.ahead -= back;

@@ -1,4 +1,4 @@
-//! One process's part: tasks that take, charge, give back, settle, and drop what they are about, at random.
+//! One process's part: tasks that acquire, charge, refund, settle, and drop, at random.
 
 use std::{
     future::IntoFuture,
@@ -28,7 +28,7 @@ const STEPS: u64 = 6;
 /// The last is without the process that was killed.
 pub(super) const ROUNDS: u64 = 4;
 
-/// Requests that a task has under way at most.
+/// The most requests that a task has in flight.
 const MAX_ACTIVE: usize = 3;
 
 /// What a request costs at most.
@@ -39,9 +39,9 @@ pub(super) const COST: u64 = 8;
 pub(super) enum Kind {
     /// Not at all: what is charged never exceeds the limit.
     Never,
-    /// StrategyKind little, so that nothing is cut short at a debt of one capacity.
+    /// By little, so that nothing is cut short at a debt of one capacity.
     Little,
-    /// StrategyKind more than the capacity; then they settle at no more than before.
+    /// By more than the capacity; then they settle at no more than before.
     Debts,
 }
 
@@ -131,7 +131,7 @@ impl Process {
         self.shared.record(number, record);
     }
 
-    /// All tasks at once, each for some steps; then nothing of it is under way.
+    /// All tasks at once, each for some steps; then nothing of it is in flight.
     pub(super) async fn round(&mut self, instant: u64) {
         // Both processes together: one capacity in all rounds.
         let spare = LIMIT / 2 / ROUNDS as i64;
@@ -161,8 +161,8 @@ impl Process {
         self.drain().await;
     }
 
-    /// Waits for what was sent without waiting: a question goes behind all that were sent before. Dropped answers send
-    /// once more when they come.
+    /// Waits for what was sent without waiting: an operation queues behind all that were sent before. Dropped results
+    /// send once more when they come.
     async fn drain(&self) {
         for _ in 0..4 {
             let _ = self
@@ -185,13 +185,13 @@ impl Shared {
         (self.recorder)(number, record);
     }
 
-    /// Promise 1, at every moment: what was admitted at one instant, less what was given back, is within the limit.
+    /// At every moment: what was admitted at one instant, less what was refunded, is within the limit.
     async fn admitted(&self, instant: u64, units: i64) {
         let sum = self.admitted_units.add(instant, units).await;
         assert!(sum <= LIMIT, "{sum} units admitted at one instant");
     }
 
-    /// Whether so many more may be charged.
+    /// Whether `units` more may be charged.
     pub(super) fn may_charge(&self, units: i64) -> bool {
         let left = self.spare.fetch_sub(units, Ordering::Relaxed) - units;
         if left < 0 {
@@ -228,7 +228,7 @@ impl Task {
         // Most cost the same, so that they are merged.
         let cost = [2, 2, 2, 1 + self.rng.below(COST)][self.rng.below(4) as usize];
         let number = shared.number();
-        // One in so many is dropped mid-flight.
+        // One in six is dropped in flight.
         let drops = Drops::one_in(6, &mut self.rng);
         let mode_index = self.rng.below(6) as usize;
         let mode = shared

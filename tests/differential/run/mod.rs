@@ -28,7 +28,7 @@ mod operations;
 /// The machine may be busy; where counting is tested, time is not.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// For so long after it is over a key without a time to live can be distinguished from a full one, in microseconds.
+/// How long, in microseconds, a key that is over and has no TTL can be distinguished from a full one.
 const IDLE: u64 = 1_200 * 86_400_000_000;
 
 /// How old a cached rejection may be.
@@ -37,7 +37,7 @@ const BOUND: Duration = Duration::from_secs(1);
 /// A key that is never charged.
 const UNUSED: usize = KEYS * 2;
 
-/// How often the server forgets its scripts, of which each choice of strategies has its own.
+/// How often the server's scripts are flushed: each choice of strategies has its own.
 const HISTORIES_PER_SCRIPT_FLUSH: u64 = 100;
 
 /// A server on which one history after the other is played.
@@ -58,9 +58,9 @@ pub(crate) struct Failure {
 /// The limiters over a store, and what they decided.
 struct Side {
     builder: LimiterBuilder,
-    /// StrategyKind which quota is each policy's own.
+    /// By which quota is each policy's own.
     limiters: HashMap<Vec<usize>, Limiter>,
-    /// None where it was not asked.
+    /// `None` if it was not called.
     decisions: Vec<Option<Decision>>,
 }
 
@@ -75,7 +75,7 @@ struct Run<'a> {
     redis: Side,
     model: Option<Model>,
     keys: Keys,
-    /// One for each policy, by which the memory store forgets a key's state.
+    /// One for each policy, by which the memory store removes a key's state.
     single: Vec<Limiter>,
     /// The last rejection's wait.
     last_wait: Duration,
@@ -98,7 +98,7 @@ impl Stores {
         }
     }
 
-    /// Plays a history from its beginning. A panic is a failure of the step at hand.
+    /// Runs a history from its beginning. A panic is a failure of the current step.
     pub(crate) fn run(&mut self, history: &History) -> Result<(), Failure> {
         self.histories += 1;
         self.clock.set(history.start);
@@ -228,7 +228,7 @@ impl<'a> Run<'a> {
             self.forget_what_is_over().await?;
         }
         if then < self.now && self.now - then <= 2_000 {
-            // The window at hand is cut by as much.
+            // The current window is cut by as much.
             self.drop_decisions_of_windows().await;
         }
         self.set_clock(then);
@@ -283,7 +283,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Looks at the keys on Redis, and has the others forget what ended there.
+    /// Compares the keys on Redis, and removes from the others what ended there.
     async fn check_keys(&mut self) -> Outcome {
         let policies = &self.history.policies;
         self.keys
@@ -294,7 +294,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Has all forget what is over: a store may or may not, and if the clock steps back it shows.
+    /// Removes from all what is over: a store may or may not have, and if the clock steps back it shows.
     async fn forget_what_is_over(&mut self) -> Outcome {
         for key in self.keys.unknown() {
             self.peek(&Request::of(key)).await?;
@@ -314,7 +314,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Notes what Redis answered about the keys.
+    /// Records what Redis returned about the keys.
     fn record(&mut self, request: &Request, result: &OpResult, alone: bool) {
         let policies = &self.history.policies;
         for (place, policy) in policies.iter().enumerate() {

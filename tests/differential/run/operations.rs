@@ -1,4 +1,4 @@
-//! The operations of a history's steps, and how their answers compare.
+//! The operations of a history's steps, and how their results compare.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{
     response::{OpResult, Under, is_cached},
 };
 
-/// All tasks that are ready have run after so many, and those that they wake.
+/// After this many yields all tasks that are ready have run, and those that they wake.
 const YIELDS: usize = 8;
 
-/// A limiter renews so many permits at a time.
+/// A limiter renews this many permits at a time.
 const RENEWALS: usize = 128;
 
 impl Run<'_> {
@@ -70,7 +70,7 @@ impl Run<'_> {
         let all: Vec<_> = all
             .flat_map(|(request, n)| std::iter::repeat_n(request, *n))
             .collect();
-        // A tier that was not declared is known before the first of them is judged.
+        // A tier that was not declared is registered before the first of them is evaluated.
         for request in &all {
             let request = Request {
                 key: UNUSED,
@@ -95,11 +95,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Asks the others what Redis decided; `alone`: not at once with others.
+    /// Sends to the others what Redis decided; `alone`: not at once with others.
     async fn check_others(&mut self, request: &Request, redis: Decision, alone: bool) -> Outcome {
         let policies = &self.history.policies;
         if is_cached(&redis) && policies.iter().any(|policy| policy.quotas.len() > 1) {
-            // A store that is asked under another quota reads what it holds anew, and writes it.
+            // A store that evaluates a key under another quota reads its state anew, and writes it.
             self.redis.decisions.push(None);
             self.memory.decisions.push(None);
             if let Some(model) = &mut self.model {
@@ -147,7 +147,7 @@ impl Run<'_> {
         }
         self.record(request, &by_redis, alone);
         if !alone {
-            // Equal requests at one instant are answered with the state after all of them.
+            // Equal requests at one instant return the state after all of them.
             let policies = &self.history.policies;
             let counting = |policy: &PolicySpec| policy.is_ban() || policy.role != Role::Live;
             let all = [&mut by_redis, &mut by_memory].into_iter();
@@ -304,7 +304,7 @@ impl Run<'_> {
         self.change_all();
     }
 
-    /// Lets the heartbeats of both limiters come, by moving the runtime's time past the next ones.
+    /// Runs the heartbeats of both limiters, by moving the runtime's time past the next ones.
     pub(super) async fn renew(&mut self) {
         let lives = self.history.policies.iter();
         let lives = lives.filter_map(|policy| match policy.strategy {
@@ -325,8 +325,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until Redis has done what nothing waits for, so that it is done before the clock moves: requests that share a
-    /// connection are judged in order.
+    /// Waits until Redis has run all detached operations, so that they are done before the clock moves: requests that
+    /// share a connection run in order.
     async fn let_it_be_done(&mut self) {
         let [redis, _] = self.limiters(&Request::of(UNUSED));
         drop(redis.peek(key_named(UNUSED)).await.expect("an answer"));

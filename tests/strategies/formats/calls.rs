@@ -1,4 +1,4 @@
-//! The calls of a scene, and their answers as text.
+//! The calls of a scene, and their results as text.
 
 use std::{
     fmt::{self, Write as _},

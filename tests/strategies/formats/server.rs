@@ -13,7 +13,7 @@ const UNIQUE: &str = "unique-id-";
 /// The length of such a number.
 const UNIQUE_CHARS: usize = 22;
 
-/// An empty server on a clock that stands still.
+/// An empty server on a clock that only moves when it is set.
 pub(crate) struct Backend {
     node: Node,
     clock: Clock,
@@ -120,7 +120,7 @@ impl Backend {
         self.clock.micros()
     }
 
-    /// The value, with a unique number replaced by its place among those that were seen.
+    /// The value, with a unique number replaced by its index among those that were seen.
     fn renamed(&mut self, value: String) -> String {
         let (number, rest) = match value.split_once(':') {
             Some((number, _)) => value.split_at(number.len()),

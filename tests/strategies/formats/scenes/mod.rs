@@ -10,7 +10,7 @@ mod requests;
 mod strategies;
 
 pub(crate) struct Scene {
-    /// As it stands in the fixture.
+    /// As written in the fixture.
     pub(crate) name: &'static str,
     pub(crate) cluster: bool,
     pub(crate) store: fn(RedisStoreBuilder) -> RedisStoreBuilder,
@@ -35,7 +35,7 @@ fn scene<const N: usize, const M: usize>(
     Scene {
         name,
         cluster: false,
-        // Rejections are cached by this process's clock, and the server's stands still.
+        // Rejections are cached by this process's clock, and the server's is frozen.
         store: |store| store.rejection_cache_staleness(Duration::ZERO),
         policies,
         calls: calls.into(),

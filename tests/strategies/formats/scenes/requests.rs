@@ -172,7 +172,7 @@ fn names() -> Vec<Scene> {
 
 /// What the store adds: the epoch of cached rejections, and hash tags on a cluster.
 fn stores() -> Vec<Scene> {
-    // A process whose clock stands still caches rejections for good, and reads the epoch once.
+    // A process whose clock is frozen caches rejections for good, and reads the epoch once.
     fn caching(store: RedisStoreBuilder) -> RedisStoreBuilder {
         store.rejection_cache_clock(ManualClock::default())
     }

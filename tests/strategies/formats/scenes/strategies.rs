@@ -215,7 +215,7 @@ fn callers() -> Vec<Scene> {
     let in_flight = scene(
         "concurrency",
         || {
-            // Renewed three times in its life, so not while the test runs.
+            // Renewed three times in its TTL, so not while the test runs.
             let permits = Concurrency::with_ttl(secs(3_600));
             vec![policy("p", "5 concurrent", permits)]
         },
