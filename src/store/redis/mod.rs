@@ -106,12 +106,12 @@ struct Inner {
 impl RedisStore {
     /// The counter operations, owned.
     fn own(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
-        let elsewhere = |line: &CounterOp<'_>| line.limit.context::<RedisLimit>().is_none();
+        let is_foreign = |counter: &CounterOp<'_>| counter.limit.context::<RedisLimit>().is_none();
         match counters {
-            counters if counters.iter().any(elsewhere) => Err(StoreError::Unsupported(
+            counters if counters.iter().any(is_foreign) => Err(StoreError::Unsupported(
                 "a limit registered by another store",
             )),
-            [line] => Ok([OwnedCounterOp::of(line)].into()),
+            [counter] => Ok([OwnedCounterOp::of(counter)].into()),
             counters => Ok(counters.iter().map(OwnedCounterOp::of).collect()),
         }
     }
@@ -147,17 +147,20 @@ impl Store for RedisStore {
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
         let tags = self.inner.shared.topology.tags().cloned();
         let names = KeyNames::new(&self.inner.shared.prefix, tags, &*rule, policy);
-        let half = scripts.number(StrategyScript::from(&script));
+        let script_index = scripts.number(StrategyScript::from(&script));
         let workers = Arc::downgrade(&self.inner.workers);
-        let known = RedisLimit::new(names, half, &*rule, &script, workers);
-        Ok(LimitHandle::new(policy, rule, known))
+        let context = RedisLimit::new(names, script_index, &*rule, &script, workers);
+        Ok(LimitHandle::new(policy, rule, context))
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let shared = &self.inner.shared;
-        if let Some(answer) = shared.rejection_cache.find(op, counters.iter().map(asked)) {
+        if let Some(result) = shared
+            .rejection_cache
+            .get(op, counters.iter().map(cache_key))
+        {
             shared.refresh_rejection_epoch();
-            return StoreResponse::Ready(Ok(answer));
+            return StoreResponse::Ready(Ok(result));
         }
         let counters = match self.own(counters) {
             Ok(counters) => counters,
@@ -165,14 +168,14 @@ impl Store for RedisStore {
         };
         let workers = &self.inner.workers;
         if cross_slot::spans_slots(workers, &counters) {
-            return cross_slot::ask(workers, op, counters);
+            return cross_slot::execute(workers, op, counters);
         }
         let deadline = workers.deadline();
-        let mark = shared
+        let token = shared
             .rejection_cache
-            .mark(op, counters.iter().map(OwnedCounterOp::cache_key));
-        match workers.execute(op, counters, deadline, mark) {
-            Ok(awaited) => StoreResponse::Pending(awaited.into()),
+            .token(op, counters.iter().map(OwnedCounterOp::cache_key));
+        match workers.execute(op, counters, deadline, token) {
+            Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
     }
@@ -186,7 +189,7 @@ impl Store for RedisStore {
         let name = limit
             .context::<RedisLimit>()
             .filter(|_| rule.records_caller() && rule.permit_ttl().is_none())
-            .map(|known| known.names.of(key));
+            .map(|limit| limit.names.of(key));
         let shared = self.inner.shared.clone();
         let tag = shared.topology.tag_of(key);
         Box::pin(async move {
@@ -209,10 +212,10 @@ impl Store for RedisStore {
     fn health_check(&self, limits: &[LimitHandle]) -> HealthFuture {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move {
-            let report = store.look(&limits).await;
-            let kept = &store.inner.shared.pending_refunds;
-            let report = report.with_dropped_refunds(kept.dropped());
-            report.with_unconfirmed(kept.unconfirmed())
+            let report = store.check_health(&limits).await;
+            let refunds = &store.inner.shared.pending_refunds;
+            let report = report.with_dropped_refunds(refunds.dropped());
+            report.with_unconfirmed(refunds.unconfirmed())
         })
     }
 
@@ -227,7 +230,7 @@ impl Store for RedisStore {
                 for tag in shared.pending_refunds.tags() {
                     // A server that is being probed is sent it when it responds.
                     if !shared.breaker(tag).is_open() {
-                        shared.pending_refunds.send(tag);
+                        shared.pending_refunds.resend(tag);
                     }
                 }
                 tokio::time::sleep(FLUSH_INTERVAL).await;
@@ -267,12 +270,12 @@ impl Store for RedisStore {
     }
 }
 
-fn asked<'a>(line: &'a CounterOp<'_>) -> CacheKey<'a> {
+fn cache_key<'a>(counter: &'a CounterOp<'_>) -> CacheKey<'a> {
     CacheKey {
-        limit: line.limit,
-        key: &line.key,
-        units: line.units,
-        mode: line.mode,
+        limit: counter.limit,
+        key: &counter.key,
+        units: counter.units,
+        mode: counter.mode,
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{error::StoreError, log::LogThrottle, store::Op};
 
 /// Refunds that are kept at most; more are dropped, and their units come back with time. Refunds of permits are always kept: there
 /// are no more of them than this process held.
-const MAX_KEPT: usize = 10_000;
+const MAX_PENDING_REFUNDS: usize = 10_000;
 
 /// How often kept refunds are sent again while nothing else is.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
@@ -43,7 +43,7 @@ pub(crate) struct PendingRefunds {
 #[derive(Debug, Default)]
 struct RefundsByTag {
     by_tag: HashMap<usize, Vec<(Op, CounterOps)>>,
-    many: usize,
+    len: usize,
     /// The tags for which a task [retries](retry).
     retried: HashSet<usize>,
     /// Refunds dropped so far.
@@ -61,12 +61,12 @@ impl PendingRefunds {
     /// is counted and logged.
     pub(crate) fn fail(&self, tag: usize, request: PendingRequest, error: StoreError, sent: bool) {
         let op = request.op;
-        let keeps = match op {
+        let is_kept = match op {
             Op::Refund | Op::ForceAcquire | Op::Settle => request.retries_refunds(),
             Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
             _ => false,
         };
-        if !keeps {
+        if !is_kept {
             return request.fail(error);
         }
         // It fails alone, each time that it is sent.
@@ -82,28 +82,30 @@ impl PendingRefunds {
         let mut counters = request.counters.clone();
         if sent {
             let is_refund =
-                |line: &OwnedCounterOp| op != Op::Settle || line.receipt().remaining > 0;
-            counters.retain(|line| is_permit(line) && is_refund(line) && op != Op::ForceAcquire);
+                |counter: &OwnedCounterOp| op != Op::Settle || counter.receipt().remaining > 0;
+            counters.retain(|counter| {
+                is_permit(counter) && is_refund(counter) && op != Op::ForceAcquire
+            });
         }
         let is_unconfirmed =
             !matches!(op, Op::Acquire(_)) && counters.len() < request.counters.len();
         match op {
             Op::Acquire(times) => counters
                 .iter_mut()
-                .for_each(|line| line.set_permit_refund(times)),
+                .for_each(|counter| counter.set_permit_refund(times)),
             // The rest of a permit's receipt names the permits that are refunded.
             _ => {
-                let by_time = counters.iter_mut().filter(|line| !is_permit(line));
+                let by_time = counters.iter_mut().filter(|counter| !is_permit(counter));
                 by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
             }
         }
         if !counters.is_empty() {
-            let granted = matches!(op, Op::Refund | Op::Settle) && counters.iter().any(is_permit);
-            let kept = match op {
+            let always = matches!(op, Op::Refund | Op::Settle) && counters.iter().any(is_permit);
+            let kept_op = match op {
                 Op::ForceAcquire | Op::Settle if !sent => op,
                 _ => Op::Refund,
             };
-            self.keep(tag, kept, counters, granted);
+            self.push(tag, kept_op, counters, always);
         }
         if is_unconfirmed {
             self.refunds().unconfirmed += 1;
@@ -128,8 +130,8 @@ impl PendingRefunds {
     pub(crate) fn queued(&self) -> usize {
         // Anything kept or sent between these reads is seen by one of them.
         let before = self.sent.load(Ordering::Acquire);
-        let kept = self.refunds().many;
-        kept + before.max(self.sent.load(Ordering::Acquire))
+        let queued = self.refunds().len;
+        queued + before.max(self.sent.load(Ordering::Acquire))
     }
 
     /// The tags with kept refunds.
@@ -137,28 +139,28 @@ impl PendingRefunds {
         self.refunds().by_tag.keys().copied().collect()
     }
 
-    fn keep(&self, tag: usize, ask: Op, counters: CounterOps, granted: bool) {
-        let mut kept = self.refunds();
-        if granted || kept.many < MAX_KEPT {
+    fn push(&self, tag: usize, op: Op, counters: CounterOps, always: bool) {
+        let mut refunds = self.refunds();
+        if always || refunds.len < MAX_PENDING_REFUNDS {
             let workers = workers_of(&counters);
-            kept.many += 1;
-            kept.by_tag.entry(tag).or_default().push((ask, counters));
+            refunds.len += 1;
+            refunds.by_tag.entry(tag).or_default().push((op, counters));
             self.any.store(true, Ordering::Relaxed);
             let retries = workers.zip(Handle::try_current().ok());
-            let begins = retries.is_some() && kept.retried.insert(tag);
+            let begins = retries.is_some() && refunds.retried.insert(tag);
             // A runtime that is shutting down drops spawned tasks at once: not under the lock.
-            drop(kept);
+            drop(refunds);
             if let Some((workers, runtime)) = retries.filter(|_| begins) {
                 drop(runtime.spawn(retry(Retrying(Arc::downgrade(&workers), tag))));
             }
             return;
         }
-        kept.dropped += 1;
-        let begins = !mem::replace(&mut kept.is_dropping, true);
-        drop(kept);
+        refunds.dropped += 1;
+        let begins = !mem::replace(&mut refunds.is_dropping, true);
+        drop(refunds);
         if begins {
             tracing::warn!(
-                max_refunds = MAX_KEPT,
+                max_refunds = MAX_PENDING_REFUNDS,
                 "charges and refunds dropped: too many were queued while the store failed"
             );
         }
@@ -175,33 +177,33 @@ impl PendingRefunds {
     }
 
     /// Sends one batch of a tag's refunds, now that its server responds. Each response sends the next.
-    pub(crate) fn send(&self, tag: usize) {
+    pub(crate) fn resend(&self, tag: usize) {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
         let _sending = self.undelivered();
-        for (ask, counters) in self.take(tag) {
+        for (op, counters) in self.take(tag) {
             // A refund that cannot be sent comes back here.
             if let Some(workers) = workers_of(&counters) {
-                workers.execute_detached(ask, counters);
+                workers.execute_detached(op, counters);
             }
         }
     }
 
     fn take(&self, tag: usize) -> Vec<(Op, CounterOps)> {
-        let mut kept = self.refunds();
-        let Some(of_tag) = kept.by_tag.get_mut(&tag) else {
+        let mut refunds = self.refunds();
+        let Some(of_tag) = refunds.by_tag.get_mut(&tag) else {
             return Vec::new();
         };
         let rest = of_tag.len().saturating_sub(MAX_BATCH_KEYS);
-        let some = of_tag.split_off(rest);
+        let batch = of_tag.split_off(rest);
         if of_tag.is_empty() {
-            kept.by_tag.remove(&tag);
+            refunds.by_tag.remove(&tag);
         }
-        kept.many -= some.len();
-        kept.is_dropping &= kept.many > 0;
-        self.any.store(kept.many > 0, Ordering::Relaxed);
-        some
+        refunds.len -= batch.len();
+        refunds.is_dropping &= refunds.len > 0;
+        self.any.store(refunds.len > 0, Ordering::Relaxed);
+        batch
     }
 
     /// Records that no task retries for a tag any more.
@@ -211,10 +213,10 @@ impl PendingRefunds {
 
     /// Whether nothing is kept for a tag. If so, no task retries for it.
     pub(crate) fn is_done(&self, tag: usize) -> bool {
-        let mut kept = self.refunds();
-        let done = !kept.by_tag.contains_key(&tag);
+        let mut refunds = self.refunds();
+        let done = !refunds.by_tag.contains_key(&tag);
         if done {
-            kept.retried.remove(&tag);
+            refunds.retried.remove(&tag);
         }
         done
     }
@@ -276,11 +278,11 @@ fn log_failed(request: &PendingRequest, error: &StoreError) {
 
 fn policy_of(request: &PendingRequest) -> &str {
     let first = request.counters.first();
-    first.map_or("", |line| line.limit.policy())
+    first.map_or("", |counter| counter.limit.policy())
 }
 
-fn is_permit(line: &OwnedCounterOp) -> bool {
-    line.limit.rule().permit_ttl().is_some()
+fn is_permit(counter: &OwnedCounterOp) -> bool {
+    counter.limit.rule().permit_ttl().is_some()
 }
 
 #[cfg(test)]
@@ -301,7 +303,7 @@ mod tests {
     }
 
     fn give_back_of(limit: &LimitHandle, receipt: ChargeReceipt) -> PendingRequest {
-        let line = CounterOp {
+        let counter = CounterOp {
             limit,
             key: Key::global(),
             units: Units::ONE,
@@ -309,7 +311,7 @@ mod tests {
             caller: Key::global(),
             mode: CounterMode::Charge,
         };
-        let counters = [OwnedCounterOp::of(&line)].into();
+        let counters = [OwnedCounterOp::of(&counter)].into();
         PendingRequest::detached(RequestState::new(Op::Refund, counters, Instant::now(), 0))
     }
 
@@ -317,50 +319,53 @@ mod tests {
     fn a_bounded_number_is_kept_and_each_is_sent_when_its_own_server_replies() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let kept = PendingRefunds::default();
-        for place in 0..MAX_KEPT + 9 {
-            kept.fail(place % 2, refund_unread(&limit), StoreError::Timeout, false);
+        let refunds = PendingRefunds::default();
+        for index in 0..MAX_PENDING_REFUNDS + 9 {
+            refunds.fail(index % 2, refund_unread(&limit), StoreError::Timeout, false);
         }
-        assert_eq!(kept.refunds().many, MAX_KEPT);
-        assert_eq!(kept.dropped(), 9);
-        assert!(kept.take(2).is_empty());
+        assert_eq!(refunds.refunds().len, MAX_PENDING_REFUNDS);
+        assert_eq!(refunds.dropped(), 9);
+        assert!(refunds.take(2).is_empty());
         let mut sent = 0;
         loop {
-            let some = kept.take(1).len();
-            assert!(some <= MAX_BATCH_KEYS && kept.any.load(Ordering::Relaxed));
-            sent += some;
-            if some == 0 {
+            let batch = refunds.take(1).len();
+            assert!(batch <= MAX_BATCH_KEYS && refunds.any.load(Ordering::Relaxed));
+            sent += batch;
+            if batch == 0 {
                 break;
             }
         }
-        assert_eq!((sent, kept.refunds().many), (MAX_KEPT / 2, MAX_KEPT / 2));
-        while !kept.take(0).is_empty() {}
-        assert!(!kept.any.load(Ordering::Relaxed) && kept.refunds().by_tag.is_empty());
+        assert_eq!(
+            (sent, refunds.refunds().len),
+            (MAX_PENDING_REFUNDS / 2, MAX_PENDING_REFUNDS / 2)
+        );
+        while !refunds.take(0).is_empty() {}
+        assert!(!refunds.any.load(Ordering::Relaxed) && refunds.refunds().by_tag.is_empty());
     }
 
     #[test]
     fn refunds_of_permits_are_kept_without_a_bound() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
-        let kept = PendingRefunds::default();
-        for sent in [true, false].repeat(MAX_KEPT) {
-            kept.fail(0, refund_unread(&limit), StoreError::Timeout, sent);
+        let refunds = PendingRefunds::default();
+        for sent in [true, false].repeat(MAX_PENDING_REFUNDS) {
+            refunds.fail(0, refund_unread(&limit), StoreError::Timeout, sent);
         }
-        assert_eq!(kept.refunds().many, 2 * MAX_KEPT);
-        assert_eq!(kept.dropped(), 0);
+        assert_eq!(refunds.refunds().len, 2 * MAX_PENDING_REFUNDS);
+        assert_eq!(refunds.dropped(), 0);
     }
 
     #[test]
     fn a_kept_part_of_a_refund_takes_no_unit_of_another_part() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let kept = PendingRefunds::default();
+        let refunds = PendingRefunds::default();
         let receipt = ChargeReceipt {
             remaining: 5,
             ..ChargeReceipt::NONE
         };
-        kept.fail(0, give_back_of(&limit, receipt), StoreError::Timeout, false);
-        let (_, counters) = kept.take(0).remove(0);
+        refunds.fail(0, give_back_of(&limit, receipt), StoreError::Timeout, false);
+        let (_, counters) = refunds.take(0).remove(0);
         assert_eq!(counters[0].receipt().remaining, 1);
     }
 
@@ -368,15 +373,15 @@ mod tests {
     fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
-        let kept = PendingRefunds::default();
+        let refunds = PendingRefunds::default();
         // The fifth of five.
         let receipt = ChargeReceipt {
             remaining: 5,
             ..ChargeReceipt::NONE
         };
         let refund = give_back_of(&limit, receipt);
-        kept.fail(0, refund, StoreError::Timeout, true);
-        let (_, counters) = kept.take(0).remove(0);
+        refunds.fail(0, refund, StoreError::Timeout, true);
+        let (_, counters) = refunds.take(0).remove(0);
         assert_eq!(
             (counters[0].receipt().remaining, counters[0].units.get()),
             (5, 1)

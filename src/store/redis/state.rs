@@ -89,7 +89,7 @@ impl StoreState {
             return false;
         }
         if !self.breaker(tag).is_open() {
-            self.pending_refunds.send(tag);
+            self.pending_refunds.resend(tag);
         }
         true
     }

@@ -53,7 +53,10 @@ impl Store for ScriptedStore {
         drop(bytes);
         drop(batch);
         if let Ok(delivered) = &delivered {
-            assert!(delivered.stale.is_empty(), "asked for the third time");
+            assert!(
+                delivered.retry_with_time.is_empty(),
+                "asked for the third time"
+            );
         }
         // A result that is not read is refunded, which goes nowhere without a runtime.
         let answer = awaited.poll_response(&Context::from_waker(Waker::noop()));
@@ -197,7 +200,7 @@ pub fn other_reply(bytes: &[u8]) {
     }
     let info = String::from_utf8_lossy(bytes);
     let mut health = HealthReport::default();
-    health::InfoReply(&info).judge(&"server".into(), &mut health);
+    health::InfoReply(&info).check(&"server".into(), &mut health);
     let _ = health.issues().iter().map(ToString::to_string).count();
     if let Some(key) = Key::from_stored(bytes) {
         assert_eq!(key.as_str().as_bytes(), bytes);

@@ -37,41 +37,41 @@ mod tests {
     use super::*;
     use std::{future::poll_fn, time::Duration};
 
-    async fn passes(alarm: &mut DeadlineTimer, deadline: Instant) {
-        poll_fn(|cx| alarm.poll(deadline, cx)).await;
+    async fn passes(timer: &mut DeadlineTimer, deadline: Instant) {
+        poll_fn(|cx| timer.poll(deadline, cx)).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_fires_at_each_deadline_whether_earlier_or_later_than_the_last() {
-        let (mut alarm, start) = (DeadlineTimer::default(), Instant::now());
+        let (mut timer, start) = (DeadlineTimer::default(), Instant::now());
         for millis in [50, 80, 90, 300, 301] {
             let deadline = start + Duration::from_millis(millis);
             let sooner = start + Duration::from_secs(10);
             // A deadline that is met.
             poll_fn(|cx| {
-                assert!(alarm.poll(sooner, cx).is_pending());
+                assert!(timer.poll(sooner, cx).is_pending());
                 Poll::Ready(())
             })
             .await;
-            passes(&mut alarm, deadline).await;
+            passes(&mut timer, deadline).await;
             assert_eq!(Instant::now(), deadline);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_never_fires_late_after_a_deadline_that_was_met() {
-        let (mut alarm, start) = (DeadlineTimer::default(), Instant::now());
+        let (mut timer, start) = (DeadlineTimer::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         poll_fn(|cx| {
-            assert!(alarm.poll(at(100), cx).is_pending());
+            assert!(timer.poll(at(100), cx).is_pending());
             Poll::Ready(())
         })
         .await;
         tokio::time::sleep_until(at(99)).await;
-        passes(&mut alarm, at(199)).await;
+        passes(&mut timer, at(199)).await;
         assert_eq!(Instant::now(), at(199));
         // A deadline in the past.
-        passes(&mut alarm, at(150)).await;
+        passes(&mut timer, at(150)).await;
         assert_eq!(Instant::now(), at(199));
     }
 }

@@ -22,7 +22,7 @@ use crate::{
 
 /// The largest number that a reply may hold: a time in microseconds, plus a window, until the year 2540. Lua represents
 /// integers exactly up to half of it, and then even ones.
-const MOST: u64 = 1 << 54;
+const MAX_NUMBER: u64 = 1 << 54;
 
 /// What remains to be done after a batch's requests were completed.
 pub(crate) struct BatchReply {
@@ -33,7 +33,7 @@ pub(crate) struct BatchReply {
     /// Detached requests that cannot be executed now.
     pub(crate) failed: Vec<(PendingRequest, StoreError)>,
     /// Requests to retry, now that the server's time is known.
-    pub(crate) stale: Vec<PendingRequest>,
+    pub(crate) retry_with_time: Vec<PendingRequest>,
 }
 
 fn is_stale(error: &StoreError) -> bool {
@@ -46,47 +46,50 @@ pub(crate) fn decode_and_complete(
     batch: &mut Batch,
     reply: Value,
 ) -> Result<BatchReply, StoreError> {
-    let mut delivered = BatchReply {
+    let mut done = BatchReply {
         at: Timestamp::default(),
         action: ErrorAction::default(),
         failed: Vec::new(),
-        stale: Vec::new(),
+        retry_with_time: Vec::new(),
     };
     let Value::BulkString(reply) = reply else {
         return Err(malformed("not a string"));
     };
     let list = MsgPackReader::list(&reply).ok_or_else(|| malformed("not a list"))?;
     let mut reply = Reply(list);
-    delivered.at = Timestamp::from_micros(reply.int()?);
+    done.at = Timestamp::from_micros(reply.int()?);
     for entry in batch.entries() {
         match reply.int()? {
             -1 => {
                 let error = reply.failure(entry)?;
-                let mut meant = ErrorAction::default();
+                let mut action = ErrorAction::default();
                 if let StoreError::Server { code, .. } = &error {
-                    meant = error_class::classify_code(code);
-                    delivered.action.reconnect |= meant.reconnect;
-                    delivered.action.counts_as_failure |= meant.counts_as_failure;
+                    action = error_class::classify_code(code);
+                    done.action.reconnect |= action.reconnect;
+                    done.action.counts_as_failure |= action.counts_as_failure;
                 }
                 for request in entry.requests.drain(..) {
                     if is_stale(&error) && !request.time_synced {
-                        delivered.stale.push(request);
-                    } else if meant.counts_as_failure && request.retries_refunds() {
-                        delivered.failed.push((request, error.clone()));
+                        done.retry_with_time.push(request);
+                    } else if action.counts_as_failure && request.retries_refunds() {
+                        done.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());
                     }
                 }
             }
             admitted => {
-                let takes = matches!(entry.op(), Op::Acquire(_) | Op::Peek);
-                let counters = entry.counters().iter().map(|line| reply.line(line, takes));
+                let is_acquire = matches!(entry.op(), Op::Acquire(_) | Op::Peek);
+                let counters = entry
+                    .counters()
+                    .iter()
+                    .map(|counter| reply.counter(counter, is_acquire));
                 let counters = counters.collect::<Result<_, _>>()?;
-                distribute(entry, delivered.at, admitted.max(0) as u64, counters);
+                distribute(entry, done.at, admitted.max(0) as u64, counters);
             }
         }
     }
-    Ok(delivered)
+    Ok(done)
 }
 
 /// Distributes the admitted requests in order of arrival.
@@ -97,7 +100,7 @@ fn distribute(
     counters: SmallVec<[CounterResult; 1]>,
 ) {
     // Units that shadows moved and that are not distributed yet.
-    let mut shadows: SmallVec<[u64; 2]> = counters.iter().map(|line| line.units).collect();
+    let mut shadows: SmallVec<[u64; 2]> = counters.iter().map(|counter| counter.units).collect();
     for request in entry.requests.drain(..) {
         let mut counters = SmallVec::<[_; 1]>::from_slice(&counters);
         let (mut own, mut admitted_after) = (0, 0);
@@ -108,16 +111,16 @@ fn distribute(
             admitted_after = admitted;
             // The reply has the units of all admitted requests together.
             let shadows = shadows.iter_mut();
-            for ((line, asked), shadow) in counters.iter_mut().zip(&request.counters).zip(shadows) {
-                line.units = match asked.mode {
+            for ((counter, op), shadow) in counters.iter_mut().zip(&request.counters).zip(shadows) {
+                counter.units = match op.mode {
                     CounterMode::Check | CounterMode::CountRejections => 0,
-                    CounterMode::Charge | CounterMode::ChargeRejectedToo => asked.units.of(own),
-                    CounterMode::Shadow { .. } => asked.units.of(times).min(*shadow),
+                    CounterMode::Charge | CounterMode::ChargeRejectedToo => op.units.of(own),
+                    CounterMode::Shadow { .. } => op.units.of(times).min(*shadow),
                 };
-                *shadow -= line.units.min(*shadow);
+                *shadow -= counter.units.min(*shadow);
             }
         }
-        let answer = OpResult {
+        let result = OpResult {
             admitted: own,
             at,
             age: Duration::ZERO,
@@ -125,7 +128,7 @@ fn distribute(
             source: DecisionSource::Store,
             counters,
         };
-        request.answer(answer);
+        request.succeed(result);
     }
 }
 
@@ -135,22 +138,30 @@ impl Reply<'_> {
     fn int(&mut self) -> Result<i64, StoreError> {
         let int = self.0.int();
         let int = int.ok_or_else(|| malformed("a number is missing"))?;
-        match int.unsigned_abs() <= MOST {
+        match int.unsigned_abs() <= MAX_NUMBER {
             true => Ok(int),
             false => Err(malformed("a number is out of range")),
         }
     }
 
-    fn line(&mut self, line: &OwnedCounterOp, takes: bool) -> Result<CounterResult, StoreError> {
+    fn counter(
+        &mut self,
+        counter: &OwnedCounterOp,
+        is_acquire: bool,
+    ) -> Result<CounterResult, StoreError> {
         // The units of an `Acquire` follow from the number admitted, except for a shadow's.
-        let known = takes && !line.mode.is_shadow();
-        let units = if known { 0 } else { self.int()?.max(0) as u64 };
-        let words = line
+        let is_implied = is_acquire && !counter.mode.is_shadow();
+        let units = if is_implied {
+            0
+        } else {
+            self.int()?.max(0) as u64
+        };
+        let snapshot_len = counter
             .limit
             .context::<RedisLimit>()
-            .map_or(0, |known| known.words);
+            .map_or(0, |limit| limit.snapshot_len);
         let mut snapshot = Snapshot::default();
-        for word in &mut snapshot.0[..words] {
+        for word in &mut snapshot.0[..snapshot_len] {
             *word = self.int()?;
         }
         Ok(CounterResult::new(units, snapshot))
@@ -173,7 +184,15 @@ impl Reply<'_> {
         let keys: Vec<_> = entry
             .counters()
             .iter()
-            .filter_map(|line| Some(line.limit.context::<RedisLimit>()?.names.of(&line.key)))
+            .filter_map(|counter| {
+                Some(
+                    counter
+                        .limit
+                        .context::<RedisLimit>()?
+                        .names
+                        .of(&counter.key),
+                )
+            })
             .collect();
         Ok(StoreError::CorruptKey {
             key: keys.join(" or ").into(),

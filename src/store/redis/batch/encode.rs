@@ -21,29 +21,29 @@ impl Batch {
     pub(in crate::store::redis) fn call(
         &self,
         script: &Script,
-        whole: bool,
+        with_text: bool,
         now: Timestamp,
         epoch: Option<&str>,
     ) -> Cmd {
-        let epoch = epoch.filter(|_| self.lifts());
+        let epoch = epoch.filter(|_| self.invalidates());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
-        match whole {
+        match with_text {
             true => cmd.arg("EVAL").arg(&script.text),
             false => cmd.arg("EVALSHA").arg(&script.sha),
         };
         cmd.arg(self.keys + usize::from(epoch.is_some()));
         let mut name = Name::default();
         let mut policies = Policies::new();
-        for segment in &self.segments {
-            for limit in &segment.limits {
+        for group in &self.groups {
+            for limit in &group.limits {
                 if policies.iter().all(|policy| policy.id() != limit.id()) {
                     policies.push(limit);
                 }
             }
-            for entry in &segment.entries {
-                for line in entry.counters() {
-                    if let Some(known) = line.limit.context::<RedisLimit>() {
-                        cmd.arg(known.names.write(&line.key, &mut name));
+            for entry in &group.entries {
+                for counter in entry.counters() {
+                    if let Some(limit) = counter.limit.context::<RedisLimit>() {
+                        cmd.arg(limit.names.write(&counter.key, &mut name));
                     }
                 }
             }
@@ -52,18 +52,18 @@ impl Batch {
             cmd.arg(epoch);
         }
         // The first value is the position of the segments; the policies precede them.
-        let (mut places, mut begin) = (Places::new(), 2);
+        let (mut positions, mut begin) = (ParamPositions::new(), 2);
         let mut args = MsgPackWriter::with_capacity(256);
         args.reserve_u32();
         for policy in policies {
-            places.push((policy.id(), begin));
+            positions.push((policy.id(), begin));
             if let Some(context) = policy.context::<RedisLimit>() {
                 begin += context.write(policy.rule(), now, &mut args);
             }
         }
         args.patch_u32(begin as u32);
-        for segment in &self.segments {
-            segment.write(&places, &mut args);
+        for group in &self.groups {
+            group.write(&positions, &mut args);
         }
         cmd.arg(args.as_bytes());
         cmd
@@ -73,11 +73,11 @@ impl Batch {
 type Policies<'a> = SmallVec<[&'a LimitHandle; 4]>;
 
 /// The positions of the limits' parameters among the values.
-type Places = SmallVec<[(u64, usize); 4]>;
+type ParamPositions = SmallVec<[(u64, usize); 4]>;
 
 impl OpGroup {
-    fn write(&self, places: &Places, args: &mut MsgPackWriter) {
-        let listed = self.entries.iter().any(|entry| entry.times() != 1);
+    fn write(&self, positions: &ParamPositions, args: &mut MsgPackWriter) {
+        let has_counts = self.entries.iter().any(|entry| entry.count() != 1);
         let has_receipts = matches!(self.op, Op::Refund | Op::Renew | Op::Settle);
         let own = |entry: &MergedRequests| {
             let receipts = if has_receipts {
@@ -85,37 +85,37 @@ impl OpGroup {
             } else {
                 0
             };
-            usize::from(listed) + receipts + entry.signatures().count()
+            usize::from(has_counts) + receipts + entry.callers().count()
         };
         let own: usize = self.entries.iter().map(own).sum();
         args.uint(number(self.op));
         args.uint(self.entries.len() as u64);
         args.uint(self.limits.len() as u64);
         for (limit, (units, mode)) in self.limits.iter().zip(&self.units) {
-            let mut places = places.iter();
-            let place = places.find(|(number, _)| *number == limit.id());
-            args.uint(place.map_or(0, |(_, place)| *place as u64));
+            let mut positions = positions.iter();
+            let position = positions.find(|(number, _)| *number == limit.id());
+            args.uint(position.map_or(0, |(_, position)| *position as u64));
             args.uint(units.get());
             args.uint(mode_number(*mode, limit.rule()));
         }
-        args.uint(listed.into());
+        args.uint(has_counts.into());
         if own == 0 {
             args.uint(0);
             return;
         }
         args.list(own);
         for entry in &self.entries {
-            if listed {
-                args.uint(entry.times());
+            if has_counts {
+                args.uint(entry.count());
             }
             if has_receipts {
-                for line in entry.counters() {
-                    args.int(line.receipt().charged_at.as_micros());
-                    args.int(line.receipt().window_id);
-                    args.uint(Units::new(line.receipt().remaining).get());
+                for counter in entry.counters() {
+                    args.int(counter.receipt().charged_at.as_micros());
+                    args.int(counter.receipt().window_id);
+                    args.uint(Units::new(counter.receipt().remaining).get());
                 }
             }
-            entry.signatures().for_each(|by| args.text(by));
+            entry.callers().for_each(|caller| args.text(caller));
         }
     }
 }
@@ -141,7 +141,7 @@ fn mode_number(mode: CounterMode, rule: &dyn Rule) -> u64 {
         CounterMode::ChargeRejectedToo => 2,
         CounterMode::CountRejections => 4,
         CounterMode::Shadow { replaces, charges } => {
-            8 * (1 + replaces.map_or(0, |place| place as u64 + 1)) + u64::from(!charges)
+            8 * (1 + replaces.map_or(0, |index| index as u64 + 1)) + u64::from(!charges)
         }
     }
 }

@@ -26,18 +26,18 @@ const MAX_MERGED: u64 = 1 << 52;
 /// The requests of one call: those of one kind form a group, equal ones are merged.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    segments: Vec<OpGroup>,
+    groups: Vec<OpGroup>,
     /// Groups of earlier batches, whose memory is reused.
     spare: Vec<OpGroup>,
     keys: usize,
     /// Whether it holds a request that needs a call of its own.
-    alone: bool,
+    exclusive: bool,
     /// Lower bound of the requests' deadlines.
-    soonest: Option<Instant>,
+    earliest_deadline: Option<Instant>,
     /// Fires at that deadline.
-    pub(super) alarm: DeadlineTimer,
+    pub(super) timer: DeadlineTimer,
     /// Whether a request that is past its deadline may still be in it.
-    late: bool,
+    has_expired: bool,
 }
 
 /// Requests of one kind, under the same policies at the same cost.
@@ -48,7 +48,7 @@ struct OpGroup {
     units: SmallVec<[(Units, CounterMode); 2]>,
     entries: Vec<MergedRequests>,
     /// The entries, by the hash of their keys.
-    places: HashTable<u32>,
+    index: HashTable<u32>,
 }
 
 /// Equal requests, in order of arrival.
@@ -62,21 +62,19 @@ impl Batch {
     /// Adds a request, or returns it if the batch is full.
     pub(super) fn push(&mut self, request: PendingRequest) -> Result<(), Box<PendingRequest>> {
         let fits = self.keys + request.counters.len() <= MAX_BATCH_KEYS
-            && !self.alone
+            && !self.exclusive
             && !request.send_alone;
         let fits = fits || self.keys == 0;
         let merges = matches!(request.op, Op::Acquire(_) | Op::Peek);
-        let segments = &mut self.segments;
-        let segment = segments
-            .iter_mut()
-            .position(|segment| segment.takes(&request));
+        let groups = &mut self.groups;
+        let group = groups.iter_mut().position(|group| group.accepts(&request));
         let hash = request.hash;
         if merges
-            && let Some(segment) = segment
-            && let Some(entry) = segments[segment].equal(hash, &request)
+            && let Some(group) = group
+            && let Some(entry) = groups[group].find_equal(hash, &request)
         {
-            let soonest = self.soonest.unwrap_or(request.deadline);
-            self.soonest = Some(soonest.min(request.deadline));
+            let earliest_deadline = self.earliest_deadline.unwrap_or(request.deadline);
+            self.earliest_deadline = Some(earliest_deadline.min(request.deadline));
             entry.requests.push(request);
             return Ok(());
         }
@@ -84,16 +82,16 @@ impl Batch {
             return Err(Box::new(request));
         }
         self.keys += request.counters.len();
-        self.alone = request.send_alone;
-        let segment = segment.unwrap_or_else(|| {
-            let mut segment = self.spare.pop().unwrap_or_default();
-            segment.begin(&request);
-            segments.push(segment);
-            segments.len() - 1
+        self.exclusive = request.send_alone;
+        let group = group.unwrap_or_else(|| {
+            let mut group = self.spare.pop().unwrap_or_default();
+            group.begin(&request);
+            groups.push(group);
+            groups.len() - 1
         });
-        let soonest = self.soonest.unwrap_or(request.deadline);
-        self.soonest = Some(soonest.min(request.deadline));
-        segments[segment].add(hash, request);
+        let earliest_deadline = self.earliest_deadline.unwrap_or(request.deadline);
+        self.earliest_deadline = Some(earliest_deadline.min(request.deadline));
+        groups[group].add(hash, request);
         Ok(())
     }
 
@@ -108,19 +106,19 @@ impl Batch {
 
     /// Removes its requests, and keeps the memory for the next ones.
     pub(super) fn clear(&mut self) {
-        for mut segment in self.segments.drain(..) {
-            segment.entries.clear();
-            self.spare.push(segment);
+        for mut group in self.groups.drain(..) {
+            group.entries.clear();
+            self.spare.push(group);
         }
         self.keys = 0;
-        self.alone = false;
-        self.soonest = None;
-        self.late = false;
+        self.exclusive = false;
+        self.earliest_deadline = None;
+        self.has_expired = false;
     }
 
     /// The next deadline of a waiter; if none waits, the last deadline, if that is still to come.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.soonest.or_else(|| {
+        self.earliest_deadline.or_else(|| {
             let last = self.requests().map(|request| request.deadline).max();
             last.filter(|last| *last > Instant::now())
         })
@@ -128,7 +126,7 @@ impl Batch {
 
     /// Fails the requests past their deadline. They stay in the batch, since they may have been sent.
     pub(super) fn time_out(&mut self, now: Instant) {
-        self.late = true;
+        self.has_expired = true;
         for entry in self.entries() {
             for request in &mut entry.requests {
                 if request.deadline <= now {
@@ -137,52 +135,50 @@ impl Batch {
             }
         }
         let waiting = self.requests().filter(|q| q.has_waiter());
-        let soonest = waiting.map(|request| request.deadline).min();
-        self.soonest = soonest;
+        let earliest_deadline = waiting.map(|request| request.deadline).min();
+        self.earliest_deadline = earliest_deadline;
     }
 
     /// Removes the requests past their deadline before they are sent. Refunds are always sent.
     pub(super) fn expire_overdue(&mut self) {
-        if !mem::take(&mut self.late) {
+        if !mem::take(&mut self.has_expired) {
             return;
         }
         let now = Instant::now();
-        let gone = |request: &mut PendingRequest| {
-            let asks = matches!(request.op, Op::Acquire(_) | Op::Peek);
-            asks && !request.has_waiter() && request.deadline <= now
+        let is_overdue = |request: &mut PendingRequest| {
+            let is_skippable = matches!(request.op, Op::Acquire(_) | Op::Peek);
+            is_skippable && !request.has_waiter() && request.deadline <= now
         };
-        for segment in &mut self.segments {
-            let width = segment.limits.len();
-            segment.entries.retain_mut(|entry| {
-                entry.requests.retain(|request| !gone(request));
-                let stays = !entry.requests.is_empty();
-                self.keys -= if stays { 0 } else { width };
-                stays
+        for group in &mut self.groups {
+            let keys = group.limits.len();
+            group.entries.retain_mut(|entry| {
+                entry.requests.retain(|request| !is_overdue(request));
+                let is_kept = !entry.requests.is_empty();
+                self.keys -= if is_kept { 0 } else { keys };
+                is_kept
             });
         }
     }
 
     fn requests(&self) -> impl Iterator<Item = &PendingRequest> {
-        let entries = self.segments.iter().flat_map(|segment| &segment.entries);
+        let entries = self.groups.iter().flat_map(|group| &group.entries);
         entries.flat_map(|entry| &entry.requests)
     }
 
     /// The entries, in the order of the reply.
     pub(super) fn entries(&mut self) -> impl Iterator<Item = &mut MergedRequests> {
-        self.segments
-            .iter_mut()
-            .flat_map(|segment| &mut segment.entries)
+        self.groups.iter_mut().flat_map(|group| &mut group.entries)
     }
 
     /// Whether it may invalidate a cached rejection.
-    pub(super) fn lifts(&self) -> bool {
-        self.segments.iter().any(OpGroup::lifts)
+    pub(super) fn invalidates(&self) -> bool {
+        self.groups.iter().any(OpGroup::invalidates)
     }
 
     /// The counters whose cached rejections it may invalidate.
-    pub(super) fn lifted(&self) -> impl Iterator<Item = CacheKey<'_>> {
-        let lifting = self.segments.iter().filter(|segment| segment.lifts());
-        let entries = lifting.flat_map(|segment| &segment.entries);
+    pub(super) fn invalidated(&self) -> impl Iterator<Item = CacheKey<'_>> {
+        let invalidating = self.groups.iter().filter(|group| group.invalidates());
+        let entries = invalidating.flat_map(|group| &group.entries);
         entries.flat_map(|entry| entry.counters().iter().map(OwnedCounterOp::cache_key))
     }
 
@@ -199,7 +195,7 @@ impl Default for OpGroup {
             limits: SmallVec::new(),
             units: SmallVec::new(),
             entries: Vec::with_capacity(MAX_BATCH_KEYS),
-            places: HashTable::with_capacity(MAX_BATCH_KEYS),
+            index: HashTable::with_capacity(MAX_BATCH_KEYS),
         }
     }
 }
@@ -211,54 +207,53 @@ impl OpGroup {
         self.op = request.op;
         self.limits.clear();
         self.units.clear();
-        self.places.clear();
+        self.index.clear();
         self.limits
-            .extend(counters.clone().map(|line| line.limit.clone()));
+            .extend(counters.clone().map(|counter| counter.limit.clone()));
         self.units
-            .extend(counters.map(|line| (line.units, line.mode)));
+            .extend(counters.map(|counter| (counter.units, counter.mode)));
     }
 
     /// The entry of requests equal to this.
-    fn equal(&mut self, hash: u64, request: &PendingRequest) -> Option<&mut MergedRequests> {
+    fn find_equal(&mut self, hash: u64, request: &PendingRequest) -> Option<&mut MergedRequests> {
         let entries = &mut self.entries;
-        let equal = |place: &u32| {
-            let entry = &entries[*place as usize];
+        let equal = |position: &u32| {
+            let entry = &entries[*position as usize];
             let mut counters = entry.counters().iter().zip(&request.counters);
-            entry.hash == hash && counters.all(|(line, other)| line.key == other.key)
+            entry.hash == hash && counters.all(|(counter, other)| counter.key == other.key)
         };
-        let place = *self.places.find(hash, equal)?;
-        entries.get_mut(place as usize)
+        let position = *self.index.find(hash, equal)?;
+        entries.get_mut(position as usize)
     }
 
     fn add(&mut self, hash: u64, request: PendingRequest) {
         let entries = &self.entries;
-        let rehash = |place: &u32| entries[*place as usize].hash;
-        self.places
-            .insert_unique(hash, entries.len() as u32, rehash);
+        let rehash = |position: &u32| entries[*position as usize].hash;
+        self.index.insert_unique(hash, entries.len() as u32, rehash);
         self.entries.push(MergedRequests {
             requests: SmallVec::from_buf([request]),
             hash,
         });
     }
 
-    fn takes(&self, request: &PendingRequest) -> bool {
+    fn accepts(&self, request: &PendingRequest) -> bool {
         mem::discriminant(&self.op) == mem::discriminant(&request.op)
             && self.limits.len() == request.counters.len()
             && request
                 .counters
                 .iter()
                 .zip(self.limits.iter().zip(&self.units))
-                .all(|(line, (limit, units))| {
-                    line.limit.id() == limit.id() && (line.units, line.mode) == *units
+                .all(|(counter, (limit, units))| {
+                    counter.limit.id() == limit.id() && (counter.units, counter.mode) == *units
                 })
     }
 }
 
 impl OpGroup {
     /// Whether it may invalidate a cached rejection. Those of in-flight limits are not cached.
-    fn lifts(&self) -> bool {
-        let remembered = |limit: &LimitHandle| limit.permit_ttl().is_none();
-        self.op.may_admit_sooner() && self.limits.iter().any(remembered)
+    fn invalidates(&self) -> bool {
+        let is_cached = |limit: &LimitHandle| limit.permit_ttl().is_none();
+        self.op.may_admit_sooner() && self.limits.iter().any(is_cached)
     }
 }
 
@@ -275,28 +270,28 @@ impl MergedRequests {
     }
 
     /// The number of equal requests.
-    fn times(&self) -> u64 {
-        self.requests.iter().map(times).sum::<u64>().min(MAX_MERGED)
+    fn count(&self) -> u64 {
+        self.requests.iter().map(count).sum::<u64>().min(MAX_MERGED)
     }
 
     /// The caller of each request, under each policy that records callers: at most as many as a full quota has
     /// units, since no more are charged.
-    fn signatures(&self) -> impl Iterator<Item = &str> {
-        let signing = self.counters().iter().enumerate();
-        let signing = signing.filter(|(_, line)| line.records_caller());
-        signing.flat_map(move |(place, line)| {
+    fn callers(&self) -> impl Iterator<Item = &str> {
+        let recording = self.counters().iter().enumerate();
+        let recording = recording.filter(|(_, counter)| counter.records_caller());
+        recording.flat_map(move |(position, counter)| {
             let each = self.requests.iter().flat_map(move |request| {
-                let by = request.counters[place].caller().as_str();
-                (0..times(request)).map(move |_| by)
+                let caller = request.counters[position].caller().as_str();
+                (0..count(request)).map(move |_| caller)
             });
-            let known = line.limit.context::<RedisLimit>();
-            each.take(known.map_or(0, RedisLimit::capacity))
+            let limit = counter.limit.context::<RedisLimit>();
+            each.take(limit.map_or(0, RedisLimit::capacity))
         })
     }
 }
 
 /// The number of equal requests that a request stands for.
-fn times(request: &PendingRequest) -> u64 {
+fn count(request: &PendingRequest) -> u64 {
     match request.op {
         Op::Acquire(times) => times.into(),
         Op::Peek => 0,

@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
+    before::CountersBefore,
     parts::{
-        PartReply, PendingPart, SlotPart, answers, answers_by, ask_parts, charged, join, late,
-        parts,
+        PartReply, PendingPart, SlotPart, await_replies, charged, merge, parts, send_parts,
+        with_skew,
     },
-    standing::Stood,
 };
 use crate::{
     error::StoreError,
@@ -37,22 +37,22 @@ struct CrossSlotAcquire {
     count: usize,
     /// Whether a rejection charges something.
     counts: bool,
-    asked: SmallVec<[PendingPart; 2]>,
+    pending: SmallVec<[PendingPart; 2]>,
     /// Shadows, and the counters that they replace.
     shadows: Vec<(usize, OwnedCounterOp, Option<usize>)>,
 }
 
 /// A completed acquire. What it charged is refunded unless the result is read.
-struct Taken {
+struct CompletedAcquire {
     admitted: u64,
     count: usize,
     parts: SmallVec<[PartReply; 2]>,
     /// The follow-up operations, sent once the outcome of the request was known.
-    beside: SmallVec<[PartReply; 2]>,
+    followups: SmallVec<[PartReply; 2]>,
 }
 
 /// Sends all counters but the shadows. Nothing is charged yet for rejections.
-pub(crate) fn ask(
+pub(crate) fn execute(
     workers: &Arc<WorkerPool>,
     times: u32,
     counters: CounterOps,
@@ -61,30 +61,30 @@ pub(crate) fn ask(
     let count = counters.len();
     let counts = counters.iter().any(counts_rejections);
     let mut shadows = Vec::new();
-    for (place, line) in counters.iter().enumerate() {
+    for (index, counter) in counters.iter().enumerate() {
         if let CounterMode::Shadow {
             replaces: of,
             charges,
-        } = line.mode
+        } = counter.mode
         {
-            let mut line = line.clone();
-            line.mode = CounterMode::Shadow {
+            let mut counter = counter.clone();
+            counter.mode = CounterMode::Shadow {
                 replaces: None,
                 charges,
             };
-            shadows.push((place, line, of));
+            shadows.push((index, counter, of));
         }
     }
     let mut parts = parts(workers, counters);
     parts.iter_mut().for_each(SlotPart::drop_shadows);
     parts.retain(|part| !part.counters.is_empty());
-    let asked = parts.into_iter().map(|part| {
+    let pending = parts.into_iter().map(|part| {
         let counters = part.counters.iter().map(without_rejections).collect();
-        let answer = workers.execute_with_refund_retry(Op::Acquire(times), counters, deadline);
-        PendingPart { part, answer }
+        let response = workers.execute_with_refund_retry(Op::Acquire(times), counters, deadline);
+        PendingPart { part, response }
     });
-    let taking = CrossSlotAcquire {
-        asked: asked.collect(),
+    let acquire = CrossSlotAcquire {
+        pending: pending.collect(),
         workers: workers.clone(),
         deadline,
         times,
@@ -93,71 +93,71 @@ pub(crate) fn ask(
         shadows,
     };
     match counts {
-        true => StoreResponse::pending(read(Finishing::new(taking.take()))),
-        false => StoreResponse::pending(read(taking.take())),
+        true => StoreResponse::pending(read(RunToCompletion::new(acquire.take()))),
+        false => StoreResponse::pending(read(acquire.take())),
     }
 }
 
 async fn read(
-    taken: impl Future<Output = Result<Taken, StoreError>> + Send,
+    completed: impl Future<Output = Result<CompletedAcquire, StoreError>> + Send,
 ) -> Result<OpResult, StoreError> {
-    Ok(taken.await?.read())
+    Ok(completed.await?.read())
 }
 
 /// Whether a rejection charges something in this mode.
-fn counts_rejections(line: &OwnedCounterOp) -> bool {
-    match line.mode {
-        CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !line.units.is_zero(),
+fn counts_rejections(counter: &OwnedCounterOp) -> bool {
+    match counter.mode {
+        CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !counter.units.is_zero(),
         CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => false,
     }
 }
 
 /// The counter without the charge for rejections, which depends on the results of all parts.
-fn without_rejections(line: &OwnedCounterOp) -> OwnedCounterOp {
-    let mut line = line.clone();
-    match line.mode {
-        CounterMode::ChargeRejectedToo => line.mode = CounterMode::Charge,
-        CounterMode::CountRejections => line.units = Units::ZERO,
+fn without_rejections(counter: &OwnedCounterOp) -> OwnedCounterOp {
+    let mut counter = counter.clone();
+    match counter.mode {
+        CounterMode::ChargeRejectedToo => counter.mode = CounterMode::Charge,
+        CounterMode::CountRejections => counter.units = Units::ZERO,
         CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => {}
     }
-    line
+    counter
 }
 
 impl SlotPart {
     fn drop_shadows(&mut self) {
-        let Self { counters, places } = self;
-        let mut kept = counters.iter().map(|line| !line.mode.is_shadow());
-        places.retain(|_| kept.next().unwrap_or(false));
-        counters.retain(|line| !line.mode.is_shadow());
+        let Self { counters, indices } = self;
+        let mut kept = counters.iter().map(|counter| !counter.mode.is_shadow());
+        indices.retain(|_| kept.next().unwrap_or(false));
+        counters.retain(|counter| !counter.mode.is_shadow());
     }
 
-    fn of(place: usize, line: OwnedCounterOp) -> Self {
+    fn of(index: usize, counter: OwnedCounterOp) -> Self {
         Self {
-            counters: [line].into(),
-            places: [place].into_iter().collect(),
+            counters: [counter].into(),
+            indices: [index].into_iter().collect(),
         }
     }
 }
 
 impl CrossSlotAcquire {
-    async fn take(mut self) -> Result<Taken, StoreError> {
-        let (mut parts, error) = answers(mem::take(&mut self.asked)).await;
+    async fn take(mut self) -> Result<CompletedAcquire, StoreError> {
+        let (mut parts, error) = await_replies(None, mem::take(&mut self.pending)).await;
         if let Some(error) = error {
             // What the others charged is refunded with them.
             return Err(error);
         }
-        let admitted = parts.iter().filter_map(|part| part.delivery.answer());
-        let admitted = admitted.map(|answer| answer.admitted);
+        let admitted = parts.iter().filter_map(|part| part.guard.result());
+        let admitted = admitted.map(|result| result.admitted);
         let admitted = admitted.fold(self.times.into(), u64::min);
-        let beside = self.ask_beside(&parts, admitted);
+        let followups = self.send_followups(&parts, admitted);
         self.refund_unread(&mut parts, admitted).await?;
         // The decision stands, whatever becomes of these.
-        let (beside, _) = answers_by(self.deadline, beside).await;
-        Ok(Taken {
+        let (followups, _) = await_replies(Some(self.deadline), followups).await;
+        Ok(CompletedAcquire {
             admitted,
             count: self.count,
             parts,
-            beside,
+            followups,
         })
     }
 
@@ -167,41 +167,41 @@ impl CrossSlotAcquire {
         parts: &mut [PartReply],
         admitted: u64,
     ) -> Result<(), StoreError> {
-        let mut back = SmallVec::<[SlotPart; 2]>::new();
-        for PartReply { part, delivery } in parts.iter_mut() {
-            let Some(answer) = delivery.answer_mut() else {
+        let mut refunds = SmallVec::<[SlotPart; 2]>::new();
+        for PartReply { part, guard } in parts.iter_mut() {
+            let Some(result) = guard.result_mut() else {
                 continue;
             };
-            let over = answer.admitted - admitted;
+            let over = result.admitted - admitted;
             if over > 0 {
-                let given = charged(part, answer, over, answer.admitted);
-                for line in &mut answer.counters {
-                    line.units = line.units / answer.admitted * admitted;
+                let refund = charged(part, result, over, result.admitted);
+                for counter in &mut result.counters {
+                    counter.units = counter.units / result.admitted * admitted;
                 }
-                answer.admitted = admitted;
-                answer.admitted_after = 0;
-                back.push(given);
+                result.admitted = admitted;
+                result.admitted_after = 0;
+                refunds.push(refund);
             }
         }
-        back.retain(|part| !part.counters.is_empty());
+        refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
-        let back = ask_parts(&self.workers, Op::Refund, back, self.deadline);
-        let (given, error) = answers_by(self.deadline, back).await;
+        let refunds = send_parts(&self.workers, Op::Refund, refunds, self.deadline);
+        let (replies, error) = await_replies(Some(self.deadline), refunds).await;
         if let Some(error) = error {
             return Err(error);
         }
-        for PartReply { part, mut delivery } in given {
-            let Some(now) = delivery.read() else {
+        for PartReply { part, mut guard } in replies {
+            let Some(now) = guard.read() else {
                 continue;
             };
-            for (place, line) in part.places.iter().zip(now.counters) {
-                let theirs = parts.iter_mut().find_map(|answered| {
-                    let mut places = answered.part.places.iter();
-                    let here = places.position(|its| its == place)?;
-                    answered.delivery.answer_mut()?.counters.get_mut(here)
+            for (index, counter) in part.indices.iter().zip(now.counters) {
+                let own_result = parts.iter_mut().find_map(|reply| {
+                    let mut indices = reply.part.indices.iter();
+                    let here = indices.position(|its| its == index)?;
+                    reply.guard.result_mut()?.counters.get_mut(here)
                 });
-                if let Some(theirs) = theirs {
-                    theirs.snapshot = line.snapshot;
+                if let Some(own_result) = own_result {
+                    own_result.snapshot = counter.snapshot;
                 }
             }
         }
@@ -209,71 +209,73 @@ impl CrossSlotAcquire {
     }
 
     /// Charges what counts rejections, and evaluates shadows, once the outcome of the request is known.
-    fn ask_beside(&self, parts: &[PartReply], admitted: u64) -> SmallVec<[PendingPart; 2]> {
+    fn send_followups(&self, parts: &[PartReply], admitted: u64) -> SmallVec<[PendingPart; 2]> {
         let times = u64::from(self.times);
         let matters = self.counts || !self.shadows.is_empty();
-        let stood = (matters && admitted < times).then(|| Stood::before(parts));
-        let rejections = stood
+        let before = (matters && admitted < times).then(|| CountersBefore::of(parts));
+        let rejections = before
             .iter()
-            .flat_map(|stood| stood.rejections(times, admitted));
+            .flat_map(|before| before.rejections(times, admitted));
         let rejections =
-            rejections.map(|(place, line)| (Op::ForceAcquire, SlotPart::of(place, line)));
-        let shadows = self.shadows.iter().map(|(place, line, of)| {
-            let without = match (of, &stood) {
-                (Some(of), Some(stood)) => stood.fit_excluding(*of, times),
+            rejections.map(|(index, counter)| (Op::ForceAcquire, SlotPart::of(index, counter)));
+        let shadows = self.shadows.iter().map(|(index, counter, of)| {
+            let without = match (of, &before) {
+                (Some(of), Some(before)) => before.fit_excluding(*of, times),
                 _ => admitted,
             };
-            let ask = match without {
+            let op = match without {
                 0 => Op::Peek,
                 times => Op::Acquire(u32::try_from(times).unwrap_or(u32::MAX)),
             };
-            (ask, SlotPart::of(*place, line.clone()))
+            (op, SlotPart::of(*index, counter.clone()))
         });
-        let beside = rejections.chain(shadows);
-        let beside =
-            beside.flat_map(|(ask, part)| ask_parts(&self.workers, ask, [part], self.deadline));
-        beside.collect()
+        let followups = rejections.chain(shadows);
+        let followups =
+            followups.flat_map(|(op, part)| send_parts(&self.workers, op, [part], self.deadline));
+        followups.collect()
     }
 }
 
-impl Taken {
+impl CompletedAcquire {
     fn read(mut self) -> OpResult {
-        let mut answer = join(&mut self.parts, self.count);
-        answer.admitted = self.admitted;
-        for PartReply { part, delivery } in &mut self.beside {
-            let Some(told) = delivery.read() else {
+        let mut result = merge(&mut self.parts, self.count);
+        result.admitted = self.admitted;
+        for PartReply { part, guard } in &mut self.followups {
+            let Some(reply) = guard.read() else {
                 continue;
             };
-            let at = told.at;
-            for ((place, line), told) in part.places.iter().zip(&part.counters).zip(told.counters) {
+            let at = reply.at;
+            for ((index, counter), reply) in
+                part.indices.iter().zip(&part.counters).zip(reply.counters)
+            {
                 // What rejections charge is no part of the request's own charge, and does not change its
                 // instant.
-                let is_shadow = line.mode.is_shadow();
-                let own = &mut answer.counters[*place];
+                let is_shadow = counter.mode.is_shadow();
+                let own = &mut result.counters[*index];
                 if !is_shadow && own.units > 0 {
-                    own.snapshot = told.snapshot;
+                    own.snapshot = reply.snapshot;
                     continue;
                 }
-                let units = if is_shadow { told.units } else { 0 };
-                answer.counters[*place] =
-                    late(CounterResult::new(units, told.snapshot), &answer, at);
+                let units = if is_shadow { reply.units } else { 0 };
+                result.counters[*index] =
+                    with_skew(CounterResult::new(units, reply.snapshot), &result, at);
             }
         }
-        answer
+        result
     }
 }
 
 /// A future that continues in a task of its own when it is dropped on a runtime before it completes. Its output is
 /// dropped then.
-pub(crate) struct Finishing<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+pub(crate) struct RunToCompletion<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
-impl<F: Future<Output: Send> + Send + 'static> Finishing<F> {
+impl<F: Future<Output: Send> + Send + 'static> RunToCompletion<F> {
     pub(crate) fn new(future: F) -> Self {
         Self(Some(Box::pin(future)))
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Future for Finishing<F> {
+impl<F: Future<Output: Send> + Send + 'static> Future for RunToCompletion<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -286,7 +288,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for Finishing<F> {
     }
 }
 
-impl<F: Future<Output: Send> + Send + 'static> Drop for Finishing<F> {
+impl<F: Future<Output: Send> + Send + 'static> Drop for RunToCompletion<F> {
     fn drop(&mut self) {
         if let Some(future) = self.0.take()
             && let Ok(runtime) = Handle::try_current()

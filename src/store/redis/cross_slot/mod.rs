@@ -13,33 +13,33 @@
 use std::sync::Arc;
 
 pub(crate) mod acquire;
+mod before;
 mod parts;
-mod standing;
 
-use self::parts::{PartReply, answers, ask_parts, charged, join};
+use self::parts::{PartReply, await_replies, charged, merge, send_parts};
 pub(crate) use self::parts::{parts, spans_slots};
 use super::{request::op::CounterOps, worker::pool::WorkerPool};
 use crate::store::{Op, StoreResponse};
 
 /// Executes a request whose keys are in several slots.
-pub(crate) fn ask(workers: &Arc<WorkerPool>, ask: Op, counters: CounterOps) -> StoreResponse {
+pub(crate) fn execute(workers: &Arc<WorkerPool>, op: Op, counters: CounterOps) -> StoreResponse {
     let deadline = workers.deadline();
-    if let Op::Acquire(times) = ask {
-        return acquire::ask(workers, times, counters, deadline);
+    if let Op::Acquire(times) = op {
+        return acquire::execute(workers, times, counters, deadline);
     }
     let count = counters.len();
-    let asked = ask_parts(workers, ask, parts(workers, counters), deadline);
+    let pending = send_parts(workers, op, parts(workers, counters), deadline);
     let workers = workers.clone();
     StoreResponse::pending(async move {
-        let (mut answered, error) = answers(asked).await;
+        let (mut replies, error) = await_replies(None, pending).await;
         let Some(error) = error else {
-            return Ok(join(&mut answered, count));
+            return Ok(merge(&mut replies, count));
         };
-        if ask == Op::ForceAcquire {
+        if op == Op::ForceAcquire {
             // As if it had not been sent: all or nothing.
-            for PartReply { part, delivery } in &mut answered {
-                if let Some(answer) = delivery.read() {
-                    workers.execute_detached(Op::Refund, charged(part, &answer, 1, 1).counters);
+            for PartReply { part, guard } in &mut replies {
+                if let Some(result) = guard.read() {
+                    workers.execute_detached(Op::Refund, charged(part, &result, 1, 1).counters);
                 }
             }
         }

@@ -18,10 +18,10 @@ use crate::{
 pub(crate) mod self_test;
 
 /// The oldest version with `PXAT`, which the scripts need.
-const OLDEST: (u32, u32) = (6, 2);
+const MIN_VERSION: (u32, u32) = (6, 2);
 
 /// Clock difference that is reported.
-const APART: Duration = Duration::from_secs(1);
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
 
 /// How long to wait for the first response of a server at least, with its connection, TLS and login. The store's timeout, if
 /// that is longer.
@@ -38,7 +38,7 @@ pub(crate) struct ServerRef {
 
 impl RedisStore {
     /// Checks each server, and tries each limit there.
-    pub(crate) async fn look(&self, limits: &[LimitHandle]) -> HealthReport {
+    pub(crate) async fn check_health(&self, limits: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
         if Handle::try_current().is_err() {
             let server = "the server".into();
@@ -47,8 +47,8 @@ impl RedisStore {
             return health;
         }
         let single = matches!(self.inner.shared.topology, Topology::One(_));
-        let places = match timeout(RESPONSE_TIMEOUT, places(&self.inner.shared.topology)).await {
-            Ok(Ok(places)) => places,
+        let servers = match timeout(RESPONSE_TIMEOUT, servers(&self.inner.shared.topology)).await {
+            Ok(Ok(servers)) => servers,
             failed => {
                 let server = "the cluster".into();
                 let error = failed.ok().and_then(Result::err);
@@ -57,18 +57,18 @@ impl RedisStore {
                 return health;
             }
         };
-        for (index, place) in places.iter().enumerate() {
-            let looked = self.look_at(place, single, &mut health).await;
-            if index == 0 && !matches!(looked, Err(StoreError::Timeout)) {
-                self.try_epoch(&place.name, &mut health).await;
+        for (index, server) in servers.iter().enumerate() {
+            let checked = self.check_server(server, single, &mut health).await;
+            if index == 0 && !matches!(checked, Err(StoreError::Timeout)) {
+                self.try_epoch(&server.name, &mut health).await;
             }
-            if let Err(error) = looked {
-                let server = place.name.clone();
+            if let Err(error) = checked {
+                let server = server.name.clone();
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 continue;
             }
             for limit in limits {
-                if !self.self_test_policy(place, limit, &mut health).await {
+                if !self.self_test_policy(server, limit, &mut health).await {
                     break;
                 }
             }
@@ -77,19 +77,19 @@ impl RedisStore {
     }
 
     /// What a server reports of itself.
-    async fn look_at(
+    async fn check_server(
         &self,
-        place: &ServerRef,
+        server: &ServerRef,
         single: bool,
         health: &mut HealthReport,
     ) -> Result<(), StoreError> {
         let first = FIRST_RESPONSE_TIMEOUT.max(self.inner.shared.timeout);
-        let ping = self.run::<String>(place.tag, cmd("PING"));
+        let ping = self.run::<String>(server.tag, cmd("PING"));
         let _ = timeout(first, ping)
             .await
             .map_err(|_| StoreError::Timeout)??;
-        let server = || place.name.clone();
-        match self.run::<String>(place.tag, cmd("INFO")).await {
+        let name = || server.name.clone();
+        match self.run::<String>(server.tag, cmd("INFO")).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOPERM" => {
                 for what in ["version", "eviction", "role"] {
                     health.add_unchecked(what);
@@ -97,23 +97,23 @@ impl RedisStore {
             }
             Err(error) => return Err(error),
             Ok(info) => {
-                let told = InfoReply(&info);
-                told.judge(&server(), health);
-                if single && told.field("cluster_enabled") == Some("1") {
-                    health.add_issue(HealthIssue::ClusterNode { server: server() });
+                let info = InfoReply(&info);
+                info.check(&name(), health);
+                if single && info.field("cluster_enabled") == Some("1") {
+                    health.add_issue(HealthIssue::ClusterNode { server: name() });
                 }
             }
         }
         let before = SystemClock.wall();
-        if let Ok((secs, micros)) = self.run::<(i64, i64)>(place.tag, cmd("TIME")).await {
+        if let Ok((secs, micros)) = self.run::<(i64, i64)>(server.tag, cmd("TIME")).await {
             let (after, theirs) = (
                 SystemClock.wall(),
                 Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros)),
             );
             let ahead = theirs > after;
             let by = theirs.since(after).max(before.since(theirs));
-            if by > APART {
-                let server = server();
+            if by > MAX_CLOCK_SKEW {
+                let server = name();
                 health.add_issue(HealthIssue::ClockSkew { server, by, ahead });
             }
         }
@@ -122,24 +122,24 @@ impl RedisStore {
 }
 
 /// Each server that counts, once.
-async fn places(servers: &Topology) -> Result<Vec<ServerRef>, StoreError> {
-    let cluster = match servers {
+async fn servers(topology: &Topology) -> Result<Vec<ServerRef>, StoreError> {
+    let cluster = match topology {
         Topology::One(source) => {
             let name = source.server().clone();
             return Ok(vec![ServerRef { name, tag: 0 }]);
         }
         Topology::Cluster(cluster) => cluster,
     };
-    let mut places = Vec::<ServerRef>::new();
+    let mut servers = Vec::<ServerRef>::new();
     for tag in 0..cluster.tags().len() {
         let owner = cluster.slot_owner(tag).await?;
         let name = format!("{}:{}", owner.host, owner.port);
-        if !places.iter().any(|place| *place.name == *name) {
+        if !servers.iter().any(|server| *server.name == *name) {
             let name = name.into();
-            places.push(ServerRef { name, tag });
+            servers.push(ServerRef { name, tag });
         }
     }
-    Ok(places)
+    Ok(servers)
 }
 
 /// A server's reply to `INFO`.
@@ -151,10 +151,10 @@ impl InfoReply<'_> {
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
     }
 
-    pub(crate) fn judge(&self, server: &Arc<str>, health: &mut HealthReport) {
+    pub(crate) fn check(&self, server: &Arc<str>, health: &mut HealthReport) {
         match self.field("redis_version") {
             None => health.add_unchecked("version"),
-            Some(version) if version_of(version).is_some_and(|its| its < OLDEST) => {
+            Some(version) if version_of(version).is_some_and(|its| its < MIN_VERSION) => {
                 health.add_issue(HealthIssue::UnsupportedVersion {
                     server: server.clone(),
                     version: version.into(),
@@ -191,7 +191,7 @@ mod tests {
 
     fn problems(info: &str) -> Vec<String> {
         let mut health = HealthReport::default();
-        InfoReply(info).judge(&"the server".into(), &mut health);
+        InfoReply(info).check(&"the server".into(), &mut health);
         health.issues().iter().map(ToString::to_string).collect()
     }
 

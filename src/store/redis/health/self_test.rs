@@ -24,52 +24,54 @@ use crate::{
 };
 
 /// Redis's error in a script that runs a command without the right to.
-const UNNAMED: &str = "user executing the script can't run this command";
+const ACL_ERROR: &str = "user executing the script can't run this command";
 
 impl RedisStore {
     /// Tries every operation on a key under a limit, checks whether the user may run each command that they need, and removes
     /// the key. Returns whether the server still answers.
     pub(crate) async fn self_test_policy(
         &self,
-        place: &ServerRef,
+        server: &ServerRef,
         limit: &LimitHandle,
         health: &mut HealthReport,
     ) -> bool {
-        let Some(known) = limit.context::<RedisLimit>() else {
+        let Some(context) = limit.context::<RedisLimit>() else {
             return true;
         };
-        let key = self.key_at(place);
-        let tried = self.ask_all(place, limit, key).await;
-        if let Err(error @ StoreError::Timeout) = tried {
+        let key = self.key_at(server);
+        let outcome = self.try_operations(server, limit, key).await;
+        if let Err(error @ StoreError::Timeout) = outcome {
             health.add_issue(HealthIssue::PolicyFailed {
                 policy: limit.policy().into(),
-                server: place.name.clone(),
+                server: server.name.clone(),
                 error,
             });
             return false;
         }
         let script = limit.rule().script();
         let commands = script.map_or_else(Vec::new, |script| commands(script.source));
-        let lacking = self.lacking(place, known.names.of(&key), &commands);
-        let (policy, server): (Arc<str>, _) = (limit.policy().into(), place.name.clone());
-        let right = |message: Arc<str>| HealthIssue::MissingPermission {
+        let missing_commands = self.missing_commands(server, context.names.of(&key), &commands);
+        let (policy, server): (Arc<str>, _) = (limit.policy().into(), server.name.clone());
+        let permission_issue = |message: Arc<str>| HealthIssue::MissingPermission {
             policy: policy.clone(),
             server: server.clone(),
             message,
         };
-        let named = match lacking.await {
-            Ok(lacking) if lacking.is_empty() => None,
-            Ok(lacking) => Some(right(refused(&lacking))),
-            Err(StoreError::Server { code, message }) if &*code == "NOPERM" => Some(right(message)),
+        let named = match missing_commands.await {
+            Ok(missing_commands) if missing_commands.is_empty() => None,
+            Ok(missing_commands) => Some(permission_issue(missing_message(&missing_commands))),
+            Err(StoreError::Server { code, message }) if &*code == "NOPERM" => {
+                Some(permission_issue(message))
+            }
             // Whatever that is, the operations report it, too.
             Err(_) => None,
         };
-        let problem = match tried {
+        let problem = match outcome {
             Ok(()) => named,
             Err(StoreError::Server { code, message })
-                if &*code == "NOPERM" || message.contains(UNNAMED) =>
+                if &*code == "NOPERM" || message.contains(ACL_ERROR) =>
             {
-                Some(named.unwrap_or_else(|| right(message)))
+                Some(named.unwrap_or_else(|| permission_issue(message)))
             }
             Err(error) => {
                 let (policy, server) = (policy.clone(), server.clone());
@@ -88,12 +90,12 @@ impl RedisStore {
     }
 
     /// Acquires a unit as a request does, with a request's timeout, so that no request in the same batch is delayed.
-    async fn take(&self, line: &OwnedCounterOp) -> Result<OpResult, StoreError> {
+    async fn acquire(&self, counter: &OwnedCounterOp) -> Result<OpResult, StoreError> {
         let (workers, until) = (&self.inner.workers, Instant::now() + RESPONSE_TIMEOUT);
         loop {
-            let lines = [line.clone()].into();
-            let awaited = workers.execute(Op::Acquire(1), lines, workers.deadline(), None)?;
-            match awaited.into_rollback_guard().await {
+            let counters = [counter.clone()].into();
+            let response = workers.execute(Op::Acquire(1), counters, workers.deadline(), None)?;
+            match response.into_rollback_guard().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 answer => return read(answer?),
             }
@@ -101,63 +103,65 @@ impl RedisStore {
     }
 
     /// Acquires a unit, and then executes all other operations on connections of its own.
-    async fn ask_all(
+    async fn try_operations(
         &self,
-        place: &ServerRef,
+        server: &ServerRef,
         limit: &LimitHandle,
         key: Key,
     ) -> Result<(), StoreError> {
-        let line = OwnedCounterOp::of(&CounterOp::new(limit, key));
-        let taken = self.take(&line).await?;
-        let charged = charged(&line, &taken);
+        let counter = OwnedCounterOp::of(&CounterOp::new(limit, key));
+        let acquired = self.acquire(&counter).await?;
+        let charged = charged(&counter, &acquired);
         if limit.permit_ttl().is_some() {
-            self.ask_apart(place, Op::Renew, &charged).await?;
+            self.execute_direct(server, Op::Renew, &charged).await?;
         }
-        self.ask_apart(place, Op::Refund, &charged).await?;
-        let forced = self.ask_apart(place, Op::ForceAcquire, &line).await?;
-        let charged = self::charged(&line, &forced);
-        self.ask_apart(place, Op::Refund, &charged).await?;
-        self.ask_apart(place, Op::Peek, &line).await?;
-        self.ask_apart(place, Op::Reset, &line).await?;
+        self.execute_direct(server, Op::Refund, &charged).await?;
+        let forced = self
+            .execute_direct(server, Op::ForceAcquire, &counter)
+            .await?;
+        let charged = self::charged(&counter, &forced);
+        self.execute_direct(server, Op::Refund, &charged).await?;
+        self.execute_direct(server, Op::Peek, &counter).await?;
+        self.execute_direct(server, Op::Reset, &counter).await?;
         Ok(())
     }
 
     /// Executes an operation beside the workers, without invalidating cached rejections.
-    async fn ask_apart(
+    async fn execute_direct(
         &self,
-        place: &ServerRef,
-        ask: Op,
-        line: &OwnedCounterOp,
+        server: &ServerRef,
+        op: Op,
+        counter: &OwnedCounterOp,
     ) -> Result<OpResult, StoreError> {
         let mut batch = Batch::default();
-        let (lines, deadline) = ([line.clone()].into(), Instant::now() + RESPONSE_TIMEOUT);
-        let (mut question, awaited) =
-            PendingRequest::with_response(RequestState::new(ask, lines, deadline, 0), None);
-        question.time_synced = true;
-        batch.push(question).map_err(|_| ended())?;
+        let (counters, deadline) = ([counter.clone()].into(), Instant::now() + RESPONSE_TIMEOUT);
+        let (mut request, response) =
+            PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
+        request.time_synced = true;
+        batch.push(request).map_err(|_| ended())?;
         let shared = &self.inner.shared;
         let (script, now) = (shared.script(), shared.server_time());
-        let call = |whole| batch.call(&script, whole, now, None);
-        let reply = match self.run::<Value>(place.tag, call(false)).await {
+        let call = |with_text| batch.call(&script, with_text, now, None);
+        let reply = match self.run::<Value>(server.tag, call(false)).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
-                self.run(place.tag, call(true)).await
+                self.run(server.tag, call(true)).await
             }
             reply => reply,
         };
         let _ = decode::decode_and_complete(&mut batch, reply?)?;
-        read(awaited.into_rollback_guard().await?)
+        read(response.into_rollback_guard().await?)
     }
 
     /// The commands that the user may not run on a key.
-    async fn lacking(
+    async fn missing_commands(
         &self,
-        place: &ServerRef,
+        server: &ServerRef,
         key: String,
         commands: &[&str],
     ) -> Result<Vec<String>, StoreError> {
         let mut eval = cmd("EVAL");
         eval.arg(include_str!("acl_check.lua")).arg(1).arg(key);
-        self.run(place.tag, eval.arg(commands).clone()).await
+        self.run(server.tag, eval.arg(commands).clone()).await
     }
 
     pub(crate) async fn run<T: redis::FromRedisValue>(
@@ -194,30 +198,30 @@ impl RedisStore {
     }
 
     /// A key that nothing else uses, on a certain server.
-    fn key_at(&self, place: &ServerRef) -> Key {
+    fn key_at(&self, server: &ServerRef) -> Key {
         loop {
             let key = Key::unique();
-            if self.inner.shared.topology.tag_of(&key) == place.tag {
+            if self.inner.shared.topology.tag_of(&key) == server.tag {
                 return key;
             }
         }
     }
 }
 
-fn read(mut delivery: RollbackGuard) -> Result<OpResult, StoreError> {
-    delivery.read().ok_or_else(ended)
+fn read(mut guard: RollbackGuard) -> Result<OpResult, StoreError> {
+    guard.read().ok_or_else(ended)
 }
 
 /// The counter that refunds what was charged.
-fn charged(line: &OwnedCounterOp, answer: &OpResult) -> OwnedCounterOp {
-    let mut line = line.clone();
-    if let Some(snapshot) = answer.counters.first().map(|line| &line.snapshot) {
-        line.charged(1, snapshot, answer.at);
+fn charged(counter: &OwnedCounterOp, result: &OpResult) -> OwnedCounterOp {
+    let mut counter = counter.clone();
+    if let Some(snapshot) = result.counters.first().map(|counter| &counter.snapshot) {
+        counter.set_refund(1, snapshot, result.at);
     }
-    line
+    counter
 }
 
-fn refused(commands: &[String]) -> Arc<str> {
+fn missing_message(commands: &[String]) -> Arc<str> {
     let names: Vec<_> = commands.iter().map(|name| format!("'{name}'")).collect();
     format!("the user may not run {}", names.join(", ")).into()
 }

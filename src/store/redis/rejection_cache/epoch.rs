@@ -34,7 +34,7 @@ pub(crate) struct Epoch {
     /// When it was read, in microseconds on the cache's clock: no later than it was current.
     read: AtomicI64,
     /// When it was last requested, whatever the result.
-    asked: AtomicI64,
+    requested_at: AtomicI64,
     is_being_read: AtomicBool,
     last: Mutex<Last>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Epoch {
 struct Last {
     value: String,
     /// Offset of the server's clock from the cache's, in microseconds.
-    lead: i64,
+    clock_offset: i64,
 }
 
 impl Default for Epoch {
@@ -52,7 +52,7 @@ impl Default for Epoch {
         Self {
             number: AtomicU64::new(0),
             read: AtomicI64::new(i64::MIN),
-            asked: AtomicI64::new(i64::MIN),
+            requested_at: AtomicI64::new(i64::MIN),
             is_being_read: AtomicBool::new(false),
             last: Mutex::default(),
         }
@@ -65,21 +65,21 @@ impl Epoch {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Whether the epoch is still that number, by a reading less than `bound` ago.
-    pub(crate) fn holds(&self, number: u64, now: Timestamp, bound: Duration) -> bool {
+    /// Whether the epoch is still that number, by a reading less than `max_staleness` ago.
+    pub(crate) fn holds(&self, number: u64, now: Timestamp, max_staleness: Duration) -> bool {
         // In this order: the number was written before this time was.
         let read = Timestamp::from_micros(self.read.load(Ordering::Acquire));
-        number > 0 && self.number() == number && read <= now && now.since(read) < bound
+        number > 0 && self.number() == number && read <= now && now.since(read) < max_staleness
     }
 
     /// Starts a reading, unless one is in progress or was requested less than `pause` ago.
     pub(crate) fn start_read(&self, now: Timestamp, pause: Duration) -> bool {
-        let last = Timestamp::from_micros(self.asked.load(Ordering::Acquire));
+        let last = Timestamp::from_micros(self.requested_at.load(Ordering::Acquire));
         let is_due = now < last || now.since(last) >= pause;
         if !is_due || self.is_being_read.swap(true, Ordering::AcqRel) {
             return false;
         }
-        self.asked.store(now.as_micros(), Ordering::Release);
+        self.requested_at.store(now.as_micros(), Ordering::Release);
         true
     }
 
@@ -89,14 +89,20 @@ impl Epoch {
     }
 
     /// Stores the value that was requested at `read`, when the server's clock showed `time`. If the two clocks have
-    /// drifted apart by more than `bound` since the last reading (the server's was set, or this machine was
+    /// drifted apart by more than `max_staleness` since the last reading (the server's was set, or this machine was
     /// suspended), waits of one are not waits of the other: then it counts as a new value.
-    pub(crate) fn note(&self, value: &str, time: Timestamp, read: Timestamp, bound: Duration) {
-        let lead = time.as_micros().saturating_sub(read.as_micros());
+    pub(crate) fn note(
+        &self,
+        value: &str,
+        time: Timestamp,
+        read: Timestamp,
+        max_staleness: Duration,
+    ) {
+        let clock_offset = time.as_micros().saturating_sub(read.as_micros());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let moved = Duration::from_micros(lead.abs_diff(last.lead));
-        last.lead = lead;
-        if self.number() == 0 || last.value != value || moved > bound {
+        let moved = Duration::from_micros(clock_offset.abs_diff(last.clock_offset));
+        last.clock_offset = clock_offset;
+        if self.number() == 0 || last.value != value || moved > max_staleness {
             value.clone_into(&mut last.value);
             self.number.fetch_add(1, Ordering::AcqRel);
         }
@@ -132,9 +138,9 @@ impl EpochKey {
         let mut eval = cmd("EVAL");
         eval.arg(SCRIPT).arg(1).arg(&self.0);
         eval.arg(Key::unique().as_str()).arg(EPOCH_TTL_MS);
-        let answer: Option<String> = topology.run(0, &eval).await?;
-        Ok(answer.and_then(|answer| {
-            let (time, epoch) = answer.split_once(' ')?;
+        let reply: Option<String> = topology.run(0, &eval).await?;
+        Ok(reply.and_then(|reply| {
+            let (time, epoch) = reply.split_once(' ')?;
             Some((epoch.to_owned(), Timestamp::from_micros(time.parse().ok()?)))
         }))
     }

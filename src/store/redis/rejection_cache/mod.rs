@@ -31,7 +31,7 @@ const SHARDS: usize = 16;
 
 /// Counters of invalidations by this process. Keys that share a counter invalidate each other's entries, which
 /// costs a call.
-const COUNTERS: usize = 8_192;
+const INVALIDATION_COUNTERS: usize = 8_192;
 
 /// Cached rejections.
 ///
@@ -41,19 +41,19 @@ const COUNTERS: usize = 8_192;
 /// - its wait has not passed, and
 /// - this process has not refunded, reset or charged past the quota one of its keys since: the cache counts these for
 ///   each policy and key, whatever the caller's quota is, and
-/// - it is no older than `bound`. It may be older while every request for its keys is rejected, whatever it costs, and
+/// - it is no older than `max_staleness`. It may be older while every request for its keys is rejected, whatever it costs, and
 ///   the store's [epoch](Epoch), read within the bound, is unchanged: then nothing has changed the keys.
 ///
 /// Where rejections are charged, only those by a ban are cached, until it ends: they charge nothing.
 ///
-/// So a wait reported from the cache is what the store reported at most `bound` ago, or would report now.
+/// So a wait reported from the cache is what the store reported at most `max_staleness` ago, or would report now.
 pub(crate) struct RejectionCache {
-    bound: Duration,
+    max_staleness: Duration,
     clock: Arc<dyn Clock>,
     hasher: DefaultHashBuilder,
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
     /// Capacity of each shard.
-    most: usize,
+    capacity: usize,
     len: AtomicIsize,
     /// Invalidations by this process, by the hash of policy and key.
     changes: Box<[AtomicU64]>,
@@ -76,81 +76,83 @@ struct CacheSlot {
 }
 
 impl RejectionCache {
-    /// Holds about `most` entries, each for at most `bound` after a change elsewhere. A bound of zero disables the
-    /// cache.
-    pub(crate) fn new(bound: Duration, most: usize, clock: Arc<dyn Clock>) -> Self {
+    /// Holds about `capacity` entries, each for at most `max_staleness` after a change elsewhere. Zero disables the cache.
+    pub(crate) fn new(max_staleness: Duration, capacity: usize, clock: Arc<dyn Clock>) -> Self {
         Self {
-            bound,
+            max_staleness,
             clock,
             hasher: DefaultHashBuilder::default(),
             shards: Default::default(),
-            most: most.div_ceil(SHARDS),
+            capacity: capacity.div_ceil(SHARDS),
             len: AtomicIsize::new(0),
-            changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            changes: (0..INVALIDATION_COUNTERS)
+                .map(|_| AtomicU64::new(0))
+                .collect(),
             epoch: Epoch::default(),
         }
     }
 
     /// The cached rejection of a request.
-    pub(crate) fn find<'a>(
+    pub(crate) fn get<'a>(
         &self,
-        ask: Op,
+        op: Op,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> Option<OpResult> {
-        if self.len.load(Ordering::Relaxed) <= 0 || !self.concerns(ask, counters.clone()) {
+        if self.len.load(Ordering::Relaxed) <= 0 || !self.is_cacheable(op, counters.clone()) {
             return None;
         }
         let now = self.clock.now();
-        let CacheSlot { hash, changes } = self.place(counters.clone());
+        let CacheSlot { hash, changes } = self.slot(counters.clone());
         let mut shard = self.lock(hash);
-        let denial = shard.find(hash, counters.clone())?;
-        if denial.is_over(now) || denial.changes != changes {
-            self.count(-isize::from(shard.remove(hash, counters)));
+        let rejection = shard.find(hash, counters.clone())?;
+        if rejection.is_over(now) || rejection.changes != changes {
+            self.add_len(-isize::from(shard.remove(hash, counters)));
             return None;
         }
-        if !denial.covers(counters) || !self.believes(denial, now) {
+        if !rejection.covers(counters) || !self.is_fresh(rejection, now) {
             return None;
         }
-        let counters = denial.counters.iter();
+        let counters = rejection.counters.iter();
         Some(OpResult {
             admitted: 0,
-            at: denial.judged,
-            age: now.since(denial.answered),
+            at: rejection.decided_at,
+            age: now.since(rejection.received_at),
             admitted_after: 0,
             source: DecisionSource::RejectionCache,
             counters: counters
-                .map(|line| CounterResult::new(0, line.snapshot))
+                .map(|counter| CounterResult::new(0, counter.snapshot))
                 .collect(),
         })
     }
 
     /// Whether nothing can have changed it since, but within the bound.
-    fn believes(&self, denial: &CachedRejection, now: Timestamp) -> bool {
-        now.since(denial.asked) < self.bound
-            || now < denial.firm_until && self.epoch.holds(denial.epoch, now, self.bound)
+    fn is_fresh(&self, rejection: &CachedRejection, now: Timestamp) -> bool {
+        now.since(rejection.requested_at) < self.max_staleness
+            || now < rejection.rejects_all_until
+                && self.epoch.holds(rejection.epoch, now, self.max_staleness)
     }
 
     /// The token of a request that arrives now; `None` if its rejection is not to be cached.
-    pub(crate) fn mark<'a>(
+    pub(crate) fn token<'a>(
         &self,
-        ask: Op,
+        op: Op,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> Option<CacheToken> {
-        self.concerns(ask, counters.clone()).then(|| CacheToken {
+        self.is_cacheable(op, counters.clone()).then(|| CacheToken {
             epoch: self.epoch.number(),
-            changes: self.place(counters).changes,
+            changes: self.slot(counters).changes,
         })
     }
 
     /// A rejection that charges something is not cached, except by a ban, which charges nothing then. Several
     /// requests at once may be rejected in part, and shadows are evaluated for each.
-    fn concerns<'a>(&self, ask: Op, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
-        if ask != Op::Acquire(1) || self.bound.is_zero() {
+    fn is_cacheable<'a>(&self, op: Op, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
+        if op != Op::Acquire(1) || self.max_staleness.is_zero() {
             return false;
         }
         let (mut counts, mut bans) = (false, false);
-        for line in counters {
-            match line.mode {
+        for counter in counters {
+            match counter.mode {
                 CounterMode::Charge | CounterMode::Check => {}
                 CounterMode::ChargeRejectedToo => counts = true,
                 CounterMode::CountRejections => bans = true,
@@ -161,73 +163,79 @@ impl RejectionCache {
     }
 
     /// Caches the rejection of a request that arrived `age` ago.
-    pub(crate) fn note<'a>(
+    pub(crate) fn insert<'a>(
         &self,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
-        answer: &OpResult,
-        mark: &CacheToken,
+        result: &OpResult,
+        token: &CacheToken,
         age: Duration,
     ) {
-        let answered = self.clock.now();
-        let asked = answered - age;
-        let (mut wait, mut firm) = (None, Duration::MAX);
-        let plain = !counters.clone().any(CacheKey::counts_rejections);
-        for (line, judged) in counters.clone().zip(&answer.counters) {
-            let (limit, rule) = (line.limit, line.limit.rule());
-            let retry = |units| limit.status(&judged.snapshot, answer.at, units).retry_after;
-            if line.units.is_zero() {
+        let received_at = self.clock.now();
+        let requested_at = received_at - age;
+        let (mut wait, mut rejects_all_for) = (None, Duration::MAX);
+        let charges_nothing = !counters.clone().any(CacheKey::counts_rejections);
+        for (counter, counter_result) in counters.clone().zip(&result.counters) {
+            let (limit, rule) = (counter.limit, counter.limit.rule());
+            let retry = |units| {
+                limit
+                    .status(&counter_result.snapshot, result.at, units)
+                    .retry_after
+            };
+            if counter.units.is_zero() {
                 continue;
             }
             // A permit may be released at any moment.
-            let own = match retry(line.units) {
+            let own = match retry(counter.units) {
                 RetryAfter::In(own) if rule.permit_ttl().is_none() => Some(own),
                 _ => None,
             };
             // Until then every cost is rejected.
             let any = match own {
-                Some(_) if line.units == Units::ONE => own,
+                Some(_) if counter.units == Units::ONE => own,
                 Some(_) if rule.snapshot_ignores_cost() => match retry(Units::ONE) {
                     RetryAfter::In(any) => Some(any),
                     _ => None,
                 },
                 _ => None,
             };
-            if plain || line.mode == CounterMode::CountRejections {
+            if charges_nothing || counter.mode == CounterMode::CountRejections {
                 wait = wait.max(own);
             }
-            firm = firm.min(any.unwrap_or_default());
+            rejects_all_for = rejects_all_for.min(any.unwrap_or_default());
         }
         let Some(wait) = wait else {
             return;
         };
-        let denied = counters.clone().zip(&answer.counters);
-        let denied = denied.map(|(line, judged)| CachedCounter {
-            limit: line.limit.id(),
-            any_cost: line.limit.rule().snapshot_ignores_cost(),
-            key: *line.key,
-            units: line.units,
-            snapshot: judged.snapshot,
+        let cached = counters.clone().zip(&result.counters);
+        let cached = cached.map(|(counter, counter_result)| CachedCounter {
+            limit: counter.limit.id(),
+            any_cost: counter.limit.rule().snapshot_ignores_cost(),
+            key: *counter.key,
+            units: counter.units,
+            snapshot: counter_result.snapshot,
         });
-        let hash = self.place(counters.clone()).hash;
-        let denial = CachedRejection {
+        let hash = self.slot(counters.clone()).hash;
+        let rejection = CachedRejection {
             hash,
-            counters: denied.collect(),
-            judged: answer.at,
-            asked,
-            answered,
-            until: asked + wait,
-            firm_until: asked + firm,
-            epoch: mark.epoch,
-            changes: mark.changes,
+            counters: cached.collect(),
+            decided_at: result.at,
+            requested_at,
+            received_at,
+            expires_at: requested_at + wait,
+            rejects_all_until: requested_at + rejects_all_for,
+            epoch: token.epoch,
+            changes: token.changes,
         };
-        let more = self.lock(hash).add(denial, counters, answered, self.most);
-        self.count(more);
+        let more = self
+            .lock(hash)
+            .add(rejection, counters, received_at, self.capacity);
+        self.add_len(more);
     }
 
     /// Invalidates the entries of all requests for these keys, under every quota, and those of requests in flight.
-    pub(crate) fn end<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) {
-        for line in counters {
-            self.counter(self.hash(&line))
+    pub(crate) fn invalidate<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) {
+        for counter in counters {
+            self.counter(self.hash(&counter))
                 .fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -240,25 +248,27 @@ impl RejectionCache {
         }
         let now = self.clock.now();
         // Early enough that no entry becomes doubtful meanwhile.
-        self.epoch.start_read(now, self.bound / 2).then_some(now)
+        self.epoch
+            .start_read(now, self.max_staleness / 2)
+            .then_some(now)
     }
 
     /// Stores the epoch that was requested at `read`, when the server's clock showed `time`.
     pub(crate) fn note_epoch(&self, epoch: &str, time: Timestamp, read: Timestamp) {
-        self.epoch.note(epoch, time, read, self.bound);
+        self.epoch.note(epoch, time, read, self.max_staleness);
     }
 
     pub(crate) fn epoch(&self) -> &Epoch {
         &self.epoch
     }
 
-    fn place<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) -> CacheSlot {
+    fn slot<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) -> CacheSlot {
         let none = CacheSlot {
             hash: 0,
             changes: 0,
         };
-        counters.fold(none, |CacheSlot { hash, changes }, line| {
-            let own = self.hash(&line);
+        counters.fold(none, |CacheSlot { hash, changes }, counter| {
+            let own = self.hash(&counter);
             let of_line = self.counter(own).load(Ordering::Acquire);
             CacheSlot {
                 hash: hash.rotate_left(5) ^ own,
@@ -268,12 +278,12 @@ impl RejectionCache {
     }
 
     /// A hash of the policy and the key: the quota, and with it the limit, may differ between requests.
-    fn hash(&self, line: &CacheKey<'_>) -> u64 {
-        self.hasher.hash_one((line.limit.policy(), line.key))
+    fn hash(&self, counter: &CacheKey<'_>) -> u64 {
+        self.hasher.hash_one((counter.limit.policy(), counter.key))
     }
 
     fn counter(&self, hash: u64) -> &AtomicU64 {
-        &self.changes[hash as usize % COUNTERS]
+        &self.changes[hash as usize % INVALIDATION_COUNTERS]
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {
@@ -281,7 +291,7 @@ impl RejectionCache {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, more: isize) {
+    fn add_len(&self, more: isize) {
         if more != 0 {
             self.len.fetch_add(more, Ordering::Relaxed);
         }
@@ -290,8 +300,8 @@ impl RejectionCache {
 
 impl fmt::Debug for RejectionCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Denials")
-            .field("bound", &self.bound)
+        f.debug_struct("RejectionCache")
+            .field("max_staleness", &self.max_staleness)
             .field("len", &self.len)
             .finish_non_exhaustive()
     }

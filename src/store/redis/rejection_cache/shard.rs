@@ -31,11 +31,11 @@ impl CacheKey<'_> {
 
 #[derive(Default)]
 pub(crate) struct Shard {
-    rejection_cache: Vec<CachedRejection>,
+    entries: Vec<CachedRejection>,
     /// Positions of the entries, by the hash of their keys.
-    places: HashTable<u32>,
+    index: HashTable<u32>,
     /// Where the search for expired entries continues.
-    hand: usize,
+    eviction_cursor: usize,
 }
 
 /// A request that the store rejected.
@@ -43,14 +43,14 @@ pub(crate) struct CachedRejection {
     pub(crate) hash: u64,
     pub(crate) counters: SmallVec<[CachedCounter; 1]>,
     /// When the store decided, on the store's clock.
-    pub(crate) judged: Timestamp,
+    pub(crate) decided_at: Timestamp,
     /// On the cache's clock, as are the following.
-    pub(crate) asked: Timestamp,
-    pub(crate) answered: Timestamp,
+    pub(crate) requested_at: Timestamp,
+    pub(crate) received_at: Timestamp,
     /// When its wait has passed.
-    pub(crate) until: Timestamp,
+    pub(crate) expires_at: Timestamp,
     /// Until when every request for its keys is rejected, whatever it costs.
-    pub(crate) firm_until: Timestamp,
+    pub(crate) rejects_all_until: Timestamp,
     /// The cache's state when the request arrived.
     pub(crate) epoch: u64,
     pub(crate) changes: u64,
@@ -68,8 +68,8 @@ pub(crate) struct CachedCounter {
 
 impl CachedRejection {
     fn is_of<'a>(&self, hash: u64, counters: impl Iterator<Item = CacheKey<'a>> + Clone) -> bool {
-        let same = |(line, own): (CacheKey<'_>, &CachedCounter)| {
-            own.limit == line.limit.id() && own.key == *line.key
+        let same = |(counter, own): (CacheKey<'_>, &CachedCounter)| {
+            own.limit == counter.limit.id() && own.key == *counter.key
         };
         self.hash == hash
             && self.counters.len() == counters.clone().count()
@@ -78,14 +78,14 @@ impl CachedRejection {
 
     /// Whether its wait has passed. A clock that stepped back extends none.
     pub(crate) fn is_over(&self, now: Timestamp) -> bool {
-        now < self.asked || self.until <= now
+        now < self.requested_at || self.expires_at <= now
     }
 
     /// Whether it determines the wait of a request of these costs: one of a smaller cost may be admitted.
     pub(crate) fn covers<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
-        self.counters.iter().zip(counters).all(|(own, line)| {
-            let is_more = own.any_cost && !own.units.is_zero() && own.units < line.units;
-            own.units == line.units || is_more
+        self.counters.iter().zip(counters).all(|(own, counter)| {
+            let is_more = own.any_cost && !own.units.is_zero() && own.units < counter.units;
+            own.units == counter.units || is_more
         })
     }
 }
@@ -96,10 +96,9 @@ impl Shard {
         hash: u64,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> Option<&CachedRejection> {
-        let is_of =
-            |place: &u32| self.rejection_cache[*place as usize].is_of(hash, counters.clone());
-        let place = *self.places.find(hash, is_of)?;
-        self.rejection_cache.get(place as usize)
+        let is_of = |position: &u32| self.entries[*position as usize].is_of(hash, counters.clone());
+        let position = *self.index.find(hash, is_of)?;
+        self.entries.get(position as usize)
     }
 
     /// Removes the entry of these counters; returns whether there was one.
@@ -108,83 +107,82 @@ impl Shard {
         hash: u64,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> bool {
-        let is_of =
-            |place: &u32| self.rejection_cache[*place as usize].is_of(hash, counters.clone());
-        let Ok(found) = self.places.find_entry(hash, is_of) else {
+        let is_of = |position: &u32| self.entries[*position as usize].is_of(hash, counters.clone());
+        let Ok(found) = self.index.find_entry(hash, is_of) else {
             return false;
         };
-        let (place, _) = found.remove();
-        self.close_gap(place);
+        let (position, _) = found.remove();
+        self.close_gap(position);
         true
     }
 
-    /// Adds an entry in place of the one for the same counters, and evicts expired ones or, at `most` entries, the
+    /// Adds an entry in place of the one for the same counters, and evicts expired ones or, at `capacity` entries, the
     /// one that ends first; returns the change in number.
     pub(crate) fn add<'a>(
         &mut self,
-        denial: CachedRejection,
+        rejection: CachedRejection,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
         now: Timestamp,
-        most: usize,
+        capacity: usize,
     ) -> isize {
-        let of = denial.hash;
-        let replaced = self.remove(of, counters);
-        let forgotten = self.make_room(now, most);
-        let place = self.rejection_cache.len() as u32;
-        self.rejection_cache.push(denial);
-        let rejection_cache = &self.rejection_cache;
-        let hash = |place: &u32| rejection_cache[*place as usize].hash;
-        self.places.insert_unique(of, place, hash);
-        1 - isize::from(replaced) - forgotten
+        let hash = rejection.hash;
+        let replaced = self.remove(hash, counters);
+        let evicted = self.evict(now, capacity);
+        let position = self.entries.len() as u32;
+        self.entries.push(rejection);
+        let entries = &self.entries;
+        let rehash = |position: &u32| entries[*position as usize].hash;
+        self.index.insert_unique(hash, position, rehash);
+        1 - isize::from(replaced) - evicted
     }
 
-    fn make_room(&mut self, now: Timestamp, most: usize) -> isize {
-        let before = self.rejection_cache.len();
+    fn evict(&mut self, now: Timestamp, capacity: usize) -> isize {
+        let before = self.entries.len();
         let mut soonest = None;
         for _ in 0..SAMPLE.min(before) {
-            self.hand = if self.hand + 1 < self.rejection_cache.len() {
-                self.hand + 1
+            self.eviction_cursor = if self.eviction_cursor + 1 < self.entries.len() {
+                self.eviction_cursor + 1
             } else {
                 0
             };
-            let Some(denial) = self.rejection_cache.get(self.hand) else {
+            let Some(rejection) = self.entries.get(self.eviction_cursor) else {
                 break;
             };
-            if denial.until <= now {
-                self.drop_at(self.hand);
+            if rejection.expires_at <= now {
+                self.remove_at(self.eviction_cursor);
                 soonest = None;
-            } else if soonest.is_none_or(|(until, _)| denial.until < until) {
-                soonest = Some((denial.until, self.hand));
+            } else if soonest.is_none_or(|(expires_at, _)| rejection.expires_at < expires_at) {
+                soonest = Some((rejection.expires_at, self.eviction_cursor));
             }
         }
-        if let Some((_, place)) = soonest.filter(|_| self.rejection_cache.len() >= most) {
-            self.drop_at(place);
+        if let Some((_, position)) = soonest.filter(|_| self.entries.len() >= capacity) {
+            self.remove_at(position);
         }
-        (before - self.rejection_cache.len()) as isize
+        (before - self.entries.len()) as isize
     }
 
-    fn drop_at(&mut self, place: usize) {
-        let hash = self.rejection_cache[place].hash;
-        if let Ok(found) = self.places.find_entry(hash, |at| *at as usize == place) {
+    fn remove_at(&mut self, position: usize) {
+        let hash = self.entries[position].hash;
+        if let Ok(found) = self.index.find_entry(hash, |at| *at as usize == position) {
             found.remove();
         }
-        self.close_gap(place as u32);
+        self.close_gap(position as u32);
     }
 
     /// Removes an entry, and moves the last one into its place.
-    fn close_gap(&mut self, place: u32) {
-        self.rejection_cache.swap_remove(place as usize);
-        let last = self.rejection_cache.len() as u32;
-        if let Some(moved) = self.rejection_cache.get(place as usize)
-            && let Some(at) = self.places.find_mut(moved.hash, |at| *at == last)
+    fn close_gap(&mut self, position: u32) {
+        self.entries.swap_remove(position as usize);
+        let last = self.entries.len() as u32;
+        if let Some(moved) = self.entries.get(position as usize)
+            && let Some(at) = self.index.find_mut(moved.hash, |at| *at == last)
         {
-            *at = place;
+            *at = position;
         }
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        debug_assert_eq!(self.rejection_cache.len(), self.places.len());
-        self.rejection_cache.len()
+        debug_assert_eq!(self.entries.len(), self.index.len());
+        self.entries.len()
     }
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Parameters that are sent without a list around them, at most: Lua has room for some thousand values at once.
-const MOST_FLAT: usize = 24;
+const MAX_FLAT_PARAMS: usize = 24;
 
 /// What a Redis store knows of a limit.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub(in crate::store::redis) struct RedisLimit {
     /// The workers of its store, which refund what was charged under it.
     pub(in crate::store::redis) workers: Weak<dyn Workers>,
     /// The half's number in the script.
-    half: usize,
+    script_index: usize,
     /// How many numbers of a state are answered.
-    pub(in crate::store::redis) words: usize,
+    pub(in crate::store::redis) snapshot_len: usize,
     params: Vec<i64>,
     /// What is sent without parameters of the moment, and how many values that are.
     packed: (MsgPackWriter, usize),
@@ -41,23 +41,23 @@ pub(in crate::store::redis) struct RedisLimit {
 impl RedisLimit {
     pub(in crate::store::redis) fn new(
         names: KeyNames,
-        half: usize,
+        script_index: usize,
         rule: &dyn Rule,
         script: &LuaScript,
         workers: Weak<dyn Workers>,
     ) -> Self {
-        let mut known = Self {
+        let mut limit = Self {
             names,
             workers,
-            half,
-            words: script.snapshot_len.clamp(1, 3),
+            script_index,
+            snapshot_len: script.snapshot_len.clamp(1, 3),
             params: script.params.clone(),
             packed: Default::default(),
         };
         let mut packed = MsgPackWriter::default();
-        let values = known.write_with(rule, &[], &mut packed);
-        known.packed = (packed, values);
-        known
+        let values = limit.write_with(rule, &[], &mut packed);
+        limit.packed = (packed, values);
+        limit
     }
 
     /// The capacity, as the script knows it.
@@ -68,26 +68,26 @@ impl RedisLimit {
 
     /// Writes what the driver has to know of a policy, and tells how many values that are.
     pub(crate) fn write(&self, rule: &dyn Rule, now: Timestamp, args: &mut MsgPackWriter) -> usize {
-        let more = rule.time_params(now);
-        if more.is_empty() {
+        let time_params = rule.time_params(now);
+        if time_params.is_empty() {
             let (packed, values) = &self.packed;
             args.append(packed);
             return *values;
         }
-        self.write_with(rule, &more, args)
+        self.write_with(rule, &time_params, args)
     }
 
-    fn write_with(&self, rule: &dyn Rule, more: &[i64], args: &mut MsgPackWriter) -> usize {
-        let params = self.params.len() + more.len();
-        args.uint(self.half as u64);
+    fn write_with(&self, rule: &dyn Rule, time_params: &[i64], args: &mut MsgPackWriter) -> usize {
+        let params = self.params.len() + time_params.len();
+        args.uint(self.script_index as u64);
         args.uint(rule.records_caller().into());
-        args.uint(self.words as u64);
-        let flat = params <= MOST_FLAT;
+        args.uint(self.snapshot_len as u64);
+        let flat = params <= MAX_FLAT_PARAMS;
         args.uint(if flat { params as u64 } else { 0 });
         if !flat {
             args.list(params);
         }
-        for param in self.params.iter().chain(more) {
+        for param in self.params.iter().chain(time_params) {
             args.int(*param);
         }
         4 + if flat { params } else { 1 }

@@ -114,8 +114,8 @@ impl PendingRequest {
                 waker.wake();
             }
         }
-        if let Some(Ok(unheard)) = result {
-            self.state.refund_unread(&unheard);
+        if let Some(Ok(unread)) = result {
+            self.state.refund_unread(&unread);
         }
     }
 
@@ -131,9 +131,9 @@ impl PendingRequest {
     }
 
     #[inline]
-    pub(crate) fn answer(mut self, answer: OpResult) {
+    pub(crate) fn succeed(mut self, result: OpResult) {
         self.done = true;
-        self.complete(Ok(answer));
+        self.complete(Ok(result));
     }
 
     /// Drops a detached request that another worker has taken over.
@@ -208,26 +208,26 @@ impl RequestState {
 
     /// Refunds what a response that no waiter read says was charged.
     #[cold]
-    pub(crate) fn refund_unread(&self, answer: &OpResult) {
-        if !matches!(self.op, Op::Acquire(_)) || answer.admitted == 0 {
+    pub(crate) fn refund_unread(&self, result: &OpResult) {
+        if !matches!(self.op, Op::Acquire(_)) || result.admitted == 0 {
             return;
         }
         let Some(workers) = workers_of(&self.counters) else {
             return;
         };
         let mut counters = self.counters.clone();
-        for (line, charged) in counters.iter_mut().zip(&answer.counters) {
-            line.charged(charged.units, &charged.snapshot, answer.at);
+        for (counter, charged) in counters.iter_mut().zip(&result.counters) {
+            counter.set_refund(charged.units, &charged.snapshot, result.at);
         }
         workers.execute_detached(Op::Refund, counters);
     }
 
     /// Caches its rejection.
     #[cold]
-    pub(crate) fn cache_rejection(&self, answer: &OpResult) {
+    pub(crate) fn cache_rejection(&self, result: &OpResult) {
         let workers = workers_of(&self.counters);
         if let Some((cache_token, workers)) = self.cache_token.as_ref().zip(workers) {
-            workers.cache_rejection(&self.counters, self.deadline, answer, cache_token);
+            workers.cache_rejection(&self.counters, self.deadline, result, cache_token);
         }
     }
 
@@ -311,38 +311,38 @@ mod tests {
         }
     }
 
-    fn heard(has_waiter: &mut ResponseHandle) -> Option<Result<u64, StoreError>> {
-        match has_waiter.poll_response(&Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Some(result.map(|answer| answer.admitted)),
+    fn read(response: &mut ResponseHandle) -> Option<Result<u64, StoreError>> {
+        match response.poll_response(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result.map(|result| result.admitted)),
             Poll::Pending => None,
         }
     }
 
     #[test]
     fn a_response_is_read_once() {
-        let (request, mut has_waiter) = with_response(Op::Acquire(1));
-        assert!(heard(&mut has_waiter).is_none());
-        request.answer(admitted());
-        assert!(matches!(heard(&mut has_waiter), Some(Ok(1))));
-        assert!(heard(&mut has_waiter).is_none());
+        let (request, mut response) = with_response(Op::Acquire(1));
+        assert!(read(&mut response).is_none());
+        request.succeed(admitted());
+        assert!(matches!(read(&mut response), Some(Ok(1))));
+        assert!(read(&mut response).is_none());
     }
 
     #[test]
     fn the_waiter_of_a_lost_request_gets_an_error() {
-        let (request, mut has_waiter) = with_response(Op::Acquire(1));
+        let (request, mut response) = with_response(Op::Acquire(1));
         drop(request);
-        let heard = heard(&mut has_waiter);
-        assert!(matches!(heard, Some(Err(StoreError::Connection(_)))));
+        let response = read(&mut response);
+        assert!(matches!(response, Some(Err(StoreError::Connection(_)))));
     }
 
     #[test]
     fn a_timed_out_request_gets_no_second_response() {
-        let (mut request, mut has_waiter) = with_response(Op::Acquire(1));
+        let (mut request, mut response) = with_response(Op::Acquire(1));
         request.expire();
         assert!(!request.has_waiter());
-        request.answer(admitted());
+        request.succeed(admitted());
         assert!(matches!(
-            heard(&mut has_waiter),
+            read(&mut response),
             Some(Err(StoreError::Timeout))
         ));
     }
@@ -355,9 +355,9 @@ mod tests {
             (Op::ForceAcquire, false),
             (Op::Refund, false),
         ] {
-            let (request, has_waiter) = with_response(op);
+            let (request, response) = with_response(op);
             assert!(!request.is_cancelled());
-            drop(has_waiter);
+            drop(response);
             assert_eq!(request.is_cancelled(), abandoned, "{op:?}");
         }
     }

@@ -19,33 +19,33 @@ pub(crate) struct OwnedCounterOp {
     pub(crate) units: Units,
     pub(crate) mode: CounterMode,
     /// What most counters do not have.
-    more: Option<Box<More>>,
+    extras: Option<Box<Extras>>,
 }
 
 #[derive(Clone, Debug)]
-struct More {
+struct Extras {
     receipt: ChargeReceipt,
     caller: Key,
 }
 
 impl OwnedCounterOp {
-    pub(crate) fn of(line: &CounterOp<'_>) -> Self {
-        let plain = line.receipt == ChargeReceipt::NONE && line.caller == line.key;
-        let more = || More {
-            receipt: line.receipt,
-            caller: line.caller,
+    pub(crate) fn of(counter: &CounterOp<'_>) -> Self {
+        let plain = counter.receipt == ChargeReceipt::NONE && counter.caller == counter.key;
+        let extras = || Extras {
+            receipt: counter.receipt,
+            caller: counter.caller,
         };
         Self {
-            limit: line.limit.clone(),
-            key: line.key,
-            units: line.units,
-            mode: line.mode,
-            more: (!plain).then(|| Box::new(more())),
+            limit: counter.limit.clone(),
+            key: counter.key,
+            units: counter.units,
+            mode: counter.mode,
+            extras: (!plain).then(|| Box::new(extras())),
         }
     }
 
     /// Borrows it as the store's interface has it.
-    pub(crate) fn line(&self) -> CounterOp<'_> {
+    pub(crate) fn as_op(&self) -> CounterOp<'_> {
         CounterOp {
             limit: &self.limit,
             key: self.key,
@@ -72,19 +72,21 @@ impl OwnedCounterOp {
     }
 
     pub(crate) fn caller(&self) -> &Key {
-        self.more.as_ref().map_or(&self.key, |more| &more.caller)
+        self.extras
+            .as_ref()
+            .map_or(&self.key, |extras| &extras.caller)
     }
 
     pub(crate) fn receipt(&self) -> ChargeReceipt {
-        self.more
+        self.extras
             .as_ref()
-            .map_or(ChargeReceipt::NONE, |more| more.receipt)
+            .map_or(ChargeReceipt::NONE, |extras| extras.receipt)
     }
 
     /// Lowers the receipt's remaining units to those refunded here: other units of it may be refunded before these.
     pub(crate) fn limit_receipt_to_units(&mut self) {
-        if let Some(more) = &mut self.more {
-            more.receipt.remaining = more.receipt.remaining.min(self.units.get());
+        if let Some(extras) = &mut self.extras {
+            extras.receipt.remaining = extras.receipt.remaining.min(self.units.get());
         }
     }
 
@@ -92,11 +94,11 @@ impl OwnedCounterOp {
     pub(crate) fn set_permit_refund(&mut self, times: u32) {
         let capacity = self.limit.rule().capacity();
         let units = self.units.of(times.into()).min(capacity);
-        self.charged(units, &Snapshot::default(), Timestamp::default());
+        self.set_refund(units, &Snapshot::default(), Timestamp::default());
     }
 
     /// Turns it into the refund of a charge of `units`.
-    pub(crate) fn charged(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
+    pub(crate) fn set_refund(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
         self.units = Units::new(units);
         let caller = *self.caller();
         let window_id = self.limit.rule().window_id(snapshot, at);
@@ -105,6 +107,6 @@ impl OwnedCounterOp {
             remaining: units,
             window_id,
         };
-        self.more = Some(Box::new(More { receipt, caller }));
+        self.extras = Some(Box::new(Extras { receipt, caller }));
     }
 }

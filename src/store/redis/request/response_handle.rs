@@ -34,10 +34,10 @@ impl PendingRequest {
         state: Arc<RequestState>,
         worker: Option<runtime::Id>,
     ) -> (Self, ResponseHandle) {
-        let has_waiter = ResponseHandle::new(state.clone(), worker);
+        let response = ResponseHandle::new(state.clone(), worker);
         let mut request = Self::detached(state);
         request.has_waiter = true;
-        (request, has_waiter)
+        (request, response)
     }
 
     /// A request without a waiter, and a handle to the response for an observer.
@@ -118,10 +118,10 @@ impl ResponseHandle {
     #[inline]
     pub(crate) fn poll_response(&mut self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
         let (state, result) = ready!(self.poll_read(cx));
-        if let Ok(answer) = &result
-            && answer.admitted == 0
+        if let Ok(result) = &result
+            && result.admitted == 0
         {
-            state.cache_rejection(answer);
+            state.cache_rejection(result);
         }
         Poll::Ready(result)
     }
@@ -129,8 +129,8 @@ impl ResponseHandle {
     /// Awaits the response. What it charged is refunded unless it is read.
     pub(crate) async fn into_rollback_guard(mut self) -> Result<RollbackGuard, StoreError> {
         let (state, result) = poll_fn(|cx| self.poll_read(cx)).await;
-        let answer = Some(result?);
-        Ok(RollbackGuard { state, answer })
+        let result = Some(result?);
+        Ok(RollbackGuard { state, result })
     }
 }
 
@@ -175,8 +175,8 @@ impl Drop for ResponseHandle {
         };
         state.cancelled.store(true, Ordering::Relaxed);
         let previous = state.slot().close();
-        if let ResponseSlot::Ready(Ok(answer)) = &previous {
-            state.refund_unread(answer);
+        if let ResponseSlot::Ready(Ok(result)) = &previous {
+            state.refund_unread(result);
         }
     }
 }
@@ -185,29 +185,29 @@ impl Drop for ResponseHandle {
 #[derive(Debug)]
 pub(crate) struct RollbackGuard {
     state: Arc<RequestState>,
-    answer: Option<OpResult>,
+    result: Option<OpResult>,
 }
 
 impl RollbackGuard {
     pub(crate) fn read(&mut self) -> Option<OpResult> {
-        self.answer.take()
+        self.result.take()
     }
 
     /// The response, without reading it.
-    pub(crate) fn answer(&self) -> Option<&OpResult> {
-        self.answer.as_ref()
+    pub(crate) fn result(&self) -> Option<&OpResult> {
+        self.result.as_ref()
     }
 
     /// The same, mutable.
-    pub(crate) fn answer_mut(&mut self) -> Option<&mut OpResult> {
-        self.answer.as_mut()
+    pub(crate) fn result_mut(&mut self) -> Option<&mut OpResult> {
+        self.result.as_mut()
     }
 }
 
 impl Drop for RollbackGuard {
     fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            self.state.refund_unread(&answer);
+        if let Some(result) = self.result.take() {
+            self.state.refund_unread(&result);
         }
     }
 }

@@ -24,15 +24,15 @@ impl<T, W: Clone> ResponseSlot<T, W> {
         mem::replace(self, next)
     }
 
-    /// Takes the result out of `answer` and returns the waker to wake; leaves it there if the slot is closed.
+    /// Takes the result out of `result` and returns the waker to wake; leaves it there if the slot is closed.
     #[inline]
-    pub(crate) fn put(&mut self, answer: &mut Option<T>) -> Option<W> {
+    pub(crate) fn put(&mut self, result: &mut Option<T>) -> Option<W> {
         let Self::Empty(waker) = self else {
             return None;
         };
         let waker = waker.take();
-        if let Some(answer) = answer.take() {
-            *self = Self::Ready(answer);
+        if let Some(result) = result.take() {
+            *self = Self::Ready(result);
         }
         waker
     }
@@ -58,35 +58,35 @@ mod tests {
     type Shared = Arc<Mutex<ResponseSlot<u8, Arc<Notify>>>>;
 
     /// Puts a result, as a request does. Returns whether no waiter will read it.
-    fn answer(place: &Shared) -> bool {
-        let mut answer = Some(7);
-        let waker = place.lock().expect("a lock").put(&mut answer);
+    fn put_result(slot: &Shared) -> bool {
+        let mut result = Some(7);
+        let waker = slot.lock().expect("a lock").put(&mut result);
         if let Some(waker) = waker {
             waker.notify();
         }
-        answer.is_some()
+        result.is_some()
     }
 
     #[test]
     fn the_waiter_gets_the_result_in_every_order() {
         loom::model(|| {
-            let place: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
-            let theirs = place.clone();
-            let worker = thread::spawn(move || assert!(!answer(&theirs), "it's read"));
+            let slot: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
+            let shared = slot.clone();
+            let worker = thread::spawn(move || assert!(!put_result(&shared), "it's read"));
             // A lost wake-up would make this wait for ever, which loom reports.
-            let heard = loop {
+            let read = loop {
                 let waker = Arc::new(Notify::new());
-                let stood = place.lock().expect("a lock").poll_take(&waker);
-                match stood {
+                let previous = slot.lock().expect("a lock").poll_take(&waker);
+                match previous {
                     ResponseSlot::Empty(_) => waker.wait(),
-                    ResponseSlot::Ready(answer) => break answer,
+                    ResponseSlot::Ready(result) => break result,
                     ResponseSlot::Closed => panic!("it was not read"),
                 }
             };
-            assert_eq!(heard, 7);
+            assert_eq!(read, 7);
             worker.join().expect("it ends");
             let waker = Arc::new(Notify::new());
-            let again = place.lock().expect("a lock").poll_take(&waker);
+            let again = slot.lock().expect("a lock").poll_take(&waker);
             assert!(matches!(again, ResponseSlot::Closed), "once");
         });
     }
@@ -94,23 +94,23 @@ mod tests {
     #[test]
     fn a_result_that_is_not_read_is_refunded_once() {
         loom::model(|| {
-            let place: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
-            let back = Arc::new(AtomicUsize::new(0));
-            let (theirs, given) = (place.clone(), back.clone());
+            let slot: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
+            let refunded = Arc::new(AtomicUsize::new(0));
+            let (shared, refunds) = (slot.clone(), refunded.clone());
             let worker = thread::spawn(move || {
-                given.fetch_add(answer(&theirs).into(), Ordering::SeqCst);
+                refunds.fetch_add(put_result(&shared).into(), Ordering::SeqCst);
             });
             let waker = Arc::new(Notify::new());
-            let stood = place.lock().expect("a lock").poll_take(&waker);
-            let read = matches!(stood, ResponseSlot::Ready(7));
-            let left = place.lock().expect("a lock").close();
-            back.fetch_add(
+            let previous = slot.lock().expect("a lock").poll_take(&waker);
+            let read = matches!(previous, ResponseSlot::Ready(7));
+            let left = slot.lock().expect("a lock").close();
+            refunded.fetch_add(
                 matches!(left, ResponseSlot::Ready(7)).into(),
                 Ordering::SeqCst,
             );
             worker.join().expect("it ends");
-            let back = back.load(Ordering::SeqCst);
-            assert_eq!(back, usize::from(!read), "read or given back, once");
+            let refunded = refunded.load(Ordering::SeqCst);
+            assert_eq!(refunded, usize::from(!read), "read or given back, once");
         });
     }
 }

@@ -65,7 +65,7 @@ pub(crate) async fn send_batch(
         }
     } else if outcome.answered {
         breaker.on_success();
-        shared.pending_refunds.send(route.tag());
+        shared.pending_refunds.resend(route.tag());
     }
     if outcome.error.is_some() || outcome.timed_out || outcome.action.reconnect {
         route.schedule_refresh();
@@ -75,12 +75,12 @@ pub(crate) async fn send_batch(
     }
     let error = outcome.error.unwrap_or(StoreError::Timeout);
     let unanswered = batch.drain();
-    let kept = |request| {
+    let fail = |request| {
         shared
             .pending_refunds
             .fail(route.tag(), request, error.clone(), outcome.sent)
     };
-    unanswered.for_each(kept);
+    unanswered.for_each(fail);
     batch.clear();
     (batch, outcome.retry)
 }
@@ -158,20 +158,20 @@ fn handle_reply(
 ) -> BatchOutcome {
     let connection = Some(connection);
     // Once more, before the waiters are woken: a rejection decided before this batch may have been cached since it was sent.
-    shared.rejection_cache.end(batch.lifted());
+    shared.rejection_cache.invalidate(batch.invalidated());
     match decode::decode_and_complete(batch, reply) {
         Ok(mut reply) => {
             shared.update_clock_offset(reply.at);
             for (request, error) in reply.failed.drain(..) {
                 shared.pending_refunds.fail(tag, request, error, false);
             }
-            let stale = reply.stale.iter_mut();
-            stale.for_each(|request| request.time_synced = true);
+            let retry = reply.retry_with_time.iter_mut();
+            retry.for_each(|request| request.time_synced = true);
             BatchOutcome {
                 action: reply.action,
                 answered: true,
                 connection,
-                retry: mem::take(&mut reply.stale),
+                retry: mem::take(&mut reply.retry_with_time),
                 ..BatchOutcome::default()
             }
         }
@@ -258,7 +258,7 @@ async fn with_deadlines<T>(batch: &mut Batch, part: impl Future<Output = T>) -> 
             return Poll::Ready(Some(result));
         }
         while let Some(deadline) = batch.next_deadline() {
-            ready!(batch.alarm.poll(deadline, cx));
+            ready!(batch.timer.poll(deadline, cx));
             batch.time_out(Instant::now());
         }
         Poll::Ready(None)

@@ -224,8 +224,8 @@ impl Worker {
 
     /// Fails a request that was not sent.
     fn fail(&self, request: PendingRequest, error: StoreError) {
-        let kept = &self.shared.pending_refunds;
-        kept.fail(self.tag, request, error, false);
+        let refunds = &self.shared.pending_refunds;
+        refunds.fail(self.tag, request, error, false);
     }
 
     fn queue(&self) -> MutexGuard<'_, RequestQueue<PendingRequest>> {
@@ -282,8 +282,8 @@ mod tests {
     };
 
     fn request(limit: &LimitHandle, key: &str) -> PendingRequest {
-        let line = CounterOp::new(limit, Key::new(key));
-        let counters = [OwnedCounterOp::of(&line)].into();
+        let counter = CounterOp::new(limit, Key::new(key));
+        let counters = [OwnedCounterOp::of(&counter)].into();
         let deadline = Instant::now() + Duration::from_secs(60);
         let hash = key
             .bytes()

@@ -51,7 +51,9 @@ impl WorkerPool {
 
     /// A hash of the keys.
     fn hash(&self, counters: &CounterOps) -> u64 {
-        let keys = counters.iter().map(|line| self.hasher.hash_one(line.key));
+        let keys = counters
+            .iter()
+            .map(|counter| self.hasher.hash_one(counter.key));
         keys.reduce(|all, hash| all.rotate_left(5) ^ hash)
             .unwrap_or(0)
     }
@@ -147,7 +149,7 @@ impl WorkerPool {
         if op.may_admit_sooner() {
             self.shared
                 .rejection_cache
-                .end(counters.iter().map(OwnedCounterOp::cache_key));
+                .invalidate(counters.iter().map(OwnedCounterOp::cache_key));
         }
         let hash = self.hash(counters);
         (self.worker_index(counters, hash), hash)
@@ -195,8 +197,8 @@ impl WorkerPool {
             if let Some(worker) = other.worker(worker_index) {
                 worker.push_detached(request);
             }
-        } else if let Some(line) = request.counters.first() {
-            let tag = self.shared.topology.tag_of(&line.key);
+        } else if let Some(counter) = request.counters.first() {
+            let tag = self.shared.topology.tag_of(&counter.key);
             self.shared
                 .pending_refunds
                 .keep_for_next_runtime(tag, request);
@@ -240,10 +242,10 @@ impl Workers for WorkerPool {
 
     fn keep_lost_refunds(&self, counters: CounterOps) {
         let tag = counters.first();
-        let tag = tag.map_or(0, |line| self.shared.topology.tag_of(&line.key));
+        let tag = tag.map_or(0, |counter| self.shared.topology.tag_of(&counter.key));
         let state = RequestState::new(Op::Refund, counters, self.deadline(), 0);
-        let kept = &self.shared.pending_refunds;
-        kept.fail(tag, PendingRequest::detached(state), ended(), true);
+        let refunds = &self.shared.pending_refunds;
+        refunds.fail(tag, PendingRequest::detached(state), ended(), true);
     }
 
     fn cache_rejection(
@@ -257,7 +259,7 @@ impl Workers for WorkerPool {
         let age = self.deadline().saturating_duration_since(deadline);
         let counters = counters.iter().map(OwnedCounterOp::cache_key);
         let cache = &self.shared.rejection_cache;
-        cache.note(counters, result, cache_token, age);
+        cache.insert(counters, result, cache_token, age);
         self.shared.refresh_rejection_epoch();
     }
 
@@ -306,7 +308,7 @@ mod tests {
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
-        let refused = OpResult {
+        let rejected = OpResult {
             admitted: 0,
             at: Timestamp::default(),
             age: Duration::ZERO,
@@ -315,16 +317,16 @@ mod tests {
             counters: [CounterResult::new(0, Snapshot::new([1_200_000_000]))].into(),
         };
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
-            let line = OwnedCounterOp::of(&CounterOp::new(&limit, Key::new(key)));
-            let counters = CounterOps::from([line.clone()]);
-            let asked = || std::iter::once(line.cache_key());
+            let counter = OwnedCounterOp::of(&CounterOp::new(&limit, Key::new(key)));
+            let counters = CounterOps::from([counter.clone()]);
+            let keys = || std::iter::once(counter.cache_key());
             let cache_token = rejection_cache
-                .mark(Op::Acquire(1), asked())
+                .token(Op::Acquire(1), keys())
                 .expect("it matters");
-            let asked_at = Instant::now() - Duration::from_secs(ago);
-            let deadline = asked_at + store.inner.shared.timeout;
-            workers.cache_rejection(&counters, deadline, &refused, &cache_token);
-            let found = rejection_cache.find(Op::Acquire(1), asked());
+            let requested_at = Instant::now() - Duration::from_secs(ago);
+            let deadline = requested_at + store.inner.shared.timeout;
+            workers.cache_rejection(&counters, deadline, &rejected, &cache_token);
+            let found = rejection_cache.get(Op::Acquire(1), keys());
             assert_eq!(found.is_some(), holds, "{key}");
         }
     }

@@ -177,10 +177,10 @@ impl StoreState {
     /// The server counts again: sends the refunds that were kept for it. On a cluster that holds for all tags of the
     /// node.
     fn on_recovery(&self, tag: usize) {
-        self.pending_refunds.send(tag);
+        self.pending_refunds.resend(tag);
         for other in self.topology.tags_on_same_node(tag) {
             if other != tag && self.breaker(other).close_after_probe() {
-                self.pending_refunds.send(other);
+                self.pending_refunds.resend(other);
             }
         }
     }

@@ -4,19 +4,19 @@ use super::*;
 
 /// A request under several policies, some of which reject a unit for a while.
 struct Several<'a> {
-    world: &'a World,
+    scene: &'a Scene,
     limits: Vec<LimitHandle>,
     key: Key,
 }
 
 impl<'a> Several<'a> {
-    fn new(world: &'a World, policies: &[&str]) -> Self {
+    fn new(scene: &'a Scene, policies: &[&str]) -> Self {
         let limit = |name: &&str| {
             let rule = FixedWindow.bind(&Quota::requests(6).per_minute());
             LimitHandle::new(name, rule.expect("a rule"), ())
         };
         Self {
-            world,
+            scene,
             limits: policies.iter().map(limit).collect(),
             key: Key::new("a"),
         }
@@ -35,18 +35,18 @@ impl<'a> Several<'a> {
     }
 
     /// The store rejects, after so long; of each window so many units are used, and it ends in so many seconds.
-    fn refuse(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
-        let mark = self
-            .world
+    fn reject(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
+        let token = self
+            .scene
             .rejection_cache
-            .mark(Op::Acquire(1), self.counters(units));
-        self.world.clock.advance(after);
-        let at = self.world.clock.now();
+            .token(Op::Acquire(1), self.counters(units));
+        self.scene.clock.advance(after);
+        let at = self.scene.clock.now();
         let snapshot = windows.iter().map(|(used, secs)| {
             let ends = at + Duration::from_secs(*secs);
             CounterResult::new(0, Snapshot::new([*used, ends.as_micros()]))
         });
-        let answer = OpResult {
+        let result = OpResult {
             admitted: 0,
             at,
             age: Duration::ZERO,
@@ -54,24 +54,24 @@ impl<'a> Several<'a> {
             source: DecisionSource::Store,
             counters: snapshot.collect(),
         };
-        let (rejection_cache, mark) = (
-            &self.world.rejection_cache,
-            mark.expect("it concerns the cache"),
+        let (rejection_cache, token) = (
+            &self.scene.rejection_cache,
+            token.expect("it concerns the cache"),
         );
-        rejection_cache.note(self.counters(units), &answer, &mark, after);
+        rejection_cache.insert(self.counters(units), &result, &token, after);
     }
 
     /// What each policy says, if it is rejected here.
     fn waits(&self, units: &[u64]) -> Option<Vec<RetryAfter>> {
         let counters = self.counters(units);
-        let answer = self
-            .world
+        let result = self
+            .scene
             .rejection_cache
-            .find(Op::Acquire(1), counters.clone())?;
-        let waits = counters.zip(&answer.counters).map(|(line, judged)| {
-            let limit = line.limit;
-            let mut status = limit.status(&judged.snapshot, answer.at, line.units);
-            status.advance(answer.age, line.units.get());
+            .get(Op::Acquire(1), counters.clone())?;
+        let waits = counters.zip(&result.counters).map(|(counter, decided_at)| {
+            let limit = counter.limit;
+            let mut status = limit.status(&decided_at.snapshot, result.at, counter.units);
+            status.advance(result.age, counter.units.get());
             status.retry_after
         });
         Some(waits.collect())
@@ -84,10 +84,10 @@ const fn after(millis: u64) -> RetryAfter {
 
 #[test]
 fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_request() {
-    let world = World::new(100);
-    let both = Several::new(&world, &["a", "b"]);
-    both.refuse(&[1, 1], &[(6, 20), (2, 40)], ms(100));
-    world.clock.advance(ms(500));
+    let scene = Scene::new(100);
+    let both = Several::new(&scene, &["a", "b"]);
+    both.reject(&[1, 1], &[(6, 20), (2, 40)], ms(100));
+    scene.clock.advance(ms(500));
     assert_eq!(
         both.waits(&[1, 1]),
         Some(vec![after(19_500), RetryAfter::Now])
@@ -106,29 +106,31 @@ fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_request(
     }
     let one = Several {
         limits: both.limits[..1].to_vec(),
-        ..Several::new(&world, &[])
+        ..Several::new(&scene, &[])
     };
     assert_eq!(one.waits(&[1]), None, "by itself");
     let turned = Several {
         limits: both.limits.iter().rev().cloned().collect(),
-        ..Several::new(&world, &[])
+        ..Several::new(&scene, &[])
     };
     assert_eq!(turned.waits(&[1, 1]), None, "in another order");
-    world.rejection_cache.end(both.counters(&[1, 1]).skip(1));
+    scene
+        .rejection_cache
+        .invalidate(both.counters(&[1, 1]).skip(1));
     assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
 }
 
 /// Each is as old as its own question: none speaks for the time of another.
 #[test]
 fn cached_rejections_of_different_and_equal_ages_have_their_own_waits() {
-    let world = World::new(100);
+    let scene = Scene::new(100);
     let [first, second, third] =
-        [["a", "b"], ["b", "c"], ["c", "a"]].map(|policies| Several::new(&world, &policies));
-    first.refuse(&[1, 1], &[(6, 20), (6, 30)], ms(50));
-    world.clock.advance(ms(300));
-    second.refuse(&[1, 1], &[(6, 40), (6, 10)], ms(50));
-    third.refuse(&[1, 1], &[(6, 5), (6, 5)], ms(0));
-    world.clock.advance(ms(200));
+        [["a", "b"], ["b", "c"], ["c", "a"]].map(|policies| Several::new(&scene, &policies));
+    first.reject(&[1, 1], &[(6, 20), (6, 30)], ms(50));
+    scene.clock.advance(ms(300));
+    second.reject(&[1, 1], &[(6, 40), (6, 10)], ms(50));
+    third.reject(&[1, 1], &[(6, 5), (6, 5)], ms(0));
+    scene.clock.advance(ms(200));
     let waits = |request: &Several<'_>| request.waits(&[1, 1]).expect("it is known");
     assert_eq!(waits(&first), [after(19_450), after(29_450)]);
     assert_eq!(waits(&second), [after(39_800), after(9_800)]);
@@ -137,15 +139,15 @@ fn cached_rejections_of_different_and_equal_ages_have_their_own_waits() {
 
 #[test]
 fn past_the_bound_a_policy_that_had_room_is_evaluated_by_the_store() {
-    let world = World::new(100);
-    let both = Several::new(&world, &["a", "b"]);
-    world.read("7");
+    let scene = Scene::new(100);
+    let both = Several::new(&scene, &["a", "b"]);
+    scene.read("7");
     for (used, believed) in [(6, true), (5, false)] {
-        both.refuse(&[1, 1], &[(6, 20), (used, 20)], ms(0));
-        world.clock.advance(ms(999));
-        world.read("7");
+        both.reject(&[1, 1], &[(6, 20), (used, 20)], ms(0));
+        scene.clock.advance(ms(999));
+        scene.read("7");
         assert!(both.waits(&[1, 1]).is_some());
-        world.clock.advance(ms(1));
+        scene.clock.advance(ms(1));
         assert_eq!(both.waits(&[1, 1]).is_some(), believed, "{used} used");
     }
 }

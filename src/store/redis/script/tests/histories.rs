@@ -127,7 +127,7 @@ fn receipts(counters: &CounterOps, answer: &Judged) -> Option<CounterOps> {
     let (admitted, at, _, snapshot) = answer.as_ref().ok()?;
     let mut counters = counters.clone();
     for (counter, (units, snapshot)) in counters.iter_mut().zip(snapshot) {
-        counter.charged(*units, snapshot, Timestamp::from_micros(*at));
+        counter.set_refund(*units, snapshot, Timestamp::from_micros(*at));
     }
     (*admitted > 0).then_some(counters)
 }
