@@ -1,4 +1,4 @@
-//! The rate-limit fields of responses: which policies they describe, and in which dialect.
+//! Which rate-limit header fields responses have, and in which format.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::random::random_u64;
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(crate) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Fields of one value each: the limit, what remains of it, and when there is more.
-type Triple = [HeaderName; 3];
+/// Header fields of one value each: limit, remaining, reset.
+type SingleValueHeaders = [HeaderName; 3];
 
-pub(crate) const DRAFT_06: Triple = [
+pub(crate) const DRAFT_06: SingleValueHeaders = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-pub(crate) const X_RATELIMIT: Triple = [
+pub(crate) const X_RATELIMIT: SingleValueHeaders = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -65,25 +65,25 @@ pub fn exposed_headers() -> Vec<HeaderName> {
 /// shared by two processes is `q=50`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitHeaders {
-    pub(crate) dialect: Dialect,
+    pub(crate) format: HeaderFormat,
     pub(crate) closest: bool,
     jitter: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum HeaderFormat {
     #[default]
     Draft,
     Draft06,
-    Seconds,
-    Epoch,
+    XRateLimit,
+    XRateLimitEpoch,
     None,
 }
 
 impl RateLimitHeaders {
-    const fn of(dialect: Dialect) -> Self {
+    const fn of(format: HeaderFormat) -> Self {
         Self {
-            dialect,
+            format,
             closest: false,
             jitter: Duration::ZERO,
         }
@@ -103,7 +103,7 @@ impl RateLimitHeaders {
     ///   again keeps the rate of the policy;
     /// - with none left, the wait, which is never longer than `Retry-After`.
     pub const fn draft_11() -> Self {
-        Self::of(Dialect::Draft)
+        Self::of(HeaderFormat::Draft)
     }
 
     /// The newest published version of the draft, currently [`draft_11`](Self::draft_11). A release that changes it is marked
@@ -115,24 +115,24 @@ impl RateLimitHeaders {
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (in seconds from now) of the draft's version 06, for the
     /// policy that is closest to its limit; and `RateLimit-Policy`, which lists the quotas of all: `10;w=1, 5000;w=86400`.
     pub const fn draft_06() -> Self {
-        Self::of(Dialect::Draft06)
+        Self::of(HeaderFormat::Draft06)
     }
 
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` for the policy that is closest to its limit. The
     /// last is the time in seconds until the full quota is available, rounded up; `Retry-After` says when to retry.
     pub const fn x_ratelimit() -> Self {
-        Self::of(Dialect::Seconds)
+        Self::of(HeaderFormat::XRateLimit)
     }
 
     /// The fields of [`x_ratelimit`](Self::x_ratelimit), with `X-RateLimit-Reset` as a date, like GitHub's: the second since
     /// the Unix epoch at which the full quota is available, by the store's wall clock.
     pub const fn x_ratelimit_epoch() -> Self {
-        Self::of(Dialect::Epoch)
+        Self::of(HeaderFormat::XRateLimitEpoch)
     }
 
     /// No rate-limit fields; rejections still have `Retry-After`.
     pub const fn none() -> Self {
-        Self::of(Dialect::None)
+        Self::of(HeaderFormat::None)
     }
 
     /// Describes only the policy that is closest to its limit, in place of all that applied: of those that rejected the one
@@ -152,13 +152,13 @@ impl RateLimitHeaders {
         self
     }
 
-    /// Whether there is nothing to tell those who were let in.
-    pub(crate) const fn are_none(&self) -> bool {
-        matches!(self.dialect, Dialect::None)
+    /// Whether admitted requests get no fields.
+    pub(crate) const fn is_none(&self) -> bool {
+        matches!(self.format, HeaderFormat::None)
     }
 
-    /// How long one refusal is put off, in whole milliseconds.
-    pub(crate) fn draw(&self) -> Duration {
+    /// A random time of up to the jitter, in whole milliseconds.
+    pub(crate) fn sample_jitter(&self) -> Duration {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         if most == 0 {
             return Duration::ZERO;

@@ -187,6 +187,7 @@ mod clock;
 mod decision;
 mod error;
 mod headers;
+#[cfg(any(feature = "axum", feature = "tonic"))]
 mod integrations;
 mod key;
 mod limiter;

@@ -1,4 +1,4 @@
-//! What axum needs to know of an [`Admission`] and of [`Rejected`].
+//! Implementations of axum's traits: [`Admission`] is an extractor, and [`Rejected`] and errors are responses.
 
 use std::convert::Infallible;
 
@@ -8,10 +8,11 @@ use ::axum::{
     response::{IntoResponse, Response},
 };
 
+use super::Unavailable;
 use crate::{
     admission::{Admission, Rejected},
     error::{CallError, StoreError, UnknownPolicy},
-    respond::{Unavailable, refusal},
+    respond::http,
 };
 
 /// The rejection of a handler that extracts an [`Admission`] without a [`RateLimitLayer`](crate::RateLimitLayer) around it: a
@@ -49,7 +50,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for Admission {
 /// closest layer finds it in the response's extensions.
 impl IntoResponse for Rejected {
     fn into_response(self) -> Response {
-        let mut response = refusal::response(&self);
+        let mut response = http::response(&self);
         response.extensions_mut().insert(self);
         response
     }

@@ -1,14 +1,15 @@
-//! What tonic needs to know of [`Rejected`].
+//! Conversions of [`Rejected`] and of errors to a tonic `Status`.
 
 use std::sync::Arc;
 
 use ::tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::Unavailable;
 use crate::{
     admission::Rejected,
     error::{CallError, StoreError, UnknownPolicy},
-    respond::{Delay, Problem, Unavailable, grpc},
+    respond::{Problem, RetryDelay, grpc},
 };
 
 /// The same as the layer's own rejection: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
@@ -25,11 +26,11 @@ use crate::{
 /// }
 /// ```
 impl From<Rejected> for Status {
-    fn from(refused: Rejected) -> Self {
-        let decision = refused.decision();
-        let delay = Delay::of(decision, refused.fields());
+    fn from(rejected: Rejected) -> Self {
+        let decision = rejected.decision();
+        let delay = RetryDelay::of(decision, rejected.fields());
         let mut status = grpc::status(&Problem::of(decision), delay);
-        status.set_source(Arc::new(refused));
+        status.set_source(Arc::new(rejected));
         status
     }
 }
@@ -43,7 +44,7 @@ impl From<CallError> for Status {
             details.set_retry_info(Some(wait));
         }
         let mut status =
-            Status::with_error_details(Code::Unavailable, Unavailable::sentence(), details);
+            Status::with_error_details(Code::Unavailable, Unavailable::message(), details);
         status.set_source(Arc::new(error));
         status
     }

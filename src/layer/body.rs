@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::in_flight::Ticket;
-use crate::{outcome::RequestEnd, respond::RefusalBody};
+use super::in_flight::InFlightRequest;
+use crate::{outcome::RequestEnd, respond::RejectionBody};
 
 pin_project! {
     /// The body of a response of a [`RateLimit`](crate::RateLimit) service: the inner service's, or that of a rejection.
@@ -24,44 +24,44 @@ pin_project! {
     #[project = KindProj]
     #[derive(Debug)]
     enum Kind<B> {
-        // Dropped in this order: the work ends before its place is given back.
-        Inner { #[pin] body: B, ticket: Option<Box<Ticket>> },
-        Own { body: RefusalBody },
+        // Dropped in this order: the work ends before its permit is released.
+        Inner { #[pin] body: B, in_flight: Option<Box<InFlightRequest>> },
+        Rejection { body: RejectionBody },
     }
 }
 
 impl<B> ResponseBody<B> {
-    /// The inner service's body, whose end `ticket` waits for.
-    pub(super) fn inner(body: B, mut ticket: Box<Ticket>) -> Self {
-        // A response without a body is dropped without a look at its end, but what is in the body works until then.
-        if ticket.is_bodiless() {
-            ticket.settle(RequestEnd::Completed);
+    /// The inner service's body, whose end settles `in_flight`.
+    pub(super) fn inner(body: B, mut in_flight: Box<InFlightRequest>) -> Self {
+        // Servers drop a body that they don't send without polling it; the work that it holds continues until then.
+        if in_flight.has_no_body() {
+            in_flight.settle(RequestEnd::Completed);
         }
-        let ticket = Some(ticket);
+        let in_flight = Some(in_flight);
         Self {
-            kind: Kind::Inner { body, ticket },
-        }
-    }
-
-    /// The inner service's body, which nothing waits for.
-    pub(super) fn untouched(body: B) -> Self {
-        let ticket = None;
-        Self {
-            kind: Kind::Inner { body, ticket },
+            kind: Kind::Inner { body, in_flight },
         }
     }
 
-    pub(super) fn own(body: RefusalBody) -> Self {
+    /// The inner service's body, whose end has no effect.
+    pub(super) fn passthrough(body: B) -> Self {
+        let in_flight = None;
         Self {
-            kind: Kind::Own { body },
+            kind: Kind::Inner { body, in_flight },
+        }
+    }
+
+    pub(super) fn rejection(body: RejectionBody) -> Self {
+        Self {
+            kind: Kind::Rejection { body },
         }
     }
 }
 
-/// An empty body, whatever the inner one is: tonic's refusals have none.
+/// An empty body: tonic requires a default for the responses of its own rejections.
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self::own(RefusalBody::from(Bytes::new()))
+        Self::rejection(RejectionBody::from(Bytes::new()))
     }
 }
 
@@ -74,18 +74,22 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProj::Inner { mut body, ticket } => {
+            KindProj::Inner {
+                mut body,
+                in_flight,
+            } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
                 let end = match &frame {
                     None => Some(RequestEnd::Completed),
                     Some(Err(_)) => Some(RequestEnd::BodyFailed),
                     Some(Ok(frame)) => {
-                        if let (Some(trailers), Some(ticket)) = (frame.trailers_ref(), &mut *ticket)
+                        if let (Some(trailers), Some(in_flight)) =
+                            (frame.trailers_ref(), &mut *in_flight)
                         {
-                            ticket.trailers(trailers);
+                            in_flight.on_trailers(trailers);
                         }
-                        if let (Some(data), Some(ticket)) = (frame.data_ref(), &mut *ticket) {
-                            ticket.sent(data.len());
+                        if let (Some(data), Some(in_flight)) = (frame.data_ref(), &mut *in_flight) {
+                            in_flight.on_bytes_sent(data.len());
                         }
                         // Trailers are the last frame, and a body that says that it has ended is not polled again.
                         let is_last = frame.is_trailers() || body.is_end_stream();
@@ -93,33 +97,33 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                     }
                 };
                 if let Some(end) = end
-                    && let Some(ticket) = ticket.take()
+                    && let Some(in_flight) = in_flight.take()
                 {
-                    ticket.end(end);
+                    in_flight.end(end);
                 }
                 Poll::Ready(frame)
             }
-            KindProj::Own { body } => body.poll(cx).map(|frame| frame.map(Ok)),
+            KindProj::Rejection { body } => body.poll(cx).map(|frame| frame.map(Ok)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, ticket } => {
-                let at_end = body.is_end_stream();
-                if at_end && let Some(ticket) = ticket {
-                    ticket.note_end();
+            Kind::Inner { body, in_flight } => {
+                let ended = body.is_end_stream();
+                if ended && let Some(in_flight) = in_flight {
+                    in_flight.mark_ended();
                 }
-                at_end
+                ended
             }
-            Kind::Own { body } => body.is_end_stream(),
+            Kind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body, .. } => body.size_hint(),
-            Kind::Own { body } => body.size_hint(),
+            Kind::Rejection { body } => body.size_hint(),
         }
     }
 }

@@ -14,10 +14,10 @@ use tower_service::Service;
 
 use super::{
     ResponseBody,
-    in_flight::Ticket,
-    shared::{Gate, Pass, Told},
+    in_flight::InFlightRequest,
+    shared::{LayerShared, PendingHeaders, RequestGuards},
 };
-use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RefusalBody};
+use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RejectionBody};
 
 pin_project! {
     /// The future of a [`RateLimit`](crate::RateLimit) service. Dropping it before the decision cancels the request: a charge
@@ -35,50 +35,52 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody> {
-        // In a box, for the sake of those that are decided at once: futures are moved about as large as they may become.
-        Judging { judging: Box<Judging<S, ReqBody>> },
-        // Dropped in this order: the work ends before its place is given back.
-        Passed { #[pin] inner: F, pass: Pass },
-        Refused { response: Option<Response<RefusalBody>> },
+        // Boxed: requests that are decided at once would move a future of its size.
+        Deciding { deciding: Box<Deciding<S, ReqBody>> },
+        // Dropped in this order: the work ends before its permit is released.
+        Calling { #[pin] inner: F, guards: RequestGuards },
+        Rejected { response: Option<Response<RejectionBody>> },
     }
 }
 
-struct Judging<S, ReqBody> {
+struct Deciding<S, ReqBody> {
     pending: PendingDecision,
-    held: Option<(Split<ReqBody>, S, Arc<Gate>)>,
+    deferred: Option<(RequestParts<ReqBody>, S, Arc<LayerShared>)>,
 }
 
-/// A request that is looked at.
-type Split<ReqBody> = (Parts, ReqBody);
+/// A request while it is evaluated.
+type RequestParts<ReqBody> = (Parts, ReqBody);
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    /// Of a request that is served.
+    /// The future of a request that was passed to the inner service.
     #[inline]
-    pub(super) fn passed(inner: S::Future, pass: Pass) -> Self {
-        let state = State::Passed { inner, pass };
+    pub(super) fn calling(inner: S::Future, guards: RequestGuards) -> Self {
+        let state = State::Calling { inner, guards };
         Self { state }
     }
 
-    pub(super) fn refused(response: Response<RefusalBody>) -> Self {
+    /// The future of a rejected request.
+    pub(super) fn rejected(response: Response<RejectionBody>) -> Self {
         let response = Some(response);
         Self {
-            state: State::Refused { response },
+            state: State::Rejected { response },
         }
     }
 
-    pub(super) fn judging(
+    /// The future of a request whose decision is pending. `ready` is the service that was polled ready.
+    pub(super) fn deciding(
         pending: PendingDecision,
-        request: Split<ReqBody>,
+        request: RequestParts<ReqBody>,
         ready: S,
-        gate: Arc<Gate>,
+        shared: Arc<LayerShared>,
     ) -> Self {
-        let held = Some((request, ready, gate));
-        let judging = Box::new(Judging { pending, held });
+        let deferred = Some((request, ready, shared));
+        let deciding = Box::new(Deciding { pending, deferred });
         Self {
-            state: State::Judging { judging },
+            state: State::Deciding { deciding },
         }
     }
 }
@@ -93,53 +95,61 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProj::Judging { judging } => {
-                    let decision = ready!(Pin::new(&mut judging.pending).poll(cx));
-                    let Some(((mut parts, body), mut service, gate)) = judging.held.take() else {
+                StateProj::Deciding { deciding } => {
+                    let decision = ready!(Pin::new(&mut deciding.pending).poll(cx));
+                    let Some(((mut parts, body), mut service, shared)) = deciding.deferred.take()
+                    else {
                         return Poll::Pending;
                     };
                     if decision.is_admitted() {
-                        let pass = gate.admit(decision, &mut parts);
+                        let guards = shared.admit(decision, &mut parts);
                         let inner = service.call(Request::from_parts(parts, body));
-                        State::Passed { inner, pass }
+                        State::Calling { inner, guards }
                     } else {
-                        let response = Some(gate.refuse(&decision, &parts));
-                        State::Refused { response }
+                        let response = Some(shared.reject(&decision, &parts));
+                        State::Rejected { response }
                     }
                 }
-                StateProj::Passed { inner, pass } => {
+                StateProj::Calling { inner, guards } => {
                     let response = ready!(inner.poll(cx));
-                    let mut pass = mem::take(pass);
-                    let response = response.map(|response| pass.rejected(response));
-                    let Pass { told, ticket, .. } = pass;
+                    let mut guards = mem::take(guards);
+                    let response = response.map(|response| guards.replace_rejection(response));
+                    let RequestGuards {
+                        headers, in_flight, ..
+                    } = guards;
                     let mut response = match response {
                         Ok(Err(response)) => response,
-                        Ok(Ok(answer)) => {
-                            return Poll::Ready(Ok(answer_for_handler(answer, told, ticket)));
+                        Ok(Ok(rejection)) => {
+                            return Poll::Ready(Ok(finish_rejection(
+                                rejection, headers, in_flight,
+                            )));
                         }
                         Err(error) => {
-                            drop(told);
-                            if let Some(ticket) = ticket {
-                                ticket.end(RequestEnd::ServiceFailed);
+                            drop(headers);
+                            if let Some(in_flight) = in_flight {
+                                in_flight.end(RequestEnd::ServiceFailed);
                             }
                             return Poll::Ready(Err(error));
                         }
                     };
-                    if let Some(told) = told {
-                        told.tell(&mut response);
+                    if let Some(headers) = headers {
+                        headers.write(&mut response);
                     }
-                    let Some(ticket) = ticket else {
-                        return Poll::Ready(Ok(response.map(ResponseBody::untouched)));
+                    let Some(in_flight) = in_flight else {
+                        return Poll::Ready(Ok(response.map(ResponseBody::passthrough)));
                     };
-                    let (response, ticket) = ticket.respond(response);
-                    return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, ticket))));
+                    let (response, in_flight) = in_flight.on_response(response);
+                    return Poll::Ready(Ok(
+                        response.map(|body| ResponseBody::inner(body, in_flight))
+                    ));
                 }
-                StateProj::Refused { response } => {
-                    // There is no service to yield: a client that tries again at once leaves other tasks their turns.
+                StateProj::Rejected { response } => {
+                    // No inner service consumes the task's budget: without this, a client that retries at once would starve
+                    // other tasks.
                     ready!(poll_proceed(cx)).made_progress();
                     return match response.take() {
-                        Some(response) => Poll::Ready(Ok(response.map(ResponseBody::own))),
-                        // Polled again after it was ready, which futures must not be.
+                        Some(response) => Poll::Ready(Ok(response.map(ResponseBody::rejection))),
+                        // The future was polled after it was ready.
                         None => Poll::Pending,
                     };
                 }
@@ -149,22 +159,22 @@ where
     }
 }
 
-/// Sends a layer's answer to a request that its handler rejected.
+/// Completes a response that replaces that of a handler.
 #[cold]
-fn answer_for_handler<B>(
-    mut answer: Response<RefusalBody>,
-    told: Option<Told>,
-    ticket: Option<Box<Ticket>>,
+fn finish_rejection<B>(
+    mut rejection: Response<RejectionBody>,
+    headers: Option<PendingHeaders>,
+    in_flight: Option<Box<InFlightRequest>>,
 ) -> Response<ResponseBody<B>> {
-    if let Some(told) = told {
-        told.tell(&mut answer);
+    if let Some(headers) = headers {
+        headers.write(&mut rejection);
     }
-    if let Some(ticket) = ticket {
-        let (response, ticket) = ticket.respond(answer);
-        ticket.end(RequestEnd::Completed);
-        answer = response;
+    if let Some(in_flight) = in_flight {
+        let (response, in_flight) = in_flight.on_response(rejection);
+        in_flight.end(RequestEnd::Completed);
+        rejection = response;
     }
-    answer.map(ResponseBody::own)
+    rejection.map(ResponseBody::rejection)
 }
 
 impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
@@ -173,9 +183,9 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.state {
-            State::Judging { .. } => "ResponseFuture(Judging)",
-            State::Passed { .. } => "ResponseFuture(Passed)",
-            State::Refused { .. } => "ResponseFuture(Refused)",
+            State::Deciding { .. } => "ResponseFuture(Deciding)",
+            State::Calling { .. } => "ResponseFuture(Calling)",
+            State::Rejected { .. } => "ResponseFuture(Rejected)",
         })
     }
 }

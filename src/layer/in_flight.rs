@@ -11,123 +11,126 @@ use crate::{
     outcome::{Head, Outcome, RequestEnd},
 };
 
-/// What a layer holds of a request that it let in, until its response's body has ended: where the decision stands in the
-/// request's admission, the permit, and what has to be known to settle the charge.
+/// An admitted request, until its response's body has ended: its permit, and what settling its charge depends on.
 ///
-/// Dropped, it settles as for a request that was dropped.
+/// Dropping it releases the permit, and settles the charge as for a request that was dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct InFlightRequest {
     admission: Admission,
-    place: usize,
+    decision_index: usize,
     _permit: Option<Arc<dyn PermitHandle>>,
-    /// None if the charge doesn't depend on what becomes of the request.
-    course: Option<Course>,
+    /// `None` if the charge doesn't depend on the outcome.
+    progress: Option<ResponseProgress>,
 }
 
-/// What is known so far of what becomes of a request.
+/// What is known so far of a request's outcome.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct ResponseProgress {
     head: Option<Head>,
     trailers: Option<HeaderMap>,
-    /// Whether the body is never polled, since none is sent.
-    bodiless: bool,
+    /// Whether the response has no body to send, so that none is polled.
+    has_no_body: bool,
     /// Whether a success opens a tunnel, such as a WebSocket over HTTP/2, in place of a body.
-    connects: bool,
-    /// Whether the body has said that it is at its end, so that it may not be polled again.
-    at_end: AtomicBool,
-    /// Bytes of the body that are yet to come, if its length is known.
-    due: Option<u64>,
+    is_connect: bool,
+    /// Whether `is_end_stream` of the body was true, after which it may not be polled again.
+    ended: AtomicBool,
+    /// Bytes of the body that were not sent yet, if its length is known.
+    bytes_left: Option<u64>,
 }
 
-impl Course {
-    /// Of a request by a method.
+impl ResponseProgress {
     pub(crate) fn new(method: &Method) -> Self {
         Self {
-            bodiless: *method == Method::HEAD,
-            connects: *method == Method::CONNECT,
+            has_no_body: *method == Method::HEAD,
+            is_connect: *method == Method::CONNECT,
             ..Self::default()
         }
     }
 }
 
-impl Ticket {
-    /// Of the decision at a place of an admission.
+impl InFlightRequest {
     pub(crate) fn new(
         admission: Admission,
-        place: usize,
+        decision_index: usize,
         permit: Option<Arc<dyn PermitHandle>>,
-        course: Option<Course>,
+        progress: Option<ResponseProgress>,
     ) -> Self {
         Self {
             admission,
-            place,
+            decision_index,
             _permit: permit,
-            course,
+            progress,
         }
     }
 
-    /// There is a response.
-    pub(crate) fn respond<B>(
+    /// Records the head of the response.
+    pub(crate) fn on_response<B>(
         mut self: Box<Self>,
         response: Response<B>,
     ) -> (Response<B>, Box<Self>) {
-        let Some(course) = &mut self.course else {
+        let Some(progress) = &mut self.progress else {
             return (response, self);
         };
         let (parts, body) = response.into_parts();
         let status = parts.status;
-        let bodiless = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+        let has_no_body = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
         let length = parts.headers.get(http::header::CONTENT_LENGTH);
-        course.due = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        course.head = Some(Head::of(&parts));
-        course.bodiless |= bodiless || course.connects && status.is_success();
+        progress.bytes_left = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        progress.head = Some(Head::of(&parts));
+        progress.has_no_body |= has_no_body || progress.is_connect && status.is_success();
         (Response::from_parts(parts, body), self)
     }
 
-    /// Whether the body will never be polled.
-    pub(crate) fn is_bodiless(&self) -> bool {
-        self.course.as_ref().is_some_and(|course| course.bodiless)
+    /// Whether the response has no body to send.
+    pub(crate) fn has_no_body(&self) -> bool {
+        self.progress
+            .as_ref()
+            .is_some_and(|progress| progress.has_no_body)
     }
 
-    /// The body has said that it is at its end.
-    pub(crate) fn note_end(&self) {
-        if let Some(course) = &self.course {
-            course.at_end.store(true, Ordering::Relaxed);
+    /// Records that the body reported its end.
+    pub(crate) fn mark_ended(&self) {
+        if let Some(progress) = &self.progress {
+            progress.ended.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Bytes of the body are on their way.
-    pub(crate) fn sent(&mut self, bytes: usize) {
-        if let Some(due) = self.course.as_mut().and_then(|course| course.due.as_mut()) {
-            *due = due.saturating_sub(bytes as u64);
+    /// Records that bytes of the body were sent.
+    pub(crate) fn on_bytes_sent(&mut self, bytes: usize) {
+        if let Some(bytes_left) = self
+            .progress
+            .as_mut()
+            .and_then(|progress| progress.bytes_left.as_mut())
+        {
+            *bytes_left = bytes_left.saturating_sub(bytes as u64);
         }
     }
 
-    pub(crate) fn trailers(&mut self, trailers: &HeaderMap) {
-        if let Some(course) = &mut self.course {
-            course.trailers = Some(trailers.clone());
+    pub(crate) fn on_trailers(&mut self, trailers: &HeaderMap) {
+        if let Some(progress) = &mut self.progress {
+            progress.trailers = Some(trailers.clone());
         }
     }
 
-    /// It is over.
+    /// Settles the charge and releases the permit.
     pub(crate) fn end(mut self, end: RequestEnd) {
         self.settle(end);
     }
 
-    /// It is over but for its body, which is not sent: settles the charge, and keeps the place.
+    /// Settles the charge, and keeps the permit until the body is dropped.
     pub(crate) fn settle(&mut self, end: RequestEnd) {
-        if let Some(course) = self.course.take() {
-            let outcome = Outcome::new(course.head.as_ref(), course.trailers.as_ref(), end);
-            self.admission.settle_outcome(self.place, &outcome);
+        if let Some(progress) = self.progress.take() {
+            let outcome = Outcome::new(progress.head.as_ref(), progress.trailers.as_ref(), end);
+            self.admission.settle_outcome(self.decision_index, &outcome);
         }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        let end = self.course.as_ref().map(|course| match course.head {
+        let end = self.progress.as_ref().map(|progress| match progress.head {
             None => RequestEnd::Dropped,
-            Some(_) if course.at_end.load(Ordering::Relaxed) || course.due == Some(0) => {
+            Some(_) if progress.ended.load(Ordering::Relaxed) || progress.bytes_left == Some(0) => {
                 RequestEnd::Completed
             }
             Some(_) => RequestEnd::BodyDropped,

@@ -7,12 +7,12 @@ use tower_layer::Layer;
 
 use super::{
     RateLimit,
-    shared::{Gate, Held},
+    shared::{LayerRef, LayerShared},
 };
 use crate::{
     admission::Rejected,
     limiter::{Limiter, LimiterBuilder},
-    respond::{Answers, RateLimitHeaders},
+    respond::{RateLimitHeaders, ResponseConfig},
     sync::{CachePadded, ShardedArc},
 };
 
@@ -36,31 +36,31 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    gates: Arc<ShardedArc<Gate>>,
+    shared: Arc<ShardedArc<LayerShared>>,
     enabled: bool,
 }
 
 impl RateLimitLayer {
     /// A layer over `limiter`, with which it shares counts. It is enabled, with the fields of [`RateLimitHeaders::draft`].
     pub fn new(limiter: Limiter) -> Self {
-        Self::of(limiter, Answers::default(), true)
+        Self::with(limiter, ResponseConfig::default(), true)
     }
 
-    fn of(limiter: Limiter, answers: Answers, enabled: bool) -> Self {
-        let gate = Gate {
+    fn with(limiter: Limiter, config: ResponseConfig, enabled: bool) -> Self {
+        let shared = LayerShared {
             limiter: CachePadded::new(limiter),
-            answers,
+            config,
         };
-        let gates = Arc::new(ShardedArc::new(|| gate.clone()));
-        Self { gates, enabled }
+        let shared = Arc::new(ShardedArc::new(|| shared.clone()));
+        Self { shared, enabled }
     }
 
-    /// The same, but for what it answers.
-    fn answering(self, change: impl FnOnce(&mut Answers)) -> Self {
-        let Gate { limiter, answers } = self.gates.first();
-        let (limiter, mut answers) = (Limiter::clone(limiter), answers.clone());
-        change(&mut answers);
-        Self::of(limiter, answers, self.enabled)
+    /// The layer with its response settings changed by `change`.
+    fn with_response_config(self, change: impl FnOnce(&mut ResponseConfig)) -> Self {
+        let LayerShared { limiter, config } = self.shared.first();
+        let (limiter, mut config) = (Limiter::clone(limiter), config.clone());
+        change(&mut config);
+        Self::with(limiter, config, self.enabled)
     }
 
     /// Returns a builder of a layer over a limiter of its own. The builder has the limiter's settings; the layer that it builds
@@ -80,7 +80,7 @@ impl RateLimitLayer {
     /// Sets the rate-limit fields of responses. Default: [`RateLimitHeaders::draft`].
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
-        self.answering(|answers| answers.headers = headers)
+        self.with_response_config(|config| config.headers = headers)
     }
 
     /// Sets the response to rejected requests. Default: problem details (RFC 9457), or plain text for a browser.
@@ -115,19 +115,19 @@ impl RateLimitLayer {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.answering(|answers| answers.on_rejection(respond))
+        self.with_response_config(|config| config.on_rejection(respond))
     }
 
     /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.
     /// Default: false, since the handler may have done costly work for the request.
     #[must_use]
     pub fn refund_handler_rejections(self, refund: bool) -> Self {
-        self.answering(|answers| answers.refunds_handler_rejections = refund)
+        self.with_response_config(|config| config.refunds_handler_rejections = refund)
     }
 
     /// The layer's limiter, for calls with keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
-        &self.gates.first().limiter
+        &self.shared.first().limiter
     }
 }
 
@@ -135,8 +135,8 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let gate = self.enabled.then(|| Held::All(self.gates.clone()));
-        RateLimit::new(inner, gate)
+        let shared = self.enabled.then(|| LayerRef::All(self.shared.clone()));
+        RateLimit::new(inner, shared)
     }
 }
 

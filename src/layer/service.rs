@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::{
     ResponseBody, ResponseFuture,
-    shared::{Held, Pass},
+    shared::{LayerRef, RequestGuards},
 };
 use crate::{admission::Admission, limiter::Evaluation};
 
@@ -16,13 +16,13 @@ use crate::{admission::Admission, limiter::Evaluation};
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    /// None while switched off.
-    gate: Option<Held>,
+    /// `None` if the layer is disabled.
+    shared: Option<LayerRef>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, gate: Option<Held>) -> Self {
-        Self { inner, gate }
+    pub(super) fn new(inner: S, shared: Option<LayerRef>) -> Self {
+        Self { inner, shared }
     }
 
     /// The inner service.
@@ -54,32 +54,32 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let Some(gate) = self.gate.as_ref().map(Held::gate) else {
-            // Handlers that ask for it must not miss it only because limits are switched off.
+        let Some(shared) = self.shared.as_ref().map(LayerRef::get) else {
+            // Handlers may extract an admission, whether or not the layer is enabled.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::none());
             }
-            return ResponseFuture::passed(self.inner.call(request), Pass::default());
+            return ResponseFuture::calling(self.inner.call(request), RequestGuards::default());
         };
         let (mut parts, body) = request.into_parts();
-        let pass = match gate.limiter.evaluate_request(&parts) {
-            Evaluation::Compact(brief) => gate.pass(brief, &mut parts),
+        let guards = match shared.limiter.evaluate_request(&parts) {
+            Evaluation::Compact(compact) => shared.admit_compact(compact, &mut parts),
             Evaluation::Made(decision) if decision.is_admitted() => {
-                gate.admit(decision, &mut parts)
+                shared.admit(decision, &mut parts)
             }
             Evaluation::Made(decision) => {
-                // What was polled ready may hold what others wait for, until it is called or dropped.
+                // A service that was polled ready may hold a resource, such as a permit, until it is called or dropped.
                 self.inner = self.inner.clone();
-                return ResponseFuture::refused(gate.refuse(&decision, &parts));
+                return ResponseFuture::rejected(shared.reject(&decision, &parts));
             }
             Evaluation::Pending(pending) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                return ResponseFuture::judging(pending, (parts, body), ready, gate.clone());
+                return ResponseFuture::deciding(pending, (parts, body), ready, shared.clone());
             }
         };
         let inner = self.inner.call(Request::from_parts(parts, body));
-        ResponseFuture::passed(inner, pass)
+        ResponseFuture::calling(inner, guards)
     }
 }

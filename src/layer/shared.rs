@@ -1,199 +1,218 @@
-//! Where a request passes or is refused, whatever its service is.
+//! What the services behind one layer share, and what happens to a request once it is decided.
 
 use std::sync::Arc;
 
 use http::{Response, request::Parts};
 
-use super::in_flight::{Course, Ticket};
+use super::in_flight::{InFlightRequest, ResponseProgress};
 use crate::{
     admission::{Admission, Rejected},
     decision::{CompactDecision, Decision},
     limiter::Limiter,
-    respond::{Answers, Delay, KeptRequest, RateLimitHeaders, RefusalBody, tell},
+    respond::{
+        KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
+    },
     sync::{CachePadded, ShardedArc},
 };
 
-/// What all services behind a layer share, as one thread refers to it. Padded, since its thread counts the references to it.
+/// The limiter and the response settings of a layer. There is one copy per thread, on cache lines of its own, so that counting
+/// the references to it causes no contention between threads.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate {
+pub(crate) struct LayerShared {
     pub(crate) limiter: CachePadded<Limiter>,
-    pub(crate) answers: Answers,
+    pub(crate) config: ResponseConfig,
 }
 
-/// How a service holds on to its gate. The first, which a layer makes, has all of the gate's handles; its clones, which routers
-/// make for each request, have the one of their thread.
+/// A service's reference to its [`LayerShared`]. The service that the layer makes has the copies of all threads; its clones,
+/// which routers make for each request, have the copy of the thread that cloned them.
 #[derive(Debug)]
-pub(crate) enum Held {
-    All(Arc<ShardedArc<Gate>>),
-    One(Arc<Gate>),
+pub(crate) enum LayerRef {
+    All(Arc<ShardedArc<LayerShared>>),
+    Local(Arc<LayerShared>),
 }
 
-impl Held {
+impl LayerRef {
     #[inline]
-    pub(crate) fn gate(&self) -> &Arc<Gate> {
+    pub(crate) fn get(&self) -> &Arc<LayerShared> {
         match self {
-            Self::All(gates) => gates.local(),
-            Self::One(gate) => gate,
+            Self::All(shared) => shared.local(),
+            Self::Local(shared) => shared,
         }
     }
 }
 
-impl Clone for Held {
+impl Clone for LayerRef {
     fn clone(&self) -> Self {
-        Self::One(self.gate().clone())
+        Self::Local(self.get().clone())
     }
 }
 
-/// What is kept of a request while it is served.
+/// What a layer keeps of an admitted request until there is a response.
 #[derive(Debug, Default)]
-pub(crate) struct Pass {
-    /// If the response is to tell how it stands.
-    pub(crate) told: Option<Told>,
-    /// If something is to be done when it has ended.
-    pub(crate) ticket: Option<Box<Ticket>>,
-    /// What answers it if its handler rejects it.
-    pub(crate) rejection: Option<HandlerRejection>,
+pub(crate) struct RequestGuards {
+    /// The header fields to write on the response.
+    pub(crate) headers: Option<PendingHeaders>,
+    /// Set if the request's end releases a permit or settles a charge.
+    pub(crate) in_flight: Option<Box<InFlightRequest>>,
+    /// Builds the response if the handler rejects the request.
+    pub(crate) handler_rejection: Option<HandlerRejection>,
 }
 
-/// What a layer needs to answer a request that its handler rejects.
+/// What a layer needs to respond to a request that its handler rejects.
 #[derive(Debug)]
 pub(crate) struct HandlerRejection {
-    gate: Arc<Gate>,
+    shared: Arc<LayerShared>,
     request: KeptRequest,
 }
 
-/// On a response: a layer further in has answered for the handler, which rejected the request.
+/// On a response: an inner layer has replaced the response of a handler that rejected the request.
 #[derive(Clone, Copy, Debug)]
 struct RejectedByHandler;
 
-/// Where a decision stands that the response tells of.
+/// The decision whose header fields are written on the response.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct PendingHeaders {
     admission: Admission,
-    place: usize,
+    decision_index: usize,
     fields: RateLimitHeaders,
 }
 
-impl Gate {
-    /// Lets a request in that is admitted, and that takes the decision with it.
-    pub(crate) fn admit(self: &Arc<Self>, decision: Decision, parts: &mut Parts) -> Pass {
-        let rejection = Some(self.rejection(parts));
+impl LayerShared {
+    /// Adds the decision of an admitted request to its extensions.
+    pub(crate) fn admit(self: &Arc<Self>, decision: Decision, parts: &mut Parts) -> RequestGuards {
+        let handler_rejection = Some(self.handler_rejection(parts));
         let settles = decision.depends_on_outcome();
-        let (admission, (place, permit), joins) = match parts.extensions.get::<Admission>() {
-            Some(outer) => (outer.clone(), outer.join(decision), true),
-            None => {
-                let (admission, permit) = Admission::first(decision);
-                (admission, (0, permit), false)
-            }
-        };
-        let ticket = (settles || permit.is_some()).then(|| {
-            let course = settles.then(|| Course::new(&parts.method));
-            Box::new(Ticket::new(admission.clone(), place, permit, course))
+        let (admission, (decision_index, permit), is_inner) =
+            match parts.extensions.get::<Admission>() {
+                Some(outer) => (outer.clone(), outer.join(decision), true),
+                None => {
+                    let (admission, permit) = Admission::first(decision);
+                    (admission, (0, permit), false)
+                }
+            };
+        let in_flight = (settles || permit.is_some()).then(|| {
+            let progress = settles.then(|| ResponseProgress::new(&parts.method));
+            Box::new(InFlightRequest::new(
+                admission.clone(),
+                decision_index,
+                permit,
+                progress,
+            ))
         });
-        let told = self.pending_fields(&admission, place);
-        if !joins {
+        let headers = self.pending_headers(&admission, decision_index);
+        if !is_inner {
             parts.extensions.insert(admission);
         }
-        Pass {
-            told,
-            ticket,
-            rejection,
+        RequestGuards {
+            headers,
+            in_flight,
+            handler_rejection,
         }
     }
 
-    fn rejection(self: &Arc<Self>, parts: &Parts) -> HandlerRejection {
+    fn handler_rejection(self: &Arc<Self>, parts: &Parts) -> HandlerRejection {
         HandlerRejection {
-            request: self.answers.keep(parts),
-            gate: self.clone(),
+            request: self.config.keep_request(parts),
+            shared: self.clone(),
         }
     }
 
-    /// Lets a request in, which takes the decision with it in few words.
+    /// As [`admit`](Self::admit), for a decision in its compact form.
     #[inline]
-    pub(crate) fn pass(self: &Arc<Self>, brief: CompactDecision, parts: &mut Parts) -> Pass {
+    pub(crate) fn admit_compact(
+        self: &Arc<Self>,
+        compact: CompactDecision,
+        parts: &mut Parts,
+    ) -> RequestGuards {
         if parts.extensions.get::<Admission>().is_some() {
-            return self.admit(brief.decision(), parts);
+            return self.admit(compact.decision(), parts);
         }
-        let rejection = Some(self.rejection(parts));
-        let admission = Admission::compact(brief);
-        let told = self.pending_fields(&admission, 0);
+        let handler_rejection = Some(self.handler_rejection(parts));
+        let admission = Admission::compact(compact);
+        let headers = self.pending_headers(&admission, 0);
         parts.extensions.insert(admission);
-        Pass {
-            told,
-            ticket: None,
-            rejection,
+        RequestGuards {
+            headers,
+            in_flight: None,
+            handler_rejection,
         }
     }
 
-    /// Refuses a request. What layers further out have charged it is given back.
-    pub(crate) fn refuse(&self, decision: &Decision, parts: &Parts) -> Response<RefusalBody> {
+    /// The response to a rejected request. Refunds what outer layers have charged for it.
+    pub(crate) fn reject(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
         if let Some(outer) = parts.extensions.get::<Admission>() {
             outer.rollback();
         }
-        self.answers.refuse(decision, parts)
+        self.config.rejection(decision, parts)
     }
 
-    fn pending_fields(&self, admission: &Admission, place: usize) -> Option<Told> {
-        let fields = self.answers.headers;
-        let refunds = self.answers.refunds_handler_rejections;
-        (refunds || !fields.are_none()).then(|| Told {
+    fn pending_headers(
+        &self,
+        admission: &Admission,
+        decision_index: usize,
+    ) -> Option<PendingHeaders> {
+        let fields = self.config.headers;
+        let refunds = self.config.refunds_handler_rejections;
+        (refunds || !fields.is_none()).then(|| PendingHeaders {
             admission: admission.clone(),
-            place,
+            decision_index,
             fields,
         })
     }
 }
 
-impl Told {
-    /// Whether a policy of its decision has the name of one in another decision.
-    fn names_one_of(&self, other: &Decision) -> bool {
-        let named = |decision: &mut Decision| {
+impl PendingHeaders {
+    /// Whether its decision and `other` have policies of the same name.
+    fn shares_policy_with(&self, other: &Decision) -> bool {
+        let shares_policy = |decision: &mut Decision| {
             let mut policies = decision.policies();
             policies.any(|policy| other.policy(policy.policy()).is_some())
         };
         self.admission
-            .with_decision(self.place, named)
+            .with_decision(self.decision_index, shares_policy)
             .unwrap_or(false)
     }
 
-    /// Tells how the decision stands by now.
-    pub(crate) fn tell<B>(self, response: &mut Response<B>) {
+    /// Writes the fields of the decision as it is by now.
+    pub(crate) fn write<B>(self, response: &mut Response<B>) {
         let fields = self.fields;
-        let tell = |decision: &Decision| tell(decision, fields, Delay::NONE, response);
-        self.admission.into_decision(self.place, tell);
+        let write =
+            |decision: &Decision| write_headers(decision, fields, RetryDelay::NONE, response);
+        self.admission.into_decision(self.decision_index, write);
     }
 }
 
-impl Pass {
-    /// Answers for the handler, if it rejected the request. A layer further out refunds its charge, if it is set to.
-    pub(crate) fn rejected<B>(
+impl RequestGuards {
+    /// The layer's response, if the handler rejected the request; otherwise the handler's own. Refunds the layer's charge, if it
+    /// is set to.
+    pub(crate) fn replace_rejection<B>(
         &mut self,
         response: Response<B>,
-    ) -> Result<Response<RefusalBody>, Response<B>> {
+    ) -> Result<Response<RejectionBody>, Response<B>> {
         let mut response = response;
-        let Some(HandlerRejection { gate, request }) = &self.rejection else {
+        let Some(HandlerRejection { shared, request }) = &self.handler_rejection else {
             return Err(response);
         };
         let rejected = response.extensions_mut().remove::<Rejected>();
-        let further_in = response.extensions().get::<RejectedByHandler>().is_some();
-        if gate.answers.refunds_handler_rejections
-            && (rejected.is_some() || further_in)
-            && let Some(told) = &self.told
+        let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
+        if shared.config.refunds_handler_rejections
+            && (rejected.is_some() || by_inner_layer)
+            && let Some(headers) = &self.headers
         {
-            told.admission.rollback_at(told.place);
+            headers.admission.rollback_at(headers.decision_index);
         }
         let Some(rejected) = rejected else {
             return Err(response);
         };
-        let mut answer = gate
-            .answers
-            .answer_for_handler(&rejected, request, response);
-        answer.extensions_mut().insert(RejectedByHandler);
+        let mut replaced = shared
+            .config
+            .replace_rejection(&rejected, request, response);
+        replaced.extensions_mut().insert(RejectedByHandler);
         // A policy appears once: in the rejection, where it is one of the same name.
-        let told = self
-            .told
-            .take_if(|told| told.names_one_of(rejected.decision()));
-        drop(told);
-        Ok(answer)
+        let headers = self
+            .headers
+            .take_if(|headers| headers.shares_policy_with(rejected.decision()));
+        drop(headers);
+        Ok(replaced)
     }
 }

@@ -5,11 +5,16 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use http::response::Parts;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{AttachAdmission, BoxError, in_flight::Ticket};
-use crate::{admission::Admission, limiter::WaitFuture};
+use super::{AttachAdmission, BoxError};
+use crate::{
+    admission::Admission,
+    limiter::WaitFuture,
+    outcome::{Head, Outcome, RequestEnd},
+};
 
 pin_project! {
     /// The future of an [`Outgoing`](super::Outgoing) service. Dropping it while the request waits leaves the queue and charges
@@ -28,9 +33,9 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, Req> {
-        Waiting { waiting: WaitFuture, held: Option<(Req, S)> },
-        // Dropped in this order: the call ends before its place is given back.
-        Called { #[pin] inner: F, ticket: Option<Ticket> },
+        Waiting { waiting: WaitFuture, deferred: Option<(Req, S)> },
+        // Dropped in this order: the call ends before its permit is released.
+        Called { #[pin] inner: F, in_flight: Option<InFlightCall> },
     }
 }
 
@@ -39,17 +44,17 @@ where
     S: Service<Req>,
 {
     pub(super) fn new(waiting: WaitFuture, request: Req, ready: S, attach: H) -> Self {
-        let held = Some((request, ready));
+        let deferred = Some((request, ready));
         Self {
-            state: State::Waiting { waiting, held },
+            state: State::Waiting { waiting, deferred },
             attach,
         }
     }
 
-    pub(super) fn untouched(inner: S::Future, attach: H) -> Self {
-        let ticket = Some(Ticket::new(Admission::none()));
+    pub(super) fn passthrough(inner: S::Future, attach: H) -> Self {
+        let in_flight = Some(InFlightCall::new(Admission::none()));
         Self {
-            state: State::Called { inner, ticket },
+            state: State::Called { inner, in_flight },
             attach,
         }
     }
@@ -67,33 +72,33 @@ where
         let mut state = this.state;
         loop {
             let next = match state.as_mut().project() {
-                StateProj::Waiting { waiting, held } => {
+                StateProj::Waiting { waiting, deferred } => {
                     let admission = match ready!(Pin::new(waiting).poll(cx)) {
                         Ok(admission) => admission,
-                        Err(refused) => return Poll::Ready(Err(Box::new(refused))),
+                        Err(rejected) => return Poll::Ready(Err(Box::new(rejected))),
                     };
-                    let ticket = Some(Ticket::new(admission));
-                    match held.take() {
+                    let in_flight = Some(InFlightCall::new(admission));
+                    match deferred.take() {
                         Some((request, mut service)) => State::Called {
                             inner: service.call(request),
-                            ticket,
+                            in_flight,
                         },
                         None => return Poll::Pending,
                     }
                 }
-                StateProj::Called { inner, ticket } => {
+                StateProj::Called { inner, in_flight } => {
                     let response = ready!(inner.poll(cx));
-                    // Polled again after it was ready, which futures must not be.
-                    let Some(ticket) = ticket.take() else {
+                    // The future was polled after it was ready.
+                    let Some(in_flight) = in_flight.take() else {
                         return Poll::Pending;
                     };
                     return Poll::Ready(match response {
                         Ok(response) => {
-                            let admission = ticket.respond(|| this.attach.head(&response));
+                            let admission = in_flight.on_response(|| this.attach.head(&response));
                             Ok(this.attach.attach(response, admission))
                         }
                         Err(error) => {
-                            ticket.fail();
+                            in_flight.on_failure();
                             Err(error.into())
                         }
                     });
@@ -113,5 +118,47 @@ where
             State::Waiting { .. } => "ResponseFuture(Waiting)",
             State::Called { .. } => "ResponseFuture(Called)",
         })
+    }
+}
+
+/// An admitted call, until its outcome is known. Dropping it settles the charge as for a request that was dropped.
+#[derive(Debug)]
+struct InFlightCall {
+    admission: Admission,
+    settled: bool,
+}
+
+impl InFlightCall {
+    fn new(admission: Admission) -> Self {
+        // Most policies charge whatever the outcome.
+        let settled = !admission.depends_on_outcome(0);
+        Self { admission, settled }
+    }
+
+    /// Settles the charge by the response.
+    fn on_response(mut self, head: impl FnOnce() -> Parts) -> Admission {
+        if !self.settled {
+            let head = Head::of(&head());
+            self.settle(&Outcome::new(Some(&head), None, RequestEnd::Completed));
+        }
+        self.admission.clone()
+    }
+
+    /// Settles the charge after an error of the service.
+    fn on_failure(mut self) {
+        self.settle(&Outcome::new(None, None, RequestEnd::ServiceFailed));
+    }
+
+    fn settle(&mut self, outcome: &Outcome<'_>) {
+        if !self.settled {
+            self.settled = true;
+            self.admission.settle_outcome(0, outcome);
+        }
+    }
+}
+
+impl Drop for InFlightCall {
+    fn drop(&mut self) {
+        self.settle(&Outcome::new(None, None, RequestEnd::Dropped));
     }
 }

@@ -39,11 +39,11 @@ impl<Req> RequestKeys<Req> for StaticKeys {
 
 /// Keys that a function finds in each request: set by [`OutgoingLayer::key_with`](crate::OutgoingLayer::key_with).
 pub struct KeysFn<Req> {
-    pub(crate) keys: Function<Req, Keys>,
-    pub(crate) cost: Option<Function<Req, u64>>,
+    pub(crate) keys: RequestFn<Req, Keys>,
+    pub(crate) cost: Option<RequestFn<Req, u64>>,
 }
 
-type Function<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;
+type RequestFn<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;
 
 impl<Req> RequestKeys<Req> for KeysFn<Req> {
     fn keys(&self, request: &Req) -> Keys {

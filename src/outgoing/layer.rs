@@ -4,7 +4,7 @@ use super::{Discard, KeysFn, StaticKeys};
 use crate::limiter::{DEFAULT_MAX_WAITERS, Keys, Limiter};
 
 /// How long a request waits, unless set otherwise.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A tower layer that delays outgoing requests until a [`Limiter`] admits them.
 ///
@@ -35,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct OutgoingLayer<K = StaticKeys, H = Discard> {
     pub(super) limiter: Limiter,
-    pub(super) question: K,
+    pub(super) keys: K,
     pub(super) attach: H,
     pub(super) timeout: Duration,
     pub(super) queue: usize,
@@ -47,9 +47,9 @@ impl OutgoingLayer {
     pub fn new(limiter: Limiter) -> Self {
         Self {
             limiter,
-            question: StaticKeys::default(),
+            keys: StaticKeys::default(),
             attach: Discard,
-            timeout: TIMEOUT,
+            timeout: DEFAULT_TIMEOUT,
             queue: DEFAULT_MAX_WAITERS,
             enabled: true,
         }
@@ -109,7 +109,7 @@ impl<K, H> OutgoingLayer<K, H> {
     pub fn attach<G>(self, attach: G) -> OutgoingLayer<K, G> {
         OutgoingLayer {
             limiter: self.limiter,
-            question: self.question,
+            keys: self.keys,
             attach,
             timeout: self.timeout,
             queue: self.queue,
@@ -122,7 +122,7 @@ impl<K, H> OutgoingLayer<K, H> {
     pub fn keys_from<Q>(self, keys: Q) -> OutgoingLayer<Q, H> {
         OutgoingLayer {
             limiter: self.limiter,
-            question: keys,
+            keys,
             attach: self.attach,
             timeout: self.timeout,
             queue: self.queue,
@@ -140,7 +140,7 @@ impl<H> OutgoingLayer<StaticKeys, H> {
     /// Sets the cost of each request under every policy to `units`. Default: each policy's own cost.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
-        self.question.cost = Some(units);
+        self.keys.cost = Some(units);
         self
     }
 }
@@ -153,7 +153,7 @@ impl<Req, H> OutgoingLayer<KeysFn<Req>, H> {
     where
         F: Fn(&Req) -> u64 + Send + Sync + 'static,
     {
-        self.question.cost = Some(Arc::new(cost));
+        self.keys.cost = Some(Arc::new(cost));
         self
     }
 }

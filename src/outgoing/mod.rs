@@ -126,7 +126,6 @@
 
 pub(crate) mod attach;
 mod future;
-pub(crate) mod in_flight;
 pub(crate) mod keys;
 mod layer;
 mod service;

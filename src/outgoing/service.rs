@@ -64,11 +64,11 @@ where
         let layer = &self.layer;
         if !layer.enabled {
             let inner = self.inner.call(request);
-            return ResponseFuture::untouched(inner, layer.attach.clone());
+            return ResponseFuture::passthrough(inner, layer.attach.clone());
         }
-        let keys = layer.question.keys(&request);
+        let keys = layer.keys.keys(&request);
         let wait = layer.limiter.wait(keys, layer.timeout).queue(layer.queue);
-        let wait = match layer.question.cost(&request) {
+        let wait = match layer.keys.cost(&request) {
             Some(units) => wait.cost(units),
             None => wait,
         };

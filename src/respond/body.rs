@@ -1,4 +1,4 @@
-//! The body of a refusal.
+//! The body of a rejection.
 
 use std::{
     error::Error,
@@ -13,26 +13,26 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 use crate::log::LogThrottle;
 
-/// The error of a body that the application answers with.
+/// The error of a body that `on_rejection` returned.
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The body of a refusal: bytes, or whatever the application answers with.
+/// The body of a rejection: bytes, or the body that `on_rejection` returned.
 #[derive(Debug)]
-pub(crate) struct RefusalBody(Kind);
+pub(crate) struct RejectionBody(Kind);
 
 #[derive(Debug)]
 enum Kind {
     Bytes(Option<Bytes>),
     /// The mutex makes a body `Sync` that is not; it is never contended.
-    Own(Mutex<UnsyncBoxBody<Bytes, BoxError>>),
+    Custom(Mutex<UnsyncBoxBody<Bytes, BoxError>>),
 }
 
-impl RefusalBody {
-    /// The next frame. A body that fails ends there: the error has no place in the inner service's own.
+impl RejectionBody {
+    /// Polls the next frame. A body that fails ends there: the inner service's error type can't hold its error.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         match &mut self.0 {
             Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(Frame::data)),
-            Kind::Own(body) => {
+            Kind::Custom(body) => {
                 let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
                 match ready!(Pin::new(body).poll_frame(cx)) {
                     Some(Ok(frame)) => Poll::Ready(Some(frame)),
@@ -57,7 +57,7 @@ impl RefusalBody {
     pub(crate) fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Own(body) => {
+            Kind::Custom(body) => {
                 let body = body.lock().unwrap_or_else(PoisonError::into_inner);
                 body.is_end_stream()
             }
@@ -69,7 +69,7 @@ impl RefusalBody {
             Kind::Bytes(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Kind::Own(body) => {
+            Kind::Custom(body) => {
                 let body = body.lock().unwrap_or_else(PoisonError::into_inner);
                 body.size_hint()
             }
@@ -77,14 +77,14 @@ impl RefusalBody {
     }
 }
 
-impl From<Bytes> for RefusalBody {
+impl From<Bytes> for RejectionBody {
     fn from(bytes: Bytes) -> Self {
         Self(Kind::Bytes((!bytes.is_empty()).then_some(bytes)))
     }
 }
 
-impl From<UnsyncBoxBody<Bytes, BoxError>> for RefusalBody {
+impl From<UnsyncBoxBody<Bytes, BoxError>> for RejectionBody {
     fn from(body: UnsyncBoxBody<Bytes, BoxError>) -> Self {
-        Self(Kind::Own(Mutex::new(body)))
+        Self(Kind::Custom(Mutex::new(body)))
     }
 }

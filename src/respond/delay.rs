@@ -1,4 +1,4 @@
-//! How long a refused caller is to stay away.
+//! The time after which a rejected request can be retried.
 
 use std::time::Duration;
 
@@ -9,50 +9,52 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// What a client that met a failed store is to wait at least: long enough for an election, short enough to be back soon.
-const MIN_FAILURE_WAIT: Duration = Duration::from_secs(1);
+/// The least `Retry-After` of a store failure: long enough for an election of a new primary.
+const MIN_RETRY_AFTER_STORE_ERROR: Duration = Duration::from_secs(1);
 
-/// What a client is to wait that met a failed store, by way of a layer or of a handler: until the next probe at least.
-pub(super) fn after_failure(error: &StoreError) -> Duration {
+/// The `Retry-After` of a store failure: not before the next probe of the circuit breaker.
+pub(crate) fn retry_after_store_error(error: &StoreError) -> Duration {
     match error {
-        StoreError::CircuitOpen { retry_after, .. } => MIN_FAILURE_WAIT.max(*retry_after),
-        _ => MIN_FAILURE_WAIT,
+        StoreError::CircuitOpen { retry_after, .. } => {
+            MIN_RETRY_AFTER_STORE_ERROR.max(*retry_after)
+        }
+        _ => MIN_RETRY_AFTER_STORE_ERROR,
     }
 }
 
-/// How long a refused caller is to stay away.
+/// The time after which a rejected request can be retried, with jitter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Delay {
-    /// None where waiting is not the matter.
+pub(crate) struct RetryDelay {
+    /// `None` if a retry does not depend on time.
     retry: Option<RetryAfter>,
-    /// What it is put off by, so that not all come back at once.
+    /// Random time that was added to the wait, so that clients do not retry all at once.
     pub(super) jitter: Duration,
 }
 
-impl Delay {
-    /// Of those who were let in.
+impl RetryDelay {
+    /// The delay of admitted requests.
     pub(crate) const NONE: Self = Self {
         retry: None,
         jitter: Duration::ZERO,
     };
 
-    /// Of one refusal: asked again, it may be put off by another time.
+    /// The delay of one rejection. Each call samples the jitter anew.
     pub(crate) fn of(decision: &Decision, fields: RateLimitHeaders) -> Self {
-        let jitter = fields.draw();
+        let jitter = fields.sample_jitter();
         let retry = match (decision.kind(), decision.retry_after()) {
             (DecisionKind::Rejected, RetryAfter::In(wait)) => {
                 Some(RetryAfter::In(wait.saturating_add(jitter)))
             }
             (DecisionKind::Rejected, RetryAfter::Never) => Some(RetryAfter::Never),
-            (DecisionKind::StoreFailed(error), _) => {
-                Some(RetryAfter::In(after_failure(error).saturating_add(jitter)))
-            }
+            (DecisionKind::StoreFailed(error), _) => Some(RetryAfter::In(
+                retry_after_store_error(error).saturating_add(jitter),
+            )),
             _ => None,
         };
         Self { retry, jitter }
     }
 
-    /// The wait; `None` where waiting doesn't help.
+    /// The wait; `None` if waiting doesn't help.
     pub(crate) fn wait(self) -> Option<Duration> {
         match self.retry {
             Some(RetryAfter::In(wait)) => Some(wait),
@@ -65,8 +67,8 @@ impl Delay {
         self.wait().map(|wait| whole_seconds(wait).max(1))
     }
 
-    /// `grpc-retry-pushback-ms` (gRFC A6): whole milliseconds, rounded up. -1 forbids to try again, which is what has to be
-    /// said of what will never pass, and of waits that the field's 32 bits don't hold.
+    /// `grpc-retry-pushback-ms` (gRFC A6): whole milliseconds, rounded up. -1 forbids a retry: for requests that
+    /// will never be admitted, and for waits that exceed the field's 32 bits.
     pub(crate) fn pushback_ms(self) -> Option<i32> {
         match self.retry? {
             RetryAfter::In(wait) => {
@@ -79,7 +81,7 @@ impl Delay {
     }
 }
 
-pub(super) fn whole_seconds(duration: Duration) -> u64 {
+pub(crate) fn whole_seconds(duration: Duration) -> u64 {
     let part = u64::from(duration.subsec_nanos() > 0);
     duration.as_secs().saturating_add(part)
 }

@@ -1,6 +1,6 @@
-//! The refusal of a gRPC call: a status in the trailers, whatever HTTP would have said.
+//! The rejection of a gRPC call: HTTP status 200, and the gRPC status in the trailers.
 //!
-//! Over gRPC the answer is Trailers-Only ([PROTOCOL-HTTP2]); over gRPC-Web the trailers are a frame of the body
+//! Over gRPC the response is Trailers-Only ([PROTOCOL-HTTP2]); over gRPC-Web the trailers are a frame of the body
 //! ([PROTOCOL-WEB]).
 //!
 //! [PROTOCOL-HTTP2]: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
@@ -20,7 +20,7 @@ use tonic::{Code, Status, metadata::MetadataMap};
 #[cfg(feature = "tonic")]
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
-use super::{Delay, Problem, RateLimitHeaders, tell};
+use super::{Problem, RateLimitHeaders, RetryDelay, write_headers};
 use crate::decision::Decision;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -32,11 +32,11 @@ const PUSHBACK: &str = "grpc-retry-pushback-ms";
 const WEB: &str = "application/grpc-web";
 const WEB_TEXT: &str = "application/grpc-web-text";
 
-/// What a call came by.
+/// The protocol of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Grpc,
-    /// With the media type of its answer.
+    /// `media` is the media type of the response; `text` is whether it is encoded in base64.
     Web {
         media: HeaderValue,
         text: bool,
@@ -44,8 +44,8 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// By the request's content type. A call is a POST: an answer of 200 to a GET, which any client may send with any
-    /// content type, could be kept by a cache and shown to others.
+    /// The protocol by the request's content type. Only a POST is a call: a GET may have any content type, and caches could
+    /// store its response with status 200 for other clients.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
         if parts.method != Method::POST {
             return None;
@@ -61,7 +61,7 @@ impl Protocol {
         let accepted = accepted.and_then(|media| is_text(media.split('+').next()?));
         let text = accepted.unwrap_or(text);
         let mut media = String::from(if text { WEB_TEXT } else { WEB });
-        // Of what the client says, only what can be nothing but a name is said again.
+        // The response repeats the format only if that is alphanumeric.
         if !format.is_empty() && format.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             media.push('+');
             media.push_str(format);
@@ -86,13 +86,13 @@ fn media_type(value: &HeaderValue) -> Option<String> {
     Some(media.trim().to_ascii_lowercase())
 }
 
-/// The response that a refused call gets.
+/// The response to a rejected call.
 pub(super) fn response(
     decision: &Decision,
     fields: RateLimitHeaders,
     protocol: Protocol,
 ) -> Response<Bytes> {
-    let delay = Delay::of(decision, fields);
+    let delay = RetryDelay::of(decision, fields);
     let trailers = trailers(decision, delay);
     let mut response = Response::new(Bytes::new());
     let media = match protocol {
@@ -110,16 +110,16 @@ pub(super) fn response(
         }
     };
     response.headers_mut().insert(CONTENT_TYPE, media);
-    tell(decision, fields, delay, &mut response);
+    write_headers(decision, fields, delay, &mut response);
     response
 }
 
-/// Status, message, details (with feature `tonic`) and when to come back.
-fn trailers(decision: &Decision, delay: Delay) -> HeaderMap {
+/// Status, message, details (with feature `tonic`) and the retry delay.
+fn trailers(decision: &Decision, delay: RetryDelay) -> HeaderMap {
     let problem = Problem::of(decision);
     let mut trailers = HeaderMap::with_capacity(8);
     trailers.insert(STATUS, HeaderValue::from(problem.code));
-    if let Ok(message) = HeaderValue::try_from(percent_encoded(&problem.sentence(delay))) {
+    if let Ok(message) = HeaderValue::try_from(percent_encoded(&problem.message(delay))) {
         trailers.insert(MESSAGE, message);
     }
     #[cfg(feature = "tonic")]
@@ -136,9 +136,9 @@ fn trailers(decision: &Decision, delay: Delay) -> HeaderMap {
     trailers
 }
 
-/// The status of a rejection: its code, its message and what `google.rpc` says in detail.
+/// The status of a rejection: its code, its message and the details of `google.rpc`.
 #[cfg(feature = "tonic")]
-pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
+pub(crate) fn status(problem: &Problem<'_>, delay: RetryDelay) -> Status {
     let mut details = ErrorDetails::new();
     if let Some(wait) = delay.wait() {
         details.set_retry_info(Some(wait));
@@ -161,7 +161,7 @@ pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
     if let Some(ms) = delay.pushback_ms() {
         metadata.insert(PUSHBACK, ms.into());
     }
-    let message = problem.sentence(delay);
+    let message = problem.message(delay);
     Status::with_error_details_and_metadata(
         Code::from_i32(problem.code),
         message,
@@ -187,7 +187,7 @@ fn frame(trailers: &HeaderMap) -> Vec<u8> {
     frame
 }
 
-/// As `grpc-message` is: visible ASCII and spaces, other than `%`, stand as they are.
+/// Encodes a `grpc-message`: all but visible ASCII and spaces, and `%`.
 fn percent_encoded(message: &str) -> String {
     let mut encoded = String::with_capacity(message.len());
     for byte in message.bytes() {

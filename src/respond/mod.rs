@@ -1,9 +1,8 @@
-//! What an answer looks like: the fields that tell a client how it stands, and the refusal.
+//! Responses: the header fields, and the responses to rejected requests.
 
 use std::{fmt, mem, sync::Arc};
 
-use bytes::Bytes;
-use http::{
+use ::http::{
     Response,
     header::{
         CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
@@ -11,6 +10,7 @@ use http::{
     },
     request::Parts,
 };
+use bytes::Bytes;
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
@@ -24,108 +24,105 @@ use crate::{
 
 mod body;
 pub(crate) mod delay;
-mod fields;
 pub(crate) mod grpc;
-mod line;
-mod problem;
-pub(crate) mod refusal;
-#[cfg(any(feature = "axum", feature = "tonic"))]
-mod unavailable;
+mod header_buf;
+pub(crate) mod http;
+pub(crate) mod problem;
+mod write;
 
 pub(crate) use crate::headers::RateLimitHeaders;
-pub(crate) use body::RefusalBody;
-pub(crate) use delay::Delay;
-pub(crate) use fields::tell;
+pub(crate) use body::RejectionBody;
+pub(crate) use delay::RetryDelay;
 pub(crate) use problem::Problem;
-#[cfg(any(feature = "axum", feature = "tonic"))]
-pub(crate) use unavailable::Unavailable;
+pub(crate) use write::write_headers;
 
-type OnRefusal =
+type OnRejection =
     dyn Fn(&Rejected, &Parts) -> Response<UnsyncBoxBody<Bytes, BoxError>> + Send + Sync;
 
-/// What is kept of a request while it is served, to answer it if its handler rejects it.
+/// What is kept of an admitted request, to build the response if its handler rejects it.
 #[derive(Debug)]
 pub(crate) enum KeptRequest {
     /// All of its head, for `on_rejection`.
     Head(Box<Parts>),
-    /// Whether the client takes text and no JSON.
-    WantsText(bool),
+    /// Whether `Accept` names text and no JSON.
+    PrefersPlainText(bool),
 }
 
-/// How a layer answers.
+/// The response settings of a layer.
 #[derive(Clone, Default)]
-pub(crate) struct Answers {
+pub(crate) struct ResponseConfig {
     pub(crate) headers: RateLimitHeaders,
-    on_rejection: Option<Arc<OnRefusal>>,
+    on_rejection: Option<Arc<OnRejection>>,
     /// Whether a layer refunds its own charge of a request that its handler rejected.
     pub(crate) refunds_handler_rejections: bool,
-    /// Successes that it answered with.
-    successes: Arc<LogThrottle>,
+    /// Throttles the error about an `on_rejection` that returns a 2xx status.
+    success_log: Arc<LogThrottle>,
 }
 
-impl Answers {
-    /// Has `respond` answer those who are refused over plain HTTP.
+impl ResponseConfig {
+    /// Sets the function that responds to requests that are rejected over plain HTTP.
     pub(crate) fn on_rejection<F, B>(&mut self, respond: F)
     where
         F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.on_rejection = Some(Arc::new(move |refused, parts| {
-            respond(refused, parts).map(|body| body.map_err(Into::into).boxed_unsync())
+        self.on_rejection = Some(Arc::new(move |rejected, parts| {
+            respond(rejected, parts).map(|body| body.map_err(Into::into).boxed_unsync())
         }));
     }
 
-    /// Keeps what answering needs of a request that its handler may reject.
-    pub(crate) fn keep(&self, parts: &Parts) -> KeptRequest {
+    /// Keeps what [`replace_rejection`](Self::replace_rejection) needs of an admitted request.
+    pub(crate) fn keep_request(&self, parts: &Parts) -> KeptRequest {
         match self.on_rejection {
             Some(_) => KeptRequest::Head(Box::new(parts.clone())),
-            None => KeptRequest::WantsText(refusal::wants_text(&parts.headers)),
+            None => KeptRequest::PrefersPlainText(http::prefers_plain_text(&parts.headers)),
         }
     }
 
-    /// Answers a rejection by a handler in place of the handler's `response`, whose other header fields stay.
-    pub(crate) fn answer_for_handler<B>(
+    /// The response to a request that its handler rejected, in place of the handler's `response`, whose other header fields
+    /// stay.
+    pub(crate) fn replace_rejection<B>(
         &self,
         rejected: &Rejected,
         request: &KeptRequest,
         response: Response<B>,
-    ) -> Response<RefusalBody> {
+    ) -> Response<RejectionBody> {
         let decision = rejected.decision();
-        let mut answer = match request {
-            KeptRequest::Head(parts) => self.refuse(decision, parts),
-            KeptRequest::WantsText(text) => refusal::with(decision, self.headers, *text),
+        let mut replaced = match request {
+            KeptRequest::Head(parts) => self.rejection(decision, parts),
+            KeptRequest::PrefersPlainText(text) => http::build(decision, self.headers, *text),
         };
-        let (theirs, _) = response.into_parts();
-        let replaced = exposed_headers().into_iter().chain([
+        let (original, _) = response.into_parts();
+        let overridden = exposed_headers().into_iter().chain([
             CONTENT_TYPE,
             CONTENT_LENGTH,
             CONTENT_ENCODING,
             TRANSFER_ENCODING,
             CACHE_CONTROL,
         ]);
-        let mut kept = theirs.headers;
-        replaced.for_each(|name| while kept.remove(&name).is_some() {});
-        answer.headers_mut().extend(kept);
-        *answer.version_mut() = theirs.version;
-        answer.extensions_mut().extend(theirs.extensions);
-        answer
+        let mut kept = original.headers;
+        overridden.for_each(|name| while kept.remove(&name).is_some() {});
+        replaced.headers_mut().extend(kept);
+        *replaced.version_mut() = original.version;
+        replaced.extensions_mut().extend(original.extensions);
+        replaced
     }
 
-    /// The answer to a request that was refused.
-    pub(crate) fn refuse(&self, decision: &Decision, parts: &Parts) -> Response<RefusalBody> {
+    /// The response to a rejected request.
+    pub(crate) fn rejection(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
         let fields = self.headers;
         if let Some(protocol) = grpc::Protocol::of(parts) {
-            return grpc::response(decision, fields, protocol).map(RefusalBody::from);
+            return grpc::response(decision, fields, protocol).map(RejectionBody::from);
         }
         let Some(respond) = &self.on_rejection else {
-            let text = refusal::wants_text(&parts.headers);
-            return refusal::with(decision, fields, text);
+            let text = http::prefers_plain_text(&parts.headers);
+            return http::build(decision, fields, text);
         };
-        let refused = Rejected::new(decision.clone()).headers(fields);
-        let mut response = respond(&refused, parts);
+        let rejected = Rejected::new(decision.clone()).headers(fields);
+        let mut response = respond(&rejected, parts);
         if response.status().is_success() {
-            self.successes.log_with(|suppressed| {
+            self.success_log.log_with(|suppressed| {
                 let (status, action) = (response.status().as_u16(), "default response");
                 tracing::error!(
                     status,
@@ -134,17 +131,19 @@ impl Answers {
                     "on_rejection returned a 2xx status; use Rejected::status"
                 );
             });
-            return refusal::with(decision, fields, refusal::wants_text(&parts.headers));
+            return http::build(decision, fields, http::prefers_plain_text(&parts.headers));
         }
-        let theirs = mem::take(response.headers_mut());
-        if let Some(said) = theirs.get(RETRY_AFTER) {
-            response.headers_mut().insert(RETRY_AFTER, said.clone());
+        let original = mem::take(response.headers_mut());
+        if let Some(retry_after) = original.get(RETRY_AFTER) {
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, retry_after.clone());
         }
-        let delay = Delay::of(refused.decision(), refused.fields());
-        tell(refused.decision(), refused.fields(), delay, &mut response);
+        let delay = RetryDelay::of(rejected.decision(), rejected.fields());
+        write_headers(rejected.decision(), rejected.fields(), delay, &mut response);
         // What the application has set stays.
-        response.headers_mut().extend(theirs);
-        response.map(RefusalBody::from)
+        response.headers_mut().extend(original);
+        response.map(RejectionBody::from)
     }
 }
 
@@ -168,13 +167,15 @@ impl RateLimitHeaders {
     /// # }
     /// ```
     pub fn add_to<B>(self, response: &mut Response<B>, admission: &Admission) {
-        admission.for_each_decision(|_, decision| tell(decision, self, Delay::NONE, response));
+        admission.for_each_decision(|_, decision| {
+            write_headers(decision, self, RetryDelay::NONE, response)
+        });
     }
 }
 
-impl fmt::Debug for Answers {
+impl fmt::Debug for ResponseConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answers")
+        f.debug_struct("ResponseConfig")
             .field("headers", &self.headers)
             .field("on_rejection", &self.on_rejection.is_some())
             .finish()

@@ -1,8 +1,8 @@
-//! Problem details: why a request was rejected.
+//! Why a request was rejected, or a call failed: problem details (RFC 9457), gRPC codes and messages.
 
 use http::{HeaderValue, StatusCode};
 
-use super::{Delay, line::Line};
+use super::{RetryDelay, header_buf::HeaderBuf};
 use crate::{
     admission::status_of,
     decision::{self, Decision, DecisionKind, PolicyDecision},
@@ -71,7 +71,7 @@ impl<'a> Problem<'a> {
                 detail: None,
                 decision,
             },
-            // A mistake of the application is no client's business either.
+            // Mistakes of the application are reported as failures of the server, too.
             DecisionKind::StoreFailed(_)
             | DecisionKind::UnknownPolicy(_)
             | DecisionKind::PartsRequired { .. } => Self {
@@ -86,7 +86,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// What the policies say that refused.
+    /// The decisions of the policies that rejected.
     pub(crate) fn violated(&self) -> impl Iterator<Item = PolicyDecision<'a>> {
         self.decision
             .policies()
@@ -96,16 +96,16 @@ impl<'a> Problem<'a> {
     /// Problem details (RFC 9457), which are the same for all requests that the same policy rejected.
     pub(super) fn json(&self) -> decision::CachedBody {
         // A detail is of this request alone.
-        let said = self.decision.cached_problem();
-        match said.filter(|_| self.detail.is_none()) {
-            Some(said) => said.get_or_init(|| self.write()).clone(),
+        let cached = self.decision.cached_problem();
+        match cached.filter(|_| self.detail.is_none()) {
+            Some(cached) => cached.get_or_init(|| self.write()).clone(),
             None => self.write(),
         }
     }
 
-    /// Policies' names hold neither quotes nor backslashes nor control characters, so that JSON takes them as they are.
+    /// Names of policies have no quotes, backslashes or control characters, so they need no escapes in JSON.
     fn write(&self) -> decision::CachedBody {
-        let mut json = Line::new();
+        let mut json = HeaderBuf::new();
         json.text("{\"type\":\"").text(self.kind);
         json.text("\",\"title\":\"").text(self.title);
         json.text("\",\"status\":");
@@ -124,31 +124,31 @@ impl<'a> Problem<'a> {
             json.text("\"]");
         }
         json.text("}");
-        let text = json.body();
-        let length = HeaderValue::from(text.len());
-        decision::CachedBody { body: text, length }
+        let body = json.body();
+        let length = HeaderValue::from(body.len());
+        decision::CachedBody { body, length }
     }
 
-    /// A line for people.
-    pub(crate) fn sentence(&self, delay: Delay) -> String {
-        let mut sentence = match &self.detail {
+    /// A message for people.
+    pub(crate) fn message(&self, delay: RetryDelay) -> String {
+        let mut message = match &self.detail {
             Some(detail) => detail.clone(),
             None => format!("{}.", self.title),
         };
         let violated: Vec<_> = self.violated().map(|decision| decision.policy()).collect();
         if !violated.is_empty() {
-            sentence.push_str(&format!(" Exceeded: {}.", violated.join(", ")));
+            message.push_str(&format!(" Exceeded: {}.", violated.join(", ")));
         }
         match delay.seconds() {
-            Some(1) => sentence.push_str(" Try again in a second."),
-            Some(seconds) => sentence.push_str(&format!(" Try again in {seconds} seconds.")),
+            Some(1) => message.push_str(" Try again in a second."),
+            Some(seconds) => message.push_str(&format!(" Try again in {seconds} seconds.")),
             None => {}
         }
-        sentence
+        message
     }
 }
 
-/// What is wrong with a request that costs more than a policy ever allows: there is no time to try it again at.
+/// The detail of a request that costs more than a policy ever allows, so that no retry can succeed.
 fn too_costly(decision: &Decision) -> Option<String> {
     if decision.retry_after() != RetryAfter::Never {
         return None;
@@ -161,7 +161,7 @@ fn too_costly(decision: &Decision) -> Option<String> {
     ))
 }
 
-/// As it stands in a string of JSON (RFC 8259, section 7).
+/// Escapes a JSON string (RFC 8259, section 7).
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The refusal over plain HTTP: a status, and problem details (RFC 9457) or text that say what was exceeded.
+//! The rejection over plain HTTP: a status, and problem details (RFC 9457) or text that name the exceeded policies.
 
 use bytes::Bytes;
 use http::{
@@ -6,32 +6,32 @@ use http::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{Delay, Problem, RateLimitHeaders, tell};
+use super::{Problem, RateLimitHeaders, RetryDelay, write_headers};
 #[cfg(feature = "axum")]
 use crate::admission::Rejected;
 use crate::decision::Decision;
 
-// Constants, or each of their characters would be looked at for each refusal.
+// Constants: made for each rejection, each of their characters would be validated.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The response to a client whose request is not known.
+/// The response of a rejection that a handler returned: its request is not known here, so the body is problem details.
 #[cfg(feature = "axum")]
-pub(crate) fn response<B: From<Bytes>>(refused: &Rejected) -> Response<B> {
-    with(refused.decision(), refused.fields(), false)
+pub(crate) fn response<B: From<Bytes>>(rejected: &Rejected) -> Response<B> {
+    build(rejected.decision(), rejected.fields(), false)
 }
 
-/// The response to a client that reads text, or problem details.
-pub(super) fn with<B: From<Bytes>>(
+/// The response to a rejected request, with plain text or problem details as its body.
+pub(super) fn build<B: From<Bytes>>(
     decision: &Decision,
     fields: RateLimitHeaders,
-    text: bool,
+    plain_text: bool,
 ) -> Response<B> {
-    let delay = Delay::of(decision, fields);
+    let delay = RetryDelay::of(decision, fields);
     let problem = Problem::of(decision);
-    let (media_type, length, body) = if text {
-        let body = format!("{}\n\n{}\n", problem.status, problem.sentence(delay));
+    let (media_type, length, body) = if plain_text {
+        let body = format!("{}\n\n{}\n", problem.status, problem.message(delay));
         let length = HeaderValue::from(body.len());
         (TEXT, length, body.into())
     } else {
@@ -40,18 +40,18 @@ pub(super) fn with<B: From<Bytes>>(
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;
-    // These three, and those that tell how it stands.
+    // These three, and the rate-limit fields.
     let headers = response.headers_mut();
     headers.reserve(6);
     headers.insert(CONTENT_TYPE, media_type);
     headers.insert(CONTENT_LENGTH, length);
     headers.insert(CACHE_CONTROL, NO_STORE);
-    tell(decision, fields, delay, &mut response);
+    write_headers(decision, fields, delay, &mut response);
     response
 }
 
-/// Whether a client takes text and no JSON: a browser that shows a page (RFC 9110, 12.5.1).
-pub(super) fn wants_text(request: &HeaderMap) -> bool {
+/// Whether `Accept` names text and no JSON, as that of a browser does (RFC 9110, 12.5.1).
+pub(super) fn prefers_plain_text(request: &HeaderMap) -> bool {
     let lines = request.get_all(ACCEPT).into_iter();
     let ranges = lines.filter_map(|line| line.to_str().ok());
     let mut text = false;

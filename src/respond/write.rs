@@ -1,0 +1,323 @@
+//! Writes the rate-limit header fields, in each format, and `Retry-After`.
+
+use std::{cmp::Reverse, mem, time::Duration};
+
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
+
+use super::{RateLimitHeaders, RetryDelay, delay::whole_seconds, header_buf::HeaderBuf};
+use crate::{
+    clock::Timestamp,
+    decision::{Decision, PolicyDecision},
+    headers::{DRAFT_06, HeaderFormat, LIMIT, POLICY, X_RATELIMIT},
+    quota::Quota,
+    strategy::{QuotaStatus, RetryAfter},
+};
+
+/// The most by which the end of a window on Redis exceeds its period.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+/// Adds the fields of `decision` to a response. Lists of inner layers stay: several lines of a list are one list (RFC 9651,
+/// 4.2).
+pub(crate) fn write_headers<B>(
+    decision: &Decision,
+    fields: RateLimitHeaders,
+    delay: RetryDelay,
+    response: &mut Response<B>,
+) {
+    let headers = response.headers_mut();
+    let seconds = delay.seconds();
+    // An inner layer that rejected the request, or a handler, may have set it.
+    let present = headers.get(RETRY_AFTER);
+    let already_set = present.is_some();
+    let max_reset_s = present.and_then(parse_retry_after).or(seconds);
+    if decision.policies().len() > 0 && fields.format != HeaderFormat::None {
+        let context = HeaderContext {
+            decision,
+            delay,
+            max_reset_s: max_reset_s.unwrap_or(u64::MAX),
+        };
+        if fields.format == HeaderFormat::Draft && !fields.closest {
+            append(headers, POLICY, policy_header(decision));
+            let limits = join_members(decision.policies(), |policy, list| {
+                context.limit_member(policy, list)
+            });
+            append(headers, LIMIT, limits);
+        } else {
+            let mut extensions = mem::take(response.extensions_mut());
+            context.write_closest(fields, response.headers_mut(), &mut extensions);
+            *response.extensions_mut() = extensions;
+        }
+    }
+    if let Some(seconds) = seconds.filter(|_| !already_set)
+        && let Ok(seconds) = HeaderValue::from_str(itoa::Buffer::new().format(seconds))
+    {
+        response.headers_mut().insert(RETRY_AFTER, seconds);
+    }
+}
+
+/// The value of `Retry-After`, if it is in seconds.
+fn parse_retry_after(retry_after: &HeaderValue) -> Option<u64> {
+    retry_after.to_str().ok()?.parse().ok()
+}
+
+fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        headers.append(name, value);
+    }
+}
+
+fn named((name, value): (HeaderName, Option<HeaderValue>)) -> Option<(HeaderName, HeaderValue)> {
+    Some((name, value?))
+}
+
+/// What the fields of one response are written from.
+struct HeaderContext<'a> {
+    decision: &'a Decision,
+    delay: RetryDelay,
+    /// Upper bound of `t`, in seconds: `Retry-After`.
+    max_reset_s: u64,
+}
+
+impl HeaderContext<'_> {
+    /// Writes a member of `RateLimit`. Names have no quotes or backslashes, so they need no escapes.
+    fn limit_member(&self, decision: &PolicyDecision<'_>, list: &mut HeaderBuf) {
+        let status = decision.status();
+        list.text("\"").text(decision.policy());
+        list.text("\";r=").number(status.remaining);
+        list.text(";t=")
+            .number(self.effective_window(decision, status));
+    }
+
+    /// The seconds within which a client can use no more than what remains. If units refill one by one, that is the time in
+    /// which as many refill: a client that spreads its requests over it keeps the policy's rate, and is not rejected.
+    fn effective_window(&self, decision: &PolicyDecision<'_>, status: QuotaStatus) -> u64 {
+        if status.remaining == 0 || !decision.refills_gradually() {
+            return self.seconds(decision.quota(), status);
+        }
+        let quota = decision.quota();
+        let nanos = u128::from(status.remaining).saturating_mul(quota.period().as_nanos());
+        let seconds = nanos.div_ceil(u128::from(quota.amount().max(1)) * 1_000_000_000);
+        u64::try_from(seconds)
+            .unwrap_or(u64::MAX)
+            .min(self.max_reset_s)
+    }
+
+    /// The time until more is available: until a retry succeeds, or, if the request would be admitted, until the full quota is
+    /// available.
+    fn wait(&self, quota: Quota, status: QuotaStatus) -> Duration {
+        match status.retry_after {
+            RetryAfter::In(wait) => wait.saturating_add(self.delay.jitter),
+            _ => without_rounding(quota.period(), status.reset_after),
+        }
+    }
+
+    /// The time until the full quota is available, with the jitter of a rejection.
+    fn reset(&self, status: QuotaStatus) -> Duration {
+        match status.retry_after {
+            RetryAfter::In(_) => status.reset_after.saturating_add(self.delay.jitter),
+            _ => status.reset_after,
+        }
+    }
+
+    /// [`wait`](Self::wait) in whole seconds, at most `Retry-After`.
+    fn seconds(&self, quota: Quota, status: QuotaStatus) -> u64 {
+        whole_seconds(self.wait(quota, status)).min(self.max_reset_s)
+    }
+
+    /// Writes the fields of the policy that is closest to rejecting, of this layer and of inner ones.
+    fn write_closest(
+        &self,
+        fields: RateLimitHeaders,
+        headers: &mut HeaderMap,
+        extensions: &mut Extensions,
+    ) {
+        let Some(decision) = self.decision.policies().min_by_key(closeness) else {
+            return;
+        };
+        let format = fields.format;
+        let names = match format {
+            HeaderFormat::Draft06 => &DRAFT_06[..],
+            HeaderFormat::XRateLimit | HeaderFormat::XRateLimitEpoch => &X_RATELIMIT,
+            HeaderFormat::Draft | HeaderFormat::None => &[],
+        };
+        let inner = extensions.remove::<WrittenHeaders>();
+        let inner = inner.filter(|inner| inner.format == format);
+        let is_used = names.iter().any(|name| headers.contains_key(name));
+        if inner.is_none() && is_used {
+            return;
+        }
+        if format == HeaderFormat::Draft06 && !fields.closest {
+            append(
+                headers,
+                POLICY,
+                join_members(self.decision.policies(), draft_06_policy_member),
+            );
+        }
+        let closeness = closeness(&decision);
+        if let Some(inner) = inner {
+            if inner.closeness <= closeness {
+                extensions.insert(inner);
+                return;
+            }
+            inner.remove_from(headers);
+        }
+        let written = self.headers_of(&decision, fields);
+        for (name, value) in &written {
+            headers.append(name, value.clone());
+        }
+        extensions.insert(WrittenHeaders {
+            format,
+            closeness,
+            headers: written,
+        });
+    }
+
+    /// The fields of one policy.
+    fn headers_of(
+        &self,
+        decision: &PolicyDecision<'_>,
+        fields: RateLimitHeaders,
+    ) -> Vec<(HeaderName, HeaderValue)> {
+        let (one, status) = ([*decision], decision.status());
+        let (names, reset) = match fields.format {
+            HeaderFormat::Draft | HeaderFormat::None => {
+                let lists = [
+                    (POLICY, join_members(one, policy_member)),
+                    (
+                        LIMIT,
+                        join_members(one, |policy, list| self.limit_member(policy, list)),
+                    ),
+                ];
+                return lists.into_iter().filter_map(named).collect();
+            }
+            HeaderFormat::Draft06 => (DRAFT_06, self.seconds(decision.quota(), status)),
+            HeaderFormat::XRateLimit => (X_RATELIMIT, whole_seconds(self.reset(status))),
+            HeaderFormat::XRateLimitEpoch => {
+                let reset = unix_seconds(decision.decided_at() + self.reset(status));
+                (X_RATELIMIT, reset)
+            }
+        };
+        let values = [decision.limit(), status.remaining, reset];
+        let single_values = names.into_iter().zip(values.map(HeaderValue::from));
+        let policy = fields.format == HeaderFormat::Draft06 && fields.closest;
+        let policy = policy
+            .then(|| named((POLICY, join_members(one, draft_06_policy_member))))
+            .flatten();
+        single_values.chain(policy).collect()
+    }
+}
+
+/// Joins the members that `write` writes of each policy; `None` if there is none.
+fn join_members<'a>(
+    decisions: impl IntoIterator<Item = PolicyDecision<'a>>,
+    write: impl Fn(&PolicyDecision<'a>, &mut HeaderBuf),
+) -> Option<HeaderValue> {
+    let mut list = HeaderBuf::new();
+    for decision in decisions {
+        if !list.is_empty() {
+            list.text(", ");
+        }
+        write(&decision, &mut list);
+    }
+    list.value()
+}
+
+/// `RateLimit-Policy`. It is the same for all requests with the policies' own quotas, for which it is cached.
+fn policy_header(decision: &Decision) -> Option<HeaderValue> {
+    let join = || join_members(decision.policies(), policy_member);
+    match decision.cached_policy_header() {
+        Some(cached) => match cached.get() {
+            Some(policies) => Some(policies.clone()),
+            None => join().map(|policies| cached.get_or_init(|| policies).clone()),
+        },
+        None => join(),
+    }
+}
+
+/// Writes a member of `RateLimit-Policy`.
+fn policy_member(decision: &PolicyDecision<'_>, list: &mut HeaderBuf) {
+    let quota = decision.quota();
+    list.text("\"").text(decision.policy());
+    list.text("\";q=").number(quota.amount());
+    if quota.is_concurrent() {
+        list.text(";qu=\"concurrent-requests\"");
+    }
+    window_parameter(quota, list);
+}
+
+/// Writes a member of `RateLimit-Policy` as in version 06 of the draft: a quota without a name.
+fn draft_06_policy_member(decision: &PolicyDecision<'_>, list: &mut HeaderBuf) {
+    let quota = decision.quota();
+    list.number(quota.amount());
+    window_parameter(quota, list);
+}
+
+/// Writes the window, in whole seconds. A shorter one is left out.
+fn window_parameter(quota: Quota, list: &mut HeaderBuf) {
+    let period = quota.period();
+    if period >= Duration::from_secs(1) {
+        list.text(";w=").number(whole_seconds(period));
+    }
+}
+
+/// `reset_after`, at most `period` if it exceeds that by rounding only: on Redis a window ends on a whole millisecond. Clients
+/// read `t` as a part of `w`.
+fn without_rounding(period: Duration, reset_after: Duration) -> Duration {
+    let late = reset_after.saturating_sub(period);
+    if late < ROUNDING && period >= Duration::from_secs(1) {
+        return reset_after.min(period);
+    }
+    reset_after
+}
+
+/// Seconds since the Unix epoch, rounded up.
+fn unix_seconds(at: Timestamp) -> u64 {
+    u64::try_from(at.as_micros())
+        .unwrap_or(0)
+        .div_ceil(1_000_000)
+}
+
+/// Sort key of policies; the one that is closest to rejecting comes first. Those that rejected come before others, by the
+/// longest wait; the others by how many more requests of the same cost they would admit.
+type Closeness = (u8, u64, Reverse<Duration>);
+
+fn closeness(decision: &PolicyDecision<'_>) -> Closeness {
+    match (decision.rejected(), decision.cost()) {
+        (true, _) => {
+            let wait = decision.retry_after().duration().unwrap_or(Duration::MAX);
+            (0, 0, Reverse(wait))
+        }
+        (false, 0) => (2, decision.remaining(), Reverse(decision.reset_after())),
+        (false, cost) => (
+            1,
+            decision.remaining() / cost,
+            Reverse(decision.reset_after()),
+        ),
+    }
+}
+
+/// The fields that a layer wrote of its closest policy, in the extensions of the response: an outer layer whose policy is
+/// closer replaces them.
+#[derive(Clone, Debug)]
+struct WrittenHeaders {
+    format: HeaderFormat,
+    closeness: Closeness,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl WrittenHeaders {
+    /// Removes its fields, and leaves others of the same names.
+    fn remove_from(&self, headers: &mut HeaderMap) {
+        for (name, own) in &self.headers {
+            let mut others: Vec<_> = headers.get_all(name).iter().cloned().collect();
+            let Some(index) = others.iter().rposition(|value| value == own) else {
+                continue;
+            };
+            others.remove(index);
+            headers.remove(name);
+            for other in others {
+                headers.append(name, other);
+            }
+        }
+    }
+}
