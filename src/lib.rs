@@ -79,7 +79,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Policy::skip_path`], [`Policy::only_path`] and the like, also of [`LimiterBuilder`] | the requests that one policy, or all, apply to |
+//! | [`Policy::skip_path`], [`Policy::only_path`] and other conditions, also of [`LimiterBuilder`] | the requests that one policy, or all, apply to |
 //! | [`AddressList`], [`KeyList`] | callers that are [denied](LimiterBuilder::deny) (403) or [allowed](LimiterBuilder::allow) without evaluating a policy |
 //! | [`Ban`] | blocks a key that is rejected too often, in all processes; [`Limiter::block`] does so by hand |
 //! | [`Policy::shadow`], [`Policy::shadow_of`] | evaluated and reported, not enforced |

@@ -29,8 +29,8 @@ pub(super) fn entries<T>(
 
 pub(super) fn not_from_file() -> ConfigError {
     ConfigError::new(
-        "a list that is from no file",
-        "one that was made by from_file",
+        "a list that was not read from a file",
+        "a list made by from_file",
     )
 }
 

@@ -163,7 +163,7 @@ impl Lists {
                 Kind::Keys(list) if is_policy(list.policy()) => {}
                 Kind::Keys(list) => {
                     return Err(InvalidValue::new(
-                        format!("a list of keys of a policy {:?}", list.policy()),
+                        format!("a key list for policy {:?}", list.policy()),
                         "the name of one of the limiter's policies",
                     ));
                 }

@@ -168,15 +168,15 @@ impl<T> LimiterBuilder<T> {
     /// Sets what happens to a request in an outage of the store. By default layers and [`check`](Limiter::check) admit, and
     /// outgoing calls [wait](Limiter::wait) for the store until their timeout. A policy may have a setting [of its
     /// own](Policy::on_store_error).
-    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
-        self.on_store_error = Some(answer.into());
+    pub fn on_store_error(mut self, action: impl Into<OnStoreError>) -> Self {
+        self.on_store_error = Some(action.into());
         self
     }
 
     /// Sets what happens to a request when the store is [misconfigured](crate::StoreError::is_misconfiguration). Default:
     /// [`OnMisconfiguration::Reject`].
-    pub fn on_misconfiguration(mut self, answer: OnMisconfiguration) -> Self {
-        self.on_misconfiguration = answer;
+    pub fn on_misconfiguration(mut self, action: OnMisconfiguration) -> Self {
+        self.on_misconfiguration = action;
         self
     }
 
@@ -219,7 +219,7 @@ impl<T> LimiterBuilder<T> {
             if !names.insert(name.clone()) {
                 return Err(of(crate::error::InvalidValue::new(
                     "a second policy of this name",
-                    "each policy of a limiter has a name of its own",
+                    "a unique name for each policy of a limiter",
                 )));
             }
             policy.check_parts().map_err(of)?;

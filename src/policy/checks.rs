@@ -70,7 +70,7 @@ impl Policy {
         }
         Err(InvalidValue::new(
             "a ban with charge_after, refund_unless, charge_rejected or shadow",
-            "a ban alone: it counts what other policies reject",
+            "a ban without them: it counts the requests that other policies reject",
         ))
     }
 

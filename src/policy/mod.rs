@@ -174,8 +174,8 @@ impl Policy {
     /// [setting](crate::LimiterBuilder::on_store_error): logins may be rejected while reads are admitted. It has no effect for
     /// a [shadow policy](Policy::shadow).
     #[must_use]
-    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
-        self.on_store_error = Some(answer.into());
+    pub fn on_store_error(mut self, action: impl Into<OnStoreError>) -> Self {
+        self.on_store_error = Some(action.into());
         self
     }
 

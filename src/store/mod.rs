@@ -171,7 +171,7 @@ pub use response::{CounterResult, DecisionSource, OpResult, PendingResponse, Sto
 /// # }
 /// ```
 ///
-/// It never forgets a key: a store that is used drops the states that have
+/// This example never removes a key. A store for production drops states that have
 /// [expired](crate::strategy::ErasedLocalRule::expires_at).
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Registers a limit, the units that `rule` counts under the name of a policy. The returned handle is passed with each

@@ -12,7 +12,7 @@ use crate::{key::Key, strategy::ChargeReceipt};
 /// | [`ForceAcquire`](Op::ForceAcquire) | into debt, if need be | a charge by a handler or after the response |
 /// | [`Refund`](Op::Refund) | | a refund, a rollback of a cancelled request, the end of a permit |
 /// | [`Settle`](Op::Settle) | into debt, or refunds | a settlement of several policies |
-/// | [`Reset`](Op::Reset) | nothing, and forgets | [`Limiter::reset`](crate::Limiter::reset) |
+/// | [`Reset`](Op::Reset) | nothing, and removes the key | [`Limiter::reset`](crate::Limiter::reset) |
 /// | [`Renew`](Op::Renew) | | the heartbeat of a permit |
 ///
 /// New operations may be added: a store returns [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it

@@ -1,4 +1,5 @@
-//! Probes of failing nodes: they notice that a slot isn't served, and a node is called once, and not once for each tag.
+//! Probes of nodes that fail: they notice that a slot isn't served, and a node is asked once, and not once for each
+//! tag.
 
 use std::{
     collections::HashSet,

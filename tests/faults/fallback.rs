@@ -1,4 +1,4 @@
-//! What is admitted in process while the store fails: shares of quotas, by every strategy.
+//! What is admitted in process while the store fails: shares of quotas, whatever they are counted by.
 
 use std::{convert::Infallible, time::Duration};
 

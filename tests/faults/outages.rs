@@ -23,7 +23,7 @@ fn two(url: &str) -> [Limiter; 2] {
     })
 }
 
-/// Whether every call fails during the outage, or rejections of keys whose quota is used up still come.
+/// Whether the store answers nothing while it fails, or still rejects keys whose quota is used up.
 #[derive(Clone, Copy, PartialEq)]
 enum Answers {
     Nothing,

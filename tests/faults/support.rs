@@ -102,7 +102,7 @@ pub(crate) async fn opened(limiter: &Limiter) {
 
 /// Sends requests until the fallback decides.
 pub(crate) async fn opened_in_process(limiter: &Limiter) {
-    until("the store is at fault", async || {
+    until("the store fails", async || {
         let key = Key::new("whoever");
         limiter.check(key).cost(0).await.source() == DecisionSource::Fallback
             && limiter

@@ -156,7 +156,7 @@ fn a_name_used_twice_is_a_config_error() {
         error.value().contains("second policy of this name"),
         "{error}"
     );
-    assert!(error.expected().contains("a name of its own"), "{error}");
+    assert!(error.expected().contains("a unique name"), "{error}");
 }
 
 #[test]

@@ -293,7 +293,7 @@ fn a_strategy_for_redis_only_is_a_config_error_in_process() {
     let error = World::memory().builder().policy(policy.clone()).build();
     let error = error.expect_err("a mistake");
     assert_eq!(error.policy(), Some("broken"));
-    assert!(error.value().contains("on Redis alone"), "{error}");
+    assert!(error.value().contains("on Redis only"), "{error}");
     assert!(error.expected().contains("RedisStore"), "{error}");
     assert!(World::redis().builder().policy(policy).build().is_ok());
 }
@@ -383,7 +383,7 @@ async fn a_strategy_for_in_process_only_is_a_config_error_on_redis() {
     let error = World::redis().builder().policy(policy.clone()).build();
     let error = error.expect_err("a mistake");
     assert_eq!(error.policy(), Some("local"));
-    assert!(error.value().contains("in process alone"), "{error}");
+    assert!(error.value().contains("in process only"), "{error}");
     assert!(error.expected().contains("MemoryStore"), "{error}");
     let limiter = World::memory().limiter([policy]);
     assert_eq!(send(&limiter, KEY, 3).await, 1);

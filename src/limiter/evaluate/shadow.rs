@@ -48,7 +48,7 @@ pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), Confi
         let Some(found) = found else {
             let unfit = InvalidValue::new(
                 format!("a shadow of {live:?}"),
-                "the name of one of the limiter's policies that is enforced and no ban",
+                "the name of an enforced policy of the limiter that is no ban",
             );
             return Err(ConfigError::of(policy.name(), unfit));
         };

@@ -117,7 +117,7 @@ impl Shards {
     pub(super) fn table(&self, policy: &str, rule: &dyn Rule) -> Result<TableIndex, InvalidValue> {
         let Some(local) = rule.local_rule().map(|rule| rule.0) else {
             return Err(InvalidValue::new(
-                format!("{rule:?}, which counts on Redis alone"),
+                format!("{rule:?}, which counts on Redis only"),
                 "a strategy with an in-process half, or a RedisStore",
             ));
         };
@@ -134,8 +134,8 @@ impl Shards {
             tables.push((policy.into(), format));
         } else if !lock(&self.shards[0]).stores_type_of(index, local) {
             return Err(InvalidValue::new(
-                format!("{rule:?}, whose state format {format:?} is another's"),
-                "a state format that no other strategy has",
+                format!("{rule:?}, whose state format {format:?} is that of another strategy"),
+                "a state format of its own",
             ));
         }
         Ok(index)

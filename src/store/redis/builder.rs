@@ -242,8 +242,8 @@ impl RedisStoreBuilder {
 
     /// Sets the number of workers, each with a connection, per tokio runtime: from 1 to 64, and never more than a quarter of a
     /// shared pool. On a [cluster](Self::cluster), per node. Default: 1.
-    pub fn connections(mut self, workers: usize) -> Self {
-        self.connect.workers = workers;
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connect.workers = connections;
         self
     }
 
@@ -257,8 +257,8 @@ impl RedisStoreBuilder {
     ///
     /// Failures are errors that prove that the server can't count now: no connection, no response within the timeout, and the
     /// errors listed on the [operations](crate::operations) page. Rejections and errors of a single key are none.
-    pub fn circuit_breaker_threshold(mut self, faults: u32) -> Self {
-        self.breaker = Some(faults);
+    pub fn circuit_breaker_threshold(mut self, failures: u32) -> Self {
+        self.breaker = Some(failures);
         self
     }
 

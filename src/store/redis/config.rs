@@ -196,7 +196,12 @@ fn build_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigEr
         .config(config)
         .runtime(Runtime::Tokio1)
         .build()
-        .map_err(|error| ConfigError::new(format!("a pool ({error})"), "deadpool's own terms"))
+        .map_err(|error| {
+            ConfigError::new(
+                format!("a pool ({error})"),
+                "a valid configuration of deadpool-redis",
+            )
+        })
 }
 
 #[cfg(all(test, not(feature = "redis-tls")))]

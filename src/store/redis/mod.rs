@@ -132,7 +132,7 @@ impl Store for RedisStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let Some(script) = rule.script() else {
             return Err(InvalidValue::new(
-                format!("{rule:?}, which counts in process alone"),
+                format!("{rule:?}, which counts in process only"),
                 "a strategy with a half for Redis, or a MemoryStore",
             ));
         };

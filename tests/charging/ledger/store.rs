@@ -24,7 +24,7 @@ pub(super) struct Receipt {
     pub(super) left: i64,
 }
 
-/// What is charged, as a store ought to count it.
+/// The charges of keys, as a correct store counts them.
 #[derive(Clone, Debug)]
 pub(super) struct Counts {
     strategy: StrategyKind,

@@ -84,13 +84,13 @@ impl Cluster {
         connections: usize,
         open: fn(ConnectionInfo) -> Result<ConnectionSource, ConfigError>,
     ) -> Result<Self, ConfigError> {
-        let none = || ConfigError::new("a cluster without a node", "the URL of one node at least");
+        let none = || ConfigError::new("a cluster without a node", "at least one URL of a node");
         let template = seeds.first().cloned().ok_or_else(none)?;
         if let Some(seed) = seeds.iter().find(|seed| seed.redis_settings().db() != 0) {
             let db = seed.redis_settings().db();
             return Err(ConfigError::new(
                 format!("database {db} of a cluster"),
-                "none: clusters have one",
+                "database 0, the only one of a cluster",
             ));
         }
         let seeds = seeds.into_iter().map(|seed| {
@@ -99,8 +99,8 @@ impl Cluster {
                 ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
                 _ => {
                     return Err(ConfigError::new(
-                        "a cluster's node without a port",
-                        "its URL",
+                        "a cluster node without a host and port",
+                        "a URL such as redis://10.0.0.1:6379",
                     ));
                 }
             };

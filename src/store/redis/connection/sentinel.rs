@@ -43,7 +43,10 @@ impl Sentinel {
         open: fn(ConnectionInfo) -> Result<Pool, ConfigError>,
     ) -> Result<Self, ConfigError> {
         if sentinels.is_empty() {
-            return Err(ConfigError::new("no sentinel", "the URL of one at least"));
+            return Err(ConfigError::new(
+                "no sentinel",
+                "at least one URL of a sentinel",
+            ));
         }
         Ok(Self {
             name,

@@ -27,8 +27,8 @@ impl Tls {
 /// The error for a `rediss://` address in a build without TLS.
 pub(crate) fn not_built() -> ConfigError {
     ConfigError::new(
-        "an address of rediss://, and a build without TLS",
-        "the feature `redis-tls` of tollgate, or an address of redis://",
+        "a rediss:// address in a build without TLS",
+        "the feature `redis-tls` of tollgate, or a redis:// address",
     )
 }
 
@@ -40,8 +40,8 @@ impl Tls {
         if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
             return match given {
                 true => Err(ConfigError::new(
-                    "certificates for a connection that isn't encrypted",
-                    "an address of rediss://",
+                    "certificates for an unencrypted connection",
+                    "a rediss:// address",
                 )),
                 false => Ok(info),
             };
@@ -60,7 +60,7 @@ impl Tls {
             .any(|pem| !holds_certificate(pem))
         {
             return Err(ConfigError::new(
-                "certificates without one",
+                "PEM text without a certificate",
                 "certificates in PEM",
             ));
         }
