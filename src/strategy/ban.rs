@@ -57,7 +57,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   an address, or a verified key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
-    first: Duration,
+    first_ban: Duration,
     max_ban: Option<Duration>,
 }
 
@@ -75,7 +75,7 @@ impl Ban {
     /// [`max_duration`](Ban::max_duration), by default one day.
     pub const fn for_duration(first: Duration) -> Self {
         Self {
-            first,
+            first_ban: first,
             max_ban: None,
         }
     }
@@ -92,23 +92,24 @@ impl Ban {
 impl Strategy for Ban {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::validated_period_us(quota, "ban", MAX_REJECTIONS)?;
-        let max_ban = self.max_ban.unwrap_or(self.first.max(DEFAULT_MAX_BAN));
-        if max_ban < self.first {
+        let max_ban = self.max_ban.unwrap_or(self.first_ban.max(DEFAULT_MAX_BAN));
+        if max_ban < self.first_ban {
             return Err(InvalidValue::new(
-                format!("bans of {:?} that grow to {max_ban:?}", self.first),
+                format!("bans of {:?} that grow to {max_ban:?}", self.first_ban),
                 "a bound that is no shorter than the first ban",
             ));
         }
         Ok(Arc::new(BanRule {
             max_rejections: quota.amount(),
             period,
-            first_ban: validated_ban_us(self.first)?,
+            first_ban: validated_ban_us(self.first_ban)?,
             max_ban: validated_ban_us(max_ban)?,
             manual_ban: 0,
         }))
     }
 }
 
+/// The length of a ban in microseconds, if it is one that a rule can count.
 fn validated_ban_us(ban: Duration) -> Result<i64, InvalidValue> {
     if ban < Duration::from_millis(1) || ban > MAX_BAN {
         let value = format!("a ban of {ban:?}");
@@ -207,8 +208,8 @@ impl LocalRule for BanRule {
         current.expires_at =
             self.expires_at(current.banned_until, current.bans, current.window_ends);
         let (banned_until, rejections) = (current.banned_until, current.rejections);
-        // Nothing is written while the state is as it was: its times count from `updated_at`. It is not if the clock stepped
-        // back, or the quota changed.
+        // As on Redis, the state is rewritten only if the clock stepped back or the quota changed: `updated_at` stays the instant
+        // of the last write.
         if state.updated_at > now.as_micros() || state.expires_at != current.expires_at {
             *state = current;
         }

@@ -132,15 +132,15 @@ impl CalendarWindow {
     }
 }
 
-/// In microseconds.
+// In microseconds.
 const DAY: i64 = 86_400_000_000;
+const WEEK: i64 = 7 * DAY;
+const MONTH: i64 = 30 * DAY;
 
 impl Strategy for CalendarWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::validated_period_us(quota, "calendar window", MAX_COUNT)?;
         let zone = self.time_zone()?;
-        const WEEK: i64 = 7 * DAY;
-        const MONTH: i64 = 30 * DAY;
         let unit = match period {
             DAY => Some(CalendarUnit::Day),
             WEEK => Some(CalendarUnit::Week(self.week_start.civil())),

@@ -131,6 +131,7 @@ impl Rule for FixedWindowRule {
         let window = Window {
             requests: self.requests,
             count,
+            // 0 and 2: a window is open. 2 is reported by the Lua half alone.
             ends: matches!(fresh, 0 | 2).then_some(ends),
         };
         window.status(now, cost)
