@@ -78,14 +78,14 @@ pub(crate) trait ListSubject {
     fn address_hint(&self) -> &'static str;
 }
 
-/// A request with a head.
-pub(crate) struct Request<'a, F> {
+/// An HTTP request.
+pub(crate) struct HttpSubject<'a, F> {
     pub(crate) parts: &'a Parts,
     /// Finds the key under a policy.
     pub(crate) key: F,
 }
 
-impl<F: Fn(&str) -> Option<Key>> ListSubject for Request<'_, F> {
+impl<F: Fn(&str) -> Option<Key>> ListSubject for HttpSubject<'_, F> {
     fn address(&self, list: &AddressList) -> Option<IpAddr> {
         list.address(self.parts)
     }

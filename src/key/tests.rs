@@ -38,7 +38,7 @@ fn a_secret_is_never_readable() {
         Key::secret_with(&[8; 32], "abc"),
         Key::secret_with(&[7; 32], "abc")
     );
-    // What is secret and what merely had to be hashed don't meet either.
+    // Text that is hashed for its characters alone has another key than the same text as a secret.
     assert_ne!(Key::secret("a b"), Key::new("a b"));
 }
 

@@ -282,7 +282,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 pub struct Glance {
     /// Whether enough units were available. If so they are charged.
     pub fits: bool,
-    /// The instant it was judged at, on the clock that the rule counts by.
+    /// The instant at which it was evaluated, on the clock that the rule counts by.
     pub at: Timestamp,
     /// The key's state after it.
     pub snapshot: Snapshot,

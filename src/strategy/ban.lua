@@ -1,7 +1,7 @@
 -- Ban. State: five integers: when it was written, until when the key is banned, when the window of rejections ends (all in us
 -- since the epoch, 0 for none), how many rejections the window holds, and how often the key was banned.
 --
--- p: 1 rejections, 2 period in us, 3 the first ban in us, 4 the longest, 5 a ban by hand in us (0: none)
+-- p: 1 max_rejections, 2 period, 3 first_ban, 4 max_ban, 5 manual_ban (0: none); the times in us
 -- state: banned_until, packed_counts (100 x rejections + bans), window_ends
 -- luacheck: read globals call format now now_ms floor ceil min max abs match foreign number expiry
 

@@ -1,7 +1,7 @@
 -- Concurrency. State: a sorted set of permits, one per unit in flight, by when each expires, in us since the epoch. A permit is
 -- "caller:number", numbered for each caller from 1.
 --
--- p: 1 concurrent, 2 the permit TTL in us
+-- p: 1 concurrent, 2 ttl of a permit in us
 -- state: used, far (1: a permit expires later than one TTL from now)
 -- luacheck: read globals call format now ceil max cap_ttl
 

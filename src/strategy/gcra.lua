@@ -11,16 +11,6 @@
 local round, lap = 4500000000000000, 1200000000
 local now_ticks, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
 
--- When a key whose TAT lies so far ahead expires, in ms since the epoch, as text.
-local function expires_ms(ahead)
-  local tat = now_ticks + ahead
-  return format('%d', round_ms + (tat + -tat % lap) / 20000)
-end
-
-local function write(key, ahead)
-  call('SET', key, format('%d', (now_ticks + ahead - 1) % round + 1), 'PXAT', expires_ms(ahead))
-end
-
 local function available(key, p)
   local value = call('GET', key)
   if not value then
@@ -45,6 +35,16 @@ local function available(key, p)
   end
   local free = tolerance - ahead
   return (free - free % p[2]) / p[2], ahead, found
+end
+
+-- When a key whose TAT lies so far ahead expires, in ms since the epoch, as text.
+local function expires_ms(ahead)
+  local tat = now_ticks + ahead
+  return format('%d', round_ms + (tat + -tat % lap) / 20000)
+end
+
+local function write(key, ahead)
+  call('SET', key, format('%d', (now_ticks + ahead - 1) % round + 1), 'PXAT', expires_ms(ahead))
 end
 
 local function charge(key, p, ahead, _, _, units)

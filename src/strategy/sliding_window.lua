@@ -2,7 +2,7 @@
 -- newest, counted from the epoch: "width@number:count,count,...". Buckets of another width, which the policy had before,
 -- count in the current ones in which they end.
 --
--- p: 1 requests, 2 buckets, 3 width of a bucket in ticks, 4 ticks per ms, 5 us per tick
+-- p: 1 requests, 2 buckets, 3 width of a bucket in ticks, 4 ticks per ms, 5 length of a tick in us
 -- state: counts (the current bucket first), used, off (1: the buckets are of another width, 2: the newest lies ahead)
 -- luacheck: read globals call format now floor ceil min max match foreign expiry
 
@@ -21,6 +21,31 @@ local function weighed(p, count, into)
     return max_debt
   end
   return ceil(count * inside / p[3])
+end
+
+-- After how many ticks no more than `max_used` units are used, if there are no other requests.
+local function ticks_until(p, counts, max_used)
+  local _, into = current_bucket(p)
+  local buckets, width = p[2], p[3]
+  for step = 0, buckets do
+    local whole = 0
+    for j = 1, buckets - step do
+      whole = whole + counts[j]
+    end
+    local count, rest = counts[buckets + 1 - step], max_used - whole
+    local from = step == 0 and into or 0
+    if rest >= 0 then
+      -- How far into this bucket the units of the oldest that still count first fit into the rest.
+      local offset = from
+      if count > rest then
+        offset = max(from, width - floor(rest * width / count))
+      end
+      if offset < width then
+        return step * width - into + offset
+      end
+    end
+  end
+  return (buckets + 1) * width - into
 end
 
 local function available(key, p)
@@ -119,40 +144,15 @@ local function repair(key, p)
   end
 end
 
--- After how many ticks no more than `max_used` units are used, if there are no other requests.
-local function earliest(p, counts, max_used)
-  local _, into = current_bucket(p)
-  local buckets, width = p[2], p[3]
-  for step = 0, buckets do
-    local whole = 0
-    for j = 1, buckets - step do
-      whole = whole + counts[j]
-    end
-    local count, rest = counts[buckets + 1 - step], max_used - whole
-    local from = step == 0 and into or 0
-    if rest >= 0 then
-      -- How far into this bucket the units of the oldest that still count first fit into the rest.
-      local offset = from
-      if count > rest then
-        offset = max(from, width - floor(rest * width / count))
-      end
-      if offset < width then
-        return step * width - into + offset
-      end
-    end
-  end
-  return (buckets + 1) * width - into
-end
-
 -- The units used, and after how many us `cost` fits and all is free.
 local function snapshot(key, p, counts, used, off, cost)
   local into_tick = now - floor(now / p[5]) * p[5]
   local fits_after, free_after = 0, 0
   if used > p[1] - cost and cost <= p[1] then
-    fits_after = earliest(p, counts, p[1] - cost) * p[5] - into_tick
+    fits_after = ticks_until(p, counts, p[1] - cost) * p[5] - into_tick
   end
   if used > 0 then
-    free_after = earliest(p, counts, 0) * p[5] - into_tick
+    free_after = ticks_until(p, counts, 0) * p[5] - into_tick
   end
   return used, fits_after, free_after
 end

@@ -200,7 +200,7 @@ impl SlidingWindowRule {
     }
 
     /// After how many ticks no more than `max_used` units are used, if there are no other requests.
-    fn earliest(&self, state: &Buckets, now: Timestamp, max_used: i64) -> i64 {
+    fn ticks_until(&self, state: &Buckets, now: Timestamp, max_used: i64) -> i64 {
         let (_, into) = self.current_bucket(now);
         for step in 0..=self.buckets {
             let whole: i64 = (0..self.buckets - step)
@@ -297,7 +297,8 @@ impl LocalRule for SlidingWindowRule {
         let state = &*self.converted(state, now);
         let used = self.used(state, now);
         let into_tick = now.as_micros().rem_euclid(self.tick_us);
-        let after = |max_used: i64| self.earliest(state, now, max_used) * self.tick_us - into_tick;
+        let after =
+            |max_used: i64| self.ticks_until(state, now, max_used) * self.tick_us - into_tick;
         let max_used = self.requests as i64 - cost.min(self.requests) as i64;
         let fits_after = if used > max_used { after(max_used) } else { 0 };
         let free_after = if used > 0 { after(0) } else { 0 };

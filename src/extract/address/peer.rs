@@ -55,10 +55,8 @@ impl Peer {
         self.v4 = bits;
         self
     }
-}
 
-impl Peer {
-    /// The key of an address, by as much of it as counts.
+    /// The key of an address, by the prefix that counts.
     pub(crate) fn key_of(&self, address: IpAddr) -> Key {
         Key::network(address, self.v4, self.v6)
     }
@@ -96,7 +94,7 @@ impl KeyExtractor for Peer {
     }
 }
 
-/// What to do where requests don't bring the address of their peer.
+/// How to make the addresses of peers known, where requests lack them.
 pub(crate) const NO_PEER: &str = "there is no ConnectInfo in its extensions, so its client's address is unknown; with \
      axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable tollgate's feature `tonic`, \
      and `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`";

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::request::concerns_request;
 use crate::{
-    access::{AddressList, ListMatch, ListSubject, Request},
+    access::{AddressList, HttpSubject, ListMatch, ListSubject},
     decision::DecisionKind,
     error::CallError,
     key::Key,
@@ -56,7 +56,7 @@ impl LimiterRef {
             let policy = policies.find(|policy| policy.name() == name)?;
             policy.extractor().key(parts)
         };
-        let list_decision = self.list_decision(&Request { parts, key });
+        let list_decision = self.list_decision(&HttpSubject { parts, key });
         list_decision.or_else(|| self.skips_request(parts).then_some(DecisionKind::Admitted))
     }
 
