@@ -107,7 +107,7 @@ impl LimiterBackend for LimiterRef {
     }
 
     fn charges(&self, policy: u32, outcome: &Outcome<'_>) -> bool {
-        let charge = self.bound(policy).policy.charges();
+        let charge = self.bound(policy).policy.charge_mode();
         // It may be called while a panic unwinds, where another one would abort the process.
         let charges = AssertUnwindSafe(|| charge.charges(outcome));
         // The panic hook has reported it.
@@ -228,6 +228,6 @@ impl LimiterCore {
     }
 
     fn charge_of(&self, entry: &PolicyEntry) -> &crate::charge::ChargeMode {
-        self.bound(entry.policy).policy.charges()
+        self.bound(entry.policy).policy.charge_mode()
     }
 }

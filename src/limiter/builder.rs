@@ -26,7 +26,7 @@ use crate::{
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
-        skip::Skips,
+        skip::SkipRules,
     },
     store::{Store, memory::MemoryStore},
 };
@@ -41,7 +41,7 @@ pub struct LimiterBuilder<T = Limiter> {
     on_store_error: Option<OnStoreError>,
     on_misconfiguration: OnMisconfiguration,
     lists: Lists,
-    skips: Skips,
+    skips: SkipRules,
     counts_preflights: bool,
     builds: PhantomData<fn() -> T>,
 }
@@ -61,7 +61,7 @@ impl<T> LimiterBuilder<T> {
             on_store_error: None,
             on_misconfiguration: OnMisconfiguration::default(),
             lists: Lists::default(),
-            skips: Skips::default(),
+            skips: SkipRules::default(),
             counts_preflights: false,
             builds: PhantomData,
         }
@@ -204,32 +204,32 @@ impl<T> LimiterBuilder<T> {
             ));
         }
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        let in_general = |unfit| ConfigError::at("", unfit);
+        let in_general = |invalid| ConfigError::at("", invalid);
         self.on_store_error
             .unwrap_or_default()
-            .check()
+            .validate()
             .map_err(in_general)?;
         let mut shares: Option<LocalShares> = None;
         let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
         for policy in shadow::with_settings_of_live(self.policies) {
             let name = policy.shared_name();
-            let of = |unfit| ConfigError::of(&name, unfit);
-            policy.check_name().map_err(of)?;
+            let of = |invalid| ConfigError::of(&name, invalid);
+            policy.validate_name().map_err(of)?;
             if !names.insert(name.clone()) {
                 return Err(of(crate::error::InvalidValue::new(
                     "a second policy of this name",
                     "a unique name for each policy of a limiter",
                 )));
             }
-            policy.check_parts().map_err(of)?;
+            policy.validate().map_err(of)?;
             let quota_overrides = QuotaOverrideCache::default();
             let rule = quota_overrides.bind(&policy, policy.quota()).map_err(of)?;
             let bans = rule.counts_rejections();
             if bans {
-                policy.check_ban().map_err(of)?;
+                policy.validate_ban().map_err(of)?;
             }
-            let enforcement = match policy.shadowed() {
+            let enforcement = match policy.shadow_config() {
                 Some(_) => Enforcement::Shadow {
                     of: None,
                     counters: ShadowCounters::default(),
@@ -243,7 +243,7 @@ impl<T> LimiterBuilder<T> {
                 quota_overrides.check_cost(&policy, &limit).map_err(of)?;
             }
             let on_store_error = policy.on_store_error.or(self.on_store_error);
-            on_store_error.unwrap_or_default().check().map_err(of)?;
+            on_store_error.unwrap_or_default().validate().map_err(of)?;
             let share = match on_store_error {
                 Some(OnStoreError::LocalFallback(fallback))
                     if !matches!(enforcement, Enforcement::Shadow { .. }) =>
@@ -267,7 +267,7 @@ impl<T> LimiterBuilder<T> {
         }
         policies.sort_by_key(BoundPolicy::role);
         shadow::resolve_shadowed(&mut policies)?;
-        self.skips.check().map_err(in_general)?;
+        self.skips.validate().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
         self.lists.validate(is_policy).map_err(in_general)?;
         let lives = policies.iter().filter_map(|bound| bound.limit.permit_ttl());

@@ -18,7 +18,7 @@ use crate::{
         PolicyRole,
     },
     key::Key,
-    policy::Tiers,
+    policy::QuotaSource,
     store::{CounterMode, DecisionSource, Glance, Op, Units},
     strategy::ChargeReceipt,
 };
@@ -29,11 +29,11 @@ pub(super) fn is_plain(policies: &[BoundPolicy], lists: &Lists) -> bool {
         return false;
     };
     let policy = &only.policy;
-    let arrival = policy.charges().when == ChargeTime::Arrival;
+    let arrival = policy.charge_mode().when == ChargeTime::Arrival;
     let charges = matches!(only.enforcement, Enforcement::Live)
         && arrival
-        && policy.mode() == CounterMode::Charge;
-    let alike = matches!(policy.tiers(), Tiers::None) && lists.is_empty();
+        && policy.counter_mode() == CounterMode::Charge;
+    let alike = matches!(policy.quota_source(), QuotaSource::Policy) && lists.is_empty();
     charges && alike && !only.limit.records_caller() && only.limit.permit_ttl().is_none()
 }
 

@@ -12,7 +12,7 @@ use crate::{
     strategy::Ban,
 };
 
-/// How long a block lasts that is counted, and not made by hand: block lists count nothing.
+/// The duration of bans by counted rejections, of which a block list has none.
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl Policy {
@@ -75,7 +75,7 @@ impl Policy {
     }
 }
 
-/// The extractor of policies that apply to calls by hand alone.
+/// The extractor of policies that apply to calls by hand only.
 #[derive(Clone, Copy, Debug)]
 struct ByHand;
 

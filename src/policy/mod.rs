@@ -4,7 +4,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use self::{on_store_error::OnStoreError, skip::Skips};
+use self::{on_store_error::OnStoreError, skip::SkipRules};
 use crate::{
     charge::{ChargeMode, ChargeTime},
     extract::{self, KeyExtractor, MissingKey},
@@ -16,12 +16,12 @@ use crate::{
 
 mod by_hand;
 mod charging;
-mod checks;
 mod conditions;
 pub(crate) mod on_store_error;
 mod quotas;
 mod shadow;
 pub(crate) mod skip;
+mod validate;
 
 /// A named limit: a quota, the strategy that counts it, the key of a request, and its cost.
 ///
@@ -47,36 +47,37 @@ pub struct Policy {
     cost: Option<Cost>,
     caller: Option<Arc<dyn KeyExtractor>>,
     pub(crate) charge: ChargeMode,
-    tiers: Tiers,
+    quota_source: QuotaSource,
     tier_quotas: Vec<Quota>,
-    skips: Skips,
-    shadow: Option<Shadow>,
+    skips: SkipRules,
+    shadow: Option<ShadowConfig>,
     pub(crate) on_store_error: Option<OnStoreError>,
     by_hand: bool,
     block_list: bool,
 }
 
-/// How a policy is evaluated that isn't enforced.
+/// Marks a policy that is evaluated and not enforced.
 #[derive(Clone, Debug)]
-pub(crate) struct Shadow {
-    /// The policy that it would take the place of.
-    pub(crate) of: Option<Arc<str>>,
+pub(crate) struct ShadowConfig {
+    /// The live policy that it is a candidate for.
+    pub(crate) replaces: Option<Arc<str>>,
 }
 
-/// Where a request's own quota is from.
+/// Where the quota of a request is from.
 #[derive(Clone)]
-pub(crate) enum Tiers {
-    /// All have the policy's.
-    None,
-    Found(FindQuota),
-    LookedUp(LookUpQuota, Duration),
+pub(crate) enum QuotaSource {
+    /// The policy, for all requests.
+    Policy,
+    FromRequest(QuotaFn),
+    /// Looked up, with a timeout.
+    Lookup(QuotaLookupFn, Duration),
 }
 
-type FindQuota = Arc<dyn Fn(&Parts) -> Option<Quota> + Send + Sync>;
-type LookUpQuota = Arc<dyn Fn(&Parts) -> LookUp + Send + Sync>;
+type QuotaFn = Arc<dyn Fn(&Parts) -> Option<Quota> + Send + Sync>;
+type QuotaLookupFn = Arc<dyn Fn(&Parts) -> QuotaLookupFuture + Send + Sync>;
 
-/// A quota that is being looked up.
-pub(crate) type LookUp = Pin<Box<dyn Future<Output = Option<Quota>> + Send>>;
+/// The look-up of a quota.
+pub(crate) type QuotaLookupFuture = Pin<Box<dyn Future<Output = Option<Quota>> + Send>>;
 
 /// The cost of a request, in units.
 #[derive(Clone)]
@@ -103,9 +104,9 @@ impl Policy {
             cost: None,
             caller: None,
             charge: ChargeMode::default(),
-            tiers: Tiers::None,
+            quota_source: QuotaSource::Policy,
             tier_quotas: Vec::new(),
-            skips: Skips::default(),
+            skips: SkipRules::default(),
             shadow: None,
             on_store_error: None,
             by_hand: false,
@@ -189,7 +190,7 @@ impl Policy {
         self.quota
     }
 
-    /// Whether it applies to calls by hand alone.
+    /// Whether it applies to calls by hand only.
     pub(crate) fn is_by_hand(&self) -> bool {
         self.by_hand
     }
@@ -203,7 +204,7 @@ impl Policy {
         self.name.clone()
     }
 
-    pub(crate) fn counted_by(&self) -> &dyn Strategy {
+    pub(crate) fn strategy_or_default(&self) -> &dyn Strategy {
         match &self.strategy {
             Some(strategy) => &**strategy,
             None if self.quota.is_concurrent() => const { &Concurrency::new() },
@@ -232,7 +233,7 @@ impl Policy {
     }
 
     pub(crate) fn skips(&self, parts: &Parts) -> bool {
-        self.skips.skip(parts)
+        self.skips.exempts(parts)
     }
 
     pub(crate) fn has_skips(&self) -> bool {
@@ -246,19 +247,19 @@ impl Policy {
 
     /// Whether the quota is a function of the request.
     pub(crate) fn has_quota_of_request(&self) -> bool {
-        !matches!(self.tiers, Tiers::None)
+        !matches!(self.quota_source, QuotaSource::Policy)
     }
 
-    /// Whether it takes its quota, cost or conditions from requests.
+    /// Whether its quota, cost or conditions depend on the request.
     pub(crate) fn reads_parts(&self) -> bool {
         self.has_skips() || self.has_cost_of_request() || self.has_quota_of_request()
     }
 
-    pub(crate) fn shadowed(&self) -> Option<&Shadow> {
+    pub(crate) fn shadow_config(&self) -> Option<&ShadowConfig> {
         self.shadow.as_ref()
     }
 
-    pub(crate) fn charges(&self) -> &ChargeMode {
+    pub(crate) fn charge_mode(&self) -> &ChargeMode {
         &self.charge
     }
 
@@ -266,12 +267,12 @@ impl Policy {
         &self.tier_quotas
     }
 
-    pub(crate) fn tiers(&self) -> &Tiers {
-        &self.tiers
+    pub(crate) fn quota_source(&self) -> &QuotaSource {
+        &self.quota_source
     }
 
-    /// What a request's arrival does under this policy, where it is enforced.
-    pub(crate) fn mode(&self) -> CounterMode {
+    /// What a store does with a request under this policy, if it is enforced.
+    pub(crate) fn counter_mode(&self) -> CounterMode {
         match (self.charge.when, self.charge.rejected) {
             (ChargeTime::Response, _) => CounterMode::Check,
             (_, true) => CounterMode::ChargeRejectedToo,
@@ -283,8 +284,8 @@ impl Policy {
         self.caller.as_ref()?.key(parts)
     }
 
-    /// What it costs where there is no request to look at.
-    pub(crate) fn plain_cost(&self) -> u64 {
+    /// The cost of a call by hand without a request.
+    pub(crate) fn default_cost(&self) -> u64 {
         match self.cost {
             Some(Cost::Fixed(units)) => units,
             Some(Cost::With(_)) | None => 1,
@@ -297,7 +298,7 @@ impl fmt::Debug for Policy {
         f.debug_struct("Policy")
             .field("name", &self.name)
             .field("quota", &format_args!("{}", self.quota))
-            .field("strategy", &self.counted_by())
+            .field("strategy", &self.strategy_or_default())
             .field("key", &self.extractor())
             .field("missing_key", &self.on_missing_key())
             .field("cost", &self.cost.as_ref().unwrap_or(&Cost::Fixed(1)))

@@ -135,7 +135,7 @@ impl LocalFallback {
         self.write_back
     }
 
-    /// One process's share of a quota.
+    /// The share of one process of a quota.
     pub(crate) fn share(self, quota: Quota) -> Quota {
         let share = |units: u64| units.div_ceil(u64::from(self.processes.max(1)));
         let units = share(quota.amount());
@@ -157,8 +157,8 @@ impl From<LocalFallback> for OnStoreError {
 }
 
 impl OnStoreError {
-    /// Whether it can be done.
-    pub(crate) fn check(self) -> Result<(), InvalidValue> {
+    /// An error for a fallback that is shared by no process.
+    pub(crate) fn validate(self) -> Result<(), InvalidValue> {
         match self {
             Self::LocalFallback(LocalFallback { processes: 0, .. }) => Err(InvalidValue::new(
                 "a local fallback shared by 0 processes",

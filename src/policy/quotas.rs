@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use super::{LookUp, Policy, Tiers};
+use super::{Policy, QuotaLookupFuture, QuotaSource};
 use crate::quota::Quota;
 
 impl Policy {
@@ -34,7 +34,7 @@ impl Policy {
     where
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
-        self.tiers = Tiers::Found(Arc::new(find));
+        self.quota_source = QuotaSource::FromRequest(Arc::new(find));
         self
     }
 
@@ -81,8 +81,8 @@ impl Policy {
         F: Fn(&Parts) -> L + Send + Sync + 'static,
         L: Future<Output = Option<Quota>> + Send + 'static,
     {
-        let look_up = move |parts: &Parts| -> LookUp { Box::pin(look_up(parts)) };
-        self.tiers = Tiers::LookedUp(Arc::new(look_up), timeout);
+        let look_up = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
+        self.quota_source = QuotaSource::Lookup(Arc::new(look_up), timeout);
         self
     }
 

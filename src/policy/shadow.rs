@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Policy, Shadow};
+use super::{Policy, ShadowConfig};
 
 impl Policy {
     /// Evaluates this policy without enforcing it: a request that it would reject is not rejected by it, and its result is
@@ -29,7 +29,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        self.shadow = Some(Shadow { of: None });
+        self.shadow = Some(ShadowConfig { replaces: None });
         self
     }
 
@@ -73,13 +73,13 @@ impl Policy {
     /// for.
     #[must_use]
     pub fn shadow_of(mut self, live: impl Into<Arc<str>>) -> Self {
-        self.shadow = Some(Shadow {
-            of: Some(live.into()),
+        self.shadow = Some(ShadowConfig {
+            replaces: Some(live.into()),
         });
         self
     }
 
-    /// Sets what is not set on this candidate as it is on the live policy.
+    /// Takes the settings that are not set on this candidate from the live policy.
     pub(crate) fn inherit(&mut self, live: &Self) {
         if self.extractor.is_none() {
             self.extractor = live.extractor.clone();
@@ -92,7 +92,7 @@ impl Policy {
         if self.caller.is_none() {
             self.caller = live.caller.clone();
         }
-        // Requests in flight are counted by strategies of their own.
+        // In-flight limits have strategies of their own.
         if self.strategy.is_none() && self.quota.is_concurrent() == live.quota.is_concurrent() {
             self.strategy = live.strategy.clone();
         }

@@ -12,7 +12,7 @@ use crate::{error::InvalidValue, extract::original_path};
 
 /// Conditions on requests: by their path, by their method, and by functions.
 #[derive(Clone, Default)]
-pub(crate) struct Skips(Option<Box<Conditions>>);
+pub(crate) struct SkipRules(Option<Box<Conditions>>);
 
 #[derive(Clone, Default)]
 struct Conditions {
@@ -24,12 +24,12 @@ struct Conditions {
 struct Matches {
     paths: Vec<Box<str>>,
     methods: Vec<Method>,
-    with: Vec<Condition>,
+    with: Vec<SkipFn>,
 }
 
-type Condition = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type SkipFn = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
-impl Skips {
+impl SkipRules {
     pub(crate) fn add_path(&mut self, path: &str) {
         self.conditions().skip.paths.push(path.into());
     }
@@ -58,29 +58,29 @@ impl Skips {
         self.0.get_or_insert_default()
     }
 
-    /// Whether the limit doesn't apply to a request.
+    /// Whether the policy doesn't apply to a request.
     #[inline]
-    pub(crate) fn skip(&self, parts: &Parts) -> bool {
+    pub(crate) fn exempts(&self, parts: &Parts) -> bool {
         self.0
             .as_ref()
-            .is_some_and(|conditions| conditions.exempt(parts))
+            .is_some_and(|conditions| conditions.exempts(parts))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    pub(crate) fn check(&self) -> Result<(), InvalidValue> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
         let Some(conditions) = &self.0 else {
             return Ok(());
         };
-        let unfit = |path: &str| {
+        let invalid = |path: &str| {
             let exact = path.strip_suffix("/*").unwrap_or(path);
-            exact.contains(['*', '?', '#']) || !path.starts_with('/') || !reads_in_one_way(exact)
+            exact.contains(['*', '?', '#']) || !path.starts_with('/') || !is_unambiguous(exact)
         };
         let mut paths = conditions.skip.paths.iter().chain(&conditions.only.paths);
-        let unfit = paths.find(|path| unfit(path));
-        unfit.map_or(Ok(()), |path| {
+        let invalid = paths.find(|path| invalid(path));
+        invalid.map_or(Ok(()), |path| {
             Err(InvalidValue::new(
                 format!("the path {path:?}"),
                 "a path such as /health, or all beneath one: /static/*; without segments . and .., ; and \\, and their \
@@ -91,34 +91,34 @@ impl Skips {
 }
 
 impl Conditions {
-    fn exempt(&self, parts: &Parts) -> bool {
+    fn exempts(&self, parts: &Parts) -> bool {
         let Self { skip, only } = self;
         let skipped = skip.methods.contains(&parts.method)
             || skip
                 .paths
                 .iter()
-                .any(|name| is_at(name, original_path(parts)))
+                .any(|name| path_matches(name, original_path(parts)))
             || skip.with.iter().any(|condition| condition(parts));
-        let meant = (only.methods.is_empty() || only.methods.contains(&parts.method))
+        let applies = (only.methods.is_empty() || only.methods.contains(&parts.method))
             && (only.paths.is_empty()
                 || only
                     .paths
                     .iter()
-                    .any(|name| may_be_at(name, original_path(parts))))
+                    .any(|name| path_may_match(name, original_path(parts))))
             && only.with.iter().all(|condition| condition(parts));
-        skipped || !meant
+        skipped || !applies
     }
 }
 
-impl fmt::Debug for Skips {
+impl fmt::Debug for SkipRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Some(conditions) => f
-                .debug_struct("Skips")
+                .debug_struct("SkipRules")
                 .field("skip", &conditions.skip)
                 .field("only", &conditions.only)
                 .finish(),
-            None => f.write_str("Skips"),
+            None => f.write_str("SkipRules"),
         }
     }
 }
@@ -133,30 +133,30 @@ impl fmt::Debug for Matches {
     }
 }
 
-/// Whether `path` is the one that is named, or beneath it if the name ends with `/*`, however a server reads it.
-fn is_at(name: &str, path: &str) -> bool {
-    let Some(above) = name.strip_suffix('*') else {
+/// Whether every server reads `path` as `name`, or as a path below it if `name` ends with `/*`.
+fn path_matches(name: &str, path: &str) -> bool {
+    let Some(prefix) = name.strip_suffix('*') else {
         return name == path;
     };
-    path.strip_prefix(above).is_some_and(reads_in_one_way)
+    path.strip_prefix(prefix).is_some_and(is_unambiguous)
 }
 
-/// Whether a server may read `path` as the one that is named, or as one beneath it if the name ends with `/*`.
-fn may_be_at(name: &str, path: &str) -> bool {
+/// Whether some server may read `path` as `name`, or as a path below it if `name` ends with `/*`.
+fn path_may_match(name: &str, path: &str) -> bool {
     let at = |path: &str| match name.strip_suffix('*') {
         None => *decoded(name) == *decoded(path),
-        Some(above) => decoded(path).starts_with(&*decoded(above)),
+        Some(prefix) => decoded(path).starts_with(&*decoded(prefix)),
     };
     let Cow::Owned(plain) = without_parameters(path) else {
-        return at(path) || !reads_in_one_way(path);
+        return at(path) || !is_unambiguous(path);
     };
-    at(path) || at(&plain) || !reads_in_one_way(&plain)
+    at(path) || at(&plain) || !is_unambiguous(&plain)
 }
 
-/// Whether all servers read a path, or its end, alike. A router that resolves `/static/../admin`, or decodes what is
-/// encoded there, would answer for `/admin`; servlets drop what follows a `;`, others what follows a NUL; decoders that
-/// take UTF-8 of more bytes than it needs read `%c0%ae` as a dot.
-fn reads_in_one_way(path: &str) -> bool {
+/// Whether all servers read a path, or the end of one, alike. A router that resolves or decodes `/static/../admin` responds as
+/// for `/admin`; servlets drop what follows a `;`, others what follows a NUL; decoders that accept overlong UTF-8 read
+/// `%c0%ae` as a dot.
+fn is_unambiguous(path: &str) -> bool {
     let dots = path.split('/').any(|segment| matches!(segment, "." | ".."));
     let mut escapes = path.split('%').skip(1).map(|escape| escape.get(..2));
     let steers = |escape: &str| {
@@ -170,24 +170,24 @@ fn reads_in_one_way(path: &str) -> bool {
     !dots && !steered && !path.contains(['\\', ';']) && is_utf8(path)
 }
 
-/// Whether what is percent-encoded in `path` is UTF-8.
+/// Whether the percent-decoded `path` is UTF-8.
 fn is_utf8(path: &str) -> bool {
-    !path.contains('%') || std::str::from_utf8(&bytes_of(path)).is_ok()
+    !path.contains('%') || std::str::from_utf8(&percent_decoded(path)).is_ok()
 }
 
-/// `path` with its percent-encodings decoded; as it is where they are no UTF-8.
+/// The percent-decoded `path`, or `path` itself if that is not UTF-8.
 fn decoded(path: &str) -> Cow<'_, str> {
     let encoded = path
         .contains('%')
-        .then(|| String::from_utf8(bytes_of(path)));
+        .then(|| String::from_utf8(percent_decoded(path)));
     match encoded {
         Some(Ok(decoded)) => decoded.into(),
         _ => path.into(),
     }
 }
 
-/// The bytes that `path` encodes. A `%` that no two hexadecimal digits follow stands for itself.
-fn bytes_of(path: &str) -> Vec<u8> {
+/// The percent-decoded bytes of `path`. A `%` without two hexadecimal digits behind it is kept.
+fn percent_decoded(path: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
@@ -213,7 +213,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// `path` as a server reads it that takes what follows a `;` in a segment for the segment's parameters.
+/// `path` without the parameters of its segments: what follows a `;`.
 fn without_parameters(path: &str) -> Cow<'_, str> {
     if !path.contains(';') {
         return path.into();
@@ -223,17 +223,17 @@ fn without_parameters(path: &str) -> Cow<'_, str> {
     segments.join("/").into()
 }
 
-/// Whether it is a CORS preflight as the Fetch standard has them ("CORS-preflight request"): `OPTIONS`, with one `Origin`
-/// and the one method that is asked for. Anything less is an `OPTIONS` request like any other.
+/// Whether it is a CORS preflight by the Fetch standard ("CORS-preflight request"): `OPTIONS`, with one `Origin` and one
+/// valid `Access-Control-Request-Method`.
 pub(crate) fn is_preflight(parts: &Parts) -> bool {
-    let asked = || only(&parts.headers, &ACCESS_CONTROL_REQUEST_METHOD);
+    let requested_method = || single_value(&parts.headers, &ACCESS_CONTROL_REQUEST_METHOD);
     parts.method == Method::OPTIONS
-        && only(&parts.headers, &ORIGIN).is_some_and(|origin| !origin.is_empty())
-        && asked().is_some_and(|method| Method::from_bytes(method.as_bytes()).is_ok())
+        && single_value(&parts.headers, &ORIGIN).is_some_and(|origin| !origin.is_empty())
+        && requested_method().is_some_and(|method| Method::from_bytes(method.as_bytes()).is_ok())
 }
 
-/// The value of a field that stands there once.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+/// The value of a field that occurs once.
+fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())
 }
@@ -257,8 +257,8 @@ mod tests {
             ("/static/*", "/static/..a", true),
             ("/static/*", "/static/caf%C3%A9", true),
         ] {
-            assert_eq!(is_at(name, path), expected, "{name} {path}");
-            assert_eq!(may_be_at(name, path), expected, "{name} {path}");
+            assert_eq!(path_matches(name, path), expected, "{name} {path}");
+            assert_eq!(path_may_match(name, path), expected, "{name} {path}");
         }
     }
 
@@ -288,7 +288,10 @@ mod tests {
             "%ed%a0%80",
             "caf%c3",
         ] {
-            assert!(!is_at("/static/*", &format!("/static/{rest}")), "{rest}");
+            assert!(
+                !path_matches("/static/*", &format!("/static/{rest}")),
+                "{rest}"
+            );
         }
     }
 
@@ -304,12 +307,12 @@ mod tests {
             "/login%00",
             "/login%c0",
         ] {
-            assert!(may_be_at("/login", path), "{path}");
+            assert!(path_may_match("/login", path), "{path}");
         }
         for path in ["/", "/logins", "/login/", "/a;b", "/caf%C3%A9", "/login%20"] {
-            assert!(!may_be_at("/login", path), "{path}");
+            assert!(!path_may_match("/login", path), "{path}");
         }
-        assert!(may_be_at("/caf%C3%A9", "/caf\u{e9}"));
-        assert!(may_be_at("/admin/*", "/adm%69n/users"));
+        assert!(path_may_match("/caf%C3%A9", "/caf\u{e9}"));
+        assert!(path_may_match("/admin/*", "/adm%69n/users"));
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
-        skip::Skips,
+        skip::SkipRules,
     },
     quota::Quota,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units},
@@ -46,7 +46,7 @@ pub(crate) struct LimiterCore {
     pub(crate) on_store_error: Option<OnStoreError>,
     pub(crate) on_misconfiguration: OnMisconfiguration,
     pub(crate) lists: Option<Box<Lists>>,
-    pub(crate) skips: Skips,
+    pub(crate) skips: SkipRules,
     pub(crate) counts_preflights: bool,
     /// Whether a request is its key and its cost, and nothing else.
     pub(crate) is_plain: bool,
@@ -238,7 +238,7 @@ impl BoundPolicy {
         match parts {
             _ if self.is_ban() => 1,
             Some(parts) => self.policy.cost_of(parts),
-            None => self.policy.plain_cost(),
+            None => self.policy.default_cost(),
         }
     }
 

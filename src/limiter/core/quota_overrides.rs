@@ -61,7 +61,7 @@ impl QuotaOverrideCache {
             .iter()
             .chain([limit])
             .map(|limit| limit.rule().capacity());
-        let (cost, most) = (policy.plain_cost(), capacities.max().unwrap_or(0));
+        let (cost, most) = (policy.default_cost(), capacities.max().unwrap_or(0));
         if cost <= most {
             return Ok(());
         }

@@ -63,7 +63,7 @@ impl LimiterRef {
     #[inline]
     pub(crate) fn skips_request(&self, parts: &Parts) -> bool {
         let free = !self.counts_preflights && is_preflight(parts);
-        free || self.skips.skip(parts)
+        free || self.skips.exempts(parts)
     }
 
     /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.

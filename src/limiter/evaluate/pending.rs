@@ -16,7 +16,7 @@ use crate::{
     decision::Decision,
     limiter::core::LimiterRef,
     log::LogThrottle,
-    policy::{LookUp, Policy, Tiers},
+    policy::{Policy, QuotaLookupFuture, QuotaSource},
     quota::Quota,
     store::{PendingResponse, StoreResponse},
 };
@@ -95,7 +95,7 @@ pub(crate) struct QuotaLookup {
     pub(crate) index: usize,
     /// The policy's name.
     pub(crate) policy: Arc<str>,
-    pub(crate) lookup: LookUp,
+    pub(crate) lookup: QuotaLookupFuture,
     pub(crate) timeout: Duration,
 }
 
@@ -106,10 +106,10 @@ pub(crate) fn quota_of_request(
     index: usize,
     lookups: &mut Vec<QuotaLookup>,
 ) -> Option<Quota> {
-    match policy.tiers() {
-        Tiers::None => None,
-        Tiers::Found(find) => find(parts),
-        Tiers::LookedUp(look_up, timeout) => {
+    match policy.quota_source() {
+        QuotaSource::Policy => None,
+        QuotaSource::FromRequest(find) => find(parts),
+        QuotaSource::Lookup(look_up, timeout) => {
             lookups.push(QuotaLookup {
                 index,
                 policy: policy.shared_name(),

@@ -63,7 +63,7 @@ impl LimiterRef {
             && !self.reads_parts
         {
             let key = bound.fixed_key.unwrap_or(key);
-            let cost = bound.policy.plain_cost();
+            let cost = bound.policy.default_cost();
             return match self.evaluate_plain(key, cost) {
                 Evaluation::Compact(brief) => MaybePending::Ready(brief.decision()),
                 Evaluation::Made(decision) => MaybePending::Ready(decision),

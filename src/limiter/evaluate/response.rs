@@ -83,7 +83,7 @@ impl LimiterRef {
         // `admitted_after` is 0 for a rejected one of equal requests.
         if result.admitted_after > 0 && entry.role == PolicyRole::Live {
             // Equal requests were admitted after this one, so their units were still available.
-            let later = match self.bound(entry.policy).policy.mode() {
+            let later = match self.bound(entry.policy).policy.counter_mode() {
                 CounterMode::Check => 0,
                 _ => entry.units().of(result.admitted_after),
             };

@@ -22,10 +22,13 @@ use crate::{
 pub(crate) fn with_settings_of_live(policies: Vec<Policy>) -> Vec<Policy> {
     let completed = policies.iter().map(|policy| {
         let mut policy = policy.clone();
-        let live = policy.shadowed().and_then(|shadow| shadow.of.as_deref());
+        let live = policy
+            .shadow_config()
+            .and_then(|shadow| shadow.replaces.as_deref());
         let mut others = policies.iter();
         // `resolve_shadowed` reports a name that no live policy has.
-        let live = others.find(|other| Some(other.name()) == live && other.shadowed().is_none());
+        let live =
+            others.find(|other| Some(other.name()) == live && other.shadow_config().is_none());
         if let Some(live) = live {
             policy.inherit(live);
         }
@@ -38,7 +41,10 @@ pub(crate) fn with_settings_of_live(policies: Vec<Policy>) -> Vec<Policy> {
 pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), ConfigError> {
     for index in 0..policies.len() {
         let policy = &policies[index].policy;
-        let Some(live) = policy.shadowed().and_then(|shadow| shadow.of.clone()) else {
+        let Some(live) = policy
+            .shadow_config()
+            .and_then(|shadow| shadow.replaces.clone())
+        else {
             continue;
         };
         let mut others = policies.iter();
@@ -68,7 +74,7 @@ impl BoundPolicy {
 
     /// Whether a shadow charges when the request arrives, not when it is responded to.
     fn charges_on_arrival(&self) -> bool {
-        self.policy.charges().when != ChargeTime::Response
+        self.policy.charge_mode().when != ChargeTime::Response
     }
 
     /// Records that of `evaluated` requests `admitted` were admitted, and that this shadow would have admitted `would_admit`.
@@ -139,7 +145,7 @@ impl LimiterRef {
     ) -> CounterMode {
         let bound = self.bound(entry.policy);
         match bound.enforcement {
-            Enforcement::Live => bound.policy.mode(),
+            Enforcement::Live => bound.policy.counter_mode(),
             Enforcement::Ban => CounterMode::CountRejections,
             Enforcement::Shadow { of, .. } => CounterMode::Shadow {
                 replaces: of

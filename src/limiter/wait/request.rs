@@ -62,7 +62,8 @@ impl WaitRequest {
     pub(crate) fn can_batch(&self) -> bool {
         let mut policies = self.limiter.policies.iter();
         policies.all(|bound| {
-            !bound.is_permit() && !matches!(bound.policy.mode(), CounterMode::ChargeRejectedToo)
+            !bound.is_permit()
+                && !matches!(bound.policy.counter_mode(), CounterMode::ChargeRejectedToo)
         })
     }
 
@@ -113,7 +114,7 @@ impl WaitRequest {
                 .callers
                 .extend(caller.map(|caller| (name(), caller)));
             // A shadow's too, or the live policy's would be taken for it.
-            if (policy.has_cost_of_request() || policy.shadowed().is_some())
+            if (policy.has_cost_of_request() || policy.shadow_config().is_some())
                 && self
                     .limiter
                     .cost_in_call(bound, Some(&self.overrides))
@@ -172,7 +173,7 @@ impl WaitRequest {
                 continue;
             }
             let own = self.limiter.cost_in_call(bound, Some(&self.overrides));
-            let cost = own.unwrap_or_else(|| policy.plain_cost());
+            let cost = own.unwrap_or_else(|| policy.default_cost());
             let quota = self.overrides.quota(policy.name());
             let quota_override = quota.and_then(|quota| self.limiter.quota_override(bound, quota));
             let limit = quota_override
@@ -210,7 +211,7 @@ impl WaitRequest {
 
     /// Whether the remaining units after a call for several requests include their charges.
     pub(crate) fn is_charged_on_arrival(&self, policy: u32) -> bool {
-        self.limiter.bound(policy).policy.mode() != CounterMode::Check
+        self.limiter.bound(policy).policy.counter_mode() != CounterMode::Check
     }
 }
 

@@ -11,14 +11,14 @@ use crate::{
 };
 
 impl Policy {
-    /// The rule of its strategy for `quota`, if costs and debts are [`Units`](crate::store::units::Units) still, and if the state
-    /// format is the strategy's own.
+    /// The strategy's rule for `quota`. An error if [`Units`](crate::store::units::Units) can't hold its costs and debts, or if its
+    /// state format is another strategy's.
     pub(crate) fn bind(
         &self,
         quota: &Quota,
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let strategy = self.counted_by();
+        let strategy = self.strategy_or_default();
         if quota.period() != self.quota.period() && strategy.tiers_share_period() {
             return Err(InvalidValue::new(
                 format!("{quota}, a tier whose period is not that of {}", self.quota),
@@ -36,8 +36,8 @@ impl Policy {
         Ok(rule)
     }
 
-    /// Asks the extractors whether they can find keys, and whether charge_after, charge_rejected and shadow go together.
-    pub(crate) fn check_parts(&self) -> Result<(), InvalidValue> {
+    /// An error for settings that contradict each other, or an extractor that can never find a key.
+    pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
         if self.charge.when == ChargeTime::Response && self.charge.rejected {
             return Err(InvalidValue::new(
                 "charge_after together with charge_rejected",
@@ -56,16 +56,16 @@ impl Policy {
                 "a shadow policy without charge_rejected: it rejects nothing",
             ));
         }
-        self.skips.check()?;
+        self.skips.validate()?;
         let caller = self.caller.as_ref();
         caller.map_or(Ok(()), |caller| caller.validate())?;
         self.extractor().validate()
     }
 
-    /// Whether what it refuses, and what becomes of requests, is left to other policies: a ban counts these.
-    pub(crate) fn check_ban(&self) -> Result<(), InvalidValue> {
-        let plain = self.charge.when == ChargeTime::Arrival && !self.charge.rejected;
-        if plain && self.shadow.is_none() {
+    /// An error for a ban with a charge mode or as a shadow: it counts what other policies reject.
+    pub(crate) fn validate_ban(&self) -> Result<(), InvalidValue> {
+        let charges_on_arrival = self.charge.when == ChargeTime::Arrival && !self.charge.rejected;
+        if charges_on_arrival && self.shadow.is_none() {
             return Ok(());
         }
         Err(InvalidValue::new(
@@ -74,8 +74,8 @@ impl Policy {
         ))
     }
 
-    /// Names stand as strings in structured fields (RFC 9651, section 3.3.3), so they are what these can hold.
-    pub(crate) fn check_name(&self) -> Result<(), InvalidValue> {
+    /// An error for a name that can't be a string of a structured field (RFC 9651, section 3.3.3) without escapes.
+    pub(crate) fn validate_name(&self) -> Result<(), InvalidValue> {
         let name = &*self.name;
         let visible = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         let trimmed = name.trim() == name;
