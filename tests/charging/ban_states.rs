@@ -220,9 +220,12 @@ async fn an_impossible_ban_is_a_config_error() {
         lasting(Ban::for_duration(secs(9)).max_duration(secs(8))),
         "no shorter",
     );
-    mistake(abuse().charge_rejected(true), "a ban alone");
-    mistake(abuse().refund_unless(outcome::success), "a ban alone");
-    mistake(abuse().shadow(), "a ban alone");
+    mistake(abuse().charge_rejected(true), "a ban without them");
+    mistake(
+        abuse().refund_unless(outcome::success),
+        "a ban without them",
+    );
+    mistake(abuse().shadow(), "a ban without them");
     let concurrent = Policy::new("abuse", Quota::concurrent(3));
     build(concurrent.strategy(Ban::for_duration(secs(1)))).expect_err("no period");
     // Days and more don't fail, and the bound is never below the first.

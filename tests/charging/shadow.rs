@@ -225,15 +225,15 @@ async fn an_impossible_shadow_is_a_config_error() {
     let new = || window("new", "1/h");
     mistake(
         [window("live", "1/h"), new().shadow_of("life")],
-        "is enforced",
+        "an enforced policy",
     );
     mistake(
         [window("live", "1/h"), new().shadow_of("new")],
-        "is enforced",
+        "an enforced policy",
     );
     mistake(
         [window("live", "1/h").shadow(), new().shadow_of("live")],
-        "is enforced",
+        "an enforced policy",
     );
     let counts = new().charge_rejected(true).shadow();
     mistake([window("live", "1/h"), counts], "without charge_rejected");

@@ -4,6 +4,7 @@ mod baseline;
 mod bench;
 mod folders;
 mod fuzz;
+mod guide;
 mod imports;
 mod python;
 mod run;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::run::{Outcome, capture, cargo, command, line, succeed};
-use crate::{folders, fuzz, imports, python, soak, tools, tree, words};
+use crate::{folders, fuzz, guide, imports, python, soak, tools, tree, words};
 
 const PACKAGE: &str = "tollgate";
 
@@ -74,7 +74,7 @@ pub(crate) static STEPS: [Step; 13] = [
     },
     Step {
         name: "layout",
-        about: "no imports in a circle, and no crowded folders",
+        about: "no imports in a circle, no crowded folders, and no guide to what is gone",
         run: layout,
     },
     Step {
@@ -134,7 +134,8 @@ fn lua(root: &Path) -> Outcome {
 
 fn layout(root: &Path) -> Outcome {
     let cycles = imports::check(root);
-    folders::check(root).and(cycles)
+    let folders = folders::check(root);
+    guide::check(root).and(folders).and(cycles)
 }
 
 /// Takes off the lists of known faults what is gone.
