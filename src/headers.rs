@@ -108,6 +108,24 @@ impl RateLimitHeaders {
 
     /// The newest published version of the draft, currently [`draft_11`](Self::draft_11). A release that changes it is marked
     /// as breaking.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tollgate::{Limiter, Policy, Quota, RateLimitHeaders};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").await?;
+    /// let mut response = Response::new(());
+    /// RateLimitHeaders::draft().add_to(&mut response, &admission);
+    /// assert_eq!(response.headers()["ratelimit-policy"], r#""burst";q=10;w=1"#);
+    /// assert_eq!(response.headers()["ratelimit"], r#""burst";r=9;t=1"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn draft() -> Self {
         Self::draft_11()
     }
@@ -120,6 +138,24 @@ impl RateLimitHeaders {
 
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` for the policy that is closest to its limit. The
     /// last is the time in seconds until the full quota is available, rounded up; `Retry-After` says when to retry.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tollgate::{Limiter, Policy, Quota, RateLimitHeaders};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_minute()))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").await?;
+    /// let mut response = Response::new(());
+    /// RateLimitHeaders::x_ratelimit().add_to(&mut response, &admission);
+    /// let fields = ["limit", "remaining", "reset"].map(|name| &response.headers()[format!("x-ratelimit-{name}")]);
+    /// assert_eq!(fields, ["10", "9", "6"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn x_ratelimit() -> Self {
         Self::of(HeaderFormat::XRateLimit)
     }

@@ -73,6 +73,25 @@ impl AddressList {
 
     /// Reads a list from a file: one entry per line, and comments after a `#`.
     ///
+    /// ```
+    /// use tollgate::AddressList;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = std::env::temp_dir().join(format!("tollgate-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("blocked.txt");
+    /// std::fs::write(&path, "192.0.2.0/24 # a scanner\n")?;
+    /// let blocked = AddressList::from_file(&path)?;
+    /// assert!(blocked.contains("192.0.2.7".parse()?));
+    /// // After a change of the file.
+    /// std::fs::write(&path, "198.51.100.1\n")?;
+    /// blocked.reload()?;
+    /// assert!(!blocked.contains("192.0.2.7".parse()?));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ConfigError`] if the file can't be read, or an entry is invalid; it names the line.

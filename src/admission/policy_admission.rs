@@ -78,6 +78,22 @@ impl PolicyAdmission {
     /// have not refilled already, and no unit twice. Returns one result for each layer whose policy of this name is enforced
     /// and applied, the outermost first.
     ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").cost(3).await?;
+    /// let refunds = admission.policy("downloads")?.refund(2).await?;
+    /// assert_eq!(refunds[0].units(), 2);
+    /// assert_eq!(admission.remaining("downloads"), Some(9));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Cancellation
     ///
     /// If the future is dropped, refunds that were sent are done nevertheless; the rest can still be refunded.
@@ -103,6 +119,25 @@ impl PolicyAdmission {
     /// Shadow candidates [of this policy](crate::Policy::shadow_of) are settled with it, in the same round trip, unless they
     /// rejected the request, so that [`ShadowStats`](crate::ShadowStats) compare true costs. [`charge`](Self::charge) and
     /// [`refund`](Self::refund) don't change candidates, which have handles of their own.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_hour()).cost(200))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").await?;
+    /// let tokens = admission.policy("tokens")?;
+    /// // The estimate of 200 becomes 350, then 120.
+    /// tokens.settle(350).await?;
+    /// assert_eq!(tokens.remaining(), Some(650));
+    /// tokens.settle(120).await?;
+    /// assert_eq!(tokens.remaining(), Some(880));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// A charge in process, made while the store failed, is settled in process. With
     /// [`write_back`](crate::LocalFallback::write_back) the estimate stays charged to the store if it was written back before.

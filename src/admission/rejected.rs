@@ -16,6 +16,23 @@ use crate::{
 ///
 /// With feature `axum` it is a response, equal to the layer's own rejection; with feature `tonic` it converts into a
 /// `tonic::Status`. Its text, for logs, names the policies that rejected and the wait.
+///
+/// ```
+/// use http::StatusCode;
+/// use tollgate::{Limiter, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("mail", Quota::requests(1).per_hour()))
+///     .build()?;
+/// assert!(limiter.admit("alice").await.is_ok());
+/// let rejected = limiter.admit("alice").await.unwrap_err();
+/// assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+/// assert!(rejected.decision().policy("mail").unwrap().rejected());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Rejected {
     decision: Box<Decision>,

@@ -24,6 +24,30 @@ pub enum MissingKey {
 ///
 /// Its methods run on request paths, from any thread: they must not block or panic.
 ///
+/// ```
+/// use http::request::Parts;
+/// use tollgate::{Key, KeyExtractor, Policy, Quota};
+///
+/// /// The first segment of the path: `acme` of `/acme/orders`.
+/// #[derive(Debug)]
+/// struct Tenant;
+///
+/// impl KeyExtractor for Tenant {
+///     fn key(&self, parts: &Parts) -> Option<Key> {
+///         let tenant = parts.uri.path().split('/').nth(1)?;
+///         (!tenant.is_empty()).then(|| Key::new(tenant))
+///     }
+///
+///     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+///         texts.first().map(Key::new)
+///     }
+/// }
+///
+/// let (parts, ()) = http::Request::get("/acme/orders").body(()).unwrap().into_parts();
+/// assert_eq!(Tenant.key(&parts), Some(Key::new("acme")));
+/// let policy = Policy::new("tenants", Quota::requests(100).per_minute()).key(Tenant);
+/// ```
+///
 /// ```compile_fail,E0277
 /// # use tollgate::{Policy, Quota};
 /// // The name of a header is no extractor; `extract::header("x-tenant")` is.

@@ -154,6 +154,23 @@ impl Limiter {
     /// Reports the status of a request's keys without charging them. [Address lists](crate::AddressList) are evaluated only if
     /// the call has an address, by [`address`](Check::address) or [`parts`](Check::parts). Dropping the future is harmless.
     ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("api", Quota::requests(5).per_minute()))
+    ///     .build()?;
+    /// assert!(limiter.check("alice").times(3).await.is_admitted());
+    /// let status = limiter.peek("alice").await?;
+    /// assert_eq!(status.policy("api").unwrap().remaining(), 2);
+    /// // Of a request that costs more.
+    /// assert!(!limiter.peek("alice").cost(3).await?.would_admit());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid.
@@ -168,6 +185,23 @@ impl Limiter {
     ///
     /// Returns the status of a request **of as many units** afterwards: its wait is [`Never`](crate::RetryAfter::Never) if
     /// `units` are more than the quota ever admits at once. A [`peek`](Limiter::peek) has that of the caller's next request.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(100).per_minute()))
+    ///     .build()?;
+    /// let status = limiter.charge("alice", 130).await?;
+    /// assert_eq!(status.policy("tokens").unwrap().remaining(), 0);
+    /// // The debt of 30 units, and one more, take 31 times 0.6 s to refill.
+    /// let wait = limiter.peek("alice").await?.retry_after().duration();
+    /// assert_eq!(wait.map(|wait| wait.as_secs()), Some(18));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// If the future was polled and is dropped, the units may be charged nevertheless.
     ///
@@ -186,6 +220,22 @@ impl Limiter {
     /// Returns the status before. One key for all policies does not reset policies by
     /// [`extract::global`](crate::extract::global), which count all requests together, unless it is their own key or there are
     /// no other policies.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("mail", Quota::requests(1).per_hour()))
+    ///     .build()?;
+    /// assert!(limiter.admit("alice").await.is_ok());
+    /// let before = limiter.reset("alice").await?;
+    /// assert_eq!(before.policy("mail").unwrap().remaining(), 0);
+    /// assert!(limiter.admit("alice").await.is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// A later refund of a charge from before the reset is subtracted from the charges since, unless the strategy can
     /// distinguish them ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),

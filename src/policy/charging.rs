@@ -48,10 +48,30 @@ impl Policy {
     /// The last call of the two methods counts. By default a request is charged on arrival, whatever its outcome.
     ///
     /// ```
-    /// use tollgate::{Policy, Quota, outcome};
+    /// use std::convert::Infallible;
+    /// use axum::body::Body;
+    /// use http::{Request, Response};
+    /// use tollgate::{Policy, Quota, RateLimitLayer, extract, outcome};
+    /// use tower::{ServiceBuilder, ServiceExt};
     ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// // Only failed logins count.
-    /// let login = Policy::new("login", Quota::requests(20).per_minute()).charge_after(outcome::failure);
+    /// let login = Policy::new("login", Quota::requests(1).per_minute()).charge_after(outcome::failure);
+    /// let layer = RateLimitLayer::builder().policy(login.key(extract::global())).build()?;
+    /// let service = ServiceBuilder::new().layer(layer).service_fn(async |request: Request<Body>| {
+    ///     let status = if request.uri().path() == "/right-password" { 200 } else { 401 };
+    ///     let response = Response::builder().status(status).body(Body::empty());
+    ///     Ok::<_, Infallible>(response.unwrap())
+    /// });
+    /// let mut statuses = Vec::new();
+    /// for path in ["/right-password", "/right-password", "/wrong-password", "/right-password"] {
+    ///     let response = service.clone().oneshot(Request::post(path).body(Body::empty())?).await?;
+    ///     statuses.push(response.status().as_u16());
+    /// }
+    /// assert_eq!(statuses, [200, 200, 401, 429]);
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, since a client
@@ -71,10 +91,30 @@ impl Policy {
     /// call of this method and [`charge_after`](Policy::charge_after) counts.
     ///
     /// ```
-    /// use tollgate::{Policy, Quota, outcome};
+    /// use std::convert::Infallible;
+    /// use axum::body::Body;
+    /// use http::{Request, Response};
+    /// use tollgate::{Policy, Quota, RateLimitLayer, extract, outcome};
+    /// use tower::{ServiceBuilder, ServiceExt};
     ///
-    /// // Five successes a minute, and never more than that in flight.
-    /// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // One success a minute, and never more than that in flight.
+    /// let ocr = Policy::new("ocr", Quota::requests(1).per_minute()).refund_unless(outcome::success);
+    /// let layer = RateLimitLayer::builder().policy(ocr.key(extract::global())).build()?;
+    /// let service = ServiceBuilder::new().layer(layer).service_fn(async |request: Request<Body>| {
+    ///     let status = if request.uri().path() == "/scan.png" { 200 } else { 404 };
+    ///     let response = Response::builder().status(status).body(Body::empty());
+    ///     Ok::<_, Infallible>(response.unwrap())
+    /// });
+    /// let mut statuses = Vec::new();
+    /// for path in ["/missing.png", "/scan.png", "/scan.png"] {
+    ///     let response = service.clone().oneshot(Request::get(path).body(Body::empty())?).await?;
+    ///     statuses.push(response.status().as_u16());
+    /// }
+    /// assert_eq!(statuses, [404, 200, 429]);
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// Requests in flight hold units that may be refunded soon. While they hold all units, other requests are rejected, with a

@@ -29,16 +29,34 @@ impl Policy {
     /// policy with conditions has to be named with its key, or the check is rejected.
     ///
     /// ```
-    /// use tollgate::{Policy, Quota};
+    /// use http::{Method, Request};
+    /// use tollgate::{Limiter, Policy, Quota};
     ///
-    /// let login = Policy::new("login", Quota::requests(5).per_minute())
-    ///     .only_path("/login")
-    ///     .only_method(http::Method::POST);
-    /// let burst = Policy::new("burst", Quota::requests(10).per_second())
-    ///     .skip_path("/health")
-    ///     .skip_path("/static/*")
-    ///     .skip_method(http::Method::HEAD)
-    ///     .skip_with(|parts| parts.headers.contains_key("x-internal"));
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(
+    ///         Policy::new("login", Quota::requests(5).per_minute())
+    ///             .only_path("/login")
+    ///             .only_method(Method::POST),
+    ///     )
+    ///     .policy(
+    ///         Policy::new("burst", Quota::requests(10).per_second())
+    ///             .skip_path("/health")
+    ///             .skip_path("/static/*")
+    ///             .skip_with(|parts| parts.headers.contains_key("x-internal")),
+    ///     )
+    ///     .build()?;
+    /// let policies_of = async |method: Method, path: &str| {
+    ///     let request = Request::builder().method(method).uri(path).body(()).unwrap();
+    ///     let decision = limiter.check("alice").parts(&request.into_parts().0).await;
+    ///     decision.policies().map(|policy| policy.policy().to_owned()).collect::<Vec<_>>()
+    /// };
+    /// assert_eq!(policies_of(Method::POST, "/login").await, ["login", "burst"]);
+    /// assert_eq!(policies_of(Method::GET, "/login").await, ["burst"]);
+    /// assert_eq!(policies_of(Method::GET, "/static/logo.png").await, [""; 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {

@@ -17,17 +17,27 @@ impl Policy {
     /// hand set [`Check::parts`](crate::Check::parts) or [`Check::quota_for`](crate::Check::quota_for).
     ///
     /// ```
-    /// use tollgate::{Policy, Quota, extract};
+    /// use http::Request;
+    /// use tollgate::{Limiter, Policy, Quota, extract};
     ///
+    /// /// Inserted by the middleware that authenticates callers.
     /// #[derive(Clone)]
     /// struct Paid;
     ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let policy = Policy::new("api", Quota::requests(10).per_minute())
     ///     .key(extract::header("x-api-key"))
     ///     .quota_with(|parts| {
     ///         let paid = parts.extensions.get::<Paid>().is_some();
     ///         paid.then(|| Quota::requests(1_000).per_minute())
     ///     });
+    /// let limiter = Limiter::builder().policy(policy).build()?;
+    /// let request = Request::get("/").header("x-api-key", "sk_1").extension(Paid).body(())?;
+    /// let status = limiter.peek_request(&request.into_parts().0).await?;
+    /// assert_eq!(status.policy("api").unwrap().limit(), 1_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn quota_with<F>(mut self, find: F) -> Self
@@ -56,13 +66,15 @@ impl Policy {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use tollgate::{Policy, Quota, extract};
+    /// use http::Request;
+    /// use tollgate::{Limiter, Policy, Quota, extract};
     ///
     /// /// Cached by the application.
     /// async fn plan_of(user: String) -> Option<Quota> {
     ///     (user == "alice").then(|| Quota::requests(1_000).per_minute())
     /// }
     ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
     /// let policy = Policy::new("api", Quota::requests(10).per_minute())
     ///     .key(extract::header("x-user"))
     ///     .quota_lookup(Duration::from_millis(50), |parts| {
@@ -70,6 +82,15 @@ impl Policy {
     ///         let user = user.unwrap_or_default().to_owned();
     ///         async move { plan_of(user).await }
     ///     });
+    /// let limiter = Limiter::builder().policy(policy).build()?;
+    /// for (user, limit) in [("alice", 1_000), ("bob", 10)] {
+    ///     let request = Request::get("/").header("x-user", user).body(())?;
+    ///     let status = limiter.peek_request(&request.into_parts().0).await?;
+    ///     assert_eq!(status.policy("api").unwrap().limit(), limit);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Panics

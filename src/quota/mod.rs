@@ -91,6 +91,22 @@ impl Quota {
     }
 
     /// A quota of `n` requests in flight at once, counted by [`Concurrency`](crate::Concurrency): from 1 to 10,000.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("exports", Quota::concurrent(1)))
+    ///     .build()?;
+    /// let running = limiter.admit("alice").await?;
+    /// assert!(limiter.admit("alice").await.is_err());
+    /// drop(running);
+    /// assert!(limiter.admit("alice").await.is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn concurrent(n: u64) -> Self {
         Self {
             requests: n,

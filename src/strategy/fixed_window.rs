@@ -18,6 +18,27 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   [`Gcra`](super::Gcra).
 /// - **Choose it** when the limit is documented as "so many per window", with a time at which it is reset. Periods are whole
 ///   milliseconds, at most 100 years.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{FixedWindow, Limiter, ManualClock, MemoryStore, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let clock = ManualClock::default();
+/// let limiter = Limiter::builder()
+///     .store(MemoryStore::builder().clock(clock.clone()).build())
+///     .policy(Policy::new("codes", Quota::requests(3).per_minute()).strategy(FixedWindow))
+///     .build()?;
+/// assert_eq!(limiter.check("alice").times(9).await.admitted(), 3);
+/// clock.advance(Duration::from_secs(59));
+/// assert_eq!(limiter.check("alice").times(9).await.admitted(), 0);
+/// // All units come back at the end of the window.
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(limiter.check("alice").times(9).await.admitted(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow;
 

@@ -23,6 +23,25 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   minute, is one command more.
 /// - **Worst case over one period**: requests + burst units.
 /// - **Choose it** unless you need the guarantees of another strategy.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, ManualClock, MemoryStore, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let clock = ManualClock::default();
+/// let limiter = Limiter::builder()
+///     .store(MemoryStore::builder().clock(clock.clone()).build())
+///     .policy(Policy::new("burst", Quota::requests(10).per_second().burst(2)))
+///     .build()?;
+/// assert_eq!(limiter.check("alice").times(9).await.admitted(), 2);
+/// // A unit comes back every 100 ms.
+/// clock.advance(Duration::from_millis(100));
+/// assert_eq!(limiter.check("alice").times(9).await.admitted(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gcra;
 

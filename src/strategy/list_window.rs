@@ -17,6 +17,24 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   requests for that reason.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
 /// - **Choose it** to find out which callers exhausted a limit.
+///
+/// ```
+/// use tollgate::{Key, Keys, Limiter, ListWindow, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("tenant", Quota::requests(3).per_day()).strategy(ListWindow))
+///     .build()?;
+/// for user in ["alice", "bob", "alice"] {
+///     let keys = Keys::from("acme").caller(Key::new(user));
+///     assert!(limiter.admit(keys).await.is_ok());
+/// }
+/// let callers = limiter.policy("tenant")?.callers("acme").await?;
+/// assert_eq!(callers, ["alice", "bob", "alice"].map(Key::new));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListWindow;
 

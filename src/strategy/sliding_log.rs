@@ -15,6 +15,27 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   the strategy is meant for far fewer.
 /// - **Worst case over one period**: requests. It is the only strategy with this guarantee.
 /// - **Choose it** for small limits that must hold in any period: five codes by text message a day.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, ManualClock, MemoryStore, Policy, Quota, SlidingLog};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let clock = ManualClock::default();
+/// let limiter = Limiter::builder()
+///     .store(MemoryStore::builder().clock(clock.clone()).build())
+///     .policy(Policy::new("codes", Quota::requests(5).per_day()).strategy(SlidingLog))
+///     .build()?;
+/// assert_eq!(limiter.check("alice").times(2).await.admitted(), 2);
+/// clock.advance(Duration::from_secs(3_600));
+/// assert_eq!(limiter.check("alice").times(9).await.admitted(), 3);
+/// // Each unit comes back a day after it was charged.
+/// clock.advance(Duration::from_secs(23 * 3_600));
+/// assert_eq!(limiter.check("alice").times(9).await.admitted(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLog;
 

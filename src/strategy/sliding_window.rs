@@ -20,6 +20,28 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// - **Worst case over one period**: with one bucket up to 2 x requests, if they are timed so; with b buckets, requests plus
 ///   one bucket's share.
 /// - **Choose it** for large limits that should slide.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, ManualClock, MemoryStore, Policy, Quota, SlidingWindow};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let clock = ManualClock::default();
+/// let limiter = Limiter::builder()
+///     .store(MemoryStore::builder().clock(clock.clone()).build())
+///     .policy(
+///         Policy::new("burst", Quota::requests(1_000).per_second()).strategy(SlidingWindow::buckets(10)),
+///     )
+///     .build()?;
+/// assert_eq!(limiter.check("alice").times(1_000).await.admitted(), 1_000);
+/// clock.advance(Duration::from_secs(1));
+/// // Half of the oldest bucket is inside the window.
+/// clock.advance(Duration::from_millis(50));
+/// assert_eq!(limiter.check("alice").times(1_000).await.admitted(), 500);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     buckets: NonZeroU32,

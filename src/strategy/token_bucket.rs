@@ -16,6 +16,24 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// - **Memory**: one short string per key, about 40 bytes more than [`Gcra`](super::Gcra).
 /// - **Worst case over one period**: requests + burst units.
 /// - **Choose it** if other programs read the keys.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, ManualClock, MemoryStore, Policy, Quota, TokenBucket};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let clock = ManualClock::default();
+/// let limiter = Limiter::builder()
+///     .store(MemoryStore::builder().clock(clock.clone()).build())
+///     .policy(Policy::new("burst", Quota::requests(10).per_second().burst(20)).strategy(TokenBucket))
+///     .build()?;
+/// assert_eq!(limiter.check("alice").times(99).await.admitted(), 20);
+/// clock.advance(Duration::from_millis(500));
+/// assert_eq!(limiter.check("alice").times(99).await.admitted(), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket;
 
