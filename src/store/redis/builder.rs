@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// The longest timeout. Past all time, adding it to an instant would panic.
-const LONGEST: Duration = Duration::from_secs(86_400);
+const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Upper bound of the staleness of a cached rejection.
-const LONGEST_BOUND: Duration = Duration::from_secs(3_600);
+const MAX_STALENESS: Duration = Duration::from_secs(3_600);
 
 /// Builds a [`RedisStore`]. Set one of [`url`](Self::url), [`pool`](Self::pool), [`config`](Self::config),
 /// [`cluster`](Self::cluster) and [`sentinel`](Self::sentinel).
@@ -33,7 +33,7 @@ pub struct RedisStoreBuilder {
     timeout: Duration,
     breaker: Option<u32>,
     rejection_cache: Duration,
-    most_denials: usize,
+    rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
 }
 
@@ -106,7 +106,7 @@ impl Default for RedisStoreBuilder {
             timeout: Duration::from_millis(100),
             breaker: Some(3),
             rejection_cache: Duration::from_secs(1),
-            most_denials: 100_000,
+            rejection_cache_capacity: 100_000,
             clock: Arc::new(SystemClock),
         }
     }
@@ -296,7 +296,7 @@ impl RedisStoreBuilder {
 
     /// Sets how many rejections are cached at most. Default: 100,000, about 20 MB. Those that end first are evicted.
     pub fn rejection_cache_capacity(mut self, most: usize) -> Self {
-        self.most_denials = most;
+        self.rejection_cache_capacity = most;
         self
     }
 
@@ -316,7 +316,7 @@ impl RedisStoreBuilder {
     /// rejections, the prefix, or the hash tags.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         key_names::check_prefix(&self.prefix)?;
-        if !(Duration::from_millis(1)..=LONGEST).contains(&self.timeout) {
+        if !(Duration::from_millis(1)..=MAX_TIMEOUT).contains(&self.timeout) {
             return Err(ConfigError::new(
                 format!("a timeout of {:?}", self.timeout),
                 "at least 1 ms, at most a day",
@@ -328,7 +328,7 @@ impl RedisStoreBuilder {
                 "at least 1; `no_circuit_breaker` for none",
             ));
         }
-        if self.rejection_cache > LONGEST_BOUND {
+        if self.rejection_cache > MAX_STALENESS {
             return Err(ConfigError::new(
                 format!("a rejection cache staleness of {:?}", self.rejection_cache),
                 "at most an hour; zero for not at all",
@@ -350,7 +350,7 @@ impl RedisStoreBuilder {
             pending_refunds: Default::default(),
             rejection_cache: RejectionCache::new(
                 self.rejection_cache,
-                self.most_denials,
+                self.rejection_cache_capacity,
                 self.clock,
             ),
             clock_offset_us: Default::default(),

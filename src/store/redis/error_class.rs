@@ -59,7 +59,7 @@ const ERROR_ACTIONS: [(&str, ErrorAction); 22] = [
     // A demoted master stays a replica for this connection; its name may resolve to another server by now.
     ("READONLY", RECONNECT),
     ("UNBLOCKED", RECONNECT),
-    // A replica without its master, and a server that loads its data: as above.
+    // A replica without its master, and a server that loads its data: another server may have the name by now.
     ("MASTERDOWN", RECONNECT),
     ("LOADING", RECONNECT),
     // A connection that is not authenticated. Passwords are changed while applications run.
@@ -99,7 +99,7 @@ pub(crate) fn classify(error: &RedisError) -> ErrorAction {
     error_text(error).map_or(CONNECTION_LOST, |text| classify_code(read(&text).0))
 }
 
-/// The store error that stands for `error`.
+/// The [`StoreError`] for an error of redis-rs.
 pub(crate) fn to_store_error(error: &RedisError) -> StoreError {
     match error_text(error) {
         Some(text) => {

@@ -27,7 +27,7 @@ pub(crate) struct KeyNames {
     prefix: Box<str>,
     tags: Option<HashTags>,
     /// The state format and the policy.
-    head: Box<str>,
+    policy_prefix: Box<str>,
 }
 
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
@@ -48,38 +48,38 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
 
 impl KeyNames {
     pub(crate) fn new(prefix: &str, tags: Option<HashTags>, rule: &dyn Rule, policy: &str) -> Self {
-        let mut head = format!("{}:", rule.state_format());
+        let mut policy_prefix = format!("{}:", rule.state_format());
         for byte in policy.bytes() {
             match byte {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
-                    head.push(char::from(byte));
+                    policy_prefix.push(char::from(byte));
                 }
-                _ => head += &format!("%{byte:02X}"),
+                _ => policy_prefix += &format!("%{byte:02X}"),
             }
         }
-        head.push(':');
+        policy_prefix.push(':');
         Self {
             prefix: prefix.into(),
             tags,
-            head: head.into(),
+            policy_prefix: policy_prefix.into(),
         }
     }
 
     /// The name of a policy's key.
     pub(crate) fn of(&self, key: &Key) -> String {
-        let mut name = Name::default();
+        let mut name = KeyBuf::default();
         String::from_utf8_lossy(self.write(key, &mut name)).into_owned()
     }
 
     /// Writes the name of a policy's key into `name`.
-    pub(crate) fn write<'a>(&self, key: &Key, name: &'a mut Name) -> &'a [u8] {
+    pub(crate) fn write<'a>(&self, key: &Key, name: &'a mut KeyBuf) -> &'a [u8] {
         name.clear();
         name.extend_from_slice(self.prefix.as_bytes());
         if let Some(tags) = &self.tags {
             let [first, second] = tags.text(tags.of(key));
             name.extend_from_slice(&[b'{', first, second, b'}']);
         }
-        name.extend_from_slice(self.head.as_bytes());
+        name.extend_from_slice(self.policy_prefix.as_bytes());
         name.extend_from_slice(key.as_bytes());
         name
     }
@@ -94,8 +94,8 @@ pub(crate) fn probe_key(prefix: &str, tags: Option<&HashTags>, tag: usize) -> St
     format!("{prefix}{tag}#probe")
 }
 
-/// A key's name, in ASCII.
-pub(crate) type Name = SmallVec<[u8; 64]>;
+/// A buffer for a key's name, which is ASCII.
+pub(crate) type KeyBuf = SmallVec<[u8; 64]>;
 
 #[cfg(test)]
 mod tests {

@@ -105,7 +105,7 @@ struct Inner {
 
 impl RedisStore {
     /// The counter operations, owned.
-    fn own(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
+    fn owned(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
         let is_foreign = |counter: &CounterOp<'_>| counter.limit.context::<RedisLimit>().is_none();
         match counters {
             counters if counters.iter().any(is_foreign) => Err(StoreError::Unsupported(
@@ -121,7 +121,7 @@ impl RedisStore {
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The callers in a list, after its header. An expired list may exist for its last millisecond.
-const CALLERS: &str = "
+const CALLERS_SCRIPT: &str = "
     if redis.call('PTTL', KEYS[1]) == 0 then
         return {}
     end
@@ -162,7 +162,7 @@ impl Store for RedisStore {
             shared.refresh_rejection_epoch();
             return StoreResponse::Ready(Ok(result));
         }
-        let counters = match self.own(counters) {
+        let counters = match self.owned(counters) {
             Ok(counters) => counters,
             Err(error) => return StoreResponse::Ready(Err(error)),
         };
@@ -197,7 +197,7 @@ impl Store for RedisStore {
                 return Ok(Vec::new());
             };
             let mut range = redis::cmd("EVAL");
-            range.arg(CALLERS).arg(1).arg(name);
+            range.arg(CALLERS_SCRIPT).arg(1).arg(name);
             shared.breaker(tag).check()?;
             if Handle::try_current().is_err() {
                 return Err(StoreError::NoRuntime("`callers` waits for the server"));
@@ -244,7 +244,7 @@ impl Store for RedisStore {
 
     fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let workers = &self.inner.workers;
-        match self.own(counters) {
+        match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
             // One response for each slot: there is none for all.
             Ok(counters) if cross_slot::spans_slots(workers, &counters) => {
@@ -260,7 +260,7 @@ impl Store for RedisStore {
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        let Ok(counters) = self.own(counters) else {
+        let Ok(counters) = self.owned(counters) else {
             return;
         };
         let workers = &self.inner.workers;

@@ -23,23 +23,24 @@ use super::{
 };
 use crate::{error::StoreError, log::LogThrottle, store::Op};
 
-/// Refunds that are kept at most; more are dropped, and their units come back with time. Refunds of permits are always kept: there
-/// are no more of them than this process held.
+/// Most refunds and charges that are kept; more are dropped, and their units stay charged until they refill. Refunds of permits are
+/// always kept: there are no more of them than this process held.
 const MAX_PENDING_REFUNDS: usize = 10_000;
 
-/// How often kept refunds are sent again while nothing else is.
+/// How often pending refunds are sent while no other requests are.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The queue of refunds and charges that wait for the server to respond again.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRefunds {
-    /// Read by each batch.
+    /// Whether there are any. Read after each batch.
     any: AtomicBool,
     refunds: Mutex<RefundsByTag>,
     /// Refunds and charges in flight.
     sent: Arc<AtomicUsize>,
 }
 
-/// By the hash tag of their keys: one node of a cluster may respond while another does not.
+/// The queues of each hash tag: one node of a cluster may respond while another does not.
 #[derive(Debug, Default)]
 struct RefundsByTag {
     by_tag: HashMap<usize, Vec<(Op, CounterOps)>>,
@@ -48,17 +49,18 @@ struct RefundsByTag {
     retried: HashSet<usize>,
     /// Refunds dropped so far.
     dropped: u64,
-    /// How many were sent and not answered, so far, and are not sent again.
+    /// Refunds and charges so far that were sent without a response, and are not sent again.
     unconfirmed: u64,
     /// Whether some were dropped since none was kept.
     is_dropping: bool,
 }
 
 impl PendingRefunds {
-    /// Fails a request. A refund or a charge that no waiter hears of, or whose retry was requested, is kept if it's safe to send
-    /// it again: if it was not sent, or refunds permits, each of which is refunded once. A permit that was asked for and may have
-    /// been taken is refunded in the same way: its request will never hold it. What may have been done, and is not sent again,
-    /// is counted and logged.
+    /// Fails a request, and keeps what has to be sent later.
+    ///
+    /// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they were
+    /// not sent, or refund permits, each of which is refunded once only. A request for a permit that was sent, and may have taken
+    /// one, leaves a refund of it. Those that were sent, and are not sent again, are counted as unconfirmed and logged.
     pub(crate) fn fail(&self, tag: usize, request: PendingRequest, error: StoreError, sent: bool) {
         let op = request.op;
         let is_kept = match op {
@@ -69,7 +71,7 @@ impl PendingRefunds {
         if !is_kept {
             return request.fail(error);
         }
-        // It fails alone, each time that it is sent.
+        // Only this request fails, and would each time that it is sent.
         let fails_again = matches!(
             error,
             StoreError::CorruptKey { .. } | StoreError::Unsupported(_)
@@ -111,7 +113,7 @@ impl PendingRefunds {
             self.refunds().unconfirmed += 1;
             log_unconfirmed(&request, &error);
         }
-        // Until then it counts as undelivered.
+        // Last, since the request counts as undelivered until it is dropped.
         request.fail(error);
     }
 
@@ -126,9 +128,9 @@ impl PendingRefunds {
         UndeliveredGuard::new(&self.sent)
     }
 
-    /// Refunds and charges that are kept or in flight.
+    /// Refunds and charges that are pending or in flight.
     pub(crate) fn queued(&self) -> usize {
-        // Anything kept or sent between these reads is seen by one of them.
+        // One that moves between the two states meanwhile is counted by one of these reads.
         let before = self.sent.load(Ordering::Acquire);
         let queued = self.refunds().len;
         queued + before.max(self.sent.load(Ordering::Acquire))
@@ -166,7 +168,7 @@ impl PendingRefunds {
         }
     }
 
-    /// How many were sent and not answered, so far, and are not sent again.
+    /// Refunds and charges so far that were sent without a response, and are not sent again.
     pub(crate) fn unconfirmed(&self) -> u64 {
         self.refunds().unconfirmed
     }
@@ -176,14 +178,14 @@ impl PendingRefunds {
         self.refunds().dropped
     }
 
-    /// Sends one batch of a tag's refunds, now that its server responds. Each response sends the next.
+    /// Sends one batch of a tag's pending refunds, since its server responds. Each response sends the next batch.
     pub(crate) fn resend(&self, tag: usize) {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
         let _sending = self.undelivered();
         for (op, counters) in self.take(tag) {
-            // A refund that cannot be sent comes back here.
+            // A refund that cannot be sent is queued here again.
             if let Some(workers) = workers_of(&counters) {
                 workers.execute_detached(op, counters);
             }
@@ -211,7 +213,7 @@ impl PendingRefunds {
         self.refunds().retried.remove(&tag);
     }
 
-    /// Whether nothing is kept for a tag. If so, no task retries for it.
+    /// Whether a tag has no pending refunds. If so, its retrying task ends.
     pub(crate) fn is_done(&self, tag: usize) -> bool {
         let mut refunds = self.refunds();
         let done = !refunds.by_tag.contains_key(&tag);
@@ -226,10 +228,10 @@ impl PendingRefunds {
     }
 }
 
-/// Guards a tag's retrying task, until it ends, also with its runtime.
+/// Records the end of a tag's retrying task, also if it ends with its runtime.
 struct Retrying(Weak<dyn Workers>, usize);
 
-/// Retries a tag's refunds periodically until none is kept: without other requests, no response would send them.
+/// Sends a tag's refunds periodically until there are none: without other requests, no response would send them.
 async fn retry(retrying: Retrying) {
     let Retrying(workers, tag) = &retrying;
     loop {

@@ -59,7 +59,7 @@ impl StoreState {
         &self.breakers[tag % self.breakers.len()]
     }
 
-    /// Reads the epoch, if it is due: cached rejections older than the bound hold as long as it is unchanged.
+    /// Reads the epoch, if that is due: cached rejections older than their `max_staleness` are valid as long as it is unchanged.
     pub(super) fn refresh_rejection_epoch(self: &Arc<Self>) {
         if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
@@ -82,8 +82,8 @@ impl StoreState {
         }
     }
 
-    /// Sends some of the refunds kept for a hash tag, unless its server is being probed, whose response sends them.
-    /// Returns false once none are kept.
+    /// Sends some of the pending refunds of a hash tag, unless its server is being probed: the response to the probe sends them.
+    /// Returns false once there are none.
     pub(super) fn retry_refunds(&self, tag: usize) -> bool {
         if self.pending_refunds.is_done(tag) {
             return false;

@@ -1,4 +1,4 @@
-//! A store that takes any bytes for what the script answers: what a server may say, or something in its place.
+//! A store whose script replies any bytes, for tests and fuzzing: valid replies and others.
 
 use std::{
     pin::pin,
@@ -28,7 +28,7 @@ use crate::{
     strategy::Rule,
 };
 
-/// Counts nothing: each question has the reply that was put there last.
+/// Counts nothing: each call gets the reply that was set last.
 #[derive(Clone, Debug)]
 struct ScriptedStore {
     store: RedisStore,
@@ -44,25 +44,22 @@ impl Store for ScriptedStore {
         let mut batch = Batch::default();
         let counters = counters.iter().map(OwnedCounterOp::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
-        let (mut question, mut awaited) =
+        let (mut request, mut response) =
             PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
-        question.time_synced = true;
-        let _ = batch.push(question);
+        request.time_synced = true;
+        let _ = batch.push(request);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
-        let delivered = decode::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));
+        let reply = decode::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));
         drop(bytes);
         drop(batch);
-        if let Ok(delivered) = &delivered {
-            assert!(
-                delivered.retry_with_time.is_empty(),
-                "asked for the third time"
-            );
+        if let Ok(reply) = &reply {
+            assert!(reply.retry_with_time.is_empty(), "sent for the third time");
         }
         // A result that is not read is refunded, which goes nowhere without a runtime.
-        let answer = awaited.poll_response(&Context::from_waker(Waker::noop()));
-        StoreResponse::Ready(match (answer, delivered) {
+        let result = response.poll_response(&Context::from_waker(Waker::noop()));
+        StoreResponse::Ready(match (result, reply) {
             (Poll::Ready(Err(_)), Err(error)) => Err(error),
-            (Poll::Ready(answer), _) => answer,
+            (Poll::Ready(result), _) => result,
             (Poll::Pending, _) => Err(StoreError::Unsupported("a response without a waiter")),
         })
     }
@@ -133,8 +130,8 @@ fn policies() -> Vec<Policy> {
     ]
 }
 
-/// Has a request judged by each strategy, settled and answered, where the script's answer to everything is `bytes`. Whatever
-/// it is, there is a response that is whole.
+/// Decides, settles and completes a request under each strategy, where the script's reply to every call is `bytes`. Whatever they
+/// are, the HTTP response is well-formed.
 pub fn script_reply(bytes: &[u8]) {
     let Some((reply, layers)) = &*LAYERS else {
         unreachable!("the layers can be built");
@@ -190,7 +187,7 @@ fn check_fields(headers: &HeaderMap) {
     );
 }
 
-/// Reads what a server may answer to all other questions.
+/// Decodes `bytes` as a server's reply to every other command.
 pub fn other_reply(bytes: &[u8]) {
     if let Ok(value) = redis::parse_redis_value(bytes) {
         let ranges = node::read_slots(value, "asked");
@@ -214,7 +211,7 @@ fn now<F: IntoFuture>(future: F) -> F::Output {
         .poll(&mut Context::from_waker(Waker::noop()))
     {
         Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("all answers are there at once"),
+        Poll::Pending => unreachable!("all responses are ready"),
     }
 }
 
@@ -235,7 +232,7 @@ mod tests {
         1 << 32,
     ];
 
-    /// A number that a script answers, or never would.
+    /// A number that a script may reply, or never would.
     fn number() -> impl Strategy<Value = i64> {
         let about_now = 1_790_000_000_000_000_i64;
         prop_oneof![
@@ -258,7 +255,7 @@ mod tests {
         packed.as_bytes().to_vec()
     }
 
-    /// These requests have been asked again already.
+    /// The request was sent with the server's time before.
     #[test]
     fn a_request_with_a_stale_window_is_sent_again_once() {
         script_reply(&packed(&[1, -1, 0], Some((2, "STALE late".into()))));

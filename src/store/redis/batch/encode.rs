@@ -9,7 +9,7 @@ use crate::{
     store::{
         CounterMode, LimitHandle, Op, Units,
         redis::{
-            key_names::Name, msgpack::MsgPackWriter, request::limit::RedisLimit, script::Script,
+            key_names::KeyBuf, msgpack::MsgPackWriter, request::limit::RedisLimit, script::Script,
         },
     },
     strategy::Rule,
@@ -32,7 +32,7 @@ impl Batch {
             false => cmd.arg("EVALSHA").arg(&script.sha),
         };
         cmd.arg(self.keys + usize::from(epoch.is_some()));
-        let mut name = Name::default();
+        let mut name = KeyBuf::default();
         let mut policies = Policies::new();
         for group in &self.groups {
             for limit in &group.limits {

@@ -17,13 +17,13 @@ pub(crate) mod deadline_timer;
 pub(crate) mod decode;
 pub(crate) mod encode;
 
-/// Keys in one call at most: 512 blocked a server for 1.8 ms.
+/// Most keys in one call: 512 blocked a server for 1.8 ms.
 pub(super) const MAX_BATCH_KEYS: usize = 128;
 
-/// Equal requests merged into one entry at most: what Lua counts exactly.
+/// Most equal requests that are merged into one entry: Lua's integers are exact up to twice as many.
 const MAX_MERGED: u64 = 1 << 52;
 
-/// The requests of one call: those of one kind form a group, equal ones are merged.
+/// The requests of one call: those for one operation form a group, equal ones are merged.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     groups: Vec<OpGroup>,
@@ -34,13 +34,13 @@ pub(crate) struct Batch {
     exclusive: bool,
     /// Lower bound of the requests' deadlines.
     earliest_deadline: Option<Instant>,
-    /// Fires at that deadline.
+    /// Fires at `earliest_deadline`.
     pub(super) timer: DeadlineTimer,
     /// Whether a request that is past its deadline may still be in it.
     has_expired: bool,
 }
 
-/// Requests of one kind, under the same policies at the same cost.
+/// Requests for one operation, under the same policies at the same cost: a segment of the script's arguments.
 #[derive(Debug)]
 struct OpGroup {
     op: Op,
@@ -201,7 +201,7 @@ impl Default for OpGroup {
 }
 
 impl OpGroup {
-    /// Sets it up for requests such as this.
+    /// Resets it for requests such as this.
     fn begin(&mut self, request: &PendingRequest) {
         let counters = request.counters.iter();
         self.op = request.op;

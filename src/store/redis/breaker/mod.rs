@@ -123,7 +123,7 @@ impl Breaker {
             return false;
         }
         let mut state = self.state();
-        // A response may have come meanwhile.
+        // A response may have reset them meanwhile.
         let counts = self.failures.load(Ordering::Relaxed) >= threshold.get();
         if state.phase != Phase::Closed || !counts {
             return false;

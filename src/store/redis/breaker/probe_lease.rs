@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::{Breaker, BreakerState, Phase};
 use crate::random::random_u64;
 
-/// How long a probe may be overdue before another task takes over, since the probing task's runtime may stand still.
+/// How long a probe may be overdue before another task takes over, since the probing task's runtime may make no progress.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// The task of probing. Its holder sends the probes until the breaker closes; if it is dropped before, or stands still,
-/// another task may take over.
+/// The right to probe while a breaker is open. Its holder sends the probes until the breaker closes; if it is dropped before, or
+/// its probe is overdue, another task may take over.
 #[derive(Debug)]
 pub(crate) struct ProbeLease {
     breaker: Arc<Breaker>,
@@ -74,7 +74,7 @@ impl ProbeLease {
             return;
         };
         match (state.phase, answered) {
-            // A request's response came first.
+            // The response to a request closed it first.
             (Phase::Closed, _) | (Phase::Open(_), false) => {}
             // One failure is remembered until a request has had a response.
             (_, true) => self.breaker.close(&mut state, 1),
@@ -175,7 +175,10 @@ mod tests {
         opened(0);
         breaker.on_failure(now, || StoreError::Timeout);
         breaker.on_success();
-        assert!(!breaker.is_open(), "an answer is better than a probe's");
+        assert!(
+            !breaker.is_open(),
+            "a request's response counts more than a probe's"
+        );
         opened(0);
     }
 
@@ -213,6 +216,6 @@ mod tests {
         assert!(lease.begin(now) && breaker.is_open());
         breaker.on_success();
         lease.end(false, now);
-        assert!(!breaker.is_open(), "an answer came before");
+        assert!(!breaker.is_open(), "a response closed it before");
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct ProbeGuard {
 /// A range of slots, and the address of the node that serves it.
 pub(crate) type SlotRange = (u16, u16, String, u16);
 
-/// Where a batch continues after an error which proves that nothing ran.
+/// Where a batch is sent next, after an error which proves that nothing ran.
 #[derive(Debug)]
 pub(crate) enum Redirect {
     /// To the node that now serves the slot.

@@ -62,7 +62,7 @@ pub(super) async fn query_with_asking(
     cmd: &Cmd,
 ) -> Result<Value, RedisError> {
     let mut both = redis::Pipeline::with_capacity(2);
-    // As one pipeline: nothing of another batch's comes between.
+    // As one pipeline: no command of another batch gets between.
     both.cmd("ASKING").add_command(cmd.clone());
     let replies = connection.req_packed_commands(&both, 1, 1).await?;
     let reply = replies.into_iter().next().unwrap_or(Value::Nil);

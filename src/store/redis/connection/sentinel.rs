@@ -120,7 +120,7 @@ impl Sentinel {
     }
 }
 
-/// An address that is connected to in the same way.
+/// The template's kind of address, with another host and port.
 pub(crate) fn with_address(template: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
     match template.clone() {
         ConnectionAddr::TcpTls {

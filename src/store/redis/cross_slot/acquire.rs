@@ -47,7 +47,7 @@ struct CompletedAcquire {
     admitted: u64,
     count: usize,
     parts: SmallVec<[PartReply; 2]>,
-    /// The follow-up operations, sent once the outcome of the request was known.
+    /// The operations that depend on the outcome of the request.
     followups: SmallVec<[PartReply; 2]>,
 }
 
@@ -151,7 +151,7 @@ impl CrossSlotAcquire {
         let admitted = admitted.fold(self.times.into(), u64::min);
         let followups = self.send_followups(&parts, admitted);
         self.refund_unread(&mut parts, admitted).await?;
-        // The decision stands, whatever becomes of these.
+        // Their errors do not change the decision.
         let (followups, _) = await_replies(Some(self.deadline), followups).await;
         Ok(CompletedAcquire {
             admitted,

@@ -7,8 +7,8 @@
 //! everything is refunded. If the process ends in between, one request's charge stays until its period ends.
 //!
 //! What rejections charge, and shadows, depend on the outcome of the whole request. They are sent once the parts have
-//! responded: the responses tell the units that each counter had available before, so the rest is decided as within one
-//! slot. A request whose rejection would charge something continues when its caller leaves.
+//! responded: by the responses each counter's available units before the request are known, and the rest is decided as within
+//! one slot. A request whose rejection would charge something continues when its caller leaves.
 
 use std::sync::Arc;
 

@@ -75,7 +75,7 @@ pub(crate) fn parts(workers: &WorkerPool, counters: CounterOps) -> SmallVec<[Slo
 }
 
 impl SlotPart {
-    /// A shadow stands for a counter of its own part, or for none.
+    /// Points each shadow to the counter that it replaces in its own part, or to none.
     fn renumber(&mut self) {
         for counter in &mut self.counters {
             if let CounterMode::Shadow {

@@ -28,7 +28,7 @@ const ACL_ERROR: &str = "user executing the script can't run this command";
 
 impl RedisStore {
     /// Tries every operation on a key under a limit, checks whether the user may run each command that they need, and removes
-    /// the key. Returns whether the server still answers.
+    /// the key. Returns whether the server still responds.
     pub(crate) async fn self_test_policy(
         &self,
         server: &ServerRef,

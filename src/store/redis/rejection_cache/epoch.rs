@@ -83,7 +83,7 @@ impl Epoch {
         true
     }
 
-    /// Ends the reading, with or without a value.
+    /// Ends a reading, with a value or without one.
     pub(crate) fn finish_read(&self) {
         self.is_being_read.store(false, Ordering::Release);
     }
@@ -117,7 +117,7 @@ impl Epoch {
 /// a value that no key ever had. So a server that was flushed, or came back empty, has another epoch, too.
 ///
 /// A cluster has none: a call deletes keys of one slot only, and while a slot migrates it cannot touch both the key that
-/// it counts by and one that may not exist. There rejections are cached for the bound, and no longer.
+/// it counts by and one that may not exist. There a rejection is cached for `max_staleness` at most.
 #[derive(Debug)]
 pub(crate) struct EpochKey(String);
 

@@ -42,9 +42,9 @@ const INVALIDATION_COUNTERS: usize = 8_192;
 /// - this process has not refunded, reset or charged past the quota one of its keys since: the cache counts these for
 ///   each policy and key, whatever the caller's quota is, and
 /// - it is no older than `max_staleness`. It may be older while every request for its keys is rejected, whatever it costs, and
-///   the store's [epoch](Epoch), read within the bound, is unchanged: then nothing has changed the keys.
+///   the store's [epoch](Epoch), read within `max_staleness`, is unchanged: then nothing has changed that could admit it.
 ///
-/// Where rejections are charged, only those by a ban are cached, until it ends: they charge nothing.
+/// Of policies that charge rejections, only the rejections by a ban are cached, until it expires: they charge nothing.
 ///
 /// So a wait reported from the cache is what the store reported at most `max_staleness` ago, or would report now.
 pub(crate) struct RejectionCache {
@@ -69,7 +69,7 @@ pub(crate) struct CacheToken {
     changes: u64,
 }
 
-/// Finds a request's entry, and tells whether it still holds.
+/// The hash that finds a request's entry, and the invalidations of its keys so far, by which it is still valid or not.
 struct CacheSlot {
     hash: u64,
     changes: u64,
@@ -125,7 +125,7 @@ impl RejectionCache {
         })
     }
 
-    /// Whether nothing can have changed it since, but within the bound.
+    /// Whether the store would still reject the request, or did so within `max_staleness`.
     fn is_fresh(&self, rejection: &CachedRejection, now: Timestamp) -> bool {
         now.since(rejection.requested_at) < self.max_staleness
             || now < rejection.rejects_all_until

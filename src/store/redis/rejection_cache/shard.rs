@@ -1,4 +1,4 @@
-//! One shard of the cache: its entries, and their bound.
+//! One shard of the cache: its entries, and their eviction.
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use crate::{
 /// Entries sampled for eviction: the one that ends first is removed.
 const SAMPLE: usize = 8;
 
-/// What the cache needs to know of a counter operation.
+/// The part of a counter op that its cached rejection depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct CacheKey<'a> {
     pub(crate) limit: &'a LimitHandle,

@@ -1,4 +1,4 @@
-//! What a Redis store knows of a limit.
+//! What the Redis store attaches to a `LimitHandle`, and the way from there back to the store's workers.
 
 use std::{
     fmt,
@@ -20,21 +20,21 @@ use crate::{
     strategy::{LuaScript, Rule},
 };
 
-/// Parameters that are sent without a list around them, at most: Lua has room for some thousand values at once.
+/// Most parameters that are sent one by one rather than as a list: Lua unpacks some thousand values at once.
 const MAX_FLAT_PARAMS: usize = 24;
 
-/// What a Redis store knows of a limit.
+/// What the Redis store attaches to a [`LimitHandle`](crate::store::LimitHandle).
 #[derive(Debug)]
 pub(in crate::store::redis) struct RedisLimit {
     pub(in crate::store::redis) names: KeyNames,
     /// The workers of its store, which refund what was charged under it.
     pub(in crate::store::redis) workers: Weak<dyn Workers>,
-    /// The half's number in the script.
+    /// The strategy's number in the script.
     script_index: usize,
-    /// How many numbers of a state are answered.
+    /// How many numbers of a snapshot the script replies.
     pub(in crate::store::redis) snapshot_len: usize,
     params: Vec<i64>,
-    /// What is sent without parameters of the moment, and how many values that are.
+    /// The encoded description for rules without time parameters, and the number of its values.
     packed: (MsgPackWriter, usize),
 }
 
@@ -60,13 +60,13 @@ impl RedisLimit {
         limit
     }
 
-    /// The capacity, as the script knows it.
+    /// The rule's capacity: the first parameter.
     pub(crate) fn capacity(&self) -> usize {
         let capacity = self.params.first().copied().unwrap_or(0);
         usize::try_from(capacity).unwrap_or(0)
     }
 
-    /// Writes what the driver has to know of a policy, and tells how many values that are.
+    /// Writes the description of the policy that the script needs. Returns the number of values written.
     pub(crate) fn write(&self, rule: &dyn Rule, now: Timestamp, args: &mut MsgPackWriter) -> usize {
         let time_params = rule.time_params(now);
         if time_params.is_empty() {
@@ -96,15 +96,15 @@ impl RedisLimit {
 
 /// The workers of a store, as requests on their way see them.
 ///
-/// A limit has a weak reference to the workers of its store, so that whatever was charged finds its way back.
+/// A limit has a weak reference to the workers of its store, through which a dropped request is refunded.
 pub(crate) trait Workers: fmt::Debug + Send + Sync {
-    /// Executes an operation whose result nothing waits for.
+    /// Executes an operation without a waiter.
     fn execute_detached(self: Arc<Self>, op: Op, counters: CounterOps);
 
     /// Keeps the refunds of permits of a request that was lost with its runtime, and may have been sent.
     fn keep_lost_refunds(&self, counters: CounterOps);
 
-    /// Caches that a request was rejected which had to be answered by `deadline`.
+    /// Caches the rejection of a request with this deadline.
     fn cache_rejection(
         &self,
         counters: &CounterOps,
@@ -116,11 +116,10 @@ pub(crate) trait Workers: fmt::Debug + Send + Sync {
     /// A runtime that uses the store, other than `stalled`.
     fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle>;
 
-    /// Sends some of the refunds that are kept of a hash tag, unless its server is being probed. Returns false once none are
-    /// kept.
+    /// Sends some of the pending refunds of a hash tag, unless its server is being probed. Returns false once there are none.
     fn retry_refunds(&self, tag: usize) -> bool;
 
-    /// Notes that the task which retried the refunds of a hash tag has ended.
+    /// Records that the task which retried the refunds of a hash tag has ended.
     fn end_refund_retries(&self, tag: usize);
 }
 

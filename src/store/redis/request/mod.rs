@@ -55,11 +55,11 @@ pub(crate) struct PendingRequest {
     pub(crate) send_alone: bool,
     /// Whether a waiter exists that has no result yet.
     has_waiter: bool,
-    /// Whether its result is handed on, although nothing depends on it.
+    /// Whether an observer gets the result, on which no request depends.
     has_observer: bool,
-    /// Whether its refund is retried later if it fails now, although a waiter hears of the failure.
+    /// Whether its refund is retried later if it fails now, although a waiter gets the error.
     retries_refund: bool,
-    /// Whether it was completed or handed on; otherwise dropping it is a loss.
+    /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
     done: bool,
 }
 
@@ -82,7 +82,7 @@ impl PendingRequest {
         self.retries_refund = true;
     }
 
-    /// Whether its refund is to be retried later if it fails: if that was requested, or no waiter hears of the failure.
+    /// Whether its refund is to be retried later if it fails: if that was requested, or no waiter gets the error.
     pub(crate) fn retries_refunds(&self) -> bool {
         self.retries_refund || !self.has_waiter || self.cancelled.load(Ordering::Relaxed)
     }
@@ -184,7 +184,7 @@ impl RequestState {
         Self::with_cache_token(op, counters, deadline, hash, None, None)
     }
 
-    /// The same with a cache token and a guard, built in place.
+    /// A new request, with a cache token and a guard against its loss.
     #[inline]
     pub(crate) fn with_cache_token(
         op: Op,
@@ -206,7 +206,7 @@ impl RequestState {
         })
     }
 
-    /// Refunds what a response that no waiter read says was charged.
+    /// Refunds the charge of a result that no waiter read.
     #[cold]
     pub(crate) fn refund_unread(&self, result: &OpResult) {
         if !matches!(self.op, Op::Acquire(_)) || result.admitted == 0 {
@@ -244,7 +244,7 @@ impl RequestState {
     }
 }
 
-/// Counts as on its way until it has ended or is dropped.
+/// Counts a refund or a charge as undelivered until it has ended or this is dropped.
 #[derive(Debug)]
 pub(crate) struct UndeliveredGuard {
     sent: Arc<AtomicUsize>,
@@ -252,7 +252,7 @@ pub(crate) struct UndeliveredGuard {
 }
 
 impl UndeliveredGuard {
-    /// Counts one more in `sent`.
+    /// Increments `sent`.
     pub(crate) fn new(sent: &Arc<AtomicUsize>) -> Self {
         sent.fetch_add(1, Ordering::AcqRel);
         Self {

@@ -18,7 +18,7 @@ pub(crate) struct OwnedCounterOp {
     pub(crate) key: Key,
     pub(crate) units: Units,
     pub(crate) mode: CounterMode,
-    /// What most counters do not have.
+    /// Boxed, since most counters have none.
     extras: Option<Box<Extras>>,
 }
 
@@ -44,7 +44,7 @@ impl OwnedCounterOp {
         }
     }
 
-    /// Borrows it as the store's interface has it.
+    /// Borrows it as the operation of the [`Store`](crate::store::Store) trait.
     pub(crate) fn as_op(&self) -> CounterOp<'_> {
         CounterOp {
             limit: &self.limit,

@@ -198,7 +198,7 @@ impl RollbackGuard {
         self.result.as_ref()
     }
 
-    /// The same, mutable.
+    /// The response, mutable, without reading it.
     pub(crate) fn result_mut(&mut self) -> Option<&mut OpResult> {
         self.result.as_mut()
     }

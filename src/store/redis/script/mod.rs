@@ -1,9 +1,9 @@
-//! The script that judges a batch: `main.lua` with the strategies in use in its slots.
+//! The script that executes a batch: `main.lua` with the strategies in use in its slots.
 //!
 //! `main.lua` is the whole control flow. It hands each segment of the batch to the fast path of its strategy, if there is
-//! one (`gcra_fast.lua`), and what that can't judge to the general path (`general.lua`), which makes the functions of the
-//! strategies in use, and those of `operations.lua` where a segment needs them. A file that goes into a slot runs as if it
-//! stood there: its `-- luacheck:` line lists the locals of the other files that it uses.
+//! one (`gcra_fast.lua`), and the entries that it leaves to the general path (`general.lua`), which makes the functions of the
+//! strategies in use, and those of `operations.lua` where a segment needs them. A file that goes into a slot runs as part of
+//! the file with the slot: its `-- luacheck:` line lists the locals of the other files that it uses.
 //!
 //! # What is sent
 //!
@@ -41,7 +41,7 @@
 //!
 //! - how many of its requests were admitted (1 for other operations), and for each policy the units that moved, unless
 //!   that follows from the number admitted (any counter of an acquisition but a shadow's), and its snapshot;
-//! - or -1 and an error, if it failed. The others are judged nevertheless.
+//! - or -1 and an error, if it failed. The others are executed nevertheless.
 //!
 //! # An example
 //!
@@ -85,11 +85,11 @@ const MAIN: &str = include_str!("main.lua");
 const GENERAL: &str = include_str!("general.lua");
 const OPERATIONS: &str = include_str!("operations.lua");
 
-/// The script as it is now.
+/// A script, for the strategies in use.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) text: String,
-    /// What `EVALSHA` calls it.
+    /// The hash by which `EVALSHA` names it.
     pub(super) sha: String,
 }
 

@@ -89,7 +89,7 @@ pub(crate) async fn send_batch(
 #[derive(Default)]
 struct BatchOutcome {
     action: ErrorAction,
-    /// Whether the script answered.
+    /// Whether the server replied in a way that closes the circuit breaker.
     answered: bool,
     /// Whether all deadlines have passed.
     timed_out: bool,
@@ -236,7 +236,7 @@ async fn execute(
     }
 }
 
-/// Awaits a connection.
+/// Awaits a connection for a batch.
 async fn connect<T>(
     batch: &mut Batch,
     part: impl Future<Output = Result<T, StoreError>>,

@@ -8,10 +8,10 @@
 //! 2. [`Worker::run`] does the steps of its [`Schedule`] ([`schedule`]): it drains the queue, fills a [`Batch`] and hands it to
 //!    [`dispatch::send_batch`].
 //! 3. `send_batch` encodes one EVALSHA, follows redirects, decodes the reply and completes each request.
-//! 4. Requests to be retried (the cluster moved their keys, or the clocks differ) come back at the front of the backlog.
+//! 4. Requests to be retried (the cluster moved their keys, or the clocks differ) go to the front of the backlog.
 //!
 //! [`shared_task`] lets a request's own task send a small batch. [`runtimes`] has the workers of each runtime, and takes requests
-//! from runtimes that stand still.
+//! from runtimes that make no progress.
 
 use std::{
     future::{Future, pending, poll_fn},
@@ -47,20 +47,20 @@ mod runtimes;
 mod schedule;
 pub(crate) mod shared_task;
 
-/// Up to this size of the last batch, the task that pushes a request into an idle worker sends it inline. Above, it wakes the
-/// worker's task: by the time that runs, further requests have arrived.
+/// Up to this size of the last batch, and while the worker is idle, the task that pushes a request polls the worker inline, which
+/// sends it. Above, it wakes the worker's task: by the time that runs, further requests have arrived.
 const MAX_INLINE_SEND: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Worker {
     shared: Arc<StoreState>,
-    /// The hash tag of its keys: zero, but on a cluster.
+    /// The hash tag of its keys: zero, except on a cluster.
     tag: usize,
     breaker: Arc<Breaker>,
     /// Padded, since all callers write to it and read the fields beside it.
     queue: CachePadded<Mutex<RequestQueue<PendingRequest>>>,
     task: SharedTask,
-    /// Requests in the last batch.
+    /// Requests that waited when the last batch was filled; zero while the worker is idle.
     last_batch_len: AtomicUsize,
     /// The current [`flush_threshold`] with one batch in flight.
     flush_threshold: AtomicUsize,

@@ -143,7 +143,7 @@ impl WorkerPool {
         Ok(response)
     }
 
-    /// Invalidates the cached rejections that the operation may lift. Returns the index of the worker and a hash of the keys.
+    /// Invalidates the cached rejections of keys that the operation may give units. Returns the index of the worker and a hash of the keys.
     #[inline]
     fn invalidate_and_route(&self, op: Op, counters: &CounterOps) -> (usize, u64) {
         if op.may_admit_sooner() {
@@ -155,14 +155,15 @@ impl WorkerPool {
         (self.worker_index(counters, hash), hash)
     }
 
-    /// Executes an operation without a waiter: on this runtime, or on another where there is none or it is shutting down. If no
-    /// runtime uses the store, a refund is kept for the next one.
+    /// Executes an operation without a waiter on this runtime or, if there is none or it is shutting down, on another that uses
+    /// the store. If there is none either, a refund is kept for the next one.
     pub(crate) fn execute_detached(self: &Arc<Self>, op: Op, counters: CounterOps) {
         let (worker_index, state) = self.detached(op, counters);
         self.push_detached(worker_index, PendingRequest::detached(state));
     }
 
-    /// The same, and the handle to the response, if one comes.
+    /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does. Returns a handle to its
+    /// response, on which no request depends.
     pub(crate) fn execute_observed(
         self: &Arc<Self>,
         op: Op,

@@ -31,8 +31,8 @@ const MAX_PROBE_WAIT: Duration = Duration::from_millis(500);
 /// a handful are in flight.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Has this runtime probe until the breaker closes, unless another task does. If the runtime ends before, the next
-/// request has another one do it.
+/// Spawns a task on this runtime that probes until the breaker closes, unless there is one already. If the runtime ends first,
+/// the next request spawns another one.
 pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize) {
     let Ok(runtime) = Handle::try_current() else {
         return;
@@ -105,7 +105,7 @@ async fn await_healthy(probes: &mut JoinSet<bool>, until: Instant) -> bool {
     false
 }
 
-/// Whether the server of a hash tag's keys counts: a replica or a paused server responds, and is of no use. A cluster's
+/// Whether the server of a hash tag's keys can count: a replica or a paused server responds to other commands, too. A cluster's
 /// node that was probed for another tag since, without a response, is not probed again.
 async fn probe(
     topology: Topology,
@@ -174,8 +174,7 @@ impl StoreState {
         eval
     }
 
-    /// The server counts again: sends the refunds that were kept for it. On a cluster that holds for all tags of the
-    /// node.
+    /// Sends the server's pending refunds, now that it counts again. On a cluster that is so for all tags of the node.
     fn on_recovery(&self, tag: usize) {
         self.pending_refunds.resend(tag);
         for other in self.topology.tags_on_same_node(tag) {

@@ -1,4 +1,4 @@
-//! The workers of each runtime that uses the store, and the stealing of requests from runtimes that stand still.
+//! The workers of each runtime that uses the store, and the stealing of requests from runtimes that make no progress.
 //!
 //! A current-thread runtime makes progress only within `block_on`. A refund that is queued right before `block_on` returns
 //! would wait for the next call, and a permit dropped there would stay charged for its whole TTL. So where several runtimes

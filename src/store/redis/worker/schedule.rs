@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use super::queue::{DrainOutcome, RequestQueue};
 use crate::store::redis::batch::MAX_BATCH_KEYS;
 
-/// Batches in flight at once on one connection, which answers them in order. More than one hides the round trip of a distant
+/// Batches in flight at once on one connection, whose replies come in order. More than one hides the round trip of a distant
 /// server.
 pub(super) const MAX_IN_FLIGHT_BATCHES: usize = 4;
 
 /// Queued keys that justify a second batch in flight: the fixed cost of a call is small beside so many.
 pub(super) const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
 
-/// The requests that a worker has drained and not sent yet, and what it does next. The worker asks for the next [`Step`], does
-/// it, and asks again.
+/// The requests that a worker has drained and not sent yet, and what it does next. The worker does one [`Step`]
+/// after another.
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
     /// The result of the last drain; `None` if the queue has to be drained before anything else.

@@ -24,8 +24,8 @@ use tokio::{
 pub(crate) struct SharedTask {
     /// `Some` from the task's first poll until the future completes.
     work: Mutex<Option<SharedFuture>>,
-    /// Set before an inline poll, so that the future sees the call.
-    called: AtomicBool,
+    /// Set before an inline poll, which the future takes for a notification.
+    notified_inline: AtomicBool,
     wake: Notify,
 }
 
@@ -64,14 +64,14 @@ impl SharedTask {
     /// Notifies the future, polling it inline where possible. To be called within the task's runtime only.
     pub(crate) fn poll_inline(&self) {
         let Ok(mut work) = self.work.try_lock() else {
-            // Another task polls it, and may have passed the point where it would see the call.
+            // Another task polls it, and may have passed the point where it would see the flag.
             return self.wake.notify_one();
         };
         let shared = work.as_ref().filter(|work| work.shared);
         let Some(waker) = shared.map(|work| work.waker.clone()) else {
             return self.wake.notify_one();
         };
-        self.called.store(true, Ordering::Relaxed);
+        self.notified_inline.store(true, Ordering::Relaxed);
         if poll_once(&mut work).is_ready() {
             waker.wake();
         }
@@ -85,10 +85,12 @@ impl SharedTask {
     /// Waits until the future is notified.
     pub(crate) async fn notified(&self) {
         let mut woken = std::pin::pin!(self.wake.notified());
-        poll_fn(|cx| match self.called.swap(false, Ordering::Relaxed) {
-            true => Poll::Ready(()),
-            false => woken.as_mut().poll(cx),
-        })
+        poll_fn(
+            |cx| match self.notified_inline.swap(false, Ordering::Relaxed) {
+                true => Poll::Ready(()),
+                false => woken.as_mut().poll(cx),
+            },
+        )
         .await;
     }
 
@@ -135,8 +137,8 @@ mod tests {
 
     type RequestQueue = Mutex<Vec<oneshot::Sender<()>>>;
 
-    /// Answers what is in a queue, each time it is notified.
-    async fn answer(shared_task: Arc<SharedTask>, queue: Arc<RequestQueue>) {
+    /// Completes the queued waiters each time it is notified.
+    async fn serve(shared_task: Arc<SharedTask>, queue: Arc<RequestQueue>) {
         loop {
             let waiting = std::mem::take(&mut *queue.lock().expect("a lock"));
             for waiter in waiting {
@@ -151,56 +153,56 @@ mod tests {
             Arc::new(SharedTask::default()),
             Arc::new(RequestQueue::default()),
         );
-        let work = answer(shared_task.clone(), queue.clone());
+        let work = serve(shared_task.clone(), queue.clone());
         let worker = shared_task.clone();
         let task = tokio::spawn(async move { worker.run(work).await });
         (shared_task, queue, task)
     }
 
-    async fn ask(shared_task: &SharedTask, queue: &RequestQueue) -> bool {
-        let (waiter, answered) = oneshot::channel();
+    async fn call(shared_task: &SharedTask, queue: &RequestQueue) -> bool {
+        let (waiter, completed) = oneshot::channel();
         queue.lock().expect("a lock").push(waiter);
         shared_task.poll_inline();
-        let patience = std::time::Duration::from_secs(20);
-        matches!(timeout(patience, answered).await, Ok(Ok(())))
+        let limit = std::time::Duration::from_secs(20);
+        matches!(timeout(limit, completed).await, Ok(Ok(())))
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn the_notifying_task_polls_inline() {
         // On the only worker thread: the task does not run at the same time.
-        let asker = tokio::spawn(async {
+        let caller = tokio::spawn(async {
             let (shared_task, queue, task) = start();
             // The task has not run yet.
-            assert!(ask(&shared_task, &queue).await);
-            let (waiter, mut answered) = oneshot::channel();
+            assert!(call(&shared_task, &queue).await);
+            let (waiter, mut completed) = oneshot::channel();
             queue.lock().expect("a lock").push(waiter);
             shared_task.poll_inline();
-            assert_eq!(answered.try_recv(), Ok(()), "without another task's turn");
+            assert_eq!(completed.try_recv(), Ok(()), "without another task's turn");
             task.abort();
         });
-        asker.await.expect("it ends well");
+        caller.await.expect("it ends well");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn no_notification_is_lost_under_concurrent_callers() {
         let (shared_task, queue, task) = start();
-        let answered = Arc::new(AtomicUsize::new(0));
-        let askers: Vec<_> = (0..16)
+        let completed = Arc::new(AtomicUsize::new(0));
+        let callers: Vec<_> = (0..16)
             .map(|_| {
-                let (shared_task, queue, answered) =
-                    (shared_task.clone(), queue.clone(), answered.clone());
+                let (shared_task, queue, completed) =
+                    (shared_task.clone(), queue.clone(), completed.clone());
                 tokio::spawn(async move {
                     for _ in 0..2_000 {
-                        answered
-                            .fetch_add(ask(&shared_task, &queue).await.into(), Ordering::Relaxed);
+                        completed
+                            .fetch_add(call(&shared_task, &queue).await.into(), Ordering::Relaxed);
                     }
                 })
             })
             .collect();
-        for asker in askers {
-            asker.await.expect("a task ends well");
+        for caller in callers {
+            caller.await.expect("a task ends well");
         }
-        assert_eq!(answered.load(Ordering::Relaxed), 32_000);
+        assert_eq!(completed.load(Ordering::Relaxed), 32_000);
         task.abort();
     }
 

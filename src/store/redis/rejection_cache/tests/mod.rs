@@ -47,10 +47,10 @@ impl Scene {
         let token = self
             .rejection_cache
             .token(Op::Acquire(1), self.counters(key, units));
-        token.expect("such a question concerns it")
+        token.expect("it is cacheable")
     }
 
-    /// The store refuses: all is used, so that one unit has to wait for 10 s.
+    /// The store rejects: all units are used, and one is available in 10 s.
     fn rejected(&self, key: &Key, units: u64, token: &CacheToken, age: Duration) {
         // 60 s in units of 50 ns.
         let tolerance = 1_200_000_000;
@@ -142,11 +142,11 @@ fn a_rejection_that_other_processes_may_have_ended_is_cached_for_the_bound() {
     scene.reject(&key, 1);
     scene.clock.advance(ms(999));
     assert!(scene.wait(&key, 1).is_some());
-    // An epoch that was first read after the question proves nothing about the time between.
+    // An epoch that was first read after the request arrived proves nothing about the time between.
     scene.read("7");
     scene.clock.advance(ms(1));
     assert_eq!(scene.wait(&key, 1), None);
-    // It is as old as its question.
+    // It is as old as its request.
     let token = scene.token(&key, 1);
     scene.clock.advance(ms(300));
     scene.rejected(&key, 1, &token, ms(300));
@@ -201,7 +201,7 @@ fn a_server_whose_clock_moved_by_more_than_the_bound_is_called_again() {
     }
 }
 
-/// Others may take what there was, and what comes with time.
+/// Other requests may take what was available, and what refills.
 #[test]
 fn past_the_bound_only_rejections_of_every_cost_are_used() {
     let scene = Scene::new(100);
@@ -273,10 +273,10 @@ fn a_refund_ends_a_cached_rejection_and_one_in_flight() {
     let token = scene.token(&key, 1);
     scene.rejection_cache.invalidate(scene.counters(&key, 1));
     scene.rejected(&key, 1, &token, Duration::ZERO);
-    assert_eq!(scene.wait(&key, 1), None, "it may have been judged before");
+    assert_eq!(scene.wait(&key, 1), None, "it may have been decided before");
 }
 
-/// A quota of its own, and so a limit of its own, and the books of the same policy.
+/// A caller with a quota of its own has a limit of its own, under the same policy.
 #[test]
 fn a_refund_ends_the_cached_rejections_of_every_quota_of_the_key() {
     let (scene, other) = (Scene::new(100), Scene::new(100));
@@ -392,7 +392,7 @@ fn a_million_keys_take_no_more_memory_than_allowed() {
         scene.rejection_cache.len.load(Ordering::Relaxed),
         held as isize
     );
-    // Those that are over go first, as others come.
+    // Expired entries are evicted first.
     scene.clock.advance(ms(60_000));
     let late = Key::new("late");
     scene.reject(&late, 1);

@@ -34,7 +34,7 @@ impl<'a> Several<'a> {
             })
     }
 
-    /// The store rejects, after so long; of each window so many units are used, and it ends in so many seconds.
+    /// The store rejects after `age`: of each window these units are used, and it ends in these seconds.
     fn reject(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
         let token = self
             .scene
@@ -120,7 +120,7 @@ fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_request(
     assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
 }
 
-/// Each is as old as its own question: none speaks for the time of another.
+/// Each is as old as its own request, whatever the ages of the others.
 #[test]
 fn cached_rejections_of_different_and_equal_ages_have_their_own_waits() {
     let scene = Scene::new(100);

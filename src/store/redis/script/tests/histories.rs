@@ -1,4 +1,4 @@
-//! Histories of any kind, judged with fast paths and without.
+//! Random histories of requests, executed with fast paths and without.
 
 use std::{cell::RefCell, collections::HashSet, time::Duration};
 
@@ -8,7 +8,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-use super::{Judged, KEYS, QUOTAS, START, World, key};
+use super::{KEYS, Outcome, QUOTAS, START, Scene, key};
 use crate::{
     clock::Timestamp,
     store::{
@@ -107,13 +107,13 @@ fn starts() -> impl Strategy<Value = u64> {
     ]
 }
 
-impl World {
+impl Scene {
     fn counters(&self, asked: &Asked) -> CounterOps {
         let last = asked.policies.len() - 1;
-        let counter = |(place, policy): (usize, &usize)| {
+        let counter = |(index, policy): (usize, &usize)| {
             let mut counter = CounterOp::new(&self.limits[*policy], key(asked.key));
             counter.units = Units::new(asked.cost);
-            if place == last && matches!(asked.op, Op::Acquire(_)) {
+            if index == last && matches!(asked.op, Op::Acquire(_)) {
                 counter.mode = asked.mode;
             }
             OwnedCounterOp::of(&counter)
@@ -123,7 +123,7 @@ impl World {
 }
 
 /// What was charged, with receipts to refund it.
-fn receipts(counters: &CounterOps, answer: &Judged) -> Option<CounterOps> {
+fn receipts(counters: &CounterOps, answer: &Outcome) -> Option<CounterOps> {
     let (admitted, at, _, snapshot) = answer.as_ref().ok()?;
     let mut counters = counters.clone();
     for (counter, (units, snapshot)) in counters.iter_mut().zip(snapshot) {
@@ -134,18 +134,18 @@ fn receipts(counters: &CounterOps, answer: &Judged) -> Option<CounterOps> {
 
 #[test]
 fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
-    let mut world = World::new();
+    let mut scene = Scene::new();
     let mut runner = TestRunner::new(Config {
         cases: 150,
         failure_persistence: None,
         ..Config::default()
     });
     let histories = (starts(), prop::collection::vec(event(), 1..30));
-    let world = RefCell::new(&mut world);
+    let scene = RefCell::new(&mut scene);
     let outcome = runner.run(&histories, |(start, events)| {
-        let world = &mut **world.borrow_mut();
-        world.clock.set(start);
-        world.command(&["FLUSHDB"]);
+        let scene = &mut **scene.borrow_mut();
+        scene.clock.set(start);
+        scene.command(&["FLUSHDB"]);
         // Keys without a TTL that a `PERSIST` left, or that are foreign.
         let (mut spared, mut charged) = (HashSet::new(), Vec::<CounterOps>::new());
         for (number, event) in events.iter().enumerate() {
@@ -153,16 +153,16 @@ fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
             match event {
                 Event::Batch(full, all) => {
                     let op = |asked: &Asked| match asked.op {
-                        Op::Refund if charged.is_empty() => (Op::Peek, world.counters(asked)),
+                        Op::Refund if charged.is_empty() => (Op::Peek, scene.counters(asked)),
                         Op::Refund => (Op::Refund, asked.of.get(&charged).clone()),
-                        op => (op, world.counters(asked)),
+                        op => (op, scene.counters(asked)),
                     };
                     let requests: Vec<_> = all.iter().map(op).collect();
                     let most = if *full { "1" } else { "0" };
-                    world.command(&["CONFIG", "SET", "maxmemory", most]);
-                    let fast = world.send(0, 0, &requests);
-                    let general = world.send(1, 1, &requests);
-                    world.command(&["CONFIG", "SET", "maxmemory", "0"]);
+                    scene.command(&["CONFIG", "SET", "maxmemory", most]);
+                    let fast = scene.send(0, 0, &requests);
+                    let general = scene.send(1, 1, &requests);
+                    scene.command(&["CONFIG", "SET", "maxmemory", "0"]);
                     prop_assert_eq!(&fast, &general, "{}", &context);
                     let acquisitions = requests.iter().zip(&fast);
                     let acquisitions =
@@ -172,31 +172,31 @@ fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
                             .filter_map(|((_, counters), answer)| receipts(counters, answer)),
                     );
                 }
-                Event::Wait(micros) => world.clock.advance(Duration::from_micros(*micros)),
+                Event::Wait(micros) => scene.clock.advance(Duration::from_micros(*micros)),
                 Event::Plant(policy, key, what) => {
-                    let name = world.name(*policy, *key);
-                    world.command(&["DEL", &name]);
+                    let name = scene.name(*policy, *key);
+                    scene.command(&["DEL", &name]);
                     match FOREIGN.get(*what) {
-                        Some(value) => world.command(&["SET", &name, value]),
-                        None => world.command(&["RPUSH", &name, "1"]),
+                        Some(value) => scene.command(&["SET", &name, value]),
+                        None => scene.command(&["RPUSH", &name, "1"]),
                     }
                     spared.insert(name);
                 }
                 Event::Remove(policy, key) => {
-                    let name = world.name(*policy, *key);
-                    world.command(&["DEL", &name]);
+                    let name = scene.name(*policy, *key);
+                    scene.command(&["DEL", &name]);
                     spared.remove(&name);
                 }
                 Event::Persist => {
-                    for name in world.keys() {
-                        world.command(&["PERSIST", &name]);
+                    for name in scene.keys() {
+                        scene.command(&["PERSIST", &name]);
                         spared.insert(name);
                     }
                 }
             }
-            let (fast, general) = (world.states(0), world.states(1));
+            let (fast, general) = (scene.states(0), scene.states(1));
             prop_assert_eq!(fast, general, "{}", &context);
-            let mut immortal = world.immortal();
+            let mut immortal = scene.immortal();
             immortal.retain(|key| !spared.contains(key));
             prop_assert!(
                 immortal.is_empty(),
@@ -210,6 +210,6 @@ fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    let calls = world.into_inner().server.calls("incrby");
+    let calls = scene.into_inner().server.calls("incrby");
     assert!(calls > 1_000, "no fast path was taken");
 }

@@ -1,4 +1,4 @@
-//! Fast paths held against the functions of their strategies: both judge the same batches on one server, each in a database
+//! Fast paths held against the functions of their strategies: both execute the same batches on one server, each in a database
 //! of its own.
 
 use std::{
@@ -54,7 +54,7 @@ fn key(number: u64) -> Key {
     Key::new(number.to_string())
 }
 
-struct World {
+struct Scene {
     server: Server,
     clock: Clock,
     limits: Vec<LimitHandle>,
@@ -63,15 +63,15 @@ struct World {
     databases: [Connection; 2],
 }
 
-impl World {
+impl Scene {
     fn new() -> Self {
         let clock = Clock::at(START);
         let server = Server::builder().clock(&clock);
         let server = server.arg("maxmemory-policy", "noeviction").start();
         let (mut strategies, mut limits) = (Vec::new(), Vec::new());
-        for (place, quota) in QUOTAS.iter().enumerate() {
+        for (index, quota) in QUOTAS.iter().enumerate() {
             let quota: Quota = quota.parse().expect("a quota");
-            let rule = match place {
+            let rule = match index {
                 5 => TokenBucket.bind(&quota),
                 _ => Gcra.bind(&quota),
             };
@@ -81,16 +81,16 @@ impl World {
             if !strategies.contains(&strategy) {
                 strategies.push(strategy);
             }
-            let policy = format!("p{place}");
+            let policy = format!("p{index}");
             let names = KeyNames::new("tg:", None, &*rule, &policy);
-            let known = RedisLimit::new(
+            let context = RedisLimit::new(
                 names,
                 strategies.len(),
                 &*rule,
                 &script,
                 Weak::<WorkerPool>::new(),
             );
-            limits.push(LimitHandle::new(&policy, rule, known));
+            limits.push(LimitHandle::new(&policy, rule, context));
         }
         let without = |strategy: &StrategyScript| StrategyScript {
             fast_path: None,
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Opens one more limit of the first quota, with so many parameters in all, and tells its place.
+    /// Opens one more limit of the first quota, with so many parameters in all, and returns its index.
     fn open(&mut self, policy: &str, params: usize) -> usize {
         let rule = Gcra.bind(&QUOTAS[0].parse().expect("a quota"));
         let rule = rule.expect("a rule");
@@ -121,20 +121,20 @@ impl World {
         // The fourth is the deepest debt.
         script.params.resize(params, 1 << 52);
         let names = KeyNames::new("tg:", None, &*rule, policy);
-        let known = RedisLimit::new(names, 1, &*rule, &script, Weak::<WorkerPool>::new());
-        self.limits.push(LimitHandle::new(policy, rule, known));
+        let context = RedisLimit::new(names, 1, &*rule, &script, Weak::<WorkerPool>::new());
+        self.limits.push(LimitHandle::new(policy, rule, context));
         self.limits.len() - 1
     }
 
-    /// Sends a batch to a database, to be judged by one of the scripts.
+    /// Sends a batch to a database, to be executed by one of the scripts.
     fn send(
         &mut self,
         database: usize,
         script: usize,
         requests: &[(Op, CounterOps)],
-    ) -> Vec<Judged> {
+    ) -> Vec<Outcome> {
         let mut batch = Batch::default();
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for (op, counters) in requests {
             let deadline = Instant::now() + Duration::from_secs(60);
             let state = RequestState::new(*op, counters.clone(), deadline, 0);
@@ -142,7 +142,7 @@ impl World {
             request.time_synced = true;
             let pushed = batch.push(request);
             pushed.expect("room in the batch");
-            answers.push(answer);
+            responses.push(answer);
         }
         let call = batch.call(&self.scripts[script], true, Timestamp::default(), None);
         let reply: Value = call
@@ -158,13 +158,13 @@ impl World {
                 panic!("no answer");
             };
             let answer = answer.map_err(|error| error.to_string());
-            answer.map(|answer| judged(&answer))
+            answer.map(|answer| executed(&answer))
         };
-        answers.into_iter().map(tell).collect()
+        responses.into_iter().map(tell).collect()
     }
 
     /// The states of all keys under all policies in a database.
-    fn states(&mut self, database: usize) -> Vec<Judged> {
+    fn states(&mut self, database: usize) -> Vec<Outcome> {
         let all = (0..QUOTAS.len()).flat_map(|policy| (0..KEYS).map(move |key| (policy, key)));
         let peek = |(policy, number)| {
             let counter = CounterOp::new(&self.limits[policy], key(number));
@@ -185,8 +185,8 @@ impl World {
     }
 
     fn name(&self, policy: usize, number: u64) -> String {
-        let known = self.limits[policy].context::<RedisLimit>();
-        known.expect("our own").names.of(&key(number))
+        let context = self.limits[policy].context::<RedisLimit>();
+        context.expect("our own").names.of(&key(number))
     }
 
     fn keys(&mut self) -> Vec<String> {
@@ -208,9 +208,9 @@ impl World {
 }
 
 /// How many were admitted, at this time and after it, and what moved and was seen.
-type Judged = Result<(u64, i64, u64, Vec<(u64, Snapshot)>), String>;
+type Outcome = Result<(u64, i64, u64, Vec<(u64, Snapshot)>), String>;
 
-fn judged(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, Snapshot)>) {
+fn executed(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, Snapshot)>) {
     let counters = answer
         .counters
         .iter()
@@ -231,41 +231,41 @@ fn command(connection: &mut Connection, words: &[&str]) -> Value {
 
 #[test]
 fn parameters_too_many_to_be_sent_without_a_list_are_read() {
-    let mut world = World::new();
-    let many = world.open("many", 48);
-    let judge = |world: &mut World, policies: [usize; 2], number| {
+    let mut scene = Scene::new();
+    let many = scene.open("many", 48);
+    let execute = |scene: &mut Scene, policies: [usize; 2], number| {
         let counter =
-            |policy: usize| OwnedCounterOp::of(&CounterOp::new(&world.limits[policy], key(number)));
+            |policy: usize| OwnedCounterOp::of(&CounterOp::new(&scene.limits[policy], key(number)));
         let request = |policies: &[usize]| policies.iter().map(|policy| counter(*policy)).collect();
         let requests = [
             (Op::Acquire(3), request(&policies)),
             (Op::Acquire(1), request(&policies[..1])),
             (Op::Peek, request(&policies[1..])),
         ];
-        world.send(0, 0, &requests)
+        scene.send(0, 0, &requests)
     };
     for _ in 0..5 {
-        // The one with many parameters stands first and last, and the other alone in its place.
+        // The limit with many parameters comes first and last, and the other limit takes its place.
         assert_eq!(
-            judge(&mut world, [many, 1], 0),
-            judge(&mut world, [0, 1], 1)
+            execute(&mut scene, [many, 1], 0),
+            execute(&mut scene, [0, 1], 1)
         );
         assert_eq!(
-            judge(&mut world, [1, many], 2),
-            judge(&mut world, [1, 0], 3)
+            execute(&mut scene, [1, many], 2),
+            execute(&mut scene, [1, 0], 3)
         );
     }
 }
 
 #[test]
 fn a_batch_may_have_as_many_policies_as_keys() {
-    let mut world = World::new();
+    let mut scene = Scene::new();
     for params in [8, 24, 25] {
         let policies =
-            (0..MAX_BATCH_KEYS).map(|policy| world.open(&format!("p{params}-{policy}"), params));
+            (0..MAX_BATCH_KEYS).map(|policy| scene.open(&format!("p{params}-{policy}"), params));
         let policies: Vec<_> = policies.collect();
         let acquire = |policy: &usize| {
-            let counter = CounterOp::new(&world.limits[*policy], key(0));
+            let counter = CounterOp::new(&scene.limits[*policy], key(0));
             (
                 Op::Acquire(11),
                 CounterOps::from_iter([OwnedCounterOp::of(&counter)]),
@@ -273,11 +273,12 @@ fn a_batch_may_have_as_many_policies_as_keys() {
         };
         let requests: Vec<_> = policies.iter().map(acquire).collect();
         for (database, admitted) in [(0, 10), (0, 0), (1, 10), (1, 0)] {
-            let answers = world.send(database, database, &requests);
-            let right = |answer: &Judged| answer.as_ref().is_ok_and(|judged| judged.0 == admitted);
+            let responses = scene.send(database, database, &requests);
+            let right =
+                |answer: &Outcome| answer.as_ref().is_ok_and(|executed| executed.0 == admitted);
             assert!(
-                answers.iter().all(right),
-                "{params} parameters: {answers:?}"
+                responses.iter().all(right),
+                "{params} parameters: {responses:?}"
             );
         }
     }
@@ -285,25 +286,25 @@ fn a_batch_may_have_as_many_policies_as_keys() {
 
 #[test]
 fn a_key_that_a_peek_finds_without_a_ttl_gets_one_also_if_a_later_request_charges_it() {
-    let mut world = World::new();
-    let request = |world: &World, op, number| {
-        let counter = CounterOp::new(&world.limits[0], key(number));
+    let mut scene = Scene::new();
+    let request = |scene: &Scene, op, number| {
+        let counter = CounterOp::new(&scene.limits[0], key(number));
         (op, CounterOps::from_iter([OwnedCounterOp::of(&counter)]))
     };
     for others in [1, 5] {
-        world.command(&["FLUSHDB"]);
-        let acquire = |world: &World, number| request(world, Op::Acquire(1), number);
-        let peek = request(&world, Op::Peek, 0);
-        let (first, second) = (acquire(&world, 0), acquire(&world, 0));
-        world.send(0, 0, &[first]);
-        world.send(0, 0, &[second]);
-        let name = world.name(0, 0);
-        world.command(&["PERSIST", &name]);
-        assert_eq!(world.immortal(), [name]);
-        let acquisitions = (0..=others).map(|number| acquire(&world, number));
+        scene.command(&["FLUSHDB"]);
+        let acquire = |scene: &Scene, number| request(scene, Op::Acquire(1), number);
+        let peek = request(&scene, Op::Peek, 0);
+        let (first, second) = (acquire(&scene, 0), acquire(&scene, 0));
+        scene.send(0, 0, &[first]);
+        scene.send(0, 0, &[second]);
+        let name = scene.name(0, 0);
+        scene.command(&["PERSIST", &name]);
+        assert_eq!(scene.immortal(), [name]);
+        let acquisitions = (0..=others).map(|number| acquire(&scene, number));
         let batch: Vec<_> = [peek].into_iter().chain(acquisitions).collect();
-        world.send(0, 0, &batch);
-        assert_eq!(world.immortal(), [""; 0]);
+        scene.send(0, 0, &batch);
+        assert_eq!(scene.immortal(), [""; 0]);
     }
 }
 
