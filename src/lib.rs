@@ -63,8 +63,8 @@
 //! let limiter = Limiter::builder()
 //!     .policy(Policy::new("mail", Quota::requests(1).per_hour()))
 //!     .build()?;
-//! // In a handler, `let admission = limiter.admit(&user).await?;` answers a rejected request. Bound to a name, it holds the
-//! // permits of in-flight limits for as long as the work takes.
+//! // In a handler, the `?` of `let admission = limiter.admit(&user).await?;` turns a rejection into the response. Bound to a
+//! // name, the admission holds the permits of in-flight limits for as long as the work takes.
 //! assert!(limiter.admit("alice").await.is_ok());
 //! assert!(limiter.admit("bob").await.is_ok());
 //!

@@ -108,4 +108,37 @@ mod tests {
         assert!(found > 10, "{found} events");
         assert_eq!(unthrottled, [""; 0]);
     }
+
+    #[test]
+    fn the_operations_page_lists_every_event() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let page = fs::read_to_string(root.join("docs/operations.md")).expect("the page");
+        let (mut found, mut missing) = (0, Vec::new());
+        sources(&root.join("src"), &mut |name, text| {
+            let levels = ["error", "warn", "info", "debug", "trace"];
+            let events = levels.map(|level| format!("tracing::{level}!("));
+            for event in events
+                .iter()
+                .flat_map(|event| text.split(event.as_str()).skip(1))
+            {
+                // The message is the first text of several words.
+                let mut texts = event.split('"').skip(1).step_by(2);
+                let message = texts.find(|text| text.contains(' ')).unwrap_or_default();
+                let begin = message
+                    .split([':', ';', '{', '\\'])
+                    .next()
+                    .unwrap_or_default();
+                let begin = begin.split(", which").next().unwrap_or_default().trim();
+                if begin.is_empty() || name.ends_with("log.rs") {
+                    continue;
+                }
+                found += 1;
+                if !page.contains(begin) {
+                    missing.push(format!("{name}: {begin}"));
+                }
+            }
+        });
+        assert!(found > 20, "{found} events");
+        assert_eq!(missing, [""; 0]);
+    }
 }

@@ -32,7 +32,7 @@ impl Unavailable {
             | CallError::NotABan { .. } => {
                 static MISUSE: LogThrottle = LogThrottle::new();
                 MISUSE.log_with(|suppressed| {
-                    tracing::error!(%error, suppressed, "a handler returned the error of a call that the application made wrongly");
+                    tracing::error!(%error, suppressed, "a handler returned the error of an invalid call");
                 });
                 None
             }

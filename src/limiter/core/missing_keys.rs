@@ -42,7 +42,7 @@ impl MissingKeys {
         if hint.is_empty() && self.is_suspect() {
             tracing::warn!(
                 policy,
-                ?missing,
+                action = ?missing,
                 key = ?extractor,
                 "the first {SUSPECTED_AFTER} requests all had no key: probably a middleware that adds it runs too late; if \
                  so, put it outside the limiter (with axum, in a `.layer(..)` call after the limiter's)"
@@ -50,9 +50,9 @@ impl MissingKeys {
         }
         self.logged.log_with(|suppressed| {
             if hint.is_empty() {
-                tracing::debug!(policy, ?missing, suppressed, "a request has no key");
+                tracing::debug!(policy, action = ?missing, suppressed, "a request has no key");
             } else {
-                tracing::error!(policy, ?missing, suppressed, "a request has no key: {hint}");
+                tracing::error!(policy, action = ?missing, suppressed, "a request has no key: {hint}");
             }
         });
         (missing == MissingKey::Shared).then(Key::missing)

@@ -191,7 +191,7 @@ fn run_on(pending: QuotaLookup) {
         tracing::warn!(
             policy = &*policy,
             ?timeout,
-            runs_on,
+            in_background = runs_on,
             suppressed,
             "quota_lookup exceeded its timeout; the policy's own quota is used"
         );
