@@ -48,9 +48,9 @@ impl ConfigError {
         }
     }
 
-    /// An error outside of policies; `place` is put before the value.
-    pub(crate) fn at(place: &str, invalid: InvalidValue) -> Self {
-        Self::new(format!("{place}{}", invalid.value), invalid.expected)
+    /// An error outside of policies; the value is described after `prefix`.
+    pub(crate) fn at(prefix: &str, invalid: InvalidValue) -> Self {
+        Self::new(format!("{prefix}{}", invalid.value), invalid.expected)
     }
 
     /// The name of the invalid policy; `None` if the store or the limiter as a whole is invalid.

@@ -123,8 +123,9 @@ impl Shards {
         };
         let format = rule.state_format();
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let mut known = tables.iter();
-        let index = known.position(|(name, its)| **name == *policy && *its == format);
+        let index = tables
+            .iter()
+            .position(|(name, its_format)| **name == *policy && *its_format == format);
         let index = TableIndex(index.unwrap_or(tables.len()));
         if index.0 == tables.len() {
             for shard in &self.shards {
