@@ -229,7 +229,7 @@ async fn a_peek_after_a_step_back_returns_the_wait_of_a_request() {
     each(async |scene| {
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
         scene.world.step(-HOUR);
-        let seen = scene.limiter.peek(scene.key).await.expect("an answer");
+        let seen = scene.limiter.peek(scene.key).await.expect("a response");
         let (admitted, wait) = scene.exhaust().await;
         match seen.retry_after() {
             RetryAfter::Now => assert!(admitted > 0, "{}: {seen:?}", scene.case),

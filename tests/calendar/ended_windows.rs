@@ -58,7 +58,7 @@ async fn a_used_up_window_stays_used_up_after_a_step_back_over_its_end() {
                 assert_eq!(exhaust(&limiter, key, QUOTA).await.0, QUOTA, "{case}");
                 world.step(2 * step - 1);
                 assert!(
-                    limiter.peek(key).await.expect("an answer").would_admit(),
+                    limiter.peek(key).await.expect("a response").would_admit(),
                     "{case}"
                 );
                 assert_eq!(up_to(&limiter, key, used_after).await, used_after);
@@ -116,12 +116,12 @@ async fn a_charge_after_a_step_back_is_refunded_into_the_window_that_was_charged
             assert!(check(&limiter, key).await, "{case}");
             world.step(-1_000);
             // The window of the first charge is over.
-            let _ = before.refund(6).await.expect("an answer");
+            let _ = before.refund(6).await.expect("a response");
             let mut next = limiter.check(key).cost(9).await;
             assert!(next.is_admitted(), "{case}");
             assert!(!check(&limiter, key).await, "{case}");
             world.step(1_000);
-            let _ = next.refund(9).await.expect("an answer");
+            let _ = next.refund(9).await.expect("a response");
             assert_eq!(exhaust(&limiter, key, QUOTA).await.0, 9, "{case}");
         }
     }

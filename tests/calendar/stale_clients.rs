@@ -4,7 +4,7 @@ use tollgate::{
     CalendarWindow, DecisionSource, Key, Keys, Limiter, Policy, PolicyDecision, Quota, Weekday,
 };
 
-use crate::support::{HOUR, SECOND, World, counted, exhaust};
+use crate::support::{HOUR, SECOND, World, admitted_by_store, exhaust};
 
 const DAY: i64 = 24 * HOUR;
 
@@ -54,11 +54,11 @@ async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_window
     };
     let limiter = world.limiter(policies().map(|(policy, _)| policy));
     let first = limiter.check(Key::new("key")).await;
-    assert!(counted(&first));
+    assert!(admitted_by_store(&first));
     ends_are_right(first.policies());
     // Each batch that found no script is two calls.
-    let asked = server.calls("evalsha") + server.calls("eval");
-    assert!(asked <= 4, "asked again more than once: {asked} calls");
+    let sent = server.calls("evalsha") + server.calls("eval");
+    assert!(sent <= 4, "asked again more than once: {sent} calls");
     server.reset_stats();
     let month = 1_543_602_600 * SECOND - THEN;
     assert_eq!(
@@ -71,7 +71,7 @@ async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_window
         limiter
             .peek(Key::new("key"))
             .await
-            .expect("an answer")
+            .expect("a response")
             .policies(),
     );
 }
@@ -82,17 +82,20 @@ async fn peeks_charges_and_resets_learn_the_servers_time_like_a_request() {
         let world = World::redis(THEN);
         let limiter = world.limiter(policies().map(|(policy, _)| policy));
         let decision = match first {
-            0 => limiter.peek(Key::new("key")).await.expect("an answer"),
-            1 => limiter.charge(Key::new("key"), 1).await.expect("an answer"),
-            _ => limiter.reset(Key::new("key")).await.expect("an answer"),
+            0 => limiter.peek(Key::new("key")).await.expect("a response"),
+            1 => limiter
+                .charge(Key::new("key"), 1)
+                .await
+                .expect("a response"),
+            _ => limiter.reset(Key::new("key")).await.expect("a response"),
         };
         assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
-        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
         ends_are_right(
             limiter
                 .peek(Key::new("key"))
                 .await
-                .expect("an answer")
+                .expect("a response")
                 .policies(),
         );
     }
@@ -103,11 +106,11 @@ async fn a_charge_in_another_window_is_not_refunded_into_this_one() {
     let world = World::redis(THEN);
     let limiter = world.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
-    assert!(counted(&charged));
+    assert!(admitted_by_store(&charged));
     world.step(40 * DAY);
     assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 2);
     // Its connection is in the new time; the store of another client is not.
-    let back = charged.refund(1).await.expect("an answer");
+    let back = charged.refund(1).await.expect("a response");
     assert_eq!(back[0].units(), 0);
     assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 0);
 }
@@ -119,7 +122,7 @@ async fn a_refund_learns_the_servers_time_too() {
     let limiter = world.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
     world.step(-40 * DAY);
-    let back = charged.refund(1).await.expect("an answer");
+    let back = charged.refund(1).await.expect("a response");
     assert_eq!(back[0].units(), 0);
 }
 
@@ -134,7 +137,7 @@ async fn many_keys(limiter: &Limiter, name: &str) {
     let mut admitted = [0; 300];
     for (request, task) in tasks.into_iter().enumerate() {
         let decision = task.await.expect("a task that ends well");
-        if counted(&decision) {
+        if admitted_by_store(&decision) {
             admitted[request % 300] += 1;
             ends_are_right(decision.policies());
         }
@@ -150,7 +153,7 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
     for (name, days) in [("back-", -300), ("forth-", 1_000)] {
         // Somewhere else, so that the workers' idea of the time is wrong, and back for the request.
         world.step(days * DAY);
-        assert!(counted(&limiter.check(Key::new(name)).await));
+        assert!(admitted_by_store(&limiter.check(Key::new(name)).await));
         world.step(-days * DAY);
         many_keys(&limiter, name).await;
     }
@@ -174,7 +177,11 @@ async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
     let tasks: Vec<_> = (0..100).map(|n| (n, check(names[n % 5], n))).collect();
     for (n, task) in tasks {
         let decision = task.await.expect("a task that ends well");
-        assert!(counted(&decision), "{} {decision:?}", names[n % 5]);
+        assert!(
+            admitted_by_store(&decision),
+            "{} {decision:?}",
+            names[n % 5]
+        );
         for verdict in decision.policies() {
             let all = policies();
             let (_, ends) = all

@@ -91,13 +91,13 @@ impl World {
 
 /// Whether the store itself admitted it.
 #[track_caller]
-pub(crate) fn counted(decision: &Decision) -> bool {
+pub(crate) fn admitted_by_store(decision: &Decision) -> bool {
     assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
     decision.is_admitted()
 }
 
 pub(crate) async fn check(limiter: &Limiter, key: Key) -> bool {
-    counted(&limiter.check(key).await)
+    admitted_by_store(&limiter.check(key).await)
 }
 
 /// Sends requests until one is rejected; returns how many were admitted, and the wait of the rejected one, in
@@ -106,7 +106,7 @@ pub(crate) async fn exhaust(limiter: &Limiter, key: Key, max: u64) -> (u64, i64)
     let mut admitted = 0;
     loop {
         let decision = limiter.check(key).await;
-        if !counted(&decision) {
+        if !admitted_by_store(&decision) {
             let RetryAfter::In(wait) = decision.retry_after() else {
                 panic!("{decision:?}");
             };

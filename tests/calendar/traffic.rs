@@ -2,7 +2,7 @@
 
 use tollgate::{CalendarWindow, Decision, Key, Policy, Quota, Weekday};
 
-use crate::support::{HOUR, SECOND, World, counted};
+use crate::support::{HOUR, SECOND, World, admitted_by_store};
 
 /// A policy, its quota, and where its windows begin, in seconds since 1970 (computed by Python's `zoneinfo`).
 struct Rule {
@@ -68,7 +68,7 @@ async fn eight_days(mut rules: Vec<Rule>, from: i64) {
                 let decision = limiter.check(Key::new("key")).await;
                 let case = format!("{} at {} of {now}", world.name(), now - from);
                 assert_eq!(
-                    counted(&decision),
+                    admitted_by_store(&decision),
                     passes,
                     "{case}: {outlook:?} {decision:?}"
                 );

@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 use crate::{
-    support::{HOUR, SECOND, counted, exhaust},
+    support::{HOUR, SECOND, admitted_by_store, exhaust},
     two_clocks::TwoClocks,
 };
 
@@ -52,7 +52,7 @@ fn rates() -> [Policy; 6] {
 }
 
 async fn wait(limiter: &Limiter) -> Duration {
-    match limiter.peek(KEY).await.expect("an answer").retry_after() {
+    match limiter.peek(KEY).await.expect("a response").retry_after() {
         RetryAfter::In(wait) => wait,
         other => panic!("{other:?}"),
     }
@@ -70,9 +70,9 @@ async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
             clock.step(step);
             assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (0, expected), "{case}");
             clock.pass(expected - 1);
-            assert!(!counted(&limiter.check(KEY).await), "{case}");
+            assert!(!admitted_by_store(&limiter.check(KEY).await), "{case}");
             clock.pass(1);
-            assert!(counted(&limiter.check(KEY).await), "{case}");
+            assert!(admitted_by_store(&limiter.check(KEY).await), "{case}");
         }
     }
 }
@@ -129,14 +129,14 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
         assert_eq!(reset(&decision, "calendar"), left, "{step}");
 
         clock.pass(SECOND);
-        let _ = decision.refund(4).await.expect("an answer");
-        let seen = limiter.peek(KEY).await.expect("an answer");
+        let _ = decision.refund(4).await.expect("a response");
+        let seen = limiter.peek(KEY).await.expect("a response");
         let remaining = seen.policies().map(|verdict| verdict.remaining());
         assert_eq!(remaining.collect::<Vec<_>>(), [4, 4], "{step}");
 
         // One has begun anew, and the other not yet.
         clock.pass(left - SECOND);
-        let seen = limiter.peek(KEY).await.expect("an answer");
+        let seen = limiter.peek(KEY).await.expect("a response");
         let remaining = seen.policies().map(|verdict| verdict.remaining());
         let rate = if left == HOUR { QUOTA } else { 4 };
         assert_eq!(remaining.collect::<Vec<_>>(), [rate, QUOTA], "{step}");
@@ -162,14 +162,16 @@ async fn a_full_store_evicts_no_window_by_the_time_of_the_other_clock() {
         let window = limiter(policy().strategy(FixedWindow));
         let short = limiter(Policy::new("short", Quota::requests(9).per_second()));
         for limiter in [&calendar, &window] {
-            assert!(counted(&limiter.check(KEY).cost(QUOTA).await));
+            assert!(admitted_by_store(&limiter.check(KEY).cost(QUOTA).await));
         }
         for key in 0..500 {
-            assert!(counted(&short.check(Key::new(key.to_string())).await));
+            assert!(admitted_by_store(
+                &short.check(Key::new(key.to_string())).await
+            ));
         }
         assert!(store.keys() <= 64 && store.dropped() > 0);
         for limiter in [&calendar, &window] {
-            assert!(!counted(&limiter.check(KEY).await), "{step}");
+            assert!(!admitted_by_store(&limiter.check(KEY).await), "{step}");
         }
     }
 }

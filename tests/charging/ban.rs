@@ -5,7 +5,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::{Ban, DecisionKind, Key, Limiter, Policy, Quota, RetryAfter, extract};
 
-use crate::support::{KEY, StrategyKind, World, counted, even, ms, secs, together, window};
+use crate::support::{
+    KEY, StrategyKind, World, admitted_by_store, even, ms, secs, together, window,
+};
 
 pub(crate) const MICRO: Duration = Duration::from_micros(1);
 
@@ -29,7 +31,7 @@ pub(crate) fn once() -> Policy {
 /// Sends a request, and returns its wait; `None` if it is admitted.
 pub(crate) async fn wait(limiter: &Limiter, key: Key) -> Option<Duration> {
     let decision = limiter.check(key).await;
-    if counted(&decision) {
+    if admitted_by_store(&decision) {
         return None;
     }
     let rejected = decision.into_result().expect_err("a rejection");
@@ -45,7 +47,7 @@ pub(crate) fn abuse_named(name: &str) -> Policy {
 
 /// How long the ban lasts, if there is one.
 pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
-    let seen = limiter.peek([("abuse", key)]).await.expect("an answer");
+    let seen = limiter.peek([("abuse", key)]).await.expect("a response");
     let verdict = seen.policy("abuse").expect("a verdict");
     assert_eq!(seen.would_admit(), !verdict.rejected(), "{seen:?}");
     verdict
@@ -69,7 +71,7 @@ pub(crate) fn is_banned(
 
 /// How many rejections are left.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
-    let seen = limiter.peek([("abuse", key)]).await.expect("an answer");
+    let seen = limiter.peek([("abuse", key)]).await.expect("a response");
     seen.policy("abuse").expect("a verdict").remaining()
 }
 
@@ -110,7 +112,7 @@ async fn a_blocked_request_is_rejected_by_the_ban_and_charged_nothing() {
         let rejected = decision.policies().filter(|v| v.rejected());
         let names: Vec<_> = rejected.map(|v| v.policy().to_owned()).collect();
         assert_eq!(names, ["abuse"], "{}", world.name());
-        let seen = limiter.peek([("p", KEY)]).await.expect("an answer");
+        let seen = limiter.peek([("p", KEY)]).await.expect("a response");
         assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
     }
 }
@@ -227,18 +229,18 @@ async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_rej
         let [p, q] = policies;
         let limiter = world.limiter([p, q, abuse().cost(7)]);
         assert_eq!(wait(&limiter, KEY).await, None);
-        assert!(!counted(&limiter.check(KEY).cost(1).await));
+        assert!(!admitted_by_store(&limiter.check(KEY).cost(1).await));
         assert_eq!(left(&limiter, KEY).await, 2, "{}", world.name());
-        assert!(!counted(&limiter.check(KEY).cost(100).await));
+        assert!(!admitted_by_store(&limiter.check(KEY).cost(100).await));
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         // Admitted requests do not count, and neither does a peek.
-        assert!(counted(&limiter.check(KEY).cost(0).await));
-        assert!(!limiter.peek(KEY).await.expect("an answer").would_admit());
+        assert!(admitted_by_store(&limiter.check(KEY).cost(0).await));
+        assert!(!limiter.peek(KEY).await.expect("a response").would_admit());
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         // A banned key's requests of no cost are rejected too.
         reject(&limiter, 1).await;
         let free = limiter.check(KEY).cost(0).await;
-        assert!(!counted(&free) && free.policy("abuse").expect("a verdict").rejected());
+        assert!(!admitted_by_store(&free) && free.policy("abuse").expect("a verdict").rejected());
         let rejected = free.into_result().expect_err("a rejection");
         assert_eq!(
             rejected.retry_after(),
@@ -252,19 +254,19 @@ async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_rej
 #[tokio::test]
 async fn concurrent_requests_count_like_sequential_ones() {
     for world in World::both() {
-        for (asked, expected) in [(6, Err(1)), (7, Ok(secs(600))), (40, Ok(secs(600)))] {
+        for (sent, expected) in [(6, Err(1)), (7, Ok(secs(600))), (40, Ok(secs(600)))] {
             let limiter = world.limiter([window("p", "4/365days"), abuse()]);
             let check = || limiter.check(KEY);
             let seen = async || banned(&limiter, KEY).await.ok_or(left(&limiter, KEY).await);
 
-            let _ = limiter.reset(KEY).await.expect("an answer");
-            assert_eq!(check().times(asked).await.admitted(), 4);
-            assert_eq!(seen().await, expected, "{asked} on {}", world.name());
+            let _ = limiter.reset(KEY).await.expect("a response");
+            assert_eq!(check().times(sent).await.admitted(), 4);
+            assert_eq!(seen().await, expected, "{sent} on {}", world.name());
 
-            let _ = limiter.reset(KEY).await.expect("an answer");
-            let decisions = join_all((0..asked).map(|_| check().into_future())).await;
-            assert_eq!(decisions.iter().filter(|d| counted(d)).count(), 4);
-            assert_eq!(seen().await, expected, "{asked} on {}", world.name());
+            let _ = limiter.reset(KEY).await.expect("a response");
+            let decisions = join_all((0..sent).map(|_| check().into_future())).await;
+            assert_eq!(decisions.iter().filter(|d| admitted_by_store(d)).count(), 4);
+            assert_eq!(seen().await, expected, "{sent} on {}", world.name());
         }
     }
 }
@@ -281,9 +283,9 @@ async fn the_rejections_of_one_ban_count_in_no_other() {
             .expect("a ban");
         for _ in 0..10 {
             let keys = [("p", KEY), ("abuse", bad), ("other", good)];
-            assert!(!counted(&limiter.check(keys).await));
+            assert!(!admitted_by_store(&limiter.check(keys).await));
         }
-        let seen = limiter.peek([("other", good)]).await.expect("an answer");
+        let seen = limiter.peek([("other", good)]).await.expect("a response");
         let verdict = seen.policy("other").expect("a verdict");
         assert_eq!(verdict.remaining(), 3, "{}", world.name());
     }
@@ -299,28 +301,28 @@ async fn concurrent_requests_make_no_debt_once_a_ban_begins() {
             abuse_named("other").key(extract::global()),
         ]);
         let seen = async || {
-            let seen = limiter.peek(KEY).await.expect("an answer");
+            let seen = limiter.peek(KEY).await.expect("a response");
             let left = seen.policies().map(|policy| {
                 let name = policy.policy().to_owned();
                 (name, policy.remaining(), policy.reset_after())
             });
             left.collect::<Vec<_>>()
         };
-        for (asked, wait) in [(10, 4_500), (11, 4_950), (15, 4_950)] {
-            for _ in 0..asked {
+        for (sent, wait) in [(10, 4_500), (11, 4_950), (15, 4_950)] {
+            for _ in 0..sent {
                 let _ = limiter.check(KEY).await;
             }
             let one_by_one = seen().await;
             assert_eq!(one_by_one[0].2, secs(wait), "{}", world.name());
 
-            let _ = limiter.reset(KEY).await.expect("an answer");
-            assert_eq!(limiter.check(KEY).times(asked).await.admitted(), 8);
-            assert_eq!(seen().await, one_by_one, "{asked} on {}", world.name());
+            let _ = limiter.reset(KEY).await.expect("a response");
+            assert_eq!(limiter.check(KEY).times(sent).await.admitted(), 8);
+            assert_eq!(seen().await, one_by_one, "{sent} on {}", world.name());
 
-            let _ = limiter.reset(KEY).await.expect("an answer");
-            join_all((0..asked).map(|_| limiter.check(KEY).into_future())).await;
-            assert_eq!(seen().await, one_by_one, "{asked} on {}", world.name());
-            let _ = limiter.reset(KEY).await.expect("an answer");
+            let _ = limiter.reset(KEY).await.expect("a response");
+            join_all((0..sent).map(|_| limiter.check(KEY).into_future())).await;
+            assert_eq!(seen().await, one_by_one, "{sent} on {}", world.name());
+            let _ = limiter.reset(KEY).await.expect("a response");
         }
     }
 }
@@ -332,7 +334,7 @@ async fn of_concurrent_requests_no_ban_counts_those_after_another_one_began() {
         let longer = longer.strategy(Ban::for_duration(secs(600)));
         let limiter = world.limiter([once(), abuse(), longer.key(extract::global())]);
         assert_eq!(limiter.check(KEY).times(8).await.admitted(), 1);
-        let seen = limiter.peek([("longer", KEY)]).await.expect("an answer");
+        let seen = limiter.peek([("longer", KEY)]).await.expect("a response");
         let remaining = seen.policy("longer").expect("a decision").remaining();
         assert_eq!(remaining, 6, "{}", world.name());
         is_banned(&world, &limiter, Some(secs(600))).await;

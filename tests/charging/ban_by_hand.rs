@@ -24,9 +24,9 @@ async fn a_ban_holds_in_all_processes() {
     reject(&a, 2).await;
     reject(&b, 1).await;
     assert_eq!(banned(&a, KEY).await, Some(secs(600)));
-    a.unblock(KEY).await.expect("an answer");
+    a.unblock(KEY).await.expect("a response");
     assert_eq!(banned(&b, KEY).await, None);
-    b.block(KEY, secs(5)).await.expect("an answer");
+    b.block(KEY, secs(5)).await.expect("a response");
     assert_eq!(wait(&a, KEY).await, Some(secs(365 * 86_400)));
     assert_eq!(banned(&a, KEY).await, Some(secs(5)));
 }
@@ -52,27 +52,27 @@ async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
             limiter.block(alice, secs(60)).await.expect("a ban");
             assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
             match lift {
-                "unblock" => limiter.unblock(alice).await.expect("an answer"),
+                "unblock" => limiter.unblock(alice).await.expect("a response"),
                 "unblock by name" => {
                     let named = [("abuse", alice), ("p", alice)];
-                    limiter.unblock(named).await.expect("an answer");
+                    limiter.unblock(named).await.expect("a response");
                 }
                 "reset" => assert_eq!(
                     limiter
                         .reset(alice)
                         .await
-                        .expect("an answer")
+                        .expect("a response")
                         .policies()
                         .len(),
                     2
                 ),
-                _ => drop(limiter.reset([("abuse", alice)]).await.expect("an answer")),
+                _ => drop(limiter.reset([("abuse", alice)]).await.expect("a response")),
             }
             assert_eq!(wait(&limiter, alice).await, None, "{lift} {}", world.name());
         }
         // A reset of another policy lifts none.
         limiter.block(alice, secs(60)).await.expect("a ban");
-        let _ = limiter.reset([("p", alice)]).await.expect("an answer");
+        let _ = limiter.reset([("p", alice)]).await.expect("a response");
         assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
         limiter.unblock(bob).await.expect("nothing to lift");
     }
@@ -91,7 +91,7 @@ async fn a_manual_ban_does_not_lengthen_later_ones_and_lifting_it_forgets_them()
         world.advance(secs(1));
         reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(1_200))).await;
-        limiter.unblock(KEY).await.expect("an answer");
+        limiter.unblock(KEY).await.expect("a response");
         reject(&limiter, 3).await;
         is_banned(&world, &limiter, Some(secs(600))).await;
     }
@@ -146,7 +146,7 @@ async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted()
         }
         let _ = limiter.charge([("locked", KEY)], 50).await;
         let locked = limiter.policy("locked").expect("a policy");
-        let seen = locked.peek(KEY).await.expect("an answer");
+        let seen = locked.peek(KEY).await.expect("a response");
         assert!(seen.would_admit(), "{}: {seen:?}", world.name());
         locked.block(KEY, secs(30)).await.expect("blocked");
         let rejected = limiter.admit([("locked", KEY)]).await;
@@ -154,8 +154,8 @@ async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted()
         assert_eq!(rejected.retry_after(), RetryAfter::In(secs(30)));
         // Of another policy alone: the block stays.
         let other = limiter.policy("once").expect("a policy");
-        let _ = other.reset(KEY).await.expect("an answer");
-        let _ = limiter.reset([("once", KEY)]).await.expect("an answer");
+        let _ = other.reset(KEY).await.expect("a response");
+        let _ = limiter.reset([("once", KEY)]).await.expect("a response");
         assert!(limiter.admit(KEY).await.is_err(), "{}", world.name());
         locked.unblock(KEY).await.expect("lifted");
         assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
@@ -164,7 +164,7 @@ async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted()
         assert!(limiter.admit([("locked", KEY)]).await.is_ok());
         // A reset of all policies of the key lifts it too.
         locked.block(KEY, secs(30)).await.expect("blocked");
-        let _ = limiter.reset(KEY).await.expect("an answer");
+        let _ = limiter.reset(KEY).await.expect("a response");
         assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
         world.no_key_is_immortal();
     }
@@ -174,22 +174,22 @@ async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted()
 async fn rejections_elsewhere_are_charged_to_a_ban_only_by_its_name() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "100/h"), abuse()]);
-        let _ = limiter.charge(KEY, 50).await.expect("an answer");
+        let _ = limiter.charge(KEY, 50).await.expect("a response");
         assert_eq!(left(&limiter, KEY).await, 3, "{}", world.name());
         let _ = limiter
             .charge([("abuse", KEY)], 2)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         let _ = limiter
             .charge([("abuse", KEY)], 1)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
         let _ = limiter
             .charge([("abuse", KEY)], 9)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
     }
 }

@@ -7,17 +7,17 @@ use tollgate::{Ban, Key, Limiter, Policy, Quota, StoreError, outcome};
 
 use crate::{
     ban::{MICRO, abuse, banned, by_key, left, once, reject, reject_after_one, wait},
-    support::{KEY, World, answer, even, fault, ms, pass, secs, text, window},
+    support::{KEY, World, even, ms, pass, respond, secs, store_error, text, window},
 };
 
 #[tokio::test]
 async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
     for world in World::both() {
         let layer = world.layer([even("p", "1/s"), abuse()]);
-        let passed = answer(&layer, text(200)).await;
+        let passed = respond(&layer, text(200)).await;
         assert_eq!(passed.headers()["ratelimit"], "\"p\";r=0;t=1");
         for (policies, retry_after) in [("p", "1"), ("p", "1"), ("p, abuse", "600")] {
-            let rejected = answer(&layer, text(200)).await;
+            let rejected = respond(&layer, text(200)).await;
             assert_eq!(rejected.status(), 429);
             assert_eq!(rejected.headers()["retry-after"], retry_after);
             let fields = rejected.headers()["ratelimit-policy"]
@@ -39,10 +39,10 @@ async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
             assert!(kind.ends_with(problem), "{kind} on {}", world.name());
         }
         world.advance(secs(100));
-        let rejected = answer(&layer, text(200)).await;
+        let rejected = respond(&layer, text(200)).await;
         assert_eq!(rejected.status(), 429);
         assert_eq!(rejected.headers()["retry-after"], "500");
-        layer.limiter().unblock(KEY).await.expect("an answer");
+        layer.limiter().unblock(KEY).await.expect("a response");
         assert_eq!(pass(&layer, text(200)).await, 200, "{}", world.name());
     }
 }
@@ -112,7 +112,7 @@ async fn a_lost_ttl_is_restored_by_the_next_operation() {
         server.command(&["PERSIST", &key]);
         let _ = limiter.check(Key::new("other")).await;
         assert_eq!(server.immortal_keys(), [key.as_str()]);
-        let _ = limiter.peek(KEY).await.expect("an answer");
+        let _ = limiter.peek(KEY).await.expect("a response");
         assert_eq!(server.immortal_keys(), [""; 0]);
         reject(&limiter, rejections).await;
     }
@@ -146,7 +146,7 @@ async fn a_foreign_value_under_a_bans_key_is_left_alone() {
         server.command(&["SET", &key, foreign]);
         let decision = limiter.check(KEY).await;
         assert!(
-            matches!(fault(&decision), StoreError::CorruptKey { .. }),
+            matches!(store_error(&decision), StoreError::CorruptKey { .. }),
             "{foreign:?}: {decision:?}"
         );
         assert_eq!(server.command(&["GET", &key]).text(), foreign);
@@ -171,18 +171,18 @@ async fn both_stores_agree_on_a_client_that_keeps_retrying() {
             );
             match (seed >> 50) % 24 {
                 0 => limiter.block(KEY, ms(1 + pause)).await.expect("a ban"),
-                1 => limiter.unblock(KEY).await.expect("an answer"),
+                1 => limiter.unblock(KEY).await.expect("a response"),
                 2 => drop(
                     limiter
                         .charge([("abuse", KEY)], times)
                         .await
-                        .expect("an answer"),
+                        .expect("a response"),
                 ),
                 _ => {}
             }
             let decision = limiter.check(KEY).times(times + 1).await;
             let rejection = decision.retry_after();
-            let seen = limiter.peek(KEY).await.expect("an answer");
+            let seen = limiter.peek(KEY).await.expect("a response");
             let verdict = seen.policy("abuse").expect("a verdict");
             says.push((
                 decision.admitted(),

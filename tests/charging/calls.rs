@@ -14,20 +14,20 @@ async fn peek_charge_and_reset_return_the_status_of_the_key() {
             let name = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let policy = limiter.policy("p").expect("a policy");
-            let _ = policy.reset(KEY).await.expect("an answer");
+            let _ = policy.reset(KEY).await.expect("a response");
             let left = |status: &tollgate::LimitStatus| {
                 let p = status.policy("p").expect("p");
                 (p.limit(), p.remaining(), p.retry_after() == RetryAfter::Now)
             };
-            let seen = policy.peek(KEY).await.expect("an answer");
+            let seen = policy.peek(KEY).await.expect("a response");
             assert_eq!(left(&seen), (10, 10, true), "{name}");
             assert!(seen.would_admit(), "{name}");
-            let charged = policy.charge(KEY, 7).await.expect("an answer");
+            let charged = policy.charge(KEY, 7).await.expect("a response");
             assert_eq!(left(&charged), (10, 3, false), "{name}: 7 more");
             assert!(!charged.would_admit(), "{name}");
-            let seen = limiter.peek(KEY).await.expect("an answer");
+            let seen = limiter.peek(KEY).await.expect("a response");
             assert_eq!(left(&seen), (10, 3, true), "{name}");
-            let stood = policy.reset(KEY).await.expect("an answer");
+            let stood = policy.reset(KEY).await.expect("a response");
             assert_eq!(left(&stood), (10, 3, true), "{name}: before the reset");
             assert_eq!(used(&limiter, "p").await, 0, "{name}");
         }
@@ -41,7 +41,7 @@ fn head(user: &str) -> Parts {
 
 async fn callers(limiter: &Limiter) -> Vec<Key> {
     let policy = limiter.policy("p").expect("a policy");
-    policy.callers(KEY).await.expect("an answer")
+    policy.callers(KEY).await.expect("a response")
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
         assert_eq!(callers(&limiter).await, [alice, bob, carol]);
         // What the admission charges and refunds is its caller's.
         let p = admission.policy("p").expect("a policy");
-        p.refund(1).await.expect("an answer");
+        p.refund(1).await.expect("a response");
         assert_eq!(callers(&limiter).await, [alice, carol], "{}", world.name());
         // A caller that the call names comes first.
         let keys = tollgate::Keys::from(KEY).caller(dave);
@@ -67,10 +67,10 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
         let (anonymous, ()) = Request::new(()).into_parts();
         assert!(limiter.check(KEY).parts(&anonymous).await.is_admitted());
         let charged = limiter.charge(KEY, 1).parts(&head("bob")).await;
-        assert!(!charged.expect("an answer").would_admit());
+        assert!(!charged.expect("a response").would_admit());
         assert_eq!(callers(&limiter).await, [alice, carol, dave, KEY, bob]);
         let seen = limiter.peek(KEY).parts(&head("frank")).await;
-        assert!(!seen.expect("an answer").would_admit());
+        assert!(!seen.expect("a response").would_admit());
         let waited = limiter.wait(KEY, Duration::ZERO).parts(&head("frank"));
         assert!(waited.await.is_err());
         assert_eq!(callers(&limiter).await.len(), 5, "{}", world.name());
@@ -99,7 +99,7 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
         }
         assert_eq!(admitted, 6, "on {}", world.name());
         let left = async |user: Key| {
-            let seen = limiter.peek(user).await.expect("an answer");
+            let seen = limiter.peek(user).await.expect("a response");
             ["tokens", "all", "pair", "next"].map(|name| seen.policy(name).expect(name).remaining())
         };
         assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on {}", world.name());
@@ -110,17 +110,17 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
         let under = rejected.decision().policy("all").expect("it applied");
         assert_eq!(under.key(), KEY);
         // A reset of one user leaves what is counted of all users alone, unless it is named or the key is its own.
-        let _ = limiter.reset(users[9]).await.expect("an answer");
+        let _ = limiter.reset(users[9]).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on {}", world.name());
-        let _ = limiter.reset(Key::global()).await.expect("an answer");
+        let _ = limiter.reset(Key::global()).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on {}", world.name());
         // A key that is named is counted by.
         let named = [("all", users[0])];
-        let _ = limiter.charge(named, 2).await.expect("an answer");
+        let _ = limiter.charge(named, 2).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on {}", world.name());
-        let _ = limiter.charge(users[1], 2).await.expect("an answer");
+        let _ = limiter.charge(users[1], 2).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 4, 42, 5], "on {}", world.name());
-        let _ = limiter.reset(users[1]).await.expect("an answer");
+        let _ = limiter.reset(users[1]).await.expect("a response");
     }
 }
 
@@ -151,18 +151,18 @@ async fn a_ban_of_all_requests_is_only_imposed_by_name() {
             ban("all").key(extract::global()),
         ]);
         let [alice, bob] = ["alice", "bob"].map(Key::new);
-        limiter.block(alice, secs(60)).await.expect("an answer");
+        limiter.block(alice, secs(60)).await.expect("a response");
         assert!(!limiter.check(alice).await.is_admitted());
         assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
-        limiter.unblock(alice).await.expect("an answer");
+        limiter.unblock(alice).await.expect("a response");
         assert!(limiter.check(alice).await.is_admitted());
         let all = limiter.policy("all").expect("a policy");
-        all.block(KEY, secs(60)).await.expect("an answer");
+        all.block(KEY, secs(60)).await.expect("a response");
         assert!(!limiter.check(bob).await.is_admitted());
         // Of one key nothing is lifted that others are under.
-        limiter.unblock(bob).await.expect("an answer");
+        limiter.unblock(bob).await.expect("a response");
         assert!(!limiter.check(bob).await.is_admitted(), "{}", world.name());
-        all.unblock(KEY).await.expect("an answer");
+        all.unblock(KEY).await.expect("a response");
         assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
     }
 }

@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use tollgate::{Limiter, Policy, Quota, extract, outcome};
 
 use crate::support::{
-    KEY, StrategyKind, World, answer, counted, even, pass, read, secs, text, together, used, waits,
-    window,
+    KEY, StrategyKind, World, admitted_by_store, even, pass, read, respond, secs, text, together,
+    used, waits, window,
 };
 
 /// A policy of this strategy, of 5 a minute.
@@ -25,7 +25,7 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
     let mut retries = Vec::new();
     for _ in 0..times {
         let decision = limiter.check(KEY).await;
-        if !counted(&decision) {
+        if !admitted_by_store(&decision) {
             let rejected = decision.into_result().expect_err("a rejection");
             retries.push(rejected.retry_after().duration().expect("a wait"));
         }
@@ -46,12 +46,16 @@ async fn charged_rejections_lengthen_the_wait_by_up_to_one_capacity() {
         // The wait was exact.
         world.advance(secs(72) - Duration::from_micros(1));
         assert!(
-            !limiter.peek(KEY).await.expect("an answer").would_admit(),
+            !limiter.peek(KEY).await.expect("a response").would_admit(),
             "{}",
             world.name()
         );
         world.advance(Duration::from_micros(1));
-        assert!(counted(&limiter.check(KEY).await), "{}", world.name());
+        assert!(
+            admitted_by_store(&limiter.check(KEY).await),
+            "{}",
+            world.name()
+        );
     }
 }
 
@@ -85,7 +89,7 @@ async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
             world.advance(deepest.0);
             // A key on Redis lasts to the end of its millisecond.
             world.advance(Duration::from_millis(1));
-            assert!(counted(&limiter.check(KEY).await), "{name}");
+            assert!(admitted_by_store(&limiter.check(KEY).await), "{name}");
         }
     }
 }
@@ -112,7 +116,7 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
                 .expect("a policy")
                 .callers(KEY)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert!(callers.len() <= 5, "{callers:?}");
             assert_eq!(waits(&limiter, &name).await, before, "{name}");
             world.advance(secs(61));
@@ -127,7 +131,10 @@ async fn a_rejection_that_costs_more_than_is_left_uses_up_the_rest_of_a_log() {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 3).await;
-            assert!(!counted(&limiter.check(KEY).cost(4).await), "{name}");
+            assert!(
+                !admitted_by_store(&limiter.check(KEY).cost(4).await),
+                "{name}"
+            );
             assert_eq!(used(&limiter, &name).await, 5, "{name}");
             world.advance(secs(61));
             assert_eq!(limiter.check(KEY).times(6).await.admitted(), 5, "{name}");
@@ -162,7 +169,7 @@ async fn a_policy_with_room_does_not_charge_what_another_rejects() {
         let at_once = limiter.check(KEY).times(20).await;
         assert_eq!(at_once.admitted(), 2, "{}", world.name());
         for _ in 0..20 {
-            assert!(!counted(&limiter.check(KEY).await));
+            assert!(!admitted_by_store(&limiter.check(KEY).await));
         }
         assert_eq!(used(&limiter, "counts").await, 2, "{}", world.name());
     }
@@ -175,18 +182,18 @@ async fn concurrent_rejections_count_like_sequential_ones() {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             for rejected in [1, 2, 3, 5, 8] {
-                let _ = limiter.reset(KEY).await.expect("an answer");
+                let _ = limiter.reset(KEY).await.expect("a response");
                 hammer(&limiter, 5 + rejected).await;
                 let alone = waits(&limiter, &name).await;
 
-                let _ = limiter.reset(KEY).await.expect("an answer");
-                let asked = (0..5 + rejected).map(|_| limiter.check(KEY).into_future());
-                let decisions = join_all(asked).await;
-                let admitted = decisions.iter().filter(|d| counted(d)).count();
+                let _ = limiter.reset(KEY).await.expect("a response");
+                let sent = (0..5 + rejected).map(|_| limiter.check(KEY).into_future());
+                let decisions = join_all(sent).await;
+                let admitted = decisions.iter().filter(|d| admitted_by_store(d)).count();
                 assert_eq!(admitted, 5, "{name} on {}", world.name());
                 assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
 
-                let _ = limiter.reset(KEY).await.expect("an answer");
+                let _ = limiter.reset(KEY).await.expect("a response");
                 let together = limiter.check(KEY).times(5 + rejected).await;
                 assert_eq!(together.admitted(), 5, "{name} on {}", world.name());
                 assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
@@ -238,7 +245,7 @@ async fn a_layers_rejections_report_the_longer_wait() {
             assert_eq!(pass(&layer, text(200)).await, 200);
         }
         for expected in ["24", "36", "48", "60", "72", "72", "72"] {
-            let rejected = answer(&layer, text(200)).await;
+            let rejected = respond(&layer, text(200)).await;
             assert_eq!(rejected.status(), 429);
             assert_eq!(rejected.headers()["retry-after"], expected);
             read(rejected).await.expect("a body");
@@ -252,7 +259,7 @@ async fn refunding_a_reserved_charge_does_not_refund_charged_rejections() {
         let policy = window("p", "2/min").refund_unless(outcome::success);
         let layer = world.layer([policy.charge_rejected(true)]);
         assert_eq!(pass(&layer, text(200)).await, 200);
-        let under_way = answer(&layer, text(500)).await;
+        let under_way = respond(&layer, text(500)).await;
         // Two units are charged, and one rejection counts.
         assert_eq!(pass(&layer, text(200)).await, 429);
         read(under_way).await.expect("a body");
@@ -268,13 +275,17 @@ async fn in_flight_limits_have_no_debt() {
         let policy = Policy::new("p", Quota::concurrent(2)).key(extract::global());
         let limiter = world.limiter([policy.charge_rejected(true)]);
         let held = [limiter.check(KEY).await, limiter.check(KEY).await];
-        assert!(held.iter().all(counted));
+        assert!(held.iter().all(admitted_by_store));
         for _ in 0..20 {
-            assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+            assert!(
+                !admitted_by_store(&limiter.check(KEY).await),
+                "{}",
+                world.name()
+            );
         }
         drop(held);
         let again = [limiter.check(KEY).await, limiter.check(KEY).await];
-        assert!(again.iter().all(counted), "{}", world.name());
+        assert!(again.iter().all(admitted_by_store), "{}", world.name());
     }
 }
 
@@ -296,31 +307,34 @@ async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
                 together(StrategyKind::Fixed, &format!("other-{name}"), "5/min"),
             ]);
             let other = format!("other-{name}");
-            assert!(counted(
+            assert!(admitted_by_store(
                 &limiter
                     .charge([(&*other, KEY)], 5)
                     .await
-                    .expect("an answer")
+                    .expect("a response")
             ));
             for cost in [5, 3, 1] {
-                let _ = limiter.reset([(&*name, KEY)]).await.expect("an answer");
-                assert!(counted(
+                let _ = limiter.reset([(&*name, KEY)]).await.expect("a response");
+                assert!(admitted_by_store(
                     &limiter
                         .charge([(&*name, KEY)], 5 - cost)
                         .await
-                        .expect("an answer")
+                        .expect("a response")
                 ));
                 for _ in 0..3 {
                     let rejected = limiter.check(KEY).cost(cost).await;
-                    assert!(!counted(&rejected), "{name} on {}", world.name());
+                    assert!(!admitted_by_store(&rejected), "{name} on {}", world.name());
                     let left = 5 - used(&limiter, &name).await;
                     assert_eq!(left, cost, "{name} on {}", world.name());
                 }
                 // With a unit less than it takes, it rejects too, and that counts.
-                assert!(counted(
-                    &limiter.charge([(&*name, KEY)], 1).await.expect("an answer")
+                assert!(admitted_by_store(
+                    &limiter
+                        .charge([(&*name, KEY)], 1)
+                        .await
+                        .expect("a response")
                 ));
-                assert!(!counted(&limiter.check(KEY).cost(cost).await));
+                assert!(!admitted_by_store(&limiter.check(KEY).cost(cost).await));
                 assert_eq!(used(&limiter, &name).await, 5, "{name} on {}", world.name());
             }
         }

@@ -11,7 +11,7 @@ use http::Request;
 use tollgate::{Admission, Policy, outcome::Outcome};
 
 use crate::{
-    support::{KEY, World, answer, call, data, read, request, streamed, text, used, window},
+    support::{KEY, World, call, data, read, request, respond, streamed, text, used, window},
     world::TEST_TIMEOUT,
 };
 
@@ -39,8 +39,8 @@ async fn closures_use_the_admission(world: &World) {
             let _ = seen.set(admission.expect("an admission"));
             async { Ok::<_, Infallible>(text(200)) }
         };
-        let Ok(answer) = call(&layer, request(), handler).await;
-        read(answer).await.expect("a body");
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
         assert_eq!(used(layer.limiter(), "p").await, 1, "{}", world.name());
     }
 }
@@ -72,9 +72,9 @@ async fn a_closure_that_panics_while_a_panic_unwinds_charges_and_does_not_abort(
         for policy in modes(|_| panic!("a mistake of the application")) {
             let layer = world.layer([policy]);
             let _ = layer.limiter().reset(KEY).await;
-            let answer = answer(&layer, streamed(vec![data(), data()])).await;
+            let response = respond(&layer, streamed(vec![data(), data()])).await;
             let unwound = catch_unwind(AssertUnwindSafe(move || {
-                let _answer = answer;
+                let _answer = response;
                 panic!("while the body is held");
             }));
             assert!(unwound.is_err());

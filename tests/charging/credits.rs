@@ -15,8 +15,8 @@ async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
             let name = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let policy = limiter.policy("p").expect("a policy");
-            let _ = policy.reset(KEY).await.expect("an answer");
-            let _ = policy.charge(KEY, 7).await.expect("an answer");
+            let _ = policy.reset(KEY).await.expect("a response");
+            let _ = policy.charge(KEY, 7).await.expect("a response");
             let credited = match policy.credit(KEY, 3).await {
                 Ok(credited) => credited,
                 Err(error @ CallError::CreditUnsupported { .. }) => {
@@ -42,19 +42,19 @@ async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
             assert_eq!((credited.units(), left(&credited)), (3, 6), "{name}");
             assert!(credited.status().would_admit(), "{name}");
             assert_eq!(used(&limiter, "p").await, 4, "{name}");
-            let credited = policy.credit(KEY, u64::MAX).await.expect("an answer");
+            let credited = policy.credit(KEY, u64::MAX).await.expect("a response");
             assert_eq!((credited.units(), left(&credited)), (4, 10), "{name}");
             assert_eq!(used(&limiter, "p").await, 0, "{name}");
             // A debt of one capacity.
-            let _ = policy.charge(KEY, 20).await.expect("an answer");
-            let credited = policy.credit(KEY, 10).await.expect("an answer");
+            let _ = policy.charge(KEY, 20).await.expect("a response");
+            let credited = policy.credit(KEY, 10).await.expect("a response");
             assert_eq!((credited.units(), left(&credited)), (10, 0), "{name}");
             assert!(!credited.status().would_admit(), "{name}");
-            let credited = policy.credit(KEY, 2).await.expect("an answer");
+            let credited = policy.credit(KEY, 2).await.expect("a response");
             assert_eq!((credited.units(), left(&credited)), (2, 2), "{name}");
             assert_eq!(used(&limiter, "p").await, 8, "{name}");
             world.advance(secs(300));
-            let credited = policy.credit(KEY, 5).await.expect("an answer");
+            let credited = policy.credit(KEY, 5).await.expect("a response");
             assert_eq!((credited.units(), left(&credited)), (0, 10), "{name}");
             assert_eq!(used(&limiter, "p").await, 0, "{name}");
         }
@@ -84,17 +84,17 @@ async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
             let policy = together(strategy, "tokens", "1000/min").tier_quotas([pro()]);
             let limiter = world.limiter([policy]);
             let tokens = limiter.policy("tokens").expect("a policy");
-            let _ = tokens.reset(KEY).await.expect("an answer");
+            let _ = tokens.reset(KEY).await.expect("a response");
             let charged = tokens.charge(KEY, 15_000).quota_for("tokens", pro()).await;
-            let charged = charged.expect("an answer");
+            let charged = charged.expect("a response");
             assert_eq!(charged.policy("tokens").expect("it").remaining(), 5_000);
             let credited = tokens.credit(KEY, 500).quota_for("tokens", pro()).await;
-            let credited = credited.expect("an answer");
+            let credited = credited.expect("a response");
             let seen = credited.status().policy("tokens").expect("it");
             assert_eq!((seen.limit(), seen.remaining()), (20_000, 5_500), "{name}");
             assert_eq!(credited.units(), 500, "{name}");
             let peeked = tokens.peek(KEY).quota_for("tokens", pro()).await;
-            let peeked = peeked.expect("an answer");
+            let peeked = peeked.expect("a response");
             let left = peeked.policy("tokens").expect("it").remaining();
             assert_eq!(left, 5_500, "{name}");
             world.advance(secs(120));
@@ -112,7 +112,7 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
         let limiter = world.limiter([policy]);
         let tokens = limiter.policy("tokens").expect("a policy");
         let alice = Key::new("alice");
-        let _ = tokens.reset(alice).await.expect("an answer");
+        let _ = tokens.reset(alice).await.expect("a response");
         let error = tokens.credit(alice, 500).await.expect_err("no quota");
         assert!(
             matches!(&error, CallError::PartsRequired { policy, .. } if &**policy == "tokens"),
@@ -121,10 +121,10 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
         let unknown = tokens.credit(alice, 5).quota_for("token", pro()).await;
         assert!(matches!(unknown, Err(CallError::UnknownPolicy(_))));
         let charged = tokens.charge(alice, 15_000).parts(&head("pro")).await;
-        let _ = charged.expect("an answer");
+        let _ = charged.expect("a response");
         // A condition of requests is none of a credit, nor is what a request costs.
         let credited = tokens.credit(alice, 500).parts(&head("pro")).await;
-        let credited = credited.expect("an answer");
+        let credited = credited.expect("a response");
         let seen = credited.status().policy("tokens").expect("it");
         assert_eq!((credited.units(), seen.remaining()), (500, 5_500));
         assert_eq!(seen.retry_after(), RetryAfter::Now, "{}", world.name());
@@ -137,8 +137,8 @@ async fn a_shadow_candidate_is_credited_with_its_policy() {
         let next = together(StrategyKind::Fixed, "next", "500/min").shadow_of("tokens");
         let limiter = world.limiter([together(StrategyKind::Gcra, "tokens", "1000/min"), next]);
         let tokens = limiter.policy("tokens").expect("a policy");
-        let _ = tokens.charge(KEY, 300).await.expect("an answer");
-        let credited = tokens.credit(KEY, 100).await.expect("an answer");
+        let _ = tokens.charge(KEY, 300).await.expect("a response");
+        let credited = tokens.credit(KEY, 100).await.expect("a response");
         assert_eq!(credited.units(), 100, "{}", world.name());
         assert_eq!(used(&limiter, "tokens").await, 200, "{}", world.name());
         assert_eq!(used(&limiter, "next").await, 200, "{}", world.name());

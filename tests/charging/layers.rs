@@ -7,16 +7,16 @@ use http_body_util::BodyExt;
 use tollgate::{RateLimitLayer, outcome};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{KEY, World, counted, request, text, used, window};
+use crate::support::{KEY, World, admitted_by_store, request, text, used, window};
 
 /// Sends a request through two layers.
 async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) -> u16 {
     let handler =
         service_fn(move |_: Request<()>| async move { Ok::<_, Infallible>(text(status)) });
     let service = outer.layer(inner.layer(handler));
-    let Ok(answer) = service.oneshot(request()).await;
-    let status = answer.status().as_u16();
-    let mut body = pin!(answer.into_body());
+    let Ok(response) = service.oneshot(request()).await;
+    let status = response.status().as_u16();
+    let mut body = pin!(response.into_body());
     while let Some(frame) = body.frame().await {
         frame.expect("no error");
     }
@@ -85,13 +85,19 @@ async fn check_without_a_layer_charges_nothing_under_on_response() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "2/min").charge_after(outcome::failure)]);
         for _ in 0..5 {
-            assert!(counted(&limiter.check(KEY).await));
+            assert!(admitted_by_store(&limiter.check(KEY).await));
         }
         assert_eq!(used(&limiter, "p").await, 0, "{}", world.name());
         for _ in 0..2 {
-            assert!(counted(&limiter.charge(KEY, 1).await.expect("an answer")));
+            assert!(admitted_by_store(
+                &limiter.charge(KEY, 1).await.expect("a response")
+            ));
         }
-        assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+        assert!(
+            !admitted_by_store(&limiter.check(KEY).await),
+            "{}",
+            world.name()
+        );
         assert_eq!(used(&limiter, "p").await, 2, "{}", world.name());
     }
 }

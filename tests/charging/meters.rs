@@ -11,7 +11,7 @@ use tollgate::{Admission, Limiter, RedisStore, UnitMeter};
 
 use crate::{
     strategy_kind::StrategyKind,
-    support::{Answer, Body, KEY, World, call, even, read, request, together, used, window},
+    support::{Body, KEY, LayerResponse, World, call, even, read, request, together, used, window},
     world::TEST_TIMEOUT,
 };
 
@@ -52,7 +52,7 @@ fn metered(mut meter: UnitMeter, pieces: usize) -> Response<Body> {
 }
 
 /// A response of a handler behind a layer, and what is left to be read.
-async fn streaming(world: &World, pieces: usize) -> (Limiter, Answer) {
+async fn streaming(world: &World, pieces: usize) -> (Limiter, LayerResponse) {
     let layer = world.layer([
         window("tokens", "100/min").cost(4),
         even("requests", "9/min"),
@@ -62,15 +62,15 @@ async fn streaming(world: &World, pieces: usize) -> (Limiter, Answer) {
         let meter = meter(request.extensions().get().expect("an admission"));
         async move { Ok::<_, Infallible>(metered(meter, pieces)) }
     };
-    let Ok(answer) = call(&layer, request(), handler).await;
-    (layer.limiter().clone(), answer)
+    let Ok(response) = call(&layer, request(), handler).await;
+    (layer.limiter().clone(), response)
 }
 
 #[tokio::test]
 async fn a_stream_read_to_its_end_is_charged_what_its_meter_counted() {
     for world in World::both() {
-        let (limiter, answer) = streaming(&world, 30).await;
-        read(answer).await.expect("a body");
+        let (limiter, response) = streaming(&world, 30).await;
+        read(response).await.expect("a body");
         until_used(&limiter, 30).await;
         // The other policy is left alone.
         assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
@@ -80,8 +80,8 @@ async fn a_stream_read_to_its_end_is_charged_what_its_meter_counted() {
 #[tokio::test]
 async fn a_dropped_stream_is_charged_what_its_meter_had_counted() {
     for world in World::both() {
-        let (limiter, answer) = streaming(&world, 30).await;
-        let mut body = answer.into_body();
+        let (limiter, response) = streaming(&world, 30).await;
+        let mut body = response.into_body();
         for _ in 0..7 {
             body.frame().await.expect("a piece").expect("a piece");
         }
@@ -93,8 +93,8 @@ async fn a_dropped_stream_is_charged_what_its_meter_had_counted() {
 #[tokio::test]
 async fn a_meter_that_counted_nothing_leaves_the_charge_on_arrival() {
     for world in World::both() {
-        let (limiter, answer) = streaming(&world, 30).await;
-        drop(answer);
+        let (limiter, response) = streaming(&world, 30).await;
+        drop(response);
         assert_eq!(used(&limiter, "tokens").await, 4, "{}", world.name());
         let (limiter, admission) = admitted(&world).await;
         meter(&admission).finish().await.expect("nothing to settle");
@@ -112,7 +112,7 @@ async fn finishing_a_meter_settles_once() {
         meter = self::meter(&admission);
         meter.add(20);
         assert_eq!(meter.units(), 20);
-        meter.finish().await.expect("an answer");
+        meter.finish().await.expect("a response");
         until_used(&limiter, 20).await;
         assert_eq!(admission.remaining("tokens"), Some(80), "{}", world.name());
     }
@@ -148,7 +148,7 @@ async fn a_meter_that_is_dropped_outside_a_runtime_settles() {
                 until_used(&limiter, units).await;
                 // What was settled counts for what follows.
                 let tokens = admission.policy("tokens").expect("a policy");
-                tokens.settle(units + 2).await.expect("an answer");
+                tokens.settle(units + 2).await.expect("a response");
                 until_used(&limiter, units + 2).await;
             }
         }

@@ -10,7 +10,7 @@ use tollgate::{
 };
 
 use crate::support::{
-    Body, KEY, World, answer, call, even, ms, pass, read, request, secs, text, used, waits, window,
+    Body, KEY, World, call, even, ms, pass, read, request, respond, secs, text, used, waits, window,
 };
 
 pub(crate) type Says = fn(&Outcome<'_>) -> bool;
@@ -47,7 +47,7 @@ pub(crate) async fn charged(layer: &RateLimitLayer) -> u64 {
 }
 
 pub(crate) async fn forget(layer: &RateLimitLayer) {
-    let _ = layer.limiter().reset(KEY).await.expect("an answer");
+    let _ = layer.limiter().reset(KEY).await.expect("a response");
 }
 
 /// What a response is charged, when its body has been read as servers do.
@@ -87,14 +87,14 @@ async fn on_response_charges_nothing_on_arrival_and_reserve_charges_at_once() {
                     Ok::<_, Infallible>(text(200))
                 }
             };
-            let asking = layer.clone();
-            let asked = tokio::spawn(async move { call(&asking, request(), handler).await });
+            let pending = layer.clone();
+            let sent = tokio::spawn(async move { call(&pending, request(), handler).await });
             starts.await.expect("a handler");
             assert_eq!(charged(&layer).await, expected, "{}", world.name());
             finish.send(()).expect("a handler");
-            let answer = asked.await.expect("no panic").expect("an answer");
+            let response = sent.await.expect("no panic").expect("a response");
             assert_eq!(charged(&layer).await, expected, "the body is not sent yet");
-            read(answer).await.expect("a body");
+            read(response).await.expect("a body");
             assert_eq!(charged(&layer).await, 1, "{}", world.name());
         }
     }
@@ -140,7 +140,7 @@ async fn an_even_rate_in_use_is_refunded_a_reservation_to_the_fraction() {
         for _ in 0..3 {
             // Four of six seconds each are used, and 10 ms pass while a fifth is in flight.
             assert_eq!(limiter.check(KEY).times(4).await.admitted(), 4);
-            let under_way = answer(&layer, text(500)).await;
+            let under_way = respond(&layer, text(500)).await;
             assert_eq!(waits(limiter, "p").await.1, secs(30));
             world.advance(ms(10));
             read(under_way).await.expect("a body");
@@ -162,12 +162,12 @@ async fn an_even_rate_is_refunded_a_whole_burst_less_what_has_refilled() {
         let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
         let mut under_way = Vec::new();
         for _ in 0..10 {
-            under_way.push(answer(&layer, text(500)).await);
+            under_way.push(respond(&layer, text(500)).await);
         }
         assert_eq!(pass(&layer, text(500)).await, 429);
         world.advance(ms(10));
-        for answer in under_way {
-            read(answer).await.expect("a body");
+        for response in under_way {
+            read(response).await.expect("a body");
         }
         let (_, full) = waits(layer.limiter(), "p").await;
         assert!(full <= 10 * ms(10), "{full:?} on {}", world.name());
@@ -181,7 +181,7 @@ async fn an_even_rate_is_refunded_a_whole_burst_less_what_has_refilled() {
 async fn an_even_rate_that_was_full_is_full_again_10_ms_later() {
     for world in World::both() {
         let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
-        let under_way = answer(&layer, text(500)).await;
+        let under_way = respond(&layer, text(500)).await;
         world.advance(ms(10));
         read(under_way).await.expect("a body");
         let (_, full) = waits(layer.limiter(), "p").await;

@@ -38,8 +38,8 @@ async fn all_callers(layer: &RateLimitLayer, calls: &Arc<AtomicU64>) -> [u64; 3]
                     Ok::<_, Infallible>(text(if call % 3 == 2 { 502 } else { 200 }))
                 }
             };
-            let Ok(answer) = call(&layer, request(), provider).await;
-            read(answer).await.expect("a body")
+            let Ok(response) = call(&layer, request(), provider).await;
+            read(response).await.expect("a body")
         });
     }
     let statuses = tasks.join_all().await;
@@ -91,8 +91,8 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
                         Ok::<_, Infallible>(text(200))
                     }
                 };
-                let Ok(answer) = call(&layer, request(), provider).await;
-                read(answer).await.expect("a body")
+                let Ok(response) = call(&layer, request(), provider).await;
+                read(response).await.expect("a body")
             });
         }
         assert_eq!(tasks.join_all().await, [200; CALLERS as usize]);
@@ -115,14 +115,14 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
 /// A call whose provider waits until the test decides its response.
 struct Slow {
     tell: Arc<Notify>,
-    answer: JoinHandle<u16>,
+    response: JoinHandle<u16>,
 }
 
 impl Slow {
     async fn start(layer: &RateLimitLayer, status: u16) -> Self {
         let (started, tell) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (starts, go, layer) = (started.clone(), tell.clone(), layer.clone());
-        let answer = tokio::spawn(async move {
+        let response = tokio::spawn(async move {
             let provider = move |_| {
                 let (starts, go) = (starts.clone(), go.clone());
                 async move {
@@ -131,16 +131,16 @@ impl Slow {
                     Ok::<_, Infallible>(text(status))
                 }
             };
-            let Ok(answer) = call(&layer, request(), provider).await;
-            read(answer).await.expect("a body")
+            let Ok(response) = call(&layer, request(), provider).await;
+            read(response).await.expect("a body")
         });
         started.notified().await;
-        Self { tell, answer }
+        Self { tell, response }
     }
 
     async fn end(self) -> u16 {
         self.tell.notify_one();
-        self.answer.await.expect("no panic")
+        self.response.await.expect("no panic")
     }
 }
 

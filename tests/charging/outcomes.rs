@@ -6,7 +6,7 @@ use tollgate::outcome::{self, RequestEnd};
 use crate::{
     modes::{Says, both_modes, charged, cost, forget, layers},
     request_ends::go_half_way,
-    support::{World, answer, broken, code, data, even, grpc, pass, text, used, window},
+    support::{World, broken, code, data, even, grpc, pass, respond, text, used, window},
 };
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn an_outcome_is_evaluated_only_when_the_stream_ends_and_only_once() {
             sees.lock().expect("a lock").push(seen);
             true
         })]);
-        let mut body = answer(&layer, grpc(vec![data(), data(), code("5")]))
+        let mut body = respond(&layer, grpc(vec![data(), data(), code("5")]))
             .await
             .into_body();
         for _ in 0..3 {

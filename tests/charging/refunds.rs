@@ -12,12 +12,14 @@ use tollgate::{
 
 use crate::{
     ban::MICRO,
-    support::{KEY, StrategyKind, World, call, counted, ms, read, request, text, together, used},
+    support::{
+        KEY, StrategyKind, World, admitted_by_store, call, ms, read, request, text, together, used,
+    },
     world::TEST_TIMEOUT,
 };
 
 async fn refund(decision: &mut Decision, units: u64) -> u64 {
-    let refunds = decision.refund(units).await.expect("an answer");
+    let refunds = decision.refund(units).await.expect("a response");
     refunds.iter().map(Refund::units).sum()
 }
 
@@ -34,12 +36,12 @@ async fn a_refund_returns_the_rest_of_a_partly_refilled_unit() {
     for world in World::both() {
         for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("an answer");
+            let _ = limiter.reset(KEY).await.expect("a response");
             let mut charged = limiter.check(KEY).await;
             world.advance(MICRO);
             let name = format!("{strategy:?} on {}", world.name());
             assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
-            let seen = limiter.peek(KEY).await.expect("an answer");
+            let seen = limiter.peek(KEY).await.expect("a response");
             let verdict = seen.policy("p").expect("a verdict");
             assert_eq!(verdict.remaining(), 10, "{name}");
             assert!(verdict.reset_after().is_zero(), "{name}: {verdict:?}");
@@ -59,7 +61,7 @@ async fn on_a_real_clock(store: impl Store + Clone) {
             .build()
             .expect("a limiter");
         let mut charged = limiter.check(KEY).await;
-        assert!(counted(&charged));
+        assert!(admitted_by_store(&charged));
         pass_a_moment();
         assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
         assert_eq!(used(&limiter, &name).await, 0, "{name}");
@@ -86,7 +88,7 @@ async fn copies_of_a_decision_refund_the_same_unit_once() {
         for strategy in StrategyKind::ALL {
             let name = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("an answer");
+            let _ = limiter.reset(KEY).await.expect("a response");
             assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
 
             let mut charged = limiter.check(KEY).await;
@@ -106,7 +108,7 @@ async fn copies_that_are_refunded_at_once_refund_each_unit_once() {
         for strategy in StrategyKind::ALL {
             let name = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("an answer");
+            let _ = limiter.reset(KEY).await.expect("a response");
             assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
 
             let charged = limiter.check(KEY).cost(3).await;
@@ -128,7 +130,7 @@ async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
         for strategy in StrategyKind::ALL {
             let name = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("an answer");
+            let _ = limiter.reset(KEY).await.expect("a response");
             assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
 
             let admission = limiter.check(KEY).cost(4).await.into_result();
@@ -141,7 +143,7 @@ async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
                 .expect("a policy")
                 .refund(2)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(used(&limiter, "p").await, 3, "{name}");
             assert_eq!(refund(&mut other, 4).await, 1, "{name}");
             admission
@@ -149,7 +151,7 @@ async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
                 .expect("a policy")
                 .refund(4)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(refund(&mut one, 4).await, 0, "{name}");
             assert_eq!(used(&limiter, "p").await, 2, "{name}");
         }
@@ -165,7 +167,7 @@ async fn a_response_does_not_refund_again_what_the_handler_refunded() {
                 .cost(4)
                 .refund_unless(|_| false)]);
             let limiter = layer.limiter().clone();
-            let _ = limiter.reset(KEY).await.expect("an answer");
+            let _ = limiter.reset(KEY).await.expect("a response");
             assert_eq!(limiter.check(KEY).cost(5).await.admitted(), 1);
 
             let handler = async |request: Request<()>| {
@@ -199,15 +201,15 @@ async fn refunds_name_their_policies() {
         let of = |policy: &str, units| (policy.to_owned(), units);
 
         let mut decision = limiter.check(KEY).await;
-        let refunds = decision.refund(15).await.expect("an answer");
+        let refunds = decision.refund(15).await.expect("a response");
         assert_eq!(named(refunds), [of("requests", 1), of("tokens", 15)]);
         assert_eq!(used(&limiter, "shadow").await, 0, "{}", world.name());
 
         let admission = decision.into_result().expect("room");
         let tokens = admission.policy("tokens").expect("a policy");
         let refunds = tokens.refund(5).await;
-        assert_eq!(named(refunds.expect("an answer")), [of("tokens", 5)]);
-        let refunds = tokens.refund(50).await.expect("an answer");
+        assert_eq!(named(refunds.expect("a response")), [of("tokens", 5)]);
+        let refunds = tokens.refund(50).await.expect("a response");
         assert_eq!(named(refunds), [of("tokens", 20)]);
         let unknown = admission.policy("absent").expect_err("no such policy");
         assert_eq!(unknown.name(), "absent");
@@ -221,23 +223,25 @@ async fn a_free_request_does_not_wait_also_in_debt() {
         for strategy in StrategyKind::ALL {
             let name = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("an answer");
-            assert!(counted(&limiter.charge(KEY, 13).await.expect("an answer")));
+            let _ = limiter.reset(KEY).await.expect("a response");
+            assert!(admitted_by_store(
+                &limiter.charge(KEY, 13).await.expect("a response")
+            ));
             let free = |decision: &Decision, how: &str| {
                 let retry = decision.policy("p").expect("a verdict").retry_after();
-                assert!(counted(decision), "{how}, {name}");
+                assert!(admitted_by_store(decision), "{how}, {name}");
                 assert_eq!(retry, RetryAfter::Now, "{how}, {name}");
             };
             free(&limiter.check(KEY).cost(0).await, "alone");
             free(&limiter.check(KEY).cost(0).times(3).await, "three at once");
-            let seen = limiter.peek(KEY).cost(0).await.expect("an answer");
+            let seen = limiter.peek(KEY).cost(0).await.expect("a response");
             assert!(seen.would_admit(), "looked at, {name}");
             let merged = (0..8).map(|_| tokio::spawn(limiter.check(KEY).cost(0).into_future()));
             for decision in join_all(merged).await {
                 free(&decision.expect("a task ends well"), "merged");
             }
             assert_ne!(
-                limiter.peek(KEY).await.expect("an answer").retry_after(),
+                limiter.peek(KEY).await.expect("a response").retry_after(),
                 RetryAfter::Now,
                 "{name}"
             );
@@ -248,12 +252,12 @@ async fn a_free_request_does_not_wait_also_in_debt() {
 /// How much of five units the refund of as many that were charged before a reset takes from those charged after it.
 async fn taken_by_a_refund_from_before_a_reset(world: &World, strategy: StrategyKind) -> u64 {
     let limiter = world.limiter([together(strategy, "p", "10/h")]);
-    let _ = limiter.reset(KEY).await.expect("an answer");
+    let _ = limiter.reset(KEY).await.expect("a response");
     let mut before = limiter.check(KEY).cost(5).await;
     world.advance(ms(10));
-    let _ = limiter.reset(KEY).await.expect("an answer");
+    let _ = limiter.reset(KEY).await.expect("a response");
     let after = limiter.check(KEY).cost(5).await;
-    assert!(counted(&before) && counted(&after));
+    assert!(admitted_by_store(&before) && admitted_by_store(&after));
     refund(&mut before, 5).await;
     5 - used(&limiter, "p").await
 }

@@ -15,7 +15,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use crate::{
     modes::{Says, both_modes, charged, cost, forget, layers},
     support::{
-        Body, World, answer, broken, call, code, data, pass, request, streamed, text, used, window,
+        Body, World, broken, call, code, data, pass, request, respond, streamed, text, used, window,
     },
 };
 
@@ -32,7 +32,7 @@ async fn hang_up(layer: &RateLimitLayer) {
     let mut starts = starts;
     let mut asking = Box::pin(call(layer, request(), handler));
     tokio::select! {
-        _ = &mut asking => panic!("an answer"),
+        _ = &mut asking => panic!("a response"),
         started = starts.recv() => started.expect("a handler"),
     }
     drop(asking);
@@ -117,11 +117,11 @@ async fn a_handler_that_panics_is_charged_like_a_dropped_request() {
             for policy in both_modes(&window("p", "5/min"), outcome::success) {
                 let layer = world.layer([policy.charge_dropped(dropped)]);
                 forget(&layer).await;
-                let asking = layer.clone();
+                let pending = layer.clone();
                 let handler = |_| async { panic!("a handler that panics, on purpose") };
-                let asked =
-                    async move { call::<_, _, Infallible>(&asking, request(), handler).await };
-                assert!(tokio::spawn(asked).await.is_err_and(|e| e.is_panic()));
+                let sent =
+                    async move { call::<_, _, Infallible>(&pending, request(), handler).await };
+                assert!(tokio::spawn(sent).await.is_err_and(|e| e.is_panic()));
                 assert_eq!(charged(&layer).await, expected, "{}", world.name());
             }
         }
@@ -137,8 +137,8 @@ async fn a_service_that_panics_in_call_is_charged_too() {
                     panic!("a service that panics, on purpose")
                 },
             );
-            let asked = layer.layer(panics).oneshot(request());
-            assert!(tokio::spawn(asked).await.is_err_and(|e| e.is_panic()));
+            let sent = layer.layer(panics).oneshot(request());
+            assert!(tokio::spawn(sent).await.is_err_and(|e| e.is_panic()));
             assert_eq!(charged(&layer).await, 1, "{}", world.name());
         }
     }
@@ -164,7 +164,7 @@ async fn a_body_that_fails_half_way_is_a_failed_response() {
 
 /// Reads one frame, and goes.
 pub(crate) async fn go_half_way(layer: &RateLimitLayer, response: Response<Body>) {
-    let mut body = answer(layer, response).await.into_body();
+    let mut body = respond(layer, response).await.into_body();
     assert!(!body.is_end_stream());
     let frame = body.frame().await.expect("a frame").expect("no error");
     assert!(frame.is_data());
@@ -185,7 +185,7 @@ async fn a_success_whose_client_disconnects_half_way_stays_charged() {
                 assert_eq!(charged(&layer).await, expected, "{}", world.name());
                 // Nor before the first frame.
                 forget(&layer).await;
-                drop(answer(&layer, streamed(vec![data(), data()])).await);
+                drop(respond(&layer, streamed(vec![data(), data()])).await);
                 assert_eq!(charged(&layer).await, expected, "{}", world.name());
             }
         }
@@ -199,7 +199,7 @@ async fn a_response_whose_trailers_were_sent_is_completed() {
         for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             forget(&layer).await;
             let response = streamed(vec![data(), code("0")]);
-            let mut body = answer(&layer, response).await.into_body();
+            let mut body = respond(&layer, response).await.into_body();
             while let Some(frame) = body.frame().await {
                 if frame.expect("no error").is_trailers() {
                     break;
@@ -213,9 +213,9 @@ async fn a_response_whose_trailers_were_sent_is_completed() {
 }
 
 /// What a plain HTTP server does with a response that has no body: it checks whether it is at its end, and drops it.
-async fn glance(answer: Response<ResponseBody<Body>>) {
-    assert!(answer.body().is_end_stream());
-    drop(answer);
+async fn glance(response: Response<ResponseBody<Body>>) {
+    assert!(response.body().is_end_stream());
+    drop(response);
 }
 
 #[tokio::test]
@@ -229,14 +229,14 @@ async fn responses_without_a_body_are_completed() {
         for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             for status in [200, 204, 304, 404] {
                 forget(&layer).await;
-                glance(answer(&layer, empty(status)).await).await;
+                glance(respond(&layer, empty(status)).await).await;
                 assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
                 assert_eq!(cost(&layer, empty(status)).await, 1, "{status}");
             }
             // These never have one, so the body is never polled.
             for status in [204, 304] {
                 forget(&layer).await;
-                drop(answer(&layer, streamed_with(status)).await);
+                drop(respond(&layer, streamed_with(status)).await);
                 assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
             }
         }
@@ -256,8 +256,8 @@ async fn the_response_to_a_head_request_is_completed_though_its_body_is_never_se
             let mut head = request();
             *head.method_mut() = Method::HEAD;
             let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };
-            let Ok(answer) = call(&layer, head, handler).await;
-            drop(answer);
+            let Ok(response) = call(&layer, head, handler).await;
+            drop(response);
             assert_eq!(charged(&layer).await, 1, "{}", world.name());
         }
     }
@@ -273,8 +273,8 @@ async fn an_accepted_connect_request_is_completed_though_its_response_has_no_bod
                 let mut connect = request();
                 *connect.method_mut() = Method::CONNECT;
                 let handler = |_| async move { Ok::<_, Infallible>(streamed_with(status)) };
-                let Ok(answer) = call(&layer, connect, handler).await;
-                drop(answer);
+                let Ok(response) = call(&layer, connect, handler).await;
+                drop(response);
                 assert_eq!(charged(&layer).await, expected, "{status} {}", world.name());
             }
         }
@@ -292,10 +292,10 @@ async fn a_body_that_is_never_sent_keeps_its_permit_until_it_is_dropped() {
             let mut head = request();
             *head.method_mut() = Method::HEAD;
             let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };
-            let Ok(answer) = call(&layer, head, handler).await;
+            let Ok(response) = call(&layer, head, handler).await;
             let name = format!("charges {charges} {}", world.name());
             assert_eq!(used(layer.limiter(), "place").await, 1, "{name}");
-            drop(answer);
+            drop(response);
             assert_eq!(used(layer.limiter(), "place").await, 0, "{name}");
         }
     }
@@ -318,8 +318,8 @@ async fn axum_handlers_that_return_only_a_status_are_charged_by_it() {
             ] {
                 let request = Request::builder().uri(uri).method(method);
                 let request = request.body(axum::body::Body::empty()).expect("a request");
-                let answer = app.clone().oneshot(request).await.expect("no error");
-                drop(answer);
+                let response = app.clone().oneshot(request).await.expect("no error");
+                drop(response);
                 assert_eq!(charged(&layer).await, expected, "{method} {uri}");
             }
         }

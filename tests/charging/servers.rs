@@ -34,7 +34,7 @@ async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
     let request = format!("{method} {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
     client.write_all(request.as_bytes()).await.expect("a link");
     let mut said = Vec::new();
-    client.read_to_end(&mut said).await.expect("an answer");
+    client.read_to_end(&mut said).await.expect("a response");
     let end = sees.recv().await.expect("an outcome");
     server.abort();
     end

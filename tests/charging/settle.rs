@@ -8,8 +8,8 @@ use tollgate::{Admission, Policy, outcome};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    KEY, StrategyKind, World, call, counted, even, ms, pass, read, request, secs, text, together,
-    used, waits, window,
+    KEY, StrategyKind, World, admitted_by_store, call, even, ms, pass, read, request, secs, text,
+    together, used, waits, window,
 };
 
 /// A policy `p` of each strategy, of 10 a minute.
@@ -20,7 +20,7 @@ fn all() -> [Policy; 8] {
 /// An admission of one request, and its limiter.
 async fn admitted(world: &World, policy: Policy) -> (tollgate::Limiter, Admission) {
     let limiter = world.limiter([policy]);
-    let _ = limiter.reset(KEY).await.expect("an answer");
+    let _ = limiter.reset(KEY).await.expect("a response");
     let admission = limiter.check(KEY).await.into_result().expect("room");
     (limiter, admission)
 }
@@ -42,12 +42,12 @@ async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
                     .expect("a policy")
                     .settle(true_cost)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
                 let left = admission.remaining("p");
                 assert_eq!(left, Some(10 - true_cost), "{context}");
             }
-            assert!(!counted(&limiter.check(KEY).await), "{context}");
+            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
         }
     }
 }
@@ -63,7 +63,7 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
                 .expect("a policy")
                 .settle(1_000_000)
                 .await
-                .expect("an answer");
+                .expect("a response");
             let (wait, reset) = waits(&limiter, "p").await;
             assert!(wait > Duration::ZERO, "{context}");
             // Two periods pay twice the capacity back, whatever counts it.
@@ -73,22 +73,22 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
                 .expect("a policy")
                 .charge(1_000_000)
                 .await
-                .expect("an answer");
+                .expect("a response");
             admission
                 .policy("p")
                 .expect("a policy")
                 .settle(2_000_000)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(waits(&limiter, "p").await, (wait, reset), "{context}");
             // The wait is exact, to the microsecond.
             world.advance(wait - Duration::from_micros(1_000));
-            assert!(!counted(&limiter.check(KEY).await), "{context}");
+            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
             world.advance(Duration::from_micros(1_000));
-            if !counted(&limiter.check(KEY).await) {
+            if !admitted_by_store(&limiter.check(KEY).await) {
                 // A key on Redis lasts to the end of its millisecond.
                 world.advance(ms(1));
-                assert!(counted(&limiter.check(KEY).await), "{context}");
+                assert!(admitted_by_store(&limiter.check(KEY).await), "{context}");
             }
             world.no_key_is_immortal();
             world.advance(secs(180));
@@ -105,14 +105,14 @@ async fn a_debt_is_waited_for_at_an_even_rate() {
             .expect("a policy")
             .settle(15)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(waits(&limiter, "p").await, (secs(36), secs(90)));
         admission
             .policy("p")
             .expect("a policy")
             .settle(500)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
         // What was charged of it is refunded, not what was requested.
         admission
@@ -120,7 +120,7 @@ async fn a_debt_is_waited_for_at_an_even_rate() {
             .expect("a policy")
             .settle(3)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
     }
 }
@@ -138,7 +138,7 @@ async fn nothing_is_refunded_twice() {
                     .expect("a policy")
                     .refund(units)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 assert_eq!(used(&limiter, "p").await, expected, "{context}");
             }
             admission
@@ -146,14 +146,14 @@ async fn nothing_is_refunded_twice() {
                 .expect("a policy")
                 .charge(3)
                 .await
-                .expect("an answer");
+                .expect("a response");
             for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
                 admission
                     .policy("p")
                     .expect("a policy")
                     .refund(units)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 assert_eq!(used(&limiter, "p").await, expected, "{context}");
             }
             let clone = admission.clone();
@@ -162,13 +162,13 @@ async fn nothing_is_refunded_twice() {
                 .expect("a policy")
                 .refund(1)
                 .await
-                .expect("an answer");
+                .expect("a response");
             clone
                 .policy("p")
                 .expect("a policy")
                 .settle(0)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
         }
     }
@@ -182,7 +182,7 @@ async fn concurrent_refunds_refund_once() {
         let policy = admission.policy("p").expect("a policy");
         let refunds = (0..8).map(|_| policy.refund(2));
         for refund in futures_util::future::join_all(refunds).await {
-            refund.expect("an answer");
+            refund.expect("a response");
         }
         assert_eq!(used(&limiter, "p").await, 4, "{}", world.name());
     }
@@ -199,7 +199,7 @@ async fn a_refund_cancelled_half_way_loses_no_units() {
                 .expect("a policy")
                 .charge(3)
                 .await
-                .expect("an answer");
+                .expect("a response");
             // It is sent, and refunds the last charge.
             drop(
                 admission
@@ -213,7 +213,7 @@ async fn a_refund_cancelled_half_way_loses_no_units() {
                 .expect("a policy")
                 .refund(7)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(used(&limiter, "p").await, 0, "{context}");
         }
     }
@@ -239,7 +239,7 @@ async fn a_charge_cancelled_half_way_is_charged_once() {
                     .expect("a policy")
                     .settle(true_cost)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
             }
         }
@@ -257,7 +257,7 @@ async fn a_response_does_not_charge_again_what_a_dropped_handler_was_charging() 
                 .expect("a policy")
                 .charge(3)
                 .await
-                .expect("an answer");
+                .expect("a response");
             std::future::pending::<()>().await;
             Ok::<_, Infallible>(text(200))
         };
@@ -278,7 +278,7 @@ async fn concurrent_settlements_charge_once() {
         let policy = admission.policy("p").expect("a policy");
         let settling = (0..3).map(|_| policy.settle(3));
         for settled in futures_util::future::join_all(settling).await {
-            settled.expect("an answer");
+            settled.expect("a response");
         }
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
     }
@@ -303,14 +303,14 @@ async fn a_refund_never_lands_in_a_later_window() {
                 .expect("a policy")
                 .refund(3)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
             admission
                 .policy("p")
                 .expect("a policy")
                 .settle(0)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
             world.no_key_is_immortal();
             world.advance(secs(120));
@@ -328,7 +328,7 @@ async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
             .expect("a policy")
             .settle(8)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
         world.no_key_is_immortal();
     }
@@ -348,7 +348,7 @@ async fn units_whose_refund_was_too_late_are_not_charged_again() {
                     .expect("a policy")
                     .settle(true_cost)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 assert_eq!(used(&limiter, "p").await, 0, "{context}");
             }
             admission
@@ -356,7 +356,7 @@ async fn units_whose_refund_was_too_late_are_not_charged_again() {
                 .expect("a policy")
                 .settle(6)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(used(&limiter, "p").await, 1, "{context}");
             world.advance(secs(121));
         }
@@ -369,11 +369,11 @@ async fn one_policy_is_settled_alone() {
         let limiter = world.limiter([window("requests", "10/min"), even("tokens", "100/min")]);
         let admission = limiter.check(KEY).await.into_result().expect("room");
         let tokens = admission.policy("tokens").expect("a policy");
-        tokens.settle(40).await.expect("an answer");
+        tokens.settle(40).await.expect("a response");
         assert_eq!(used(&limiter, "tokens").await, 40, "{}", world.name());
         assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
-        tokens.refund(15).await.expect("an answer");
-        tokens.charge(5).await.expect("an answer");
+        tokens.refund(15).await.expect("a response");
+        tokens.charge(5).await.expect("a response");
         assert_eq!(used(&limiter, "tokens").await, 30, "{}", world.name());
         let unknown = admission.policy("absent").expect_err("no such policy");
         assert_eq!(
@@ -383,7 +383,7 @@ async fn one_policy_is_settled_alone() {
         assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
         // Both together.
         let both = [("tokens", 2), ("requests", 2)];
-        admission.settle_each(both).await.expect("an answer");
+        admission.settle_each(both).await.expect("a response");
         assert_eq!(used(&limiter, "tokens").await, 2, "{}", world.name());
         assert_eq!(used(&limiter, "requests").await, 2, "{}", world.name());
     }
@@ -398,15 +398,15 @@ async fn a_task_that_outlives_the_response_settles() {
             send.send(admission_of(&request)).expect("a test");
             async { Ok::<_, Infallible>(text(200)) }
         };
-        let Ok(answer) = call(&layer, request(), handler).await;
-        read(answer).await.expect("a body");
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
         assert_eq!(used(layer.limiter(), "p").await, 5);
         let admission = receive.recv().expect("an admission");
         let policy = admission.policy("p").expect("a policy");
         tokio::spawn(async move { policy.settle(8).await })
             .await
             .expect("no panic")
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(used(layer.limiter(), "p").await, 8, "{}", world.name());
     }
 }
@@ -420,13 +420,13 @@ async fn a_handler_settles_the_charges_of_all_stacked_layers() {
             let admission = admission_of(&request);
             assert_eq!(admission.decisions().len(), 2);
             let each = [("outer", 4), ("inner", 4)];
-            admission.settle_each(each).await.expect("an answer");
+            admission.settle_each(each).await.expect("a response");
             let outer = admission.policy("outer").expect("a policy");
-            outer.charge(2).await.expect("an answer");
+            outer.charge(2).await.expect("a response");
             Ok::<_, Infallible>(text(200))
         });
-        let Ok(answer) = outer.layer(inner.layer(handler)).oneshot(request()).await;
-        let lists = answer.headers().get_all("ratelimit").iter();
+        let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
+        let lists = response.headers().get_all("ratelimit").iter();
         let lists: Vec<_> = lists.map(|list| list.to_str().expect("ASCII")).collect();
         assert_eq!(lists, [r#""inner";r=6;t=36"#, r#""outer";r=4;t=60"#]);
         assert_eq!(used(outer.limiter(), "outer").await, 6, "{}", world.name());
@@ -444,7 +444,7 @@ async fn the_response_shows_what_the_handler_settled() {
             (15, r#""p";r=0;t=36"#),
         ] {
             let layer = world.layer([even("p", "10/min")]);
-            let _ = layer.limiter().reset(KEY).await.expect("an answer");
+            let _ = layer.limiter().reset(KEY).await.expect("a response");
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
                 admission
@@ -452,13 +452,13 @@ async fn the_response_shows_what_the_handler_settled() {
                     .expect("a policy")
                     .settle(true_cost)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 Ok::<_, Infallible>(text(200))
             };
-            let Ok(answer) = call(&layer, request(), handler).await;
-            let shown = answer.headers()["ratelimit"].to_str().expect("ASCII");
+            let Ok(response) = call(&layer, request(), handler).await;
+            let shown = response.headers()["ratelimit"].to_str().expect("ASCII");
             assert_eq!(shown, expected, "{}", world.name());
-            assert!(!answer.headers().contains_key("retry-after"));
+            assert!(!response.headers().contains_key("retry-after"));
         }
     }
 }
@@ -468,7 +468,7 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
     for world in World::both() {
         for settled in [0, 1, 6] {
             let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
-            let _ = layer.limiter().reset(KEY).await.expect("an answer");
+            let _ = layer.limiter().reset(KEY).await.expect("a response");
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
                 admission
@@ -476,11 +476,11 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
                     .expect("a policy")
                     .settle(settled)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 Ok::<_, Infallible>(text(200))
             };
-            let Ok(answer) = call(&layer, request(), handler).await;
-            read(answer).await.expect("a body");
+            let Ok(response) = call(&layer, request(), handler).await;
+            read(response).await.expect("a body");
             let used = used(layer.limiter(), "p").await;
             assert_eq!(used, settled, "{}", world.name());
         }
@@ -496,8 +496,8 @@ async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
             send.send(admission_of(&request)).expect("a test");
             async { Ok::<_, Infallible>(text(200)) }
         };
-        let Ok(answer) = call(&layer, request(), handler).await;
-        read(answer).await.expect("a body");
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
         let admission = receive.recv().expect("an admission");
         // At once, while the response's charge may still be on its way: less than that, then more, then nothing.
         for true_cost in [1, 5, 0] {
@@ -506,7 +506,7 @@ async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
                 .expect("a policy")
                 .settle(true_cost)
                 .await
-                .expect("an answer");
+                .expect("a response");
             let used = used(layer.limiter(), "p").await;
             assert_eq!(used, true_cost, "{}", world.name());
         }
@@ -519,7 +519,7 @@ async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
         for policy in all() {
             let context = format!("{policy:?} on {}", world.name());
             let layer = world.layer([policy.cost(4).refund_unless(outcome::success)]);
-            let _ = layer.limiter().reset(KEY).await.expect("an answer");
+            let _ = layer.limiter().reset(KEY).await.expect("a response");
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
                 let handler = move |request: Request<()>| async move {
                     let admission = admission_of(&request);
@@ -528,11 +528,11 @@ async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
                         .expect("a policy")
                         .settle(true_cost)
                         .await
-                        .expect("an answer");
+                        .expect("a response");
                     Ok::<_, Infallible>(text(status))
                 };
-                let Ok(answer) = call(&layer, request(), handler).await;
-                read(answer).await.expect("a body");
+                let Ok(response) = call(&layer, request(), handler).await;
+                read(response).await.expect("a body");
                 let used = used(layer.limiter(), "p").await;
                 assert_eq!(used, expected, "{context}");
             }

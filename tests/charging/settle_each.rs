@@ -47,7 +47,7 @@ async fn named_policies_are_settled_in_one_round_trip_and_the_others_left_alone(
             for (tokens, cents) in [(500, 3), (400, 30), (400, 30), (0, 0), (700, 100)] {
                 let before = calls(&world);
                 let costs = [("tokens", tokens), ("cents", cents)];
-                admission.settle_each(costs).await.expect("an answer");
+                admission.settle_each(costs).await.expect("a response");
                 let after = calls(&world);
                 assert!(after <= before.map(|before| before + 1), "{name}");
                 assert_eq!(all_used(&limiter).await, [1, tokens, cents], "{name}");
@@ -69,11 +69,11 @@ async fn several_receipts_of_a_policy_are_refunded_in_one_round_trip() {
         .await;
         let tokens = admission.policy("tokens").expect("a policy");
         for _ in 0..3 {
-            tokens.charge(10).await.expect("an answer");
+            tokens.charge(10).await.expect("a response");
         }
         let before = calls(&world);
         let costs = [("tokens", 100), ("cents", 7)];
-        admission.settle_each(costs).await.expect("an answer");
+        admission.settle_each(costs).await.expect("a response");
         assert!(calls(&world) <= before.map(|before| before + 1));
         assert_eq!(all_used(&limiter).await, [1, 100, 7], "{}", world.name());
     }
@@ -85,11 +85,11 @@ async fn more_receipts_than_one_call_takes_are_all_settled() {
         let (limiter, admission) = admitted(&world, [StrategyKind::Fixed; 3]).await;
         let tokens = admission.policy("tokens").expect("a policy");
         for _ in 0..150 {
-            tokens.charge(2).await.expect("an answer");
+            tokens.charge(2).await.expect("a response");
         }
         assert_eq!(all_used(&limiter).await, [1, 500, 5], "{}", world.name());
         let costs = [("tokens", 3), ("requests", 3)];
-        admission.settle_each(costs).await.expect("an answer");
+        admission.settle_each(costs).await.expect("a response");
         assert_eq!(all_used(&limiter).await, [3, 3, 5], "{}", world.name());
     }
 }
@@ -120,7 +120,7 @@ async fn if_one_policy_cannot_be_settled_none_is() {
             assert_eq!(all_used(&limiter).await, [1, 200, 0], "{strategy:?}");
             // The admission still has its charge, too.
             let costs = [("tokens", tokens)];
-            admission.settle_each(costs).await.expect("an answer");
+            admission.settle_each(costs).await.expect("a response");
             assert_eq!(all_used(&limiter).await, [1, tokens, 0], "{strategy:?}");
             server.command(&["FLUSHALL"]);
         }
@@ -143,7 +143,7 @@ async fn the_last_cost_of_a_policy_named_twice_counts() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, [StrategyKind::Gcra; 3]).await;
         let costs = [("tokens", 500), ("cents", 3), ("tokens", 300)];
-        admission.settle_each(costs).await.expect("an answer");
+        admission.settle_each(costs).await.expect("a response");
         assert_eq!(all_used(&limiter).await, [1, 300, 3], "{}", world.name());
     }
 }
@@ -162,7 +162,7 @@ async fn concurrent_settlements_of_several_policies_settle_once() {
         .await;
         let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
         for settled in join_all((0..5).map(|_| all())).await {
-            settled.expect("an answer");
+            settled.expect("a response");
         }
         assert_eq!(all_used(&limiter).await, [1, 500, 3], "{}", world.name());
     }
@@ -178,7 +178,7 @@ async fn a_settlement_cancelled_half_way_is_made_once() {
             drop(all().now_or_never());
             let name = format!("{strategy:?} on {}", world.name());
             assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
-            all().await.expect("an answer");
+            all().await.expect("a response");
             assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
             world.advance(secs(200));
         }
@@ -198,16 +198,16 @@ async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
         let both = async || [used(&limiter, "tokens").await, used(&limiter, "next").await];
         let tokens = admission.policy("tokens").expect("a policy");
         let before = calls(&world);
-        tokens.settle(10).await.expect("an answer");
+        tokens.settle(10).await.expect("a response");
         assert!(calls(&world) <= before.map(|before| before + 1));
         assert_eq!(both().await, [10, 10], "{}", world.name());
         // A cost of its own counts for it.
         let costs = [("tokens", 300), ("next", 20)];
-        admission.settle_each(costs).await.expect("an answer");
+        admission.settle_each(costs).await.expect("a response");
         assert_eq!(both().await, [300, 20], "{}", world.name());
         let mut meter = tokens.meter();
         meter.add(40);
-        meter.finish().await.expect("an answer");
+        meter.finish().await.expect("a response");
         assert_eq!(both().await, [40, 40], "{}", world.name());
     }
 }
@@ -225,7 +225,7 @@ async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
         let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
         meter.add(40);
         let before = calls(&world);
-        meter.finish().await.expect("an answer");
+        meter.finish().await.expect("a response");
         assert!(calls(&world) <= before.map(|before| before + 1));
         assert_eq!(all_used(&limiter).await, [1, 40, 40], "{}", world.name());
         let mut meter = admission.meter(["tokens", "cents"]).expect("policies");

@@ -3,7 +3,9 @@
 use futures_util::future::join_all;
 use tollgate::{Decision, Limiter, Policy, PolicyDecision, extract};
 
-use crate::support::{KEY, World, answer, counted, even, secs, text, used, waits, window};
+use crate::support::{
+    KEY, World, admitted_by_store, even, respond, secs, text, used, waits, window,
+};
 
 /// How often a shadow was evaluated, and would have been stricter and looser.
 #[track_caller]
@@ -24,13 +26,13 @@ async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
     for world in World::both() {
         let limiter = world.limiter([window("live", "9/h"), window("new", "2/h").shadow()]);
         for rejects in [false, false, true, true] {
-            let seen = limiter.peek(KEY).await.expect("an answer");
+            let seen = limiter.peek(KEY).await.expect("a response");
             assert_eq!(
                 (seen.would_admit(), would_reject(seen.shadows())),
                 (true, rejects)
             );
             let decision = limiter.check(KEY).await;
-            assert!(counted(&decision), "{}", world.name());
+            assert!(admitted_by_store(&decision), "{}", world.name());
             assert_eq!(would_reject(decision.shadows()), rejects, "{decision:?}");
             let names = |v: tollgate::PolicyDecision<'_>| v.policy().to_owned();
             let live: Vec<_> = decision.policies().map(names).collect();
@@ -55,7 +57,7 @@ async fn a_shadow_does_not_charge_what_other_policies_reject() {
         let limiter = world.limiter([window("new", "9/h").shadow(), window("live", "2/h")]);
         for admitted in [true, true, false, false] {
             let decision = limiter.check(KEY).await;
-            assert_eq!(counted(&decision), admitted);
+            assert_eq!(admitted_by_store(&decision), admitted);
             assert!(!would_reject(decision.shadows()));
         }
         assert_eq!(used(&limiter, "new").await, 2, "{}", world.name());
@@ -73,11 +75,15 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
             window("stricter", "1/h").shadow_of("live"),
             window("beside", "9/h").shadow(),
         ]);
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for _ in 0..5 {
             let decision = limiter.check(KEY).await;
             let says = |name| decision.policy(name).expect(name).would_reject();
-            answers.push((counted(&decision), says("looser"), says("stricter")));
+            responses.push((
+                admitted_by_store(&decision),
+                says("looser"),
+                says("stricter"),
+            ));
         }
         let expected = [
             (true, false, false),
@@ -86,7 +92,7 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
             (false, false, true),
             (false, true, true),
         ];
-        assert_eq!(answers, expected, "{}", world.name());
+        assert_eq!(responses, expected, "{}", world.name());
         assert_eq!(stats(&limiter, "looser"), (5, 0, 2), "{}", world.name());
         assert_eq!(stats(&limiter, "stricter"), (5, 1, 0));
         assert_eq!(stats(&limiter, "beside"), (5, 0, 0));
@@ -97,12 +103,12 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
         let _ = limiter
             .reset([("live", KEY), ("looser", KEY)])
             .await
-            .expect("an answer");
+            .expect("a response");
         let _ = limiter
             .charge([("other", KEY)], 9)
             .await
-            .expect("an answer");
-        assert!(!counted(&limiter.check(KEY).await));
+            .expect("a response");
+        assert!(!admitted_by_store(&limiter.check(KEY).await));
         assert_eq!(used(&limiter, "looser").await, 0, "{}", world.name());
         assert_eq!(stats(&limiter, "looser"), (6, 0, 2));
     }
@@ -122,11 +128,11 @@ async fn concurrent_requests_are_compared_like_sequential_ones() {
                 if together {
                     assert_eq!(limiter.check(KEY).times(10).await.admitted(), 6);
                 } else {
-                    let asked = (0..10).map(|_| limiter.check(KEY).into_future());
-                    let decisions = join_all(asked).await;
+                    let sent = (0..10).map(|_| limiter.check(KEY).into_future());
+                    let decisions = join_all(sent).await;
                     let count =
                         |f: fn(&Decision) -> bool| decisions.iter().filter(|d| f(d)).count();
-                    assert_eq!(count(counted), 6, "{}", world.name());
+                    assert_eq!(count(admitted_by_store), 6, "{}", world.name());
                     let says = |name: &'static str| {
                         let would = |d: &&Decision| d.policy(name).expect(name).would_reject();
                         decisions.iter().filter(would).count()
@@ -139,7 +145,7 @@ async fn concurrent_requests_are_compared_like_sequential_ones() {
                 assert_eq!(stats(&limiter, "stricter"), (judged, stricter, 0));
                 assert_eq!(used(&limiter, "looser").await, 8, "{}", world.name());
                 assert_eq!(used(&limiter, "stricter").await, 3, "{}", world.name());
-                let _ = limiter.reset(KEY).await.expect("an answer");
+                let _ = limiter.reset(KEY).await.expect("a response");
             }
         }
     }
@@ -157,9 +163,9 @@ async fn over_http_a_shadow_changes_no_response_and_no_header() {
         ];
         let layer = world.layer(shadows.into_iter().chain([window("live", "3/h")]));
         for (status, limit) in [(200, 2), (200, 1), (200, 0), (429, 0)] {
-            let answer = answer(&layer, text(200)).await;
-            assert_eq!(answer.status(), status);
-            let fields = answer.headers();
+            let response = respond(&layer, text(200)).await;
+            assert_eq!(response.status(), status);
+            let fields = response.headers();
             assert_eq!(fields["ratelimit-policy"], "\"live\";q=3;w=3600");
             let limit = format!("\"live\";r={limit};t=3600");
             assert_eq!(fields["ratelimit"], limit.as_str(), "{}", world.name());

@@ -4,7 +4,7 @@ use tollgate::{Concurrency, Key, ListWindow, Policy, Quota, extract, outcome};
 
 use crate::{
     shadow::stats,
-    support::{KEY, World, counted, even, pass, read, secs, text, used, waits, window},
+    support::{KEY, World, admitted_by_store, even, pass, read, secs, text, used, waits, window},
 };
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other(
         let _ = limiter
             .charge([("other", KEY)], 9)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(pass(&layer, text(200)).await, 429);
         assert_eq!(stats(limiter, "new"), (5, 0, 3), "{}", world.name());
     }
@@ -83,13 +83,13 @@ async fn a_shadow_is_settled_only_where_it_would_have_admitted() {
         let check = async |cost| limiter.check(KEY).cost(cost).await;
         let admission = check(2).await.into_result().expect("a pass");
         let each = ["live", "new", "tight"].map(|name| (name, 7));
-        admission.settle_each(each).await.expect("an answer");
+        admission.settle_each(each).await.expect("a response");
         assert_eq!(used(&limiter, "live").await, 7);
         assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
         assert_eq!(used(&limiter, "tight").await, 0, "{}", world.name());
         let mut decision = check(3).await;
         // Only enforced policies are reported.
-        assert_eq!(decision.refund(3).await.expect("an answer")[0].units(), 3);
+        assert_eq!(decision.refund(3).await.expect("a response")[0].units(), 3);
         assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
     }
 }
@@ -138,15 +138,15 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
             window("else", "9/h").key(extract::header("x")).shadow(),
         ]);
         let alice = Key::new("alice");
-        assert!(counted(&limiter.check([("live", alice)]).await));
+        assert!(admitted_by_store(&limiter.check([("live", alice)]).await));
         let used = async |key| {
-            let seen = limiter.peek([("new", key)]).await.expect("an answer");
+            let seen = limiter.peek([("new", key)]).await.expect("a response");
             let verdict = seen.policy("new").expect("a verdict");
             verdict.limit() - verdict.remaining()
         };
         assert_eq!(used(alice).await, 1, "{}", world.name());
         let named = [("live", alice), ("new", KEY)];
-        assert!(counted(&limiter.check(named).await));
+        assert!(admitted_by_store(&limiter.check(named).await));
         assert_eq!((used(alice).await, used(KEY).await), (1, 1));
         assert_eq!(stats(&limiter, "else"), (0, 0, 0));
     }
@@ -166,11 +166,15 @@ async fn bans_ignore_shadows_and_shadows_ignore_live_bans() {
             window("wide", "9/h").shadow_of("live"),
         ]);
         for _ in 0..3 {
-            assert!(counted(&limiter.check(KEY).await), "{}", world.name());
+            assert!(
+                admitted_by_store(&limiter.check(KEY).await),
+                "{}",
+                world.name()
+            );
         }
         // Two are rejected by the live policy; then the key is banned, and the candidate would be of no help.
         for _ in 0..6 {
-            assert!(!counted(&limiter.check(KEY).await));
+            assert!(!admitted_by_store(&limiter.check(KEY).await));
         }
         assert_eq!(stats(&limiter, "tight"), (9, 2, 0), "{}", world.name());
         assert_eq!(stats(&limiter, "wide"), (9, 0, 2), "{}", world.name());
@@ -196,9 +200,9 @@ async fn a_rejection_by_an_inner_layer_refunds_the_charges_of_shadows_too() {
                 }
             };
             let request = crate::support::request();
-            let answer = crate::support::call(&outer, request, handler).await;
+            let result = crate::support::call(&outer, request, handler).await;
             assert_eq!(
-                read(answer.expect("an answer")).await.expect("a body"),
+                read(result.expect("a response")).await.expect("a body"),
                 status
             );
         }

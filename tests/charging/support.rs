@@ -17,7 +17,7 @@ use tollgate::{DecisionSource, Limiter, Policy, RateLimitLayer, extract, layer::
 use tower::{Layer, ServiceExt, service_fn};
 
 pub(crate) use crate::{
-    results::{counted, fault},
+    results::{admitted_by_store, store_error},
     strategy_kind::StrategyKind,
     world::{KEY, World, ms, secs},
 };
@@ -65,7 +65,7 @@ pub(crate) fn even(name: &str, quota: &str) -> Policy {
 
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(KEY).await.expect("an answer");
+    let seen = limiter.peek(KEY).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
@@ -82,7 +82,7 @@ pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duratio
         .peek(KEY)
         .quota_for(policy, quota)
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy(policy).expect(policy);
     (
@@ -95,7 +95,7 @@ pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duratio
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// What comes out of a layer.
-pub(crate) type Answer = Response<ResponseBody<Body>>;
+pub(crate) type LayerResponse = Response<ResponseBody<Body>>;
 
 type Piece = io::Result<Frame<Bytes>>;
 
@@ -144,7 +144,7 @@ pub(crate) async fn call<F, A, E>(
     layer: &RateLimitLayer,
     request: Request<()>,
     handler: F,
-) -> Result<Answer, E>
+) -> Result<LayerResponse, E>
 where
     F: Fn(Request<()>) -> A + Clone,
     A: Future<Output = Result<Response<Body>, E>>,
@@ -153,19 +153,19 @@ where
 }
 
 /// Sends a request through `layer` to a handler that returns `response`; its body is not read yet.
-pub(crate) async fn answer(layer: &RateLimitLayer, response: Response<Body>) -> Answer {
+pub(crate) async fn respond(layer: &RateLimitLayer, response: Response<Body>) -> LayerResponse {
     let response = Arc::new(Mutex::new(Some(response)));
     let handler = move |_| {
         let response = response.lock().expect("a lock").take();
         async move { response.ok_or_else(|| io::Error::other("asked twice")) }
     };
-    call(layer, request(), handler).await.expect("an answer")
+    call(layer, request(), handler).await.expect("a response")
 }
 
 /// Reads a body as servers do: to its end, or until it reports its end, or fails.
-pub(crate) async fn read(answer: Answer) -> io::Result<u16> {
-    let status = answer.status().as_u16();
-    let mut body = answer.into_body();
+pub(crate) async fn read(response: LayerResponse) -> io::Result<u16> {
+    let status = response.status().as_u16();
+    let mut body = response.into_body();
     while !body.is_end_stream() {
         match body.frame().await {
             Some(frame) => drop(frame?),
@@ -177,5 +177,5 @@ pub(crate) async fn read(answer: Answer) -> io::Result<u16> {
 
 /// Sends a request whose response is `response`, and reads it; returns the status, or 0 if the body fails.
 pub(crate) async fn pass(layer: &RateLimitLayer, response: Response<Body>) -> u16 {
-    read(answer(layer, response).await).await.unwrap_or(0)
+    read(respond(layer, response).await).await.unwrap_or(0)
 }

@@ -12,7 +12,9 @@ use http::{Request, request::Parts};
 use tokio::sync::{Notify, mpsc};
 use tollgate::{Admission, Limiter, Policy, Quota, RateLimitLayer, outcome};
 
-use crate::support::{KEY, World, call, counted, even, read, request, secs, text, waits, window};
+use crate::support::{
+    KEY, World, admitted_by_store, call, even, read, request, secs, text, waits, window,
+};
 
 /// Longer than any machine is busy.
 const LONG: Duration = secs(5);
@@ -41,10 +43,10 @@ fn two_tiers(name: &str) -> Policy {
 /// The status, and the header field with the quota.
 async fn send(layer: &RateLimitLayer, request: Request<()>) -> (u16, String) {
     let handler = |_| async { Ok::<_, Infallible>(text(200)) };
-    let Ok(answer) = call(layer, request, handler).await;
-    let shown = answer.headers()["ratelimit-policy"].to_str();
+    let Ok(response) = call(layer, request, handler).await;
+    let shown = response.headers()["ratelimit-policy"].to_str();
     let shown = shown.expect("ASCII").to_owned();
-    (read(answer).await.expect("a body"), shown)
+    (read(response).await.expect("a body"), shown)
 }
 
 /// How many of `n` requests pass.
@@ -116,7 +118,11 @@ async fn a_change_of_tier_keeps_the_share_that_was_used_of_an_even_rate() {
                 .times(times)
         };
         assert_eq!(paid(20).await.admitted(), 8, "{}", world.name());
-        assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+        assert!(
+            !admitted_by_store(&limiter.check(KEY).await),
+            "{}",
+            world.name()
+        );
     }
 }
 
@@ -130,18 +136,18 @@ async fn concurrent_requests_of_two_tiers_each_have_their_own_quota() {
             };
             let limiter = world.limiter([policy]);
             for _ in 0..10 {
-                let _ = limiter.reset(KEY).await.expect("an answer");
-                let asked = (0..40).map(|n| {
+                let _ = limiter.reset(KEY).await.expect("a response");
+                let sent = (0..40).map(|n| {
                     let check = limiter.check(KEY);
                     match n % 2 {
                         0 => check.into_future(),
                         _ => check.quota_for(name, quota("6/min")).into_future(),
                     }
                 });
-                let decisions = join_all(asked).await;
+                let decisions = join_all(sent).await;
                 let (mut free, mut paid) = (0, 0);
                 for (n, decision) in decisions.iter().enumerate() {
-                    let admitted = u64::from(counted(decision));
+                    let admitted = u64::from(admitted_by_store(decision));
                     let verdict = decision.policy(name).expect("a verdict");
                     if n % 2 == 0 {
                         assert_eq!((verdict.limit(), verdict.quota().amount()), (3, 3));
@@ -168,12 +174,12 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
         for unfit in ["6/min burst 12", "6/1500us"] {
             let policy = window("p", "3/min").quota_with(move |_| Some(quota(unfit)));
             let layer = world.layer([policy]);
-            let _ = layer.limiter().reset(KEY).await.expect("an answer");
+            let _ = layer.limiter().reset(KEY).await.expect("a response");
             assert_eq!(passes(&layer, 9, request).await, 3, "{unfit}");
             assert_eq!(send(&layer, request()).await.1, r#""p";q=3;w=60"#);
             let check = layer.limiter().check(KEY).quota_for("p", quota(unfit));
             let decision = check.await;
-            assert!(!counted(&decision), "{unfit} on {}", world.name());
+            assert!(!admitted_by_store(&decision), "{unfit} on {}", world.name());
             assert_eq!(decision.policy("p").expect("a verdict").limit(), 3);
         }
     }
@@ -222,8 +228,8 @@ async fn a_look_up_past_its_deadline_keeps_the_policys_quota() {
         let deadline = Duration::from_millis(20);
         let policy = window("p", "3/min").quota_lookup(deadline, |_| pending());
         let layer = world.layer([policy]);
-        let asked = passes(&layer, 5, paying);
-        let passed = tokio::time::timeout(secs(20), asked).await;
+        let sent = passes(&layer, 5, paying);
+        let passed = tokio::time::timeout(secs(20), sent).await;
         assert_eq!(passed, Ok(3), "{}", world.name());
     }
 }
@@ -285,18 +291,18 @@ async fn a_request_that_is_dropped_during_its_look_up_costs_nothing() {
         });
         let layer = world.layer([policy]);
         let handler = |_| async { unreachable!("a request whose quota is not known is handled") };
-        let mut asked = Box::pin(call::<_, _, Infallible>(&layer, request(), handler));
+        let mut sent = Box::pin(call::<_, _, Infallible>(&layer, request(), handler));
         tokio::select! {
-            _ = &mut asked => panic!("an answer"),
+            _ = &mut sent => panic!("a response"),
             started = starts.recv() => started.expect("a look-up"),
         }
-        drop(asked);
+        drop(sent);
         let seen = layer
             .limiter()
             .peek(KEY)
             .quota_for("p", quota("3/min"))
             .await
-            .expect("an answer");
+            .expect("a response");
         let left = seen.policy("p").expect("a verdict").remaining();
         assert_eq!(left, 3, "{}", world.name());
     }
@@ -314,11 +320,11 @@ async fn a_tiers_charge_is_settled_by_its_own_quota() {
                 .expect("a policy")
                 .settle(500)
                 .await
-                .expect("an answer");
+                .expect("a response");
             Ok::<_, Infallible>(text(200))
         };
-        let Ok(answer) = call(&layer, request(), handler).await;
-        read(answer).await.expect("a body");
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
         // Two capacities of six, ten seconds each.
         let limiter = world.limiter([even("p", "6/min")]);
         assert_eq!(waits(&limiter, "p").await, (secs(70), secs(120)));
@@ -333,9 +339,9 @@ async fn a_tiers_reserved_charge_is_refunded_by_its_own_quota() {
             let layer = world.layer([policy.refund_unless(outcome::success)]);
             let limiter: &Limiter = layer.limiter();
             let handler = |_| async { Ok::<_, Infallible>(text(500)) };
-            let Ok(answer) = call(&layer, request(), handler).await;
+            let Ok(response) = call(&layer, request(), handler).await;
             assert!(waits(limiter, "p").await.1 > Duration::ZERO);
-            read(answer).await.expect("a body");
+            read(response).await.expect("a body");
             let (_, full) = waits(limiter, "p").await;
             assert_eq!(full, Duration::ZERO, "{paid} on {}", world.name());
         }
@@ -351,11 +357,11 @@ async fn tiers_beyond_the_cache_bound_share_one_count() {
                 .check(KEY)
                 .quota_for("p", Quota::requests(n).per_minute());
             let decision = check.await;
-            assert!(counted(&decision), "{n} on {}", world.name());
+            assert!(admitted_by_store(&decision), "{n} on {}", world.name());
             let left = decision.policy("p").expect("a verdict").remaining();
             assert_eq!(left, 1, "{n} on {}", world.name());
             if n == 2 {
-                assert!(!counted(&limiter.check(KEY).await));
+                assert!(!admitted_by_store(&limiter.check(KEY).await));
             }
         }
     }

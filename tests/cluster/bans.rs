@@ -7,7 +7,7 @@ use tollgate::{Ban, Decision, Keys, Limiter, Policy};
 
 use crate::{
     every_policy::refund_every,
-    support::{MasterKeys, StrategyKind, cluster, counted, limiter, store},
+    support::{MasterKeys, StrategyKind, admitted_by_store, cluster, limiter, store},
 };
 
 /// A step of a history.
@@ -45,7 +45,7 @@ fn says(decision: &Decision) -> String {
 
 /// What is left under each policy, and in how many minutes all will be: so a debt shows.
 async fn left(limiter: &Limiter, keys: &Keys) -> String {
-    let seen = limiter.peek(keys.clone()).await.expect("an answer");
+    let seen = limiter.peek(keys.clone()).await.expect("a response");
     let all = seen.policies().chain(seen.shadows()).map(|policy| {
         let minutes = policy.reset_after().as_secs().div_ceil(60);
         let name = policy.policy();
@@ -87,14 +87,14 @@ async fn in_slots_as_in_one<const N: usize>(
             match *step {
                 Check(times) => {
                     let decision = limiter.check(all.clone()).times(times).await;
-                    assert_eq!(counted(&decision), decision.admitted() > 0);
+                    assert_eq!(admitted_by_store(&decision), decision.admitted() > 0);
                     says_all.push(format!("{} {}", decision.admitted(), says(&decision)));
                     last = decision.into_result().ok().or(last);
                 }
                 AtOnce(many) => {
                     let pending = (0..many).map(|_| limiter.check(all.clone()).into_future());
                     let decisions = join_all(pending).await;
-                    let admitted = decisions.iter().filter(|d| counted(d)).count();
+                    let admitted = decisions.iter().filter(|d| admitted_by_store(d)).count();
                     says_all.push(admitted.to_string());
                 }
                 Refund(units) => {

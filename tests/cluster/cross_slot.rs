@@ -11,8 +11,8 @@ use tollgate::{
 use crate::{
     every_policy::refund_every,
     support::{
-        MasterKeys, StrategyKind, cluster, counted, fault, hammer, keys, limiter, store, store_by,
-        until, used,
+        MasterKeys, StrategyKind, admitted_by_store, cluster, hammer, keys, limiter, store,
+        store_by, store_error, until, used,
     },
 };
 
@@ -58,12 +58,12 @@ async fn no_more_than_the_smallest_quota_is_admitted_and_no_charge_is_left_over(
         // What was rejected in between has not been lost.
         for _ in admitted.min(119)..119 {
             assert!(
-                counted(&limiters[1].check(keys.clone()).await),
+                admitted_by_store(&limiters[1].check(keys.clone()).await),
                 "{strategy:?}"
             );
         }
         let mut last = 0;
-        while counted(&limiters[0].check(keys.clone()).await) {
+        while admitted_by_store(&limiters[0].check(keys.clone()).await) {
             last += 1;
         }
         assert!(last <= 1, "{strategy:?}: {last} too many");
@@ -86,13 +86,13 @@ async fn a_single_request_is_decided_as_on_one_server() {
     let keys = master_keys.apart();
     for left in [[4, 1, 8], [3, 0, 7]] {
         let decision = limiter.check(keys.clone()).await;
-        assert!(counted(&decision));
+        assert!(admitted_by_store(&decision));
         let shown: Vec<_> = decision.policies().map(|v| v.remaining()).collect();
         assert_eq!(shown, left);
     }
     for _ in 0..3 {
         let rejected = limiter.check(keys.clone()).await;
-        assert!(!counted(&rejected));
+        assert!(!admitted_by_store(&rejected));
         let shown: Vec<_> = rejected
             .policies()
             .map(|v| (v.rejected(), v.remaining()))
@@ -138,16 +138,24 @@ async fn a_huge_cost_is_rejected_in_all_slots_and_a_huge_charge_is_a_debt_of_one
     let keys = master_keys.apart();
     for cost in [1 << 52, 1 << 63, (1 << 63) + 1_000, u64::MAX - 7, u64::MAX] {
         let rejected = limiter.check(keys.clone()).cost(cost).times(cost).await;
-        assert!(!counted(&rejected), "{cost}");
+        assert!(!admitted_by_store(&rejected), "{cost}");
         assert_eq!(rejected.retry_after(), RetryAfter::Never, "{cost}");
         assert_eq!(used(&limiter, keys.clone()).await, [0; 3], "{cost}");
         assert!(
-            counted(&limiter.charge(keys.clone(), cost).await.expect("an answer")),
+            admitted_by_store(
+                &limiter
+                    .charge(keys.clone(), cost)
+                    .await
+                    .expect("a response")
+            ),
             "{cost}"
         );
         assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{cost}");
-        assert!(!counted(&limiter.check(keys.clone()).await), "{cost}");
-        let _ = limiter.reset(keys.clone()).await.expect("an answer");
+        assert!(
+            !admitted_by_store(&limiter.check(keys.clone()).await),
+            "{cost}"
+        );
+        let _ = limiter.reset(keys.clone()).await.expect("a response");
     }
     let free = limiter.check(keys).cost(0).times(u64::MAX).await;
     assert_eq!(free.admitted(), u64::from(u32::MAX));
@@ -168,9 +176,9 @@ async fn a_charge_in_all_slots_is_refunded_in_all_slots() {
         assert_eq!(used(&limiter, keys.clone()).await, [3; 3], "{strategy:?}");
         refund_every(&admission, 2).await.expect("a refund");
         assert_eq!(used(&limiter, keys.clone()).await, [1; 3], "{strategy:?}");
-        let _ = limiter.charge(keys.clone(), 4).await.expect("an answer");
+        let _ = limiter.charge(keys.clone(), 4).await.expect("a response");
         assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{strategy:?}");
-        let _ = limiter.reset(keys.clone()).await.expect("an answer");
+        let _ = limiter.reset(keys.clone()).await.expect("a response");
         assert_eq!(used(&limiter, keys).await, [0; 3], "{strategy:?}");
     }
 }
@@ -189,18 +197,18 @@ async fn a_request_dropped_before_its_result_costs_nothing_in_any_slot() {
             let check = limiter.check(keys.clone()).into_future();
             tokio::spawn(async move {
                 if client % 2 == 0 {
-                    return counted(&check.await);
+                    return admitted_by_store(&check.await);
                 }
                 let patience = Duration::from_micros(client * 10);
                 timeout(patience, check)
                     .await
-                    .is_ok_and(|decision| counted(&decision))
+                    .is_ok_and(|decision| admitted_by_store(&decision))
             })
         })
         .collect();
     let mut read = 0;
     for task in tasks {
-        read += u64::from(task.await.expect("an answer"));
+        read += u64::from(task.await.expect("a response"));
     }
     assert!((200..400).contains(&read), "{read} were answered");
     until("unread charges are refunded", async || {
@@ -225,8 +233,10 @@ async fn permits_are_held_and_released_in_all_slots() {
         limiter.check(master_keys.apart()).await,
     ]
     .into();
-    assert!(held.iter().all(counted));
-    assert!(!counted(&limiter.check(master_keys.apart()).await));
+    assert!(held.iter().all(admitted_by_store));
+    assert!(!admitted_by_store(
+        &limiter.check(master_keys.apart()).await
+    ));
     assert_eq!(used(&limiter, master_keys.apart()).await, [2, 2, 2]);
     drop(held);
     until("all places are left", async || {
@@ -249,7 +259,7 @@ async fn a_charged_rejection_is_charged_only_to_the_policy_that_rejected() {
         other => panic!("{other:?}"),
     };
     for _ in 0..2 {
-        assert!(counted(&limiter.check(both()).await));
+        assert!(admitted_by_store(&limiter.check(both()).await));
     }
     let waits = [wait().await, wait().await, wait().await];
     assert_eq!(waits, [60, 90, 90]);
@@ -272,12 +282,12 @@ async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
         ],
     );
     for _ in 0..2 {
-        assert!(counted(&limiter.check(master_keys.apart()).await));
+        assert!(admitted_by_store(&limiter.check(master_keys.apart()).await));
     }
     assert_eq!(used(&limiter, [("c", master_keys.key(2))]).await, [0]);
     for rejections in 1..=3 {
         let rejected = limiter.check(master_keys.apart()).await;
-        assert!(!counted(&rejected));
+        assert!(!admitted_by_store(&rejected));
         let banned = rejected
             .policy("c")
             .is_some_and(|verdict| verdict.rejected());
@@ -287,7 +297,7 @@ async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
     let elsewhere: Keys = [("b", master_keys.key(1)), ("c", master_keys.key(2))].into();
     let rejected = limiter.check(elsewhere).await;
     assert!(
-        !counted(&rejected)
+        !admitted_by_store(&rejected)
             && rejected
                 .policy("c")
                 .is_some_and(|verdict| verdict.rejected())
@@ -308,7 +318,9 @@ async fn rejections_by_one_ban_are_not_counted_by_another() {
     let hour = Duration::from_secs(3_600);
     limiter.block(c.clone(), hour).await.expect("a block");
     for _ in 0..3 {
-        assert!(!counted(&limiter.check(master_keys.apart()).await));
+        assert!(!admitted_by_store(
+            &limiter.check(master_keys.apart()).await
+        ));
     }
     limiter.unblock(c).await.expect("no block");
     assert_eq!(used(&limiter, master_keys.apart()).await, [0, 0, 0]);
@@ -338,12 +350,12 @@ async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
         ]
         .into()
     };
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..5 {
         let decision = limiter.check(keys()).await;
         let says = |name| decision.policy(name).expect(name).would_reject();
-        answers.push((
-            counted(&decision),
+        responses.push((
+            admitted_by_store(&decision),
             says("looser"),
             says("stricter"),
             says("beside"),
@@ -356,7 +368,7 @@ async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
         (false, false, true, false),
         (false, true, true, false),
     ];
-    assert_eq!(answers, expected);
+    assert_eq!(responses, expected);
     // The candidates charge what they would have admitted; the one beside them what was admitted.
     assert_eq!(used(&limiter, keys()).await, [2, 2, 4, 1, 2]);
 }
@@ -368,7 +380,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     let policies = [("a", "9/h"), ("b", "9/h"), ("c", "9/h")]
         .map(|(name, quota)| StrategyKind::Gcra.policy(name, quota));
     let limiter = limiter(store_by(&cluster, Duration::from_millis(500)), policies);
-    assert!(counted(&limiter.check(master_keys.apart()).await));
+    assert!(admitted_by_store(&limiter.check(master_keys.apart()).await));
     let name = |master: usize| {
         format!(
             ":{}:{}",
@@ -384,7 +396,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
         .ok();
     let decision = limiter.check(master_keys.apart()).await;
     assert!(
-        matches!(fault(&decision), StoreError::CorruptKey { .. }),
+        matches!(store_error(&decision), StoreError::CorruptKey { .. }),
         "{decision:?}"
     );
     let others: Keys = [("a", master_keys.key(0)), ("c", master_keys.key(2))].into();
@@ -396,7 +408,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     cluster.nodes()[1].pause();
     let decision = limiter.check(master_keys.apart()).await;
     assert!(
-        matches!(fault(&decision), StoreError::Timeout),
+        matches!(store_error(&decision), StoreError::Timeout),
         "{decision:?}"
     );
     until("the others are given back", async || {
@@ -411,7 +423,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     }
     let decision = limiter.check(master_keys.apart()).await;
     assert!(
-        matches!(fault(&decision), StoreError::CircuitOpen { .. }),
+        matches!(store_error(&decision), StoreError::CircuitOpen { .. }),
         "{decision:?}"
     );
     until("the others are given back", async || {
@@ -433,7 +445,7 @@ async fn the_error_of_a_settlement_in_several_slots_names_the_settled_policies()
     let admission = limiter.admit(all.clone()).cost(3).await.expect("room");
     let each = |cost| [("a", cost), ("b", cost), ("c", cost)];
     for cost in [5, 2] {
-        admission.settle_each(each(cost)).await.expect("an answer");
+        admission.settle_each(each(cost)).await.expect("a response");
         assert_eq!(used(&limiter, all.clone()).await, [cost; 3]);
     }
     let of_b = keys(cluster(), &format!(":b:{}", master_keys.key(1).as_str()));

@@ -6,7 +6,9 @@ use futures_util::future::join_all;
 use testkit::Cluster;
 use tollgate::{ConfigError, Key, RedisStore};
 
-use crate::support::{StrategyKind, calls, cluster, counted, hammer, keys, limiter, store, used};
+use crate::support::{
+    StrategyKind, admitted_by_store, calls, cluster, hammer, keys, limiter, store, used,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_tasks_over_two_stores_are_admitted_exactly_the_quota() {
@@ -51,7 +53,7 @@ async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
         async move {
             (
                 key,
-                counted(&limiter.check(Key::new(format!("{key}"))).await),
+                admitted_by_store(&limiter.check(Key::new(format!("{key}"))).await),
             )
         }
     });
@@ -79,7 +81,9 @@ async fn scripts_are_sent_again_to_nodes_that_lost_them() {
     let limiter = limiter(store(&cluster), [StrategyKind::Gcra.policy("p", "9/month")]);
     for round in 1..=3 {
         for key in 0..50 {
-            assert!(counted(&limiter.check(Key::new(format!("{key}"))).await));
+            assert!(admitted_by_store(
+                &limiter.check(Key::new(format!("{key}"))).await
+            ));
         }
         assert_eq!(used(&limiter, Key::new("0")).await, [round]);
         for node in cluster.nodes() {
@@ -98,7 +102,7 @@ async fn callers_are_listed_from_any_node() {
         let key = Key::new(key);
         for caller in ["alice", "bob"] {
             let keys = tollgate::Keys::from(key).caller(Key::new(caller));
-            assert!(counted(&limiter.check(keys).await));
+            assert!(admitted_by_store(&limiter.check(keys).await));
         }
         let callers = limiter
             .policy("list")

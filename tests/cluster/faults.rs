@@ -9,7 +9,8 @@ use testkit::{Builder, Cluster, Proxy, Server};
 use tollgate::{DecisionSource, Key, Limiter, RedisStore, StoreError};
 
 use crate::support::{
-    MasterKeys, StrategyKind, TEST_TIMEOUT, calls, counted, fault, limiter, store_by, until, used,
+    MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, calls, limiter, store_by,
+    store_error, until, used,
 };
 
 const TIMEOUT: Duration = Duration::from_millis(400);
@@ -35,13 +36,13 @@ async fn a_request_whose_reply_is_lost_is_charged_once() {
     let master_keys = MasterKeys::find(&cluster, "once").await;
     let limiter = one_policy(&cluster);
     for round in 1..=3 {
-        assert!(counted(&limiter.check(master_keys.key(0)).await));
+        assert!(admitted_by_store(&limiter.check(master_keys.key(0)).await));
         let node = &cluster.nodes()[0];
         node.reset_stats();
         node.pause();
         let decision = limiter.check(master_keys.key(0)).await;
         assert!(
-            matches!(fault(&decision), StoreError::Timeout),
+            matches!(store_error(&decision), StoreError::Timeout),
             "{decision:?}"
         );
         // It reads what was sent to it before.
@@ -109,12 +110,12 @@ async fn a_request_whose_reply_is_truncated_is_not_sent_again() {
     let (cluster, master_keys, proxy, limiter) = behind_a_proxy("cut").await;
     let node = &cluster.nodes()[0];
     for round in 1..=10 {
-        assert!(counted(&limiter.check(master_keys.key(0)).await));
+        assert!(admitted_by_store(&limiter.check(master_keys.key(0)).await));
         node.reset_stats();
         proxy.halve();
         let decision = limiter.check(master_keys.key(0)).await;
         assert!(
-            matches!(fault(&decision), StoreError::Connection(_)),
+            matches!(store_error(&decision), StoreError::Connection(_)),
             "{decision:?}"
         );
         proxy.pass();
@@ -132,7 +133,7 @@ async fn a_request_whose_connection_breaks_is_not_sent_again() {
     let (node, key) = (&cluster.nodes()[0], master_keys.key(0));
     let (mut charged, mut heard) = (0, 0);
     for _ in 0..5 {
-        assert!(counted(&limiter.check(key).await));
+        assert!(admitted_by_store(&limiter.check(key).await));
         node.reset_stats();
         node.pause();
         let before = proxy.forwarded();
@@ -144,12 +145,12 @@ async fn a_request_whose_connection_breaks_is_not_sent_again() {
         until("it is asked", async || proxy.forwarded() > before).await;
         proxy.cut();
         proxy.pass();
-        let decision = pending.await.expect("an answer");
+        let decision = pending.await.expect("a response");
         node.resume();
         // It reads what was there before it in the same round, and what it is sent then in the next one.
         node.command(&["PING"]).ok();
         assert!(
-            matches!(fault(&decision), StoreError::Connection(_)),
+            matches!(store_error(&decision), StoreError::Connection(_)),
             "{decision:?}"
         );
         let calls = calls(node);
@@ -167,7 +168,9 @@ async fn with_one_that_hangs(name: &str) -> (Cluster, MasterKeys, Limiter) {
     let master_keys = MasterKeys::find(&cluster, name).await;
     let limiter = one_policy(&cluster);
     for master in 0..3 {
-        assert!(counted(&limiter.check(master_keys.key(master)).await));
+        assert!(admitted_by_store(
+            &limiter.check(master_keys.key(master)).await
+        ));
     }
     cluster.nodes()[0].pause();
     (cluster, master_keys, limiter)
@@ -178,12 +181,14 @@ async fn each_shard_has_its_own_circuit_breaker() {
     let (cluster, master_keys, limiter) = with_one_that_hangs("own").await;
     until("nothing is asked there any more", async || {
         let decision = limiter.check(master_keys.key(0)).await;
-        matches!(fault(&decision), StoreError::CircuitOpen { .. })
+        matches!(store_error(&decision), StoreError::CircuitOpen { .. })
     })
     .await;
     for _ in 0..20 {
         for master in [1, 2] {
-            assert!(counted(&limiter.check(master_keys.key(master)).await));
+            assert!(admitted_by_store(
+                &limiter.check(master_keys.key(master)).await
+            ));
         }
         // Decided at once, probes aside, and not by the node.
         let decision = limiter.check(master_keys.key(0)).await;
@@ -213,7 +218,9 @@ async fn a_node_that_hangs_delays_no_request_to_the_others() {
     let mut sent = 0;
     while !hanging.is_finished() {
         for master in [1, 2] {
-            assert!(counted(&limiter.check(master_keys.key(master)).await));
+            assert!(admitted_by_store(
+                &limiter.check(master_keys.key(master)).await
+            ));
         }
         sent += 1;
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -261,7 +268,9 @@ async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything(
         }
     };
     for task in 0..9 {
-        assert!(counted(&limiter.check(Key::new(format!("{task}"))).await));
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(format!("{task}"))).await
+        ));
     }
     let pending: Vec<_> = (0..100).map(|task| tokio::spawn(send(task))).collect();
     let before = proxy.forwarded();
@@ -285,7 +294,9 @@ async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     let limiter = one_policy(&cluster);
     for master in 0..3 {
         for _ in 0..10 {
-            assert!(counted(&limiter.check(master_keys.key(master)).await));
+            assert!(admitted_by_store(
+                &limiter.check(master_keys.key(master)).await
+            ));
         }
     }
     let replica = &cluster.nodes()[3];
@@ -301,7 +312,9 @@ async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
         let decision = limiter.check(master_keys.key(0)).await;
         assert!(start.elapsed() < TIMEOUT + GRACE, "{:?}", start.elapsed());
         for master in [1, 2] {
-            assert!(counted(&limiter.check(master_keys.key(master)).await));
+            assert!(admitted_by_store(
+                &limiter.check(master_keys.key(master)).await
+            ));
         }
         failed.fetch_add(
             (decision.source() == DecisionSource::Fallback).into(),
@@ -316,7 +329,7 @@ async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     // The old one comes back as a replica; it redirects clients to the new one.
     cluster.nodes()[0].restart();
     for _ in 0..20 {
-        assert!(counted(&limiter.check(master_keys.key(0)).await));
+        assert!(admitted_by_store(&limiter.check(master_keys.key(0)).await));
     }
     assert_eq!(used(&limiter, master_keys.key(0)).await, [31]);
 }
@@ -332,7 +345,9 @@ async fn any_live_node_is_enough_to_find_all_of_them() {
     })
     .await;
     for key in 0..30 {
-        assert!(counted(&some.check(Key::new(format!("{key}"))).await));
+        assert!(admitted_by_store(
+            &some.check(Key::new(format!("{key}"))).await
+        ));
     }
     let none = limiter(
         RedisStore::cluster([gone]).expect("a store"),
@@ -340,7 +355,7 @@ async fn any_live_node_is_enough_to_find_all_of_them() {
     );
     let decision = none.check(Key::new("k")).await;
     assert!(
-        matches!(fault(&decision), StoreError::Connection(_)),
+        matches!(store_error(&decision), StoreError::Connection(_)),
         "{decision:?}"
     );
 }

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use testkit::{Cluster, Server};
 use tollgate::{DecisionKind, DecisionSource, Key, Limiter, StoreError};
 
-use crate::support::{MasterKeys, StrategyKind, counted, limiter, store_by, until};
+use crate::support::{MasterKeys, StrategyKind, admitted_by_store, limiter, store_by, until};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -45,7 +45,7 @@ async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
     let cluster = Cluster::start(3, 0);
     let master_keys = MasterKeys::find(&cluster, "down").await;
     let (limiter, key) = (of(&cluster), master_keys.key(0));
-    assert!(counted(&limiter.check(key).await));
+    assert!(admitted_by_store(&limiter.check(key).await));
     cluster.nodes()[2].kill();
     let node = &cluster.nodes()[0];
     until("it says that it is down", async || {
@@ -95,7 +95,7 @@ async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
     let limiter = of(&cluster);
     let keys: Vec<_> = (0..200).map(|key| Key::new(format!("k{key}"))).collect();
     for key in &keys {
-        assert!(counted(&limiter.check(*key).await));
+        assert!(admitted_by_store(&limiter.check(*key).await));
     }
     let node = &cluster.nodes()[0];
     // It replies to commands about the cluster, and holds those that write.

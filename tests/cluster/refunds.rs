@@ -15,7 +15,8 @@ use tollgate::{
 use crate::{
     faults::{apart, before},
     support::{
-        MasterKeys, StrategyKind, TEST_TIMEOUT, calls, counted, fault, limiter, until, used,
+        MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, calls, limiter, store_error,
+        until, used,
     },
 };
 
@@ -57,7 +58,7 @@ impl Scene {
             proxies,
         };
         until("both are known", async || scene.send().await.is_admitted()).await;
-        assert!(counted(&scene.send_beside().await));
+        assert!(admitted_by_store(&scene.send_beside().await));
         scene
     }
 
@@ -84,7 +85,7 @@ impl Scene {
         let pending = tokio::spawn(pending);
         until("the first is asked", async || calls(node) > before).await;
         // Behind it on the same connection: the reply to it has been read by now, too.
-        assert!(counted(&self.send_beside().await));
+        assert!(admitted_by_store(&self.send_beside().await));
         pending
     }
 
@@ -95,7 +96,7 @@ impl Scene {
                 .both
                 .peek([("a", self.master_keys.key(0))])
                 .await
-                .expect("an answer");
+                .expect("a response");
             let left = seen.policy("a").map(|verdict| verdict.remaining());
             seen.source() == DecisionSource::Store && left == Some(8)
         })
@@ -115,11 +116,11 @@ async fn a_refund_that_fails_is_made_when_its_node_is_back() {
     scene.proxies[0].cut();
     for _ in 0..2 {
         let decision = scene.send_beside().await;
-        assert!(matches!(fault(&decision), StoreError::Connection(_)));
+        assert!(matches!(store_error(&decision), StoreError::Connection(_)));
     }
     // Now the other rejects.
     scene.proxies[1].pass();
-    let decision = pending.await.expect("an answer");
+    let decision = pending.await.expect("a response");
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     scene.proxies[0].pass();
     scene.refunded().await;
@@ -140,10 +141,10 @@ async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
     let pending = scene.send_and_charge(pending).await;
     scene.proxies[0].cut();
     let decision = scene.send_beside().await;
-    assert!(matches!(fault(&decision), StoreError::Connection(_)));
+    assert!(matches!(store_error(&decision), StoreError::Connection(_)));
     // Now the other admits one of the three.
     scene.proxies[1].pass();
-    let decision = pending.await.expect("an answer");
+    let decision = pending.await.expect("a response");
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     scene.proxies[0].pass();
     until("all are free", async || {
@@ -170,12 +171,12 @@ async fn no_request_waits_past_its_deadline_behind_refunds_to_the_same_node() {
     sleep_until((start + TIMEOUT * 7 / 8).into()).await;
     assert_eq!(scene.proxies[0].forwarded(), asks);
     scene.proxies[1].pass();
-    let decision = pending.await.expect("an answer");
+    let decision = pending.await.expect("a response");
     let took = start.elapsed();
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     assert!(took < TIMEOUT * 3 / 2, "{took:?}");
     assert!(matches!(
-        fault(&beside.await.expect("an answer")),
+        store_error(&beside.await.expect("a response")),
         StoreError::Timeout
     ));
     scene.proxies[0].pass();

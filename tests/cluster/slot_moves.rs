@@ -13,8 +13,8 @@ use testkit::{Cluster, Server};
 use tollgate::{Key, Limiter, RedisStore, StoreError};
 
 use crate::support::{
-    MasterKeys, StrategyKind, TEST_TIMEOUT, counted, fault, hammer, keys, limiter, store, until,
-    used,
+    MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, hammer, keys, limiter, store,
+    store_error, until, used,
 };
 
 /// A store with so few tags that many keys are in each slot.
@@ -39,8 +39,9 @@ fn slot(cluster: &Cluster) -> (i64, usize) {
 }
 
 async fn send_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
-    let pending =
-        keys.map(|key| async move { counted(&limiter.check(Key::new(format!("{key}"))).await) });
+    let pending = keys.map(|key| async move {
+        admitted_by_store(&limiter.check(Key::new(format!("{key}"))).await)
+    });
     join_all(pending)
         .await
         .into_iter()
@@ -84,7 +85,7 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
         ]
     };
     let limiter = limiter(crowded(&cluster), policies());
-    assert!(counted(&limiter.check(Key::new("k")).await));
+    assert!(admitted_by_store(&limiter.check(Key::new("k")).await));
     let (slot, from) = slot(&cluster);
     let moving = cluster.begin_move(slot, (from + 1) % 3);
     assert_eq!(moving.keys(1), 1);
@@ -98,7 +99,7 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
     .await;
     assert!(!waiting.is_finished());
     moving.end();
-    assert!(counted(&waiting.await.expect("an answer")));
+    assert!(admitted_by_store(&waiting.await.expect("a response")));
     assert_eq!(used(&limiter, Key::new("k")).await, [2, 2]);
 }
 
@@ -148,7 +149,7 @@ async fn slots_that_move_back_and_forth_under_load_admit_exactly_the_quota() {
                     for round in 0..100 {
                         let key = (task * 31 + round * 7) % 50;
                         let decision = limiter.check(Key::new(format!("{key}"))).await;
-                        admitted.fetch_add(counted(&decision).into(), Ordering::Relaxed);
+                        admitted.fetch_add(admitted_by_store(&decision).into(), Ordering::Relaxed);
                         rounds[task].fetch_add(1, Ordering::Relaxed);
                     }
                 })
@@ -204,7 +205,7 @@ async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged()
         ]
     };
     let patient = limiter(crowded(&cluster), policies());
-    assert!(counted(&patient.check(Key::new("k")).await));
+    assert!(admitted_by_store(&patient.check(Key::new("k")).await));
     let (slot, from) = slot(&cluster);
     let moving = cluster.begin_move(slot, (from + 1) % 3);
     assert_eq!(moving.keys(1), 1);
@@ -215,7 +216,7 @@ async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged()
         .expect("a store");
     let decision = limiter(store, policies()).check(Key::new("k")).await;
     assert!(
-        matches!(fault(&decision), StoreError::Timeout),
+        matches!(store_error(&decision), StoreError::Timeout),
         "{decision:?}"
     );
     moving.end();
@@ -230,7 +231,7 @@ async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
         crowded(&cluster),
         [StrategyKind::Gcra.policy("p", "100/month")],
     );
-    assert!(counted(&limiter.check(Key::new("key")).await));
+    assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
     let (slot, from) = slot(&cluster);
     cluster.begin_move(slot, (from + 1) % 3).end();
     let redirects = || {
@@ -239,7 +240,7 @@ async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
     };
     let before = redirects().unwrap_or(0);
     for _ in 0..3 {
-        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
         assert_eq!(redirects(), Some(before + 1));
     }
 }
@@ -282,7 +283,9 @@ async fn requests_do_not_each_connect_to_a_node_that_has_just_joined() {
     let before = connections().expect("a number");
     // Keys that are nowhere yet are made there.
     for key in 100..200 {
-        assert!(counted(&limiter.check(Key::new(format!("{key}"))).await));
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(format!("{key}"))).await
+        ));
     }
     assert_eq!(new.keys().len(), 100);
     let more = connections().expect("a number") - before;

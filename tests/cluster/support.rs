@@ -7,7 +7,7 @@ use tollgate::{Key, Keys, RedisStore};
 
 pub(crate) use crate::{
     load::{hammer, limiter, used},
-    results::{counted, fault},
+    results::{admitted_by_store, store_error},
     strategy_kind::StrategyKind,
     until::{TEST_TIMEOUT, until},
 };
@@ -49,7 +49,7 @@ impl MasterKeys {
         let mut found: [Option<(Key, String)>; 3] = Default::default();
         for number in 0.. {
             let key = Key::new(format!("{name}{number}"));
-            assert!(counted(&probe.check(key).await));
+            assert!(admitted_by_store(&probe.check(key).await));
             let name = format!(":q:{}", key.as_str());
             let mut found_here = keys(cluster, &name);
             found_here.retain(|(key, _)| key.ends_with(&name));

@@ -7,7 +7,7 @@ pub(crate) async fn charge(limiter: &Limiter, keys: impl Into<Keys>, units: u64)
     let admission = limiter.admit(keys).cost(0).await.expect("it is free");
     for policy in limiter.policies() {
         let charges = admission.policy(policy.name()).expect("a policy");
-        charges.charge(units).await.expect("an answer");
+        charges.charge(units).await.expect("a response");
     }
     admission.decisions().remove(0)
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tollgate::{DecisionSource, Keys, Limiter, LimiterBuilder, OnStoreError, Policy, RedisStore};
 
-use crate::results::counted;
+use crate::results::admitted_by_store;
 
 /// A limiter that reports store failures.
 pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) -> Limiter {
@@ -19,7 +19,7 @@ pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Poli
 
 /// What is used of each policy's quota, of those in the shadow last.
 pub(crate) async fn used(limiter: &Limiter, keys: impl Into<Keys>) -> Vec<u64> {
-    let seen = limiter.peek(keys).await.expect("an answer");
+    let seen = limiter.peek(keys).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdicts = seen.policies().chain(seen.shadows());
     verdicts
@@ -46,7 +46,7 @@ pub(crate) async fn hammer(
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
                     .is_ok()
                 {
-                    admitted += u64::from(counted(&limiter.check(keys.clone()).await));
+                    admitted += u64::from(admitted_by_store(&limiter.check(keys.clone()).await));
                 }
                 admitted
             })

@@ -5,31 +5,31 @@ use std::fmt::Debug;
 use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, StoreError};
 
 /// A decision, or how keys stand.
-pub(crate) trait Answer: Debug {
+pub(crate) trait CallResult: Debug {
     /// The kind and the source of the result.
     fn outcome(&self) -> (DecisionKind, DecisionSource);
 }
 
-impl<T: Answer> Answer for &T {
+impl<T: CallResult> CallResult for &T {
     fn outcome(&self) -> (DecisionKind, DecisionSource) {
         (**self).outcome()
     }
 }
 
-impl Answer for Decision {
+impl CallResult for Decision {
     fn outcome(&self) -> (DecisionKind, DecisionSource) {
         (self.kind().clone(), self.source())
     }
 }
 
 /// A direct call that was carried out; whether a request would be admitted is [`LimitStatus::would_admit`].
-impl Answer for LimitStatus {
+impl CallResult for LimitStatus {
     fn outcome(&self) -> (DecisionKind, DecisionSource) {
         (DecisionKind::Admitted, self.source())
     }
 }
 
-impl Answer for Result<LimitStatus, CallError> {
+impl CallResult for Result<LimitStatus, CallError> {
     fn outcome(&self) -> (DecisionKind, DecisionSource) {
         match self {
             Ok(status) => status.outcome(),
@@ -44,16 +44,16 @@ impl Answer for Result<LimitStatus, CallError> {
 
 /// Whether it was admitted, by the store itself.
 #[track_caller]
-pub(crate) fn counted(answer: &impl Answer) -> bool {
-    let (kind, source) = answer.outcome();
-    assert_eq!(source, DecisionSource::Store, "{answer:?}");
+pub(crate) fn admitted_by_store(result: &impl CallResult) -> bool {
+    let (kind, source) = result.outcome();
+    assert_eq!(source, DecisionSource::Store, "{result:?}");
     matches!(kind, DecisionKind::Admitted)
 }
 
 /// The store error that a call failed with.
 #[track_caller]
-pub(crate) fn fault(answer: &impl Answer) -> StoreError {
-    match answer.outcome() {
+pub(crate) fn store_error(result: &impl CallResult) -> StoreError {
+    match result.outcome() {
         (DecisionKind::StoreFailed(error), _) => error,
         other => panic!("{other:?} in place of a fault"),
     }

@@ -89,7 +89,7 @@ impl Runner<'_> {
                 Ok(vec![charge(self.limiter, self.key, units).await])
             }
             "reset" => {
-                let _ = self.limiter.reset(self.key).await.expect("an answer");
+                let _ = self.limiter.reset(self.key).await.expect("a response");
                 Ok(Vec::new())
             }
             "peek" => Ok(Vec::new()),
@@ -114,7 +114,7 @@ impl Runner<'_> {
 
     async fn peek(&self) -> LimitStatus {
         let peek = self.ask(self.limiter.peek(self.key)).await;
-        peek.expect("an answer")
+        peek.expect("a response")
     }
 
     async fn take(&self, manner: Manner) -> Result<Charged, String> {

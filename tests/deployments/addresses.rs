@@ -5,7 +5,9 @@ use std::time::Duration;
 use testkit::{Cluster, Sentinel, Server};
 use tollgate::{DecisionSource, RedisStore, StoreError};
 
-use crate::support::{TEST_TIMEOUT, at, counted, counts, fault, key, limiter, until};
+use crate::support::{
+    TEST_TIMEOUT, admitted_by_store, at, counts, key, limiter, store_error, until,
+};
 
 /// The rights that `docs/operations.md` lists. Servers before 7.0 lack one of the commands.
 fn few(server: &Server) -> String {
@@ -37,14 +39,14 @@ async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
     );
     let health = limiter.health_check().await;
     assert!(health.is_healthy(), "{health:?}");
-    assert!(counted(&limiter.check(key()).await));
+    assert!(admitted_by_store(&limiter.check(key()).await));
     cluster.nodes().iter().for_each(Server::pause);
     assert!(matches!(
-        fault(&limiter.check(key()).await),
+        store_error(&limiter.check(key()).await),
         StoreError::Timeout
     ));
     assert!(matches!(
-        fault(&limiter.check(key()).await),
+        store_error(&limiter.check(key()).await),
         StoreError::CircuitOpen { .. }
     ));
     cluster.nodes().iter().for_each(Server::resume);
@@ -65,7 +67,7 @@ async fn a_password_and_a_user_with_few_rights_suffice() {
     let health = few.health_check().await;
     assert!(health.is_healthy(), "{health:?}");
     let wrong = at(&server.url_as("limits", "other")).check(key()).await;
-    let error = fault(&wrong).to_string();
+    let error = store_error(&wrong).to_string();
     assert!(error.contains("authentication"), "{error}");
     assert!(!error.contains("other"), "{error}");
 }
@@ -94,7 +96,7 @@ async fn the_configured_database_is_used() {
     );
     let none = at(&format!("{}/99", server.url())).check(key()).await;
     assert!(
-        matches!(fault(&none), StoreError::Server { .. }),
+        matches!(store_error(&none), StoreError::Server { .. }),
         "{none:?}"
     );
 }
@@ -126,7 +128,7 @@ async fn a_master_behind_sentinels_is_connected_to_as_configured() {
         .server_url_template("redis://limits:s3cret@any/3")
         .timeout(TEST_TIMEOUT);
     let limiter = limiter(store.build().expect("a store"), 9);
-    assert!(counted(&limiter.check(key()).await));
+    assert!(admitted_by_store(&limiter.check(key()).await));
     let space = group.master().command(&["INFO", "keyspace"]).text();
     assert!(space.contains("db3:keys=1,"), "{space}");
     let users = group.master().command(&["CLIENT", "LIST"]).text();

@@ -8,7 +8,7 @@ use std::{
 use testkit::{Sentinel, Server};
 use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, StoreError, Timestamp};
 
-use crate::support::{TEST_TIMEOUT, counted, fault, key, limiter, until};
+use crate::support::{TEST_TIMEOUT, admitted_by_store, key, limiter, store_error, until};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -21,7 +21,7 @@ fn watched(group: &Sentinel) -> Limiter {
 }
 
 async fn used(limiter: &Limiter) -> u64 {
-    let seen = limiter.peek(key()).await.expect("an answer");
+    let seen = limiter.peek(key()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy("p").expect("a verdict");
     verdict.limit() - verdict.remaining()
@@ -44,7 +44,7 @@ async fn replicated(group: &Sentinel) {
 async fn counting(group: &Sentinel, admitted: u64) -> Limiter {
     let limiter = watched(group);
     for _ in 0..admitted {
-        assert!(counted(&limiter.check(key()).await));
+        assert!(admitted_by_store(&limiter.check(key()).await));
     }
     replicated(group).await;
     limiter
@@ -58,9 +58,9 @@ async fn a_failed_master_is_replaced_and_replicated_counts_stay() {
     old.kill();
     let faults = AtomicU64::new(0);
     until("another master serves", async || {
-        let asked = Instant::now();
+        let sent = Instant::now();
         let decision = limiter.check(key()).await;
-        assert!(asked.elapsed() < TIMEOUT * 3, "{:?}", asked.elapsed());
+        assert!(sent.elapsed() < TIMEOUT * 3, "{:?}", sent.elapsed());
         if decision.source() == DecisionSource::Store {
             return true;
         }
@@ -78,7 +78,7 @@ async fn a_failed_master_is_replaced_and_replicated_counts_stay() {
     // The old one comes back, and is made a replica. No client calls it any more.
     old.restart();
     for _ in 0..5 {
-        assert!(counted(&limiter.check(key()).await));
+        assert!(admitted_by_store(&limiter.check(key()).await));
     }
     assert_eq!(used(&limiter).await, 16);
 }
@@ -100,7 +100,7 @@ async fn a_demoted_master_is_left_at_its_first_error() {
         DecisionSource::Store => 1,
         _ => {
             assert!(
-                matches!(fault(&first), StoreError::Server { code, .. } if &*code == "READONLY")
+                matches!(store_error(&first), StoreError::Server { code, .. } if &*code == "READONLY")
             );
             0
         }
@@ -116,7 +116,7 @@ async fn a_demoted_master_is_left_at_its_first_error() {
     let before = used(&limiter).await;
     assert!(before <= 10 + learned);
     for _ in 0..5 {
-        assert!(counted(&limiter.check(key()).await));
+        assert!(admitted_by_store(&limiter.check(key()).await));
     }
     assert_eq!(used(&limiter).await, before + 5);
 }
@@ -129,7 +129,7 @@ async fn a_reported_server_that_is_no_master_is_not_used() {
     // By hand: the sentinels take a while to notice.
     master.command(&["REPLICAOF", "127.0.0.1", &port]).ok();
     let decision = watched(&group).peek(key()).await;
-    let StoreError::Server { code, message, .. } = fault(&decision) else {
+    let StoreError::Server { code, message, .. } = store_error(&decision) else {
         panic!("{decision:?}");
     };
     assert_eq!(&*code, "READONLY");
@@ -144,7 +144,7 @@ async fn charges_that_were_not_replicated_may_be_admitted_once_more() {
     let replicas = || group.servers()[1..].iter();
     replicas().for_each(Server::pause);
     for _ in 0..200 {
-        assert!(counted(&limiter.check(key()).await));
+        assert!(admitted_by_store(&limiter.check(key()).await));
     }
     let old = group.master();
     old.kill();
@@ -160,7 +160,7 @@ async fn charges_that_were_not_replicated_may_be_admitted_once_more() {
     let known = used(&limiter).await;
     assert!((300..=500).contains(&known), "{known}");
     let mut more = 0;
-    while counted(&limiter.check(key()).await) {
+    while admitted_by_store(&limiter.check(key()).await) {
         more += 1;
     }
     assert_eq!(more, 1_000 - known);
@@ -183,12 +183,12 @@ async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_
     // The read of the epoch has its reply before those of later calls.
     let wait_for_it = async || {
         for _ in 0..20 {
-            assert!(!limiter.peek(other).await.expect("an answer").would_admit());
+            assert!(!limiter.peek(other).await.expect("a response").would_admit());
         }
     };
     let knows_epoch = |server: &Server| server.keys().iter().any(|key| key == "tg:gen");
-    assert!(counted(&limiter.check(other).await));
-    assert!(!counted(&limiter.check(other).await));
+    assert!(admitted_by_store(&limiter.check(other).await));
+    assert!(!admitted_by_store(&limiter.check(other).await));
     until("the epoch is read", async || knows_epoch(old)).await;
     wait_for_it().await;
     replicated(&group).await;
@@ -196,8 +196,8 @@ async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_
     replicas().for_each(Server::pause);
     // What is sent to them from now on doesn't even wait for them.
     old.command(&["CLIENT", "KILL", "TYPE", "replica"]).int();
-    assert!(counted(&limiter.check(key()).await));
-    assert!(!counted(&limiter.check(key()).await));
+    assert!(admitted_by_store(&limiter.check(key()).await));
+    assert!(!admitted_by_store(&limiter.check(key()).await));
     let read_at = async |server: &Server| {
         let reads = server.calls("get");
         clock.advance(BOUND / 2);
@@ -254,13 +254,13 @@ async fn a_sentinel_that_is_down_or_does_not_know_the_master_is_skipped() {
     let stranger = limiter(store, 9);
     let decision = stranger.check(key()).await;
     assert!(
-        matches!(fault(&decision), StoreError::Server { code, .. } if &*code == "NOMASTER"),
+        matches!(store_error(&decision), StoreError::Server { code, .. } if &*code == "NOMASTER"),
         "{decision:?}"
     );
-    assert!(fault(&decision).is_misconfiguration());
+    assert!(store_error(&decision).is_misconfiguration());
     let none = limiter(RedisStore::sentinel("m", [gone]).expect("a store"), 9);
     assert!(matches!(
-        fault(&none.check(key()).await),
+        store_error(&none.check(key()).await),
         StoreError::Connection(_)
     ));
     let mistake = RedisStore::sentinel("m", [""; 0]).expect_err("a mistake");

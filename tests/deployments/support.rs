@@ -3,7 +3,7 @@
 use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore};
 
 pub(crate) use crate::{
-    results::{counted, fault},
+    results::{admitted_by_store, store_error},
     until::{TEST_TIMEOUT, until},
 };
 
@@ -28,7 +28,7 @@ pub(crate) fn key() -> Key {
 /// Admits three, and no more.
 pub(crate) async fn counts(limiter: &Limiter) {
     for _ in 0..3 {
-        assert!(counted(&limiter.check(key()).await));
+        assert!(admitted_by_store(&limiter.check(key()).await));
     }
-    assert!(!counted(&limiter.check(key()).await));
+    assert!(!admitted_by_store(&limiter.check(key()).await));
 }

@@ -9,7 +9,7 @@ use rcgen::{
 use testkit::{Cluster, Server, folder, free_port};
 use tollgate::{Key, RedisStore, RedisStoreBuilder, StoreError};
 
-use crate::support::{TEST_TIMEOUT, counted, counts, fault, key, limiter};
+use crate::support::{TEST_TIMEOUT, admitted_by_store, counts, key, limiter, store_error};
 
 /// An authority, and what it has signed: certificates and keys in PEM.
 struct Signed {
@@ -104,7 +104,7 @@ async fn a_client_without_a_certificate_or_with_another_authority_is_not_connect
             .check(key())
             .await;
         assert!(
-            matches!(fault(&decision), StoreError::Connection(_)),
+            matches!(store_error(&decision), StoreError::Connection(_)),
             "{decision:?}"
         );
     }
@@ -136,7 +136,9 @@ async fn a_cluster_is_encrypted_throughout() {
         .client_certificate(certificate.as_str(), own.as_str());
     let limiter = limiter(store.build().expect("a store"), 3);
     for number in 0..60 {
-        assert!(counted(&limiter.check(Key::new(format!("{number}"))).await));
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(format!("{number}"))).await
+        ));
     }
     assert!(cluster.nodes().iter().all(|node| !node.keys().is_empty()));
 }

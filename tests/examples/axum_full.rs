@@ -6,14 +6,14 @@ use testkit::Server;
 
 use crate::{
     ask_until_rejected, assert_quota,
-    process::{Answer, Example},
+    process::{Example, HttpResponse},
 };
 
 const ORIGIN: (&str, &str) = ("origin", "https://a.example");
 const PREFLIGHT: (&str, &str) = ("access-control-request-method", "GET");
 
-fn list<'a>(answer: &'a Answer, name: &str) -> Vec<&'a str> {
-    answer
+fn list<'a>(response: &'a HttpResponse, name: &str) -> Vec<&'a str> {
+    response
         .fields(name)
         .flat_map(|line| line.split(", "))
         .collect()
@@ -50,21 +50,26 @@ fn axum_full_shares_each_addresss_burst_among_all_routes() {
 }
 
 /// Whether `policy` was evaluated, and the store replied in time.
-fn is_counted(answer: &Answer, policy: &str) -> bool {
+fn is_counted(response: &HttpResponse, policy: &str) -> bool {
     let name = format!("{policy:?};");
-    let mut members = list(answer, "ratelimit").into_iter();
+    let mut members = list(response, "ratelimit").into_iter();
     members.any(|member| member.starts_with(&name))
 }
 
 /// Sends requests until `policy` rejects, having admitted `quota` a minute; `lost` of them may be missing, because the
 /// store was late.
-fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answer) -> Answer {
+fn ask_until_used_up(
+    policy: &str,
+    quota: u64,
+    lost: u64,
+    ask: impl Fn() -> HttpResponse,
+) -> HttpResponse {
     let start = Instant::now();
     let (mut counted, mut uncounted) = (0, lost);
     loop {
-        let answer = ask();
-        match answer.status {
-            200 if is_counted(&answer, policy) => counted += 1,
+        let response = ask();
+        match response.status {
+            200 if is_counted(&response, policy) => counted += 1,
             200 => uncounted += 1,
             // A refund on Redis may still be in flight.
             429 if counted + uncounted < quota && start.elapsed().as_secs() < 10 => {}
@@ -73,10 +78,10 @@ fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answ
                 assert!(counted <= quota || elapsed.as_secs() >= 60, "{counted}");
                 assert!(counted + uncounted >= quota, "{counted} in {elapsed:?}");
                 let violated = format!(r#""violated-policies":["{policy}"]"#);
-                assert!(answer.body.contains(&violated), "{answer:?}");
-                return answer;
+                assert!(response.body.contains(&violated), "{response:?}");
+                return response;
             }
-            _ => panic!("neither let in nor rejected: {answer:?}"),
+            _ => panic!("neither let in nor rejected: {response:?}"),
         }
         assert!(counted + uncounted < 1_000, "none is rejected");
     }
@@ -85,10 +90,10 @@ fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answ
 #[test]
 fn axum_full_also_limits_a_nested_route() {
     let example = Example::start("axum_full", &[]);
-    let answer = example.get("/api/search", &[]);
-    assert_eq!(answer.body, "nothing found; 4 searches left\n");
+    let response = example.get("/api/search", &[]);
+    assert_eq!(response.body, "nothing found; 4 searches left\n");
     let policies = [r#""searches";q=5;w=60"#, r#""burst";q=2;w=1"#];
-    assert_eq!(list(&answer, "ratelimit-policy"), policies);
+    assert_eq!(list(&response, "ratelimit-policy"), policies);
 
     each_store(|example, _| {
         let search = || example.get("/api/search", &[]);
@@ -139,27 +144,27 @@ fn axum_full_counts_successful_reports_by_key() {
 #[test]
 fn axum_full_exposes_its_headers_to_pages_of_other_origins() {
     let example = Example::start("axum_full", &[]);
-    let exposed = |answer: &Answer| {
-        let names = list(answer, "access-control-expose-headers").join(",");
+    let exposed = |response: &HttpResponse| {
+        let names = list(response, "access-control-expose-headers").join(",");
         for name in ["retry-after", "ratelimit", "ratelimit-policy"] {
             assert!(
                 names.split(',').any(|other| other.trim() == name),
                 "{names}"
             );
         }
-        assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
+        assert_eq!(response.field("access-control-allow-origin"), Some("*"));
     };
     // More than would pass if they counted.
     for _ in 0..100 {
-        let answer = example.ask("OPTIONS", "/api/search", &[ORIGIN, PREFLIGHT], "");
-        assert_eq!(answer.status, 200);
-        let allowed = answer.field("access-control-allow-headers");
+        let response = example.ask("OPTIONS", "/api/search", &[ORIGIN, PREFLIGHT], "");
+        assert_eq!(response.status, 200);
+        let allowed = response.field("access-control-allow-headers");
         assert_eq!(allowed, Some("x-api-key"));
     }
     let passed = ask_until_rejected(|_| {
-        let answer = example.get("/api/search", &[ORIGIN]);
-        exposed(&answer);
-        answer
+        let response = example.get("/api/search", &[ORIGIN]);
+        exposed(&response);
+        response
     });
     assert_quota(&passed, 5, Duration::from_secs(60));
 }
@@ -167,11 +172,14 @@ fn axum_full_exposes_its_headers_to_pages_of_other_origins() {
 #[test]
 fn axum_full_gives_no_route_more_than_its_timeout() {
     let example = Example::start("axum_full", &[]);
-    let answer = example.get("/api/search?ms=60000", &[ORIGIN]);
-    assert_eq!(answer.status, 504);
+    let response = example.get("/api/search?ms=60000", &[ORIGIN]);
+    assert_eq!(response.status, 504);
     // The layers around the timeout add their headers.
-    assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
-    assert_eq!(answer.field("ratelimit-policy"), Some(r#""burst";q=2;w=1"#));
+    assert_eq!(response.field("access-control-allow-origin"), Some("*"));
+    assert_eq!(
+        response.field("ratelimit-policy"),
+        Some(r#""burst";q=2;w=1"#)
+    );
 }
 
 #[test]

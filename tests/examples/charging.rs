@@ -8,13 +8,13 @@ use std::{
 
 use testkit::Server;
 
-use crate::process::{Answer, Example};
+use crate::process::{Example, HttpResponse};
 
 /// Sends `n` requests at once; returns how many responses have each status.
-pub(crate) fn at_once(n: usize, ask: impl Fn(usize) -> Answer + Sync) -> Vec<u16> {
+pub(crate) fn at_once(n: usize, ask: impl Fn(usize) -> HttpResponse + Sync) -> Vec<u16> {
     let start = Barrier::new(n);
     thread::scope(|scope| {
-        let asking: Vec<_> = (0..n)
+        let pending: Vec<_> = (0..n)
             .map(|i| {
                 let (start, ask) = (&start, &ask);
                 scope.spawn(move || {
@@ -23,8 +23,8 @@ pub(crate) fn at_once(n: usize, ask: impl Fn(usize) -> Answer + Sync) -> Vec<u16
                 })
             })
             .collect();
-        let statuses = asking.into_iter().map(|asked| asked.join());
-        statuses.map(|status| status.expect("an answer")).collect()
+        let statuses = pending.into_iter().map(|sent| sent.join());
+        statuses.map(|status| status.expect("a response")).collect()
     })
 }
 
@@ -84,9 +84,9 @@ fn llm_tokens_are_settled_when_the_stream_has_ended() {
             let path = format!("/chat?estimate={estimate}&tokens={tokens}");
             llm.get(&path, &[("x-api-key", "k")])
         };
-        let answer = chat(900, 10);
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.body.matches("data: token").count(), 10);
+        let response = chat(900, 10);
+        assert_eq!(response.status, 200);
+        assert_eq!(response.body.matches("data: token").count(), 10);
         // 890 of the estimate come back.
         let deadline = Instant::now() + Duration::from_secs(10);
         while chat(900, 10).status != 200 {
@@ -130,8 +130,8 @@ fn llm_token_estimates_of_any_number_cost_at_least_one_and_refund_none() {
             let path = format!("/chat?estimate={estimate}&tokens={tokens}");
             llm.get(&path, &[("x-api-key", "k")])
         };
-        let left = |answer: &Answer| {
-            let limit = answer.field("ratelimit").expect("a limit").to_owned();
+        let left = |response: &HttpResponse| {
+            let limit = response.field("ratelimit").expect("a limit").to_owned();
             let (_, rest) = limit.split_once(";r=").expect("what is left");
             let left = rest.split(';').next().expect("a number");
             left.parse::<u64>().expect("a number")

@@ -6,12 +6,12 @@ use testkit::Server;
 
 use crate::{
     charging::{at_once, count, each_store},
-    process::{Answer, Example},
+    process::{Example, HttpResponse},
 };
 
 const RIGHT: &str = "user=alice&password=correct+horse";
 
-fn guess(login: &Example, user: &str) -> Answer {
+fn guess(login: &Example, user: &str) -> HttpResponse {
     login.post("/login", &format!("user={user}&password=guess"))
 }
 
@@ -27,7 +27,7 @@ fn login_counts_failures_alone() {
         // The account's rejections are failures of the address too: its 20 are used up, and in the end it is banned.
         let deadline = Instant::now() + Duration::from_secs(30);
         for policy in ["\"address\"", "\"abuse\""] {
-            let mut rejected = Answer::default();
+            let mut rejected = HttpResponse::default();
             while rejected.status != 429 || !rejected.body.contains(policy) {
                 assert!(Instant::now() < deadline, "{policy}: {rejected:?}");
                 rejected = guess(login, "carol");
@@ -40,12 +40,12 @@ fn login_counts_failures_alone() {
 #[test]
 fn login_rejects_no_right_password_however_many_are_being_checked() {
     each_store("login", &[("HASH_MS", "200")], |login| {
-        let answers = at_once(12, |_| login.post("/login", RIGHT));
-        assert_eq!(count(&answers, 200), 12, "{answers:?}");
+        let responses = at_once(12, |_| login.post("/login", RIGHT));
+        assert_eq!(count(&responses, 200), 12, "{responses:?}");
         // And guesses that come together are no more than the account's failures, and the four that were checked beside the last.
-        let answers = at_once(16, |_| guess(login, "bob"));
-        let guesses = count(&answers, 401);
-        assert!((5..=9).contains(&guesses), "{answers:?}");
+        let responses = at_once(16, |_| guess(login, "bob"));
+        let guesses = count(&responses, 401);
+        assert!((5..=9).contains(&guesses), "{responses:?}");
     });
 }
 
@@ -57,9 +57,9 @@ fn login_rejects_every_attempt_while_redis_is_down() {
     server.kill();
     for form in [RIGHT, "user=bob&password=guess"] {
         for _ in 0..12 {
-            let answer = login.post("/login", form);
-            assert_eq!(answer.status, 503, "{answer:?}");
-            assert!(answer.field("retry-after").is_some(), "{answer:?}");
+            let response = login.post("/login", form);
+            assert_eq!(response.status, 503, "{response:?}");
+            assert!(response.field("retry-after").is_some(), "{response:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ mod websocket;
 
 use std::time::{Duration, Instant};
 
-use process::{Answer, Example};
+use process::{Example, HttpResponse};
 use testkit::Server;
 
 /// What was admitted before the first rejection.
@@ -25,16 +25,16 @@ struct Passed {
     uncounted: u64,
     /// How long it took.
     within: Duration,
-    rejected: Answer,
+    rejected: HttpResponse,
 }
 
 /// Sends requests until one is rejected.
-fn ask_until_rejected(mut ask: impl FnMut(u64) -> Answer) -> Passed {
+fn ask_until_rejected(mut ask: impl FnMut(u64) -> HttpResponse) -> Passed {
     let start = Instant::now();
     let (mut counted, mut uncounted) = (0, 0);
     for n in 0..1_000 {
-        let answer = ask(n);
-        match (answer.status, answer.field("ratelimit")) {
+        let response = ask(n);
+        match (response.status, response.field("ratelimit")) {
             (200, Some(_)) => counted += 1,
             (200, None) => uncounted += 1,
             (429, _) => {
@@ -43,10 +43,10 @@ fn ask_until_rejected(mut ask: impl FnMut(u64) -> Answer) -> Passed {
                     counted,
                     uncounted,
                     within,
-                    rejected: answer,
+                    rejected: response,
                 };
             }
-            _ => panic!("neither let in nor rejected: {answer:?}"),
+            _ => panic!("neither let in nor rejected: {response:?}"),
         }
     }
     panic!(
@@ -75,15 +75,15 @@ fn assert_quota(passed: &Passed, quota: u64, regained_every: Duration) {
 fn quickstart_admits_ten_and_rejects_the_others_with_a_retry_after() {
     let example = Example::start("quickstart", &[]);
     let passed = ask_until_rejected(|n| {
-        let answer = example.get("/", &[]);
+        let response = example.get("/", &[]);
         if n == 0 {
-            assert_eq!(answer.body, "Hello! 9 more now.\n");
+            assert_eq!(response.body, "Hello! 9 more now.\n");
             assert_eq!(
-                answer.field("ratelimit-policy"),
+                response.field("ratelimit-policy"),
                 Some(r#""burst";q=10;w=10"#)
             );
         }
-        answer
+        response
     });
     assert_eq!(passed.uncounted, 0);
     assert_quota(&passed, 10, Duration::from_secs(1));
@@ -135,8 +135,8 @@ fn two_quickstarts_on_one_redis_share_the_count() {
 fn quickstart_logs_that_it_limits_no_client_while_redis_is_down() {
     let url = format!("redis://127.0.0.1:{}", testkit::free_port());
     let example = Example::start("quickstart", &[("REDIS_URL", &url)]);
-    let answer = example.get("/", &[]);
-    assert_eq!((answer.status, answer.field("ratelimit")), (200, None));
+    let response = example.get("/", &[]);
+    assert_eq!((response.status, response.field("ratelimit")), (200, None));
     let output = example.output_until("rate limit store failed");
     assert!(output.contains("WARN"), "{output}");
 }
@@ -157,10 +157,10 @@ fn custom_key_gives_each_tenant_three_a_minute_on_each_path() {
         ("/reports", "globex"),
         ("/search", "globex"),
     ] {
-        let answer = ask(path, tenant);
-        assert_eq!(answer.status, 200, "{tenant} on {path}");
+        let response = ask(path, tenant);
+        assert_eq!(response.status, 200, "{tenant} on {path}");
         assert_eq!(
-            answer.field("ratelimit"),
+            response.field("ratelimit"),
             Some(r#""tenants";r=2;t=40"#),
             "{tenant} on {path}"
         );

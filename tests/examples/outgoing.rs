@@ -13,13 +13,13 @@ use crate::process::Example;
 fn twelve_at_once(examples: &[Example]) {
     let start = Instant::now();
     thread::scope(|scope| {
-        let asking: Vec<_> = (0..12)
+        let pending: Vec<_> = (0..12)
             .map(|n| scope.spawn(move || examples[n % examples.len()].get("/", &[])))
             .collect();
-        for asked in asking {
-            let answer = asked.join().expect("an answer");
-            assert_eq!(answer.status, 200, "{answer:?}");
-            assert_eq!(answer.body, "the upstream says hello\n");
+        for sent in pending {
+            let response = sent.join().expect("a response");
+            assert_eq!(response.status, 200, "{response:?}");
+            assert_eq!(response.body, "the upstream says hello\n");
         }
     });
     // The first at once, and one every 200 ms; the last takes 300 ms. However busy the machine, it can't be quicker.
@@ -72,21 +72,23 @@ fn outgoing_shares_the_five_with_another_process_on_redis() {
 #[test]
 fn outgoing_rejects_requests_that_would_wait_for_too_long_with_a_retry_after() {
     let example = Example::start("outgoing", &[QUIET, ("TIMEOUT", "0")]);
-    let answers: Vec<_> = thread::scope(|scope| {
-        let asking: Vec<_> = (0..12)
+    let responses: Vec<_> = thread::scope(|scope| {
+        let pending: Vec<_> = (0..12)
             .map(|_| scope.spawn(|| example.get("/", &[])))
             .collect();
-        let answers = asking.into_iter().map(|asked| asked.join());
-        answers.map(|answer| answer.expect("an answer")).collect()
+        let responses = pending.into_iter().map(|sent| sent.join());
+        responses
+            .map(|response| response.expect("a response"))
+            .collect()
     });
-    let (served, rejected): (Vec<_>, Vec<_>) = answers.iter().partition(|a| a.status == 200);
-    assert!(!served.is_empty() && !rejected.is_empty(), "{answers:?}");
-    for answer in rejected {
-        assert_eq!(answer.status, 503);
-        assert_eq!(answer.field("retry-after"), Some("1"));
+    let (served, rejected): (Vec<_>, Vec<_>) = responses.iter().partition(|a| a.status == 200);
+    assert!(!served.is_empty() && !rejected.is_empty(), "{responses:?}");
+    for response in rejected {
+        assert_eq!(response.status, 503);
+        assert_eq!(response.field("retry-after"), Some("1"));
         assert!(
-            answer.body.starts_with(r#"quota exceeded: "upstream""#),
-            "{answer:?}"
+            response.body.starts_with(r#"quota exceeded: "upstream""#),
+            "{response:?}"
         );
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Example {
 
 /// A response over HTTP/1.1.
 #[derive(Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) body: String,
     head: String,
@@ -103,12 +103,12 @@ impl Example {
     }
 
     /// Sends a GET over a connection of its own.
-    pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> HttpResponse {
         self.ask("GET", path, headers, "")
     }
 
     /// Posts a form over a connection of its own.
-    pub(crate) fn post(&self, path: &str, form: &str) -> Answer {
+    pub(crate) fn post(&self, path: &str, form: &str) -> HttpResponse {
         let length = form.len().to_string();
         let headers = [
             ("content-type", "application/x-www-form-urlencoded"),
@@ -123,7 +123,7 @@ impl Example {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> HttpResponse {
         Place(self.address).ask(method, path, headers, body)
     }
 
@@ -138,16 +138,16 @@ pub(crate) struct Place(SocketAddr);
 
 impl Place {
     /// Sends a GET over a connection of its own.
-    pub(crate) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> HttpResponse {
         self.ask("GET", path, &[], "")
     }
 
     /// Sends an empty POST over a connection of its own.
-    pub(crate) fn post(&self, path: &str) -> Answer {
+    pub(crate) fn post(&self, path: &str) -> HttpResponse {
         self.ask("POST", path, &[("content-length", "0")], "")
     }
 
-    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpResponse {
         let stream = TcpStream::connect(self.0).expect("a connection");
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
         for (name, value) in headers {
@@ -155,7 +155,7 @@ impl Place {
         }
         request += "\r\n";
         request += body;
-        Answer::to(stream, request.as_bytes())
+        HttpResponse::to(stream, request.as_bytes())
     }
 }
 
@@ -167,18 +167,18 @@ impl Drop for Example {
     }
 }
 
-impl Answer {
+impl HttpResponse {
     /// The response to a request that is the only one on its connection.
     pub(crate) fn to(mut stream: TcpStream, request: &[u8]) -> Self {
         stream
             .set_read_timeout(Some(TEST_TIMEOUT))
             .expect("a timeout");
         stream.write_all(request).expect("sent");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("an answer");
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).expect("a response");
         // A body may be compressed.
-        let answer = String::from_utf8_lossy(&answer);
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let response = String::from_utf8_lossy(&response);
+        let (head, body) = response.split_once("\r\n\r\n").expect("a head and a body");
         let status = head
             .split(' ')
             .nth(1)

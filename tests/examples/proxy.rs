@@ -12,7 +12,7 @@ use tokio::{net::TcpSocket, runtime::Builder};
 
 use crate::{
     ask_until_rejected, assert_quota,
-    process::{Answer, Example},
+    process::{Example, HttpResponse},
 };
 
 /// Where nginx calls from, which no client does.
@@ -113,7 +113,7 @@ impl Nginx {
 }
 
 /// Sends a request over a connection from `client`, with forged header lines.
-fn ask(client: Ipv4Addr, server: SocketAddr, lines: &[u8]) -> Answer {
+fn ask(client: Ipv4Addr, server: SocketAddr, lines: &[u8]) -> HttpResponse {
     let connect = async {
         let socket = TcpSocket::new_v4()?;
         socket.bind((client, 0).into())?;
@@ -128,31 +128,31 @@ fn ask(client: Ipv4Addr, server: SocketAddr, lines: &[u8]) -> Answer {
         lines,
         b"\r\n",
     ];
-    Answer::to(stream, &request.concat())
+    HttpResponse::to(stream, &request.concat())
 }
 
 /// Uses a client's budget up, each request with something else made up: all of them are counted by `address`.
 fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
     let forged = |n: u64| ask(client, server, FORGED[n as usize % FORGED.len()]);
     let passed = ask_until_rejected(|n| {
-        let answer = forged(n);
-        if answer.status == 200 {
-            assert_eq!(answer.body, format!("{address}\n"), "request {n}");
+        let response = forged(n);
+        if response.status == 200 {
+            assert_eq!(response.body, format!("{address}\n"), "request {n}");
         }
-        answer
+        response
     });
     assert_quota(&passed, 5, REGAINED);
     // Whatever the header contains, the request is counted as this client.
     let mut let_in = 0;
     let start = Instant::now();
     for n in 0..FORGED.len() as u64 {
-        let answer = forged(n);
-        match answer.status {
+        let response = forged(n);
+        match response.status {
             200 => {
-                assert_eq!(answer.body, format!("{address}\n"), "request {n}");
+                assert_eq!(response.body, format!("{address}\n"), "request {n}");
                 let_in += 1;
             }
-            status => assert_eq!(status, 429, "request {n}: {answer:?}"),
+            status => assert_eq!(status, 429, "request {n}: {response:?}"),
         }
     }
     let regained = start.elapsed().as_secs_f64() / REGAINED.as_secs_f64();
@@ -165,12 +165,12 @@ fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
 
 /// Asserts that nothing of a client's budget is used yet.
 fn assert_untouched(client: Ipv4Addr, server: SocketAddr) {
-    let answer = ask(client, server, b"");
+    let response = ask(client, server, b"");
     assert_eq!(
-        (answer.status, answer.body.trim()),
+        (response.status, response.body.trim()),
         (200, &*client.to_string())
     );
-    let left = answer.field("ratelimit").expect("how it stands");
+    let left = response.field("ratelimit").expect("how it stands");
     assert!(left.starts_with(r#""clients";r=4;"#), "{left}");
 }
 

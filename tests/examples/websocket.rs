@@ -47,9 +47,9 @@ impl Socket {
     /// Sends a text, and returns the response.
     async fn say(&mut self, message: Message) -> Message {
         self.0.send(message).await.expect("a socket");
-        let answer = tokio::time::timeout(LONG, self.0.next()).await;
-        let answer = answer.expect("in time").expect("a socket");
-        answer.expect("an answer")
+        let response = tokio::time::timeout(LONG, self.0.next()).await;
+        let response = response.expect("in time").expect("a socket");
+        response.expect("a response")
     }
 
     /// Asserts that it was shown out, and that it's over then.
@@ -61,9 +61,9 @@ impl Socket {
 }
 
 /// How long to wait, in seconds, by a response such as `quota exceeded: "messages"; retry after 1.8s`.
-fn retry_after(answer: &str) -> f64 {
-    let wait = answer.strip_prefix(r#"quota exceeded: "messages"; retry after "#);
-    let wait = wait.unwrap_or_else(|| panic!("no rejection: {answer}"));
+fn retry_after(response: &str) -> f64 {
+    let wait = response.strip_prefix(r#"quota exceeded: "messages"; retry after "#);
+    let wait = wait.unwrap_or_else(|| panic!("no rejection: {response}"));
     let digits = wait.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ');
     let unit = match &wait[digits.len()..] {
         "s" => 1.0,
@@ -85,7 +85,7 @@ async fn chatter(sockets: &mut [Socket], n: usize) -> (u64, Vec<Message>) {
             _ => Message::binary(vec![i as u8; 9]),
         };
         match sockets[i % count].say(message.clone()).await {
-            answer if answer == message => echoed += 1,
+            response if response == message => echoed += 1,
             other => others.push(other),
         }
     }
@@ -133,9 +133,9 @@ async fn websocket_closes_a_connection_that_keeps_sending() {
         let word = Message::text("word");
         match socket.say(word.clone()).await {
             Message::Close(close) => break close.expect("a reason"),
-            answer if answer == word => notices = 0,
-            answer => {
-                retry_after(answer.to_text().expect("a text"));
+            response if response == word => notices = 0,
+            response => {
+                retry_after(response.to_text().expect("a text"));
                 notices += 1;
                 assert!(notices < 9, "{notices} notices");
             }

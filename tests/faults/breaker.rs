@@ -16,14 +16,14 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    TIMEOUT, builder, fault, limiter, nowhere, opened, policy, resumed, store, until, url,
+    TIMEOUT, builder, limiter, nowhere, opened, policy, resumed, store, store_error, until, url,
 };
 
 /// The decision, which is made at once, without waiting. Many in turn would use up the budget of a tokio task.
 #[track_caller]
 fn answer_at_once(limiter: &Limiter) -> StoreError {
     let check = unconstrained(limiter.check(Key::new("whoever")).into_future());
-    fault(&check.now_or_never().expect("an answer at once"))
+    store_error(&check.now_or_never().expect("an answer at once"))
 }
 
 fn rejecting(store: RedisStore) -> Limiter {
@@ -83,7 +83,7 @@ async fn three_consecutive_failures_open_it_and_two_do_not() {
     for _ in 0..3 {
         proxy.cut();
         for _ in 0..2 {
-            let error = fault(&check().await);
+            let error = store_error(&check().await);
             assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
         }
         proxy.pass();
@@ -91,7 +91,7 @@ async fn three_consecutive_failures_open_it_and_two_do_not() {
     }
     proxy.cut();
     for _ in 0..3 {
-        fault(&check().await);
+        store_error(&check().await);
     }
     assert!(matches!(
         answer_at_once(&limiter),
@@ -111,14 +111,14 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
     server.command(&["SET", key, "something else"]).ok();
     let _ = check("spent").await;
     for _ in 0..20 {
-        let error = fault(&check("mine").await);
+        let error = store_error(&check("mine").await);
         assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
         let rejected = check("spent").await;
         assert_eq!(rejected.source(), DecisionSource::Store);
         assert!(matches!(rejected.kind(), DecisionKind::Rejected));
     }
     for _ in 0..20 {
-        fault(&check("mine").await);
+        store_error(&check("mine").await);
     }
     assert!(check("fresh").await.is_admitted());
 }
@@ -141,10 +141,10 @@ async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     tokio::task::yield_now().await;
     proxy.cut();
     proxy.hold();
-    let error = fault(&first.await.expect("an answer"));
+    let error = store_error(&first.await.expect("a response"));
     assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
     for other in others {
-        let error = fault(&other.await.expect("an answer"));
+        let error = store_error(&other.await.expect("a response"));
         assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     }
 }
@@ -166,11 +166,11 @@ async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
         let first = check();
         until("its reply is under way", async || proxy.delayed() == 1).await;
         let second = check();
-        let first = first.await.expect("an answer");
-        let second = second.await.expect("an answer");
+        let first = first.await.expect("a response");
+        let second = second.await.expect("a response");
         proxy.pass();
         if first.source() == DecisionSource::Store {
-            assert!(matches!(fault(&second), StoreError::Timeout));
+            assert!(matches!(store_error(&second), StoreError::Timeout));
             let next = limiter.check(Key::new("whoever")).await;
             assert_eq!(next.source(), DecisionSource::Store, "{next:?}");
             return;
@@ -192,18 +192,18 @@ async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
     let before = calls(&server);
     proxy.halve();
     opened(&limiters[0]).await;
-    let (start, mut asked, mut most) = (Instant::now(), 0, 0);
+    let (start, mut sent, mut most) = (Instant::now(), 0, 0);
     while start.elapsed() < Duration::from_secs(2) {
         for limiter in &limiters {
             answer_at_once(limiter);
-            asked += 1;
+            sent += 1;
         }
         most = most.max(proxy.connections());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // Half a reply to the first command on each connection: none of them ever sends a request.
     assert!(calls(&server) - before <= 3, "{}", calls(&server) - before);
-    assert!(asked > 100 && most <= 1, "{most} connections at once");
+    assert!(sent > 100 && most <= 1, "{most} connections at once");
     proxy.pass();
     resumed(&limiters[3]).await;
 }
@@ -282,7 +282,7 @@ async fn without_a_breaker_each_request_calls_redis() {
     let store = builder("redis://127.0.0.1:1").no_circuit_breaker();
     let limiter = rejecting(store.build().expect("a store"));
     for _ in 0..20 {
-        let error = fault(&limiter.check(Key::new("key")).await);
+        let error = store_error(&limiter.check(Key::new("key")).await);
         assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
     }
 }
@@ -326,7 +326,7 @@ async fn a_refund_while_open_fails_at_once() {
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     server.resume();
     resumed(&limiter).await;
-    let seen = limiter.peek(Key::new("key")).await.expect("an answer");
+    let seen = limiter.peek(Key::new("key")).await.expect("a response");
     let verdict = seen.policy("p").expect("a verdict");
     assert_eq!(verdict.limit() - verdict.remaining(), 5);
 }

@@ -13,14 +13,14 @@ use crate::support::{nowhere, policy, store, until};
 const KEY: Key = Key::global();
 
 /// A limiter of every kind of policy that a call may be about.
-fn limiter(store: RedisStore, answer: OnStoreError) -> Limiter {
+fn limiter(store: RedisStore, response: OnStoreError) -> Limiter {
     let minute = Quota::requests(5).per_minute();
     let limiter = Limiter::builder().store(store);
     let limiter = limiter
         .policy(policy(100))
         .policy(Policy::new("list", minute).strategy(ListWindow))
         .policy(Policy::new("ban", minute).strategy(Ban::for_duration(Duration::from_secs(60))));
-    limiter.on_store_error(answer).build().expect("a limiter")
+    limiter.on_store_error(response).build().expect("a limiter")
 }
 
 fn answers() -> [OnStoreError; 3] {
@@ -33,8 +33,8 @@ fn answers() -> [OnStoreError; 3] {
 
 #[tokio::test]
 async fn no_direct_call_succeeds_while_the_store_is_down() {
-    for answer in answers() {
-        let limiter = limiter(nowhere(), answer);
+    for response in answers() {
+        let limiter = limiter(nowhere(), response);
         let [p, list, ban] = ["p", "list", "ban"].map(|name| limiter.policy(name).expect(name));
         let minute = Duration::from_secs(60);
         let calls = [
@@ -57,19 +57,19 @@ async fn no_direct_call_succeeds_while_the_store_is_down() {
         for (call, outcome) in calls {
             assert!(
                 matches!(outcome, Err(CallError::Store(_))),
-                "{call} with {answer:?}: {outcome:?}"
+                "{call} with {response:?}: {outcome:?}"
             );
         }
         let admitted = limiter.check(KEY).await.is_admitted();
-        assert_eq!(admitted, answer != OnStoreError::Reject, "{answer:?}");
+        assert_eq!(admitted, response != OnStoreError::Reject, "{response:?}");
     }
 }
 
 #[tokio::test]
 async fn charges_refunds_and_settlements_report_that_the_store_is_down() {
-    for answer in answers() {
+    for response in answers() {
         let server = Server::start();
-        let limiter = limiter(store(&server), answer);
+        let limiter = limiter(store(&server), response);
         let mut admission = None;
         until("the store counts", async || {
             let admitted = limiter.admit(KEY).cost(3).await;

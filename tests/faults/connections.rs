@@ -3,7 +3,7 @@
 use testkit::Server;
 use tollgate::{Key, OnStoreError, StoreError};
 
-use crate::support::{builder, fault, limiter, until};
+use crate::support::{builder, limiter, store_error, until};
 
 /// A connection of a store, by the number that the server gave it.
 pub(crate) struct Connection(i64);
@@ -60,7 +60,7 @@ async fn an_unauthenticated_connection_is_dropped() {
     };
     let before = opened().expect("a number");
     for connections in 1..=3 {
-        let error = fault(&limiter.check(Key::global()).await);
+        let error = store_error(&limiter.check(Key::global()).await);
         assert!(
             matches!(&error, StoreError::Server { code, .. } if &**code == "NOAUTH"),
             "{error:?}"

@@ -10,7 +10,8 @@ use tollgate::{DecisionSource, Key, Limiter, OnStoreError, Policy, RedisStore, S
 use crate::{
     connections::Connection,
     support::{
-        TEST_TIMEOUT, builder, fault, limiter, quota, resumed, store, until, used_on_the_store,
+        TEST_TIMEOUT, builder, limiter, quota, resumed, store, store_error, until,
+        used_on_the_store,
     },
 };
 
@@ -39,7 +40,7 @@ fn is_open(error: &StoreError) -> bool {
 async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
     let mut failed = 0;
     for _ in 0..10 {
-        let error = fault(&limiter.check(KEY).await);
+        let error = store_error(&limiter.check(KEY).await);
         match &error {
             StoreError::Server { code: said, .. } => {
                 assert_eq!(&**said, code, "{error:?}");
@@ -50,7 +51,7 @@ async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
         }
     }
     let check = limiter.check(KEY).into_future().now_or_never();
-    let opened = check.is_some_and(|decision| is_open(&fault(&decision)));
+    let opened = check.is_some_and(|decision| is_open(&store_error(&decision)));
     assert_eq!(opened, breaker == Breaker::Opens, "for {code}");
     assert!(failed >= 3, "{code} {failed} times");
 }
@@ -199,7 +200,7 @@ async fn unblocked() {
     let limiter = rejecting(store.expect("a store"));
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     order(&server, &["CLIENT", "PAUSE", "20000", "WRITE"]);
-    let asked = tokio::spawn(limiter.check(KEY).into_future());
+    let sent = tokio::spawn(limiter.check(KEY).into_future());
     let waiting = || {
         let list = server.command(&["CLIENT", "LIST"]).text();
         let clients: Vec<_> = list.lines().map(str::to_owned).collect();
@@ -214,7 +215,7 @@ async fn unblocked() {
     let unblocked = server.command(&["CLIENT", "UNBLOCK", &id, "ERROR"]).int();
     let mut used = 1;
     if unblocked == 1 {
-        let error = fault(&asked.await.expect("an answer"));
+        let error = store_error(&sent.await.expect("a response"));
         assert!(
             matches!(&error, StoreError::Server { code, .. } if &**code == "UNBLOCKED"),
             "{error:?}"
@@ -223,10 +224,10 @@ async fn unblocked() {
         order(&server, &["CLIENT", "UNPAUSE"]);
     } else {
         order(&server, &["CLIENT", "UNPAUSE"]);
-        assert!(asked.await.expect("an answer").is_admitted());
+        assert!(sent.await.expect("a response").is_admitted());
         used += 1;
     }
-    let seen = limiter.peek(KEY).await.expect("an answer");
+    let seen = limiter.peek(KEY).await.expect("a response");
     let verdict = seen.policy("p").expect("a verdict");
     assert_eq!(verdict.limit() - verdict.remaining(), used);
 }
@@ -294,7 +295,7 @@ async fn wrongpass() {
     order(&server, &["ACL", "DELUSER", "gate"]);
     server.acl("gate", "another", "~* +@all");
     until("it opens", async || {
-        is_open(&fault(&limiter.check(KEY).await))
+        is_open(&store_error(&limiter.check(KEY).await))
     })
     .await;
     order(&server, &["ACL", "DELUSER", "gate"]);
@@ -313,7 +314,7 @@ async fn noauth() {
         &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
     );
     until("it opens", async || {
-        is_open(&fault(&limiter.check(KEY).await))
+        is_open(&store_error(&limiter.check(KEY).await))
     })
     .await;
     order(&server, &["CONFIG", "SET", "requirepass", ""]);
@@ -345,7 +346,7 @@ async fn wrongtype() {
     order(&server, &["SADD", &key, "something else"]);
     for _ in 0..10 {
         let (one, other) = tokio::join!(limiter.check(KEY), limiter.check(Key::new("other")));
-        let error = fault(&one);
+        let error = store_error(&one);
         assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
         assert_eq!(other.source(), DecisionSource::Store);
     }
@@ -381,7 +382,7 @@ async fn crossslot() {
         .on_store_error(OnStoreError::Reject);
     let limiter = limiter.build().expect("a limiter");
     until("it serves", async || {
-        let error = fault(&limiter.check(KEY).await);
+        let error = store_error(&limiter.check(KEY).await);
         matches!(&error, StoreError::Server { code, .. } if &**code != "CLUSTERDOWN")
     })
     .await;

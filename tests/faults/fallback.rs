@@ -149,7 +149,7 @@ async fn a_reset_forgets_what_was_used_in_process_too() {
     server.restart();
     crate::support::resumed(&limiter).await;
     assert_eq!(
-        limiter.reset(KEY).await.expect("an answer").source(),
+        limiter.reset(KEY).await.expect("a response").source(),
         DecisionSource::Store
     );
     server.kill();
@@ -206,9 +206,9 @@ async fn behind_a_layer_a_local_rejection_is_a_429_that_reports_the_share() {
 
 #[test]
 fn a_fallback_shared_by_no_processes_is_a_config_error() {
-    let build = |policy: Policy, answer: OnStoreError| {
+    let build = |policy: Policy, response: OnStoreError| {
         let limiter = Limiter::builder().policy(policy);
-        limiter.on_store_error(answer).build()
+        limiter.on_store_error(response).build()
     };
     let no_share = LocalFallback::shared_by(0);
     let error = build(policy(1), no_share.into()).unwrap_err();

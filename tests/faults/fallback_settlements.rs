@@ -155,7 +155,7 @@ async fn permits_are_released_where_they_were_acquired() {
         limiter
             .peek(KEY)
             .await
-            .expect("an answer")
+            .expect("a response")
             .policy("p")
             .expect("a verdict")
             .remaining()

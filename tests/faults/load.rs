@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(2);
 
 /// A request, and what became of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct SentRequest {
     pub(crate) limiter: usize,
     /// Whether it was for the shared key, and not for one of its task's own.
     pub(crate) shared: bool,
@@ -36,16 +36,16 @@ pub(crate) struct Asked {
 
 /// Tasks that send requests through each limiter for a shared key and for keys of their own in turn.
 pub(crate) struct Load {
-    tasks: Vec<JoinHandle<Vec<Asked>>>,
+    tasks: Vec<JoinHandle<Vec<SentRequest>>>,
     lag: JoinHandle<Duration>,
     is_over: Arc<AtomicBool>,
     /// How many decisions each limiter has had from its store, and otherwise.
-    answers: Arc<Vec<[AtomicU64; 2]>>,
+    decisions: Arc<Vec<[AtomicU64; 2]>>,
 }
 
 /// The results of a load.
 pub(crate) struct Log {
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) requests: Vec<SentRequest>,
     /// How late tasks were woken at worst, independently of the limiter.
     lag: Duration,
 }
@@ -53,25 +53,25 @@ pub(crate) struct Log {
 impl Load {
     pub(crate) fn start(limiters: &[Limiter]) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let answers: Arc<Vec<[AtomicU64; 2]>> =
+        let decisions: Arc<Vec<[AtomicU64; 2]>> =
             Arc::new(limiters.iter().map(|_| Default::default()).collect());
         let mut tasks = Vec::new();
         for (number, limiter) in limiters.iter().enumerate() {
             for task in 0..TASKS {
-                let (limiter, answers) = (limiter.clone(), answers.clone());
+                let (limiter, decisions) = (limiter.clone(), decisions.clone());
                 let is_over = is_over.clone();
                 tasks.push(tokio::spawn(async move {
                     let own = Key::new(format!("{number} {task}"));
-                    let mut asked = Vec::new();
+                    let mut requests = Vec::new();
                     while !is_over.load(Ordering::Relaxed) {
-                        let shared = asked.len() % 2 == 0;
+                        let shared = requests.len() % 2 == 0;
                         let start = Instant::now();
                         let key = if shared { Key::new("shared") } else { own };
                         let decision = limiter.check(key).await;
                         let source = decision.source();
                         let place = usize::from(source != DecisionSource::Store);
-                        answers[number][place].fetch_add(1, Ordering::Relaxed);
-                        asked.push(Asked {
+                        decisions[number][place].fetch_add(1, Ordering::Relaxed);
+                        requests.push(SentRequest {
                             limiter: number,
                             shared,
                             start,
@@ -81,7 +81,7 @@ impl Load {
                         });
                         tokio::time::sleep(REST).await;
                     }
-                    asked
+                    requests
                 }));
             }
         }
@@ -99,17 +99,17 @@ impl Load {
             tasks,
             lag,
             is_over,
-            answers,
+            decisions,
         }
     }
 
     /// Waits until each limiter has had `many` more decisions from its store, or otherwise.
     pub(crate) async fn go_on(&self, source: DecisionSource, many: u64) {
         let place = usize::from(source != DecisionSource::Store);
-        let count = |answers: &[AtomicU64; 2]| answers[place].load(Ordering::Relaxed);
-        let before: Vec<_> = self.answers.iter().map(count).collect();
-        until("answers", async || {
-            let now = self.answers.iter().map(count);
+        let count = |decisions: &[AtomicU64; 2]| decisions[place].load(Ordering::Relaxed);
+        let before: Vec<_> = self.decisions.iter().map(count).collect();
+        until("decisions", async || {
+            let now = self.decisions.iter().map(count);
             now.zip(&before).all(|(now, before)| now >= before + many)
         })
         .await;
@@ -117,12 +117,12 @@ impl Load {
 
     pub(crate) async fn stop(self) -> Log {
         self.is_over.store(true, Ordering::Relaxed);
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for task in self.tasks {
-            asked.extend(task.await.expect("each request has one answer"));
+            requests.extend(task.await.expect("each request has one answer"));
         }
         Log {
-            asked,
+            requests,
             lag: self.lag.await.expect("it ends well"),
         }
     }
@@ -141,19 +141,19 @@ impl Log {
 
     /// What is promised, in figures.
     pub(crate) fn print(&self, what: &str, back: Instant) {
-        let slowest = self.asked.iter().map(|asked| asked.took).max();
+        let slowest = self.requests.iter().map(|request| request.took).max();
         let faults = self
-            .asked
+            .requests
             .iter()
-            .filter(|asked| asked.source != DecisionSource::Store);
-        let resumed = faults.clone().map(|asked| asked.start).max();
+            .filter(|request| request.source != DecisionSource::Store);
+        let resumed = faults.clone().map(|request| request.start).max();
         let resumed = resumed.map(|last| last.saturating_duration_since(back));
-        let mut took: Vec<_> = faults.map(|asked| asked.took).collect();
+        let mut took: Vec<_> = faults.map(|request| request.took).collect();
         took.sort_unstable();
         println!(
             "{what}: {} requests, the slowest {:.0?}; {} without the store, half of them within {:.0?}, 99 of 100 within {:.0?}; \
              back after {:.0?}; tasks were late by {:.0?}",
-            self.asked.len(),
+            self.requests.len(),
             slowest.unwrap_or_default(),
             took.len(),
             took.get(took.len() / 2).copied().unwrap_or_default(),
@@ -166,7 +166,7 @@ impl Log {
     /// No request waited past its deadline.
     #[track_caller]
     pub(crate) fn assert_in_time(&self) {
-        let slowest = self.asked.iter().max_by_key(|asked| asked.took);
+        let slowest = self.requests.iter().max_by_key(|request| request.took);
         let slowest = slowest.expect("a request");
         assert!(
             slowest.took <= TIMEOUT + self.slack(),
@@ -179,10 +179,10 @@ impl Log {
     #[track_caller]
     pub(crate) fn assert_resumed(&self, back: Instant) {
         let last = self
-            .asked
+            .requests
             .iter()
-            .filter(|asked| asked.source != DecisionSource::Store);
-        if let Some(last) = last.max_by_key(|asked| asked.start) {
+            .filter(|request| request.source != DecisionSource::Store);
+        if let Some(last) = last.max_by_key(|request| request.start) {
             let since = last.start.saturating_duration_since(back);
             assert!(since <= SOON + self.slack(), "{since:?}: {last:?}");
         }
@@ -190,19 +190,18 @@ impl Log {
 
     /// How many were admitted, by the store or otherwise, under the shared key or in all.
     pub(crate) fn admitted(&self, source: DecisionSource, shared: bool) -> u64 {
-        let admitted = self
-            .asked
-            .iter()
-            .filter(|asked| asked.admitted && asked.source == source && asked.shared == shared);
+        let admitted = self.requests.iter().filter(|request| {
+            request.admitted && request.source == source && request.shared == shared
+        });
         admitted.count() as u64
     }
 
     /// Requests whose call of the store failed.
     pub(crate) fn faults(&self) -> u64 {
         let faults = self
-            .asked
+            .requests
             .iter()
-            .filter(|asked| asked.source == DecisionSource::Fallback);
+            .filter(|request| request.source == DecisionSource::Fallback);
         faults.count() as u64
     }
 }

@@ -14,7 +14,7 @@ use tollgate::{
 use crate::{
     error_codes::give_all_slots,
     support::{
-        Log, TEST_TIMEOUT, admitted_in_process, builder, fault, nowhere, opened, quota, until,
+        Log, TEST_TIMEOUT, admitted_in_process, builder, nowhere, opened, quota, store_error, until,
     },
 };
 
@@ -43,7 +43,7 @@ fn as_user(server: &Server, password: &str) -> RedisStore {
 
 #[track_caller]
 fn code(decision: &Decision) -> String {
-    match fault(decision) {
+    match store_error(decision) {
         StoreError::Server { code, .. } => code.to_string(),
         other => panic!("{other:?} in place of a server's error"),
     }
@@ -81,14 +81,14 @@ async fn is_rejected_at_all_times(server: &Server, user: &str, databases: &[&str
         assert!(!health.is_healthy(), "{url}");
         opened(&limiter).await;
         // However many probes go, the circuit breaker stays open.
-        let (mut asked, mut probes) = (proxy.forwarded(), 0);
+        let (mut sent, mut probes) = (proxy.forwarded(), 0);
         until("four probes", async || {
-            let error = fault(&limiter.check(KEY).await);
+            let error = store_error(&limiter.check(KEY).await);
             assert!(error.is_misconfiguration(), "{url}: {error}");
             let is_open = matches!(error, StoreError::CircuitOpen { .. });
             assert!(is_open, "{url}: {error}");
-            probes += u32::from(proxy.forwarded() > asked);
-            asked = proxy.forwarded();
+            probes += u32::from(proxy.forwarded() > sent);
+            sent = proxy.forwarded();
             probes >= 4
         })
         .await;
@@ -124,7 +124,7 @@ async fn a_wrong_password_rejects_every_request() {
     server.acl("gate", "secret", "~* +@all");
     let limiter = plain(as_user(&server, "wrong"));
     for _ in 0..20 {
-        fault(&limiter.check(KEY).await);
+        store_error(&limiter.check(KEY).await);
     }
     let health = limiter.health_check().await;
     assert!(!health.is_healthy(), "{health:?}");
@@ -149,7 +149,7 @@ async fn a_server_that_comes_back_with_another_password_rejects_every_request() 
     })
     .await;
     for _ in 0..20 {
-        fault(&limiter.check(KEY).await);
+        store_error(&limiter.check(KEY).await);
     }
     server.acl("gate", "secret", "~* +@all");
     crate::support::resumed(&limiter).await;
@@ -163,7 +163,7 @@ async fn a_server_without_a_command_that_scripts_need_rejects_every_request() {
             .start();
         let limiter = plain(store(&server));
         for _ in 0..10 {
-            let error = fault(&limiter.check(KEY).await);
+            let error = store_error(&limiter.check(KEY).await);
             assert!(error.is_misconfiguration(), "{command}: {error}");
         }
         assert!(!limiter.health_check().await.is_healthy(), "{command}");
@@ -205,7 +205,7 @@ async fn a_single_server_that_is_used_as_a_cluster_rejects_every_request() {
         .cluster([server.url()]);
     let limiter = plain(cluster.build().expect("a store"));
     for _ in 0..10 {
-        fault(&limiter.check(KEY).await);
+        store_error(&limiter.check(KEY).await);
     }
     assert!(!limiter.health_check().await.is_healthy());
 }
@@ -221,7 +221,7 @@ async fn a_key_of_another_type_rejects_its_own_requests_alone() {
     server.command(&["SET", &key, "something else"]).ok();
     for _ in 0..10 {
         let (one, other) = tokio::join!(limiter.check(KEY), limiter.check(Key::new("other")));
-        let error = fault(&one);
+        let error = store_error(&one);
         assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
         assert!(other.is_admitted());
         assert_eq!(
@@ -238,7 +238,7 @@ fn a_thread_without_a_runtime_is_rejected() {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let mut check = limiter.check(KEY).into_future();
     match std::pin::Pin::new(&mut check).poll(&mut context) {
-        std::task::Poll::Ready(decision) => drop(fault(&decision)),
+        std::task::Poll::Ready(decision) => drop(store_error(&decision)),
         std::task::Poll::Pending => panic!("it is answered at once"),
     }
 }
@@ -273,7 +273,7 @@ async fn an_outage_admits_by_default() {
 async fn misconfiguration_is_handled_like_an_outage_where_configured() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
-    for (answer, admitted) in [
+    for (response, admitted) in [
         (OnStoreError::Admit, 10),
         (OnStoreError::Reject, 0),
         (LocalFallback::shared_by(2).into(), 2),
@@ -282,7 +282,7 @@ async fn misconfiguration_is_handled_like_an_outage_where_configured() {
             let limiter = Limiter::builder().store(as_user(&server, "secret"));
             let limiter = limiter
                 .policy(Policy::new("p", quota(4)))
-                .on_store_error(answer);
+                .on_store_error(response);
             let limiter = limiter.on_misconfiguration(misconfigured);
             limiter.build().expect("a limiter")
         };
@@ -290,13 +290,13 @@ async fn misconfiguration_is_handled_like_an_outage_where_configured() {
         assert_eq!(
             admitted_in_process(&alike, KEY, 10).await,
             admitted,
-            "{answer:?}"
+            "{response:?}"
         );
         let rejecting = limiter(OnMisconfiguration::Reject);
         assert_eq!(
             admitted_in_process(&rejecting, KEY, 10).await,
             0,
-            "{answer:?}"
+            "{response:?}"
         );
     }
 }
@@ -338,7 +338,7 @@ async fn misconfiguration_is_logged_with_its_remedy_once_in_ten_seconds() {
         .command(&["SADD", "tg:g3:p:logged_as_misconfigured", "x"])
         .ok();
     for _ in 0..100 {
-        fault(&limiter.check(key).await);
+        store_error(&limiter.check(key).await);
     }
     let lines = log.matching("logged_as_misconfigured");
     let [line] = &lines[..] else {

@@ -17,15 +17,15 @@ const SHARE: u64 = 51;
 
 /// Two limiters on connections of their own: one, and four.
 fn two(url: &str) -> [Limiter; 2] {
-    [1, 4].map(|lanes| {
-        let store = builder(url).connections(lanes).build();
+    [1, 4].map(|connections| {
+        let store = builder(url).connections(connections).build();
         sharing(store.expect("a store"), QUOTA, 2)
     })
 }
 
 /// Whether the store answers nothing while it fails, or still rejects keys whose quota is used up.
 #[derive(Clone, Copy, PartialEq)]
-enum Answers {
+enum StoreReplies {
     Nothing,
     Rejections,
 }
@@ -33,16 +33,16 @@ enum Answers {
 /// Loads both limiters, has the store struck and mended, and checks what every outage has in common.
 async fn outage(
     limiters: &[Limiter; 2],
-    answers: Answers,
-    strike: impl FnOnce(),
-    mend: impl FnOnce(),
+    replies: StoreReplies,
+    begin: impl FnOnce(),
+    end: impl FnOnce(),
 ) -> Log {
     let load = Load::start(limiters);
     load.go_on(DecisionSource::Store, 200).await;
-    tokio::task::block_in_place(strike);
+    tokio::task::block_in_place(begin);
     load.go_on(DecisionSource::Fallback, 400).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    tokio::task::block_in_place(mend);
+    tokio::task::block_in_place(end);
     let back = Instant::now();
     // Until it is all over, and a while longer.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
@@ -53,17 +53,22 @@ async fn outage(
     log.assert_in_time();
     log.assert_resumed(back);
     let in_process = log.admitted(DecisionSource::Fallback, true);
-    match answers {
-        Answers::Nothing => assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more"),
-        Answers::Rejections if log.is_calm() => {
+    match replies {
+        StoreReplies::Nothing => {
+            assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more")
+        }
+        StoreReplies::Rejections if log.is_calm() => {
             assert_eq!(in_process, 0, "it was used up, and the store says so")
         }
         // The machine held requests up for longer than their deadline.
-        Answers::Rejections => assert!(in_process <= 2 * SHARE, "{in_process}"),
+        StoreReplies::Rejections => assert!(in_process <= 2 * SHARE, "{in_process}"),
     }
     for limiter in [0, 1] {
-        let asked = log.asked.iter().filter(|asked| asked.limiter == limiter);
-        assert!(asked.count() > 1_000, "a steady load");
+        let requests = log
+            .requests
+            .iter()
+            .filter(|request| request.limiter == limiter);
+        assert!(requests.count() > 1_000, "a steady load");
     }
     log
 }
@@ -104,7 +109,7 @@ async fn killed_and_restarted_empty() {
     let server = Server::start();
     let limiters = two(&server.url());
     let restart = || server.restart();
-    let log = outage(&limiters, Answers::Nothing, || server.kill(), restart).await;
+    let log = outage(&limiters, StoreReplies::Nothing, || server.kill(), restart).await;
     // It has lost its counts: at most another quota.
     let admitted = log.admitted(DecisionSource::Store, true);
     assert!(QUOTA < admitted && admitted <= 2 * QUOTA, "{admitted}");
@@ -117,7 +122,7 @@ async fn stopped_and_continued() {
     let server = Server::start();
     let limiters = two(&server.url());
     let resume = || server.resume();
-    let log = outage(&limiters, Answers::Nothing, || server.pause(), resume).await;
+    let log = outage(&limiters, StoreReplies::Nothing, || server.pause(), resume).await;
     assert_counted(&log, &limiters[0]).await;
     assert_gone(&server, limiters).await;
 }
@@ -129,7 +134,7 @@ async fn paused_for_writes() {
     let limiters = two(&server.url());
     let pause = || order(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]);
     let unpause = || order(&server, &["CLIENT", "UNPAUSE"]);
-    let log = outage(&limiters, Answers::Nothing, pause, unpause).await;
+    let log = outage(&limiters, StoreReplies::Nothing, pause, unpause).await;
     assert_counted(&log, &limiters[0]).await;
     assert_gone(&server, limiters).await;
 }
@@ -142,7 +147,7 @@ async fn full() {
     let limiters = two(&server.url());
     let fill = || order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     let free = || order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
-    let log = outage(&limiters, Answers::Rejections, fill, free).await;
+    let log = outage(&limiters, StoreReplies::Rejections, fill, free).await;
     assert_counted(&log, &limiters[0]).await;
     assert_gone(&server, limiters).await;
 }
@@ -154,7 +159,7 @@ async fn made_a_replica_and_a_master_again() {
     let nowhere = testkit::free_port().to_string();
     let demote = || order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
     let promote = || order(&server, &["REPLICAOF", "NO", "ONE"]);
-    let log = outage(&limiters, Answers::Nothing, demote, promote).await;
+    let log = outage(&limiters, StoreReplies::Nothing, demote, promote).await;
     assert_counted(&log, &limiters[0]).await;
     assert_gone(&server, limiters).await;
 }
@@ -165,7 +170,7 @@ async fn bad_weather(worsen: impl FnOnce(&Proxy)) {
     let proxy = Proxy::to(server.addr());
     let limiters = two(&url(proxy.addr()));
     let clear = || proxy.pass();
-    let log = outage(&limiters, Answers::Nothing, || worsen(&proxy), clear).await;
+    let log = outage(&limiters, StoreReplies::Nothing, || worsen(&proxy), clear).await;
     assert_counted(&log, &limiters[0]).await;
     assert_gone(&server, limiters).await;
     assert_eq!(proxy.connections(), 0);

@@ -5,14 +5,14 @@ use tollgate::{
     Quota, StoreError,
 };
 
-use crate::support::{fault, nowhere, quota};
+use crate::support::{nowhere, quota, store_error};
 
-fn named(name: &'static str, answer: impl Into<OnStoreError>) -> Policy {
-    Policy::new(name, quota(4)).on_store_error(answer)
+fn named(name: &'static str, response: impl Into<OnStoreError>) -> Policy {
+    Policy::new(name, quota(4)).on_store_error(response)
 }
 
-fn of(answer: OnStoreError, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-    let limiter = Limiter::builder().store(nowhere()).on_store_error(answer);
+fn of(response: OnStoreError, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    let limiter = Limiter::builder().store(nowhere()).on_store_error(response);
     let limiter = policies
         .into_iter()
         .fold(limiter, |l, policy| l.policy(policy));
@@ -51,7 +51,7 @@ async fn a_login_stays_closed_while_a_read_stays_open() {
         limiter.check([(login, key)]).await,
         limiter.check([(read, key), (login, key)]).await,
     ] {
-        let error = fault(&decision);
+        let error = store_error(&decision);
         assert!(
             matches!(
                 error,
@@ -69,7 +69,7 @@ async fn one_policy_that_rejects_rejects_for_all_and_nothing_is_charged_in_proce
     let limiter = of(OnStoreError::Admit, policies);
     let key = Key::new("key");
     for _ in 0..3 {
-        fault(&limiter.check(key).await);
+        store_error(&limiter.check(key).await);
     }
     // Alone it still has all of its share.
     let seen = limiter.check([("shared", key)]).cost(0).await;
@@ -112,12 +112,12 @@ async fn several_policies_that_fall_back_are_all_charged_or_none() {
 
 #[tokio::test]
 async fn a_shadows_action_is_ignored() {
-    for answer in [OnStoreError::Reject, HALF.into()] {
+    for response in [OnStoreError::Reject, HALF.into()] {
         let policies = [
             named("live", OnStoreError::Admit),
-            named("shadow", answer).shadow(),
+            named("shadow", response).shadow(),
         ];
-        let limiter = of(answer, policies);
+        let limiter = of(response, policies);
         for _ in 0..5 {
             let decision = limiter.check(Key::new("key")).await;
             assert!(decision.is_admitted() && decision.shadows().len() == 0);

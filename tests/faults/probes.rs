@@ -12,7 +12,9 @@ use futures_util::FutureExt;
 use testkit::{Proxy, Server};
 use tollgate::{DecisionSource, Key, Limiter, OnStoreError, RedisStore, StoreError};
 
-use crate::support::{TEST_TIMEOUT, builder, fault, limiter, opened, resumed, store, until, url};
+use crate::support::{
+    TEST_TIMEOUT, builder, limiter, opened, resumed, store, store_error, until, url,
+};
 
 fn rejecting(store: RedisStore) -> Limiter {
     limiter(store, 1_000, OnStoreError::Reject)
@@ -35,7 +37,7 @@ fn probes(server: &Server) -> u64 {
 
 fn is_open(limiter: &Limiter) -> bool {
     let check = limiter.check(Key::new("key")).into_future().now_or_never();
-    check.is_some_and(|decision| matches!(fault(&decision), StoreError::CircuitOpen { .. }))
+    check.is_some_and(|decision| matches!(store_error(&decision), StoreError::CircuitOpen { .. }))
 }
 
 /// However many probes go, the breaker stays open.
@@ -44,7 +46,7 @@ async fn stays_open(limiter: &Limiter, server: &Server) {
     let before = probes(server);
     until("four more probes", async || {
         let check = limiter.check(Key::new("key")).into_future().now_or_never();
-        let error = fault(&check.expect("an answer at once"));
+        let error = store_error(&check.expect("an answer at once"));
         assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
         probes(server) >= before + 4
     })
@@ -94,7 +96,7 @@ async fn a_full_server_is_used_nevertheless() {
         decision.source() == DecisionSource::Store && !decision.is_admitted()
     })
     .await;
-    let error = fault(&limiter.check(Key::new("new")).await);
+    let error = store_error(&limiter.check(Key::new("new")).await);
     assert!(
         matches!(&error, StoreError::Server { code, .. } if &**code == "OOM"),
         "{error:?}"

@@ -146,7 +146,7 @@ async fn reserve_and_give_back(
     let layer = layer.build().expect("a layer");
     let limiter = layer.limiter().clone();
     assert_eq!(
-        limiter.charge(KEY, 10).await.expect("an answer").source(),
+        limiter.charge(KEY, 10).await.expect("a response").source(),
         DecisionSource::Store
     );
     let handler = move |_: Request<()>| {
@@ -166,12 +166,12 @@ async fn reserve_and_give_back(
 async fn a_refund_that_was_not_sent_is_made_later() {
     let (_server, proxy, store) = network();
     let other = permit_policy(store.clone(), 1);
-    let (network, asking) = (proxy.clone(), other.clone());
+    let (network, pending) = (proxy.clone(), other.clone());
     let outage = move || -> Meanwhile {
-        let (network, asking) = (network.clone(), asking.clone());
+        let (network, pending) = (network.clone(), pending.clone());
         Box::pin(async move {
             network.cut();
-            opened(&asking).await;
+            opened(&pending).await;
         })
     };
     let limiter = reserve_and_give_back(store, outage).await;
@@ -230,12 +230,12 @@ async fn a_refund_cancelled_before_it_was_sent_is_made_later() {
     assert_eq!(left(&limiter).await, 60);
     proxy.hold();
     // The refund waits in the queue behind this one.
-    let mut asked = limiter.peek(KEY).into_future();
-    assert!((&mut asked).now_or_never().is_none());
+    let mut sent = limiter.peek(KEY).into_future();
+    assert!((&mut sent).now_or_never().is_none());
     tokio::task::yield_now().await;
     assert!(charged.refund(40).now_or_never().is_none());
     proxy.cut();
-    assert!(asked.await.is_err());
+    assert!(sent.await.is_err());
     proxy.pass();
     resumed(&limiter).await;
     until("it is given back", async || left(&limiter).await == 100).await;

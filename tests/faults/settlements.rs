@@ -122,7 +122,7 @@ async fn settling_again_after_an_unknown_outcome_is_an_error_that_says_so() {
     let limiter = limiter(through(&network));
     for (first, retries) in [(5, [5, 400]), (300, [300, 100])] {
         resumed(&limiter).await;
-        let _ = limiter.reset(KEY).await.expect("an answer");
+        let _ = limiter.reset(KEY).await.expect("a response");
         let admission = limiter.admit(KEY).await.expect("room");
         let policy = admission.policy("p").expect("a policy");
         network.halve();
@@ -172,6 +172,6 @@ async fn settling_again_after_nothing_was_sent_settles() {
     }
     network.pass();
     resumed(&limiter).await;
-    policy.settle(5).await.expect("an answer");
+    policy.settle(5).await.expect("a response");
     assert_eq!(used_on_the_store(&limiter, KEY).await, 5);
 }

@@ -51,9 +51,9 @@ pub(crate) fn policy(units: u64) -> Policy {
 }
 
 /// A limiter under one policy.
-pub(crate) fn limiter(store: RedisStore, units: u64, answer: impl Into<OnStoreError>) -> Limiter {
+pub(crate) fn limiter(store: RedisStore, units: u64, response: impl Into<OnStoreError>) -> Limiter {
     let limiter = Limiter::builder().store(store).policy(policy(units));
-    let limiter = limiter.on_store_error(answer);
+    let limiter = limiter.on_store_error(response);
     limiter.build().expect("a limiter")
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn nowhere() -> RedisStore {
 }
 
 #[track_caller]
-pub(crate) fn fault(decision: &Decision) -> StoreError {
+pub(crate) fn store_error(decision: &Decision) -> StoreError {
     assert_eq!(decision.source(), DecisionSource::Fallback);
     match decision.kind() {
         DecisionKind::StoreFailed(error) => error.clone(),

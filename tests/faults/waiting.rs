@@ -15,12 +15,12 @@ use crate::support::{TEST_TIMEOUT, nowhere, store, until};
 
 const KEY: Key = Key::global();
 
-fn limiter(store: tollgate::RedisStore, answer: impl Into<OnStoreError>) -> Limiter {
+fn limiter(store: tollgate::RedisStore, response: impl Into<OnStoreError>) -> Limiter {
     let quota = Quota::requests(20).per_second().burst(2);
     let limiter = Limiter::builder()
         .store(store)
         .policy(Policy::new("p", quota));
-    let limiter = limiter.on_store_error(answer);
+    let limiter = limiter.on_store_error(response);
     limiter.build().expect("a limiter")
 }
 
@@ -50,14 +50,14 @@ async fn a_wait_ends_at_once_when_the_store_fails() {
 
 #[tokio::test]
 async fn waiters_are_admitted_or_rejected_as_configured_when_the_store_dies() {
-    for (answer, admits) in [
+    for (response, admits) in [
         (OnStoreError::Admit, true),
         (OnStoreError::Reject, false),
         (LocalFallback::shared_by(1).into(), true),
     ] {
         let server = Server::start();
-        let limiter = limiter(store(&server), answer);
-        let charged = limiter.charge(KEY, 3).await.expect("an answer");
+        let limiter = limiter(store(&server), response);
+        let charged = limiter.charge(KEY, 3).await.expect("a response");
         assert_eq!(charged.source(), DecisionSource::Store);
         let waiting: Vec<_> = (0..4)
             .map(|_| {
@@ -68,8 +68,8 @@ async fn waiters_are_admitted_or_rejected_as_configured_when_the_store_dies() {
         tokio::task::yield_now().await;
         server.kill();
         for waiting in waiting {
-            let admitted = waiting.await.expect("an answer");
-            assert_eq!(admitted.is_ok(), admits, "{answer:?}: {admitted:?}");
+            let admitted = waiting.await.expect("a response");
+            assert_eq!(admitted.is_ok(), admits, "{response:?}: {admitted:?}");
         }
     }
 }
@@ -94,7 +94,7 @@ async fn calls_with_a_failed_store_wait_until_their_timeout_and_are_then_rejecte
         .collect();
     let mut passed = 0;
     for waiting in waiting {
-        match waiting.await.expect("an answer") {
+        match waiting.await.expect("a response") {
             Ok(_) => passed += 1,
             Err(rejected) => assert!(matches!(
                 rejected.decision().kind(),
@@ -130,7 +130,7 @@ async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
     );
     server.restart();
     for waiting in waiting {
-        let admission = waiting.await.expect("an answer").expect("its turn");
+        let admission = waiting.await.expect("a response").expect("its turn");
         assert_eq!(admission.decisions()[0].source(), DecisionSource::Store);
     }
 }

@@ -110,7 +110,7 @@ async fn local_charges_refunded_before_are_not_written_back() {
     resumed(&limiter).await;
     until("it is written back", async || used(&limiter).await == 4).await;
     // A later refund finds nothing in process, and leaves the count on Redis alone.
-    decision.refund(4).await.expect("an answer");
+    decision.refund(4).await.expect("a response");
     assert_eq!(used(&limiter).await, 4);
 }
 
@@ -134,7 +134,7 @@ async fn local_charges_of_many_keys_are_all_written_back() {
     })
     .await;
     for many in 0..1_000 {
-        let seen = limiter.peek(key(many)).await.expect("an answer");
+        let seen = limiter.peek(key(many)).await.expect("a response");
         assert_eq!(seen.policy("p").expect("a verdict").remaining(), 99);
     }
 }
@@ -207,7 +207,7 @@ async fn charges_of_a_later_outage_that_are_refunded_are_not_written_back() {
             .await;
             assert_eq!(used(&limiter).await, total, "{policy:?}");
         }
-        let _ = limiter.reset(KEY).await.expect("an answer");
+        let _ = limiter.reset(KEY).await.expect("a response");
     }
 }
 
@@ -230,7 +230,7 @@ async fn settlements_in_process_after_the_outage_are_written_back_too() {
         .expect("a policy")
         .settle(30)
         .await
-        .expect("an answer");
+        .expect("a response");
     until("the rest is", async || {
         resumed(&limiter).await;
         used(&limiter).await == 30
@@ -270,7 +270,7 @@ async fn charges_that_were_reset_are_not_written_back() {
         })
         .await;
         assert_eq!(
-            limiter.reset(KEY).await.expect("an answer").source(),
+            limiter.reset(KEY).await.expect("a response").source(),
             DecisionSource::Store
         );
         for _ in 0..5 {
@@ -299,7 +299,7 @@ async fn charges_of_a_tier_are_written_back_to_the_tier() {
             .peek(KEY)
             .quota_for("p", tier)
             .await
-            .expect("an answer");
+            .expect("a response");
         seen.policy("p").expect("a verdict").remaining() == 700
     })
     .await;
@@ -349,7 +349,7 @@ async fn permits_and_bans_are_not_written_back() {
             limiter
                 .peek(Key::new("other"))
                 .await
-                .expect("an answer")
+                .expect("a response")
                 .source(),
             DecisionSource::Store
         );

@@ -44,11 +44,11 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
         let layer = RateLimitLayer::new(limiter.clone());
         let app = hello(&layer);
         for _ in 0..5 {
-            let answer = send(&app, from(LOCAL)).await;
-            assert_eq!(answer.status, 403);
-            assert_eq!(answer.json()["status"], 403);
-            assert_eq!(answer.field("retry-after"), None);
-            assert_eq!(answer.field("ratelimit"), None);
+            let response = send(&app, from(LOCAL)).await;
+            assert_eq!(response.status, 403);
+            assert_eq!(response.json()["status"], 403);
+            assert_eq!(response.field("retry-after"), None);
+            assert_eq!(response.field("ratelimit"), None);
         }
         assert_eq!(send(&app, from("[2001:db8::1]:1")).await.status, 403);
         assert_eq!(send(&app, from("[::ffff:192.0.2.9]:1")).await.status, 403);
@@ -70,7 +70,7 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
             .peek(Key::global())
             .address(denied)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert!(!seen.would_admit());
         assert!(limiter.check(Key::global()).await.is_admitted());
         assert!(!limiter.check(Key::global()).await.is_admitted());
@@ -91,10 +91,10 @@ async fn calls_of_operators_need_no_address_and_log_nothing() {
         let _guard = log.errors();
         let p = limiter.policy("p").expect("a policy");
         let key = Key::global();
-        let charged = p.charge(key, 1).await.expect("an answer");
+        let charged = p.charge(key, 1).await.expect("a response");
         assert_eq!(charged.policy("p").expect("p").remaining(), 1);
         for seen in [p.peek(key), limiter.peek(key), p.reset(key)] {
-            let seen = seen.await.expect("an answer");
+            let seen = seen.await.expect("a response");
             assert!(seen.would_admit(), "{action:?}: {seen:?}");
             assert_eq!(seen.policy("p").expect("p").remaining(), 1);
         }
@@ -120,9 +120,9 @@ async fn an_allowed_client_passes_uncounted_also_when_nothing_is_left() {
         let layer = RateLimitLayer::new(limiter.clone());
         let app = hello(&layer);
         for _ in 0..3 {
-            let answer = send(&app, from(LOCAL)).await;
-            assert_eq!(answer.status, 200);
-            assert_eq!(answer.field("ratelimit"), None);
+            let response = send(&app, from(LOCAL)).await;
+            assert_eq!(response.status, 200);
+            assert_eq!(response.field("ratelimit"), None);
         }
         assert_eq!(used(&limiter, "p", Key::global()).await, 0);
         assert_eq!(send(&app, from(OTHER)).await.status, 400);
@@ -413,8 +413,8 @@ async fn a_request_without_an_address_for_lists_is_rejected_if_configured() {
         request
     };
     let denies = build(RateLimitLayer::builder().deny(list()).allow(keys()));
-    let answer = send(&hello(&denies), unseen("sk")).await;
-    assert_eq!(answer.status, 403, "a list might deny it");
+    let response = send(&hello(&denies), unseen("sk")).await;
+    assert_eq!(response.status, 403, "a list might deny it");
     assert_eq!(send(&hello(&denies), bearer("sk")).await.status, 403);
     assert_eq!(send(&hello(&denies), from(OTHER)).await.status, 200);
     let checked = denies.limiter().check(Key::global()).await;

@@ -93,17 +93,17 @@ async fn keys_by_policy_may_be_strings_in_lists_pairs_and_by_handle() {
     let _ = limiter.admit(("a", &alice)).await.expect("admitted");
     let _ = limiter.admit([("a", "alice"), ("b", "alice")]).await;
     let a = limiter.policy("a").expect("a policy");
-    let _ = a.charge(&alice, 1).await.expect("an answer");
-    let seen = a.peek("alice").await.expect("an answer");
+    let _ = a.charge(&alice, 1).await.expect("a response");
+    let seen = a.peek("alice").await.expect("a response");
     assert_eq!(seen.policy("a").expect("a").remaining(), 5);
     let seen = limiter.peek(("b", Key::new("alice"))).await;
-    let seen = seen.expect("an answer");
+    let seen = seen.expect("a response");
     assert_eq!(seen.policy("b").expect("b").remaining(), 8);
     assert!(seen.policy("a").is_none());
-    let _ = a.reset("alice").await.expect("an answer");
-    let credited = a.credit("alice", 1).await.expect("an answer");
+    let _ = a.reset("alice").await.expect("a response");
+    let credited = a.credit("alice", 1).await.expect("a response");
     assert_eq!(credited.units(), 0);
-    assert_eq!(a.callers("alice").await.expect("an answer"), []);
+    assert_eq!(a.callers("alice").await.expect("a response"), []);
 }
 
 #[tokio::test]
@@ -116,9 +116,9 @@ async fn a_manual_policy_applies_only_to_direct_calls_and_builds_their_keys() {
     let guard = log.errors();
     let app = hello(&RateLimitLayer::new(limiter.clone()));
     for _ in 0..10 {
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status, 200);
-        let policies = answer.field("ratelimit-policy").expect("policies");
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, 200);
+        let policies = response.field("ratelimit-policy").expect("policies");
         assert!(!policies.contains("account"), "{policies}");
     }
     drop(guard);
@@ -127,7 +127,7 @@ async fn a_manual_policy_applies_only_to_direct_calls_and_builds_their_keys() {
     assert_eq!(account.key("alice"), Some(Key::new("alice")));
     for left in [1, 0] {
         let _ = limiter.admit(("account", "alice")).await.expect("admitted");
-        let seen = account.peek("alice").await.expect("an answer");
+        let seen = account.peek("alice").await.expect("a response");
         assert_eq!(seen.policy("account").expect("p").remaining(), left);
     }
     assert!(limiter.admit("alice").await.is_err(), "not named either");
@@ -135,12 +135,12 @@ async fn a_manual_policy_applies_only_to_direct_calls_and_builds_their_keys() {
 
 #[tokio::test]
 async fn no_call_but_a_check_reports_success_while_the_store_is_down() {
-    for answer in [
+    for response in [
         OnStoreError::Admit,
         OnStoreError::Reject,
         LocalFallback::shared_by(1).into(),
     ] {
-        let layer = on_a_dead_store(answer);
+        let layer = on_a_dead_store(response);
         let limiter = layer.limiter();
         for outcome in [
             limiter.peek("alice").await,
@@ -148,39 +148,42 @@ async fn no_call_but_a_check_reports_success_while_the_store_is_down() {
             limiter.charge("alice", 3).await,
         ] {
             let error = outcome.expect_err("an error");
-            assert!(matches!(error, CallError::Store(_)), "{answer:?}: {error}");
+            assert!(
+                matches!(error, CallError::Store(_)),
+                "{response:?}: {error}"
+            );
         }
         let admitted = limiter.check("alice").await.is_admitted();
-        assert_eq!(admitted, answer != OnStoreError::Reject, "{answer:?}");
+        assert_eq!(admitted, response != OnStoreError::Reject, "{response:?}");
     }
 }
 
 #[tokio::test]
 async fn peek_charge_and_reset_return_the_status_of_a_request() {
     let limiter = limiter([Policy::new("p", Quota::requests(5).per_hour())]);
-    let seen = limiter.peek("alice").await.expect("an answer");
+    let seen = limiter.peek("alice").await.expect("a response");
     assert!(seen.would_admit());
     assert_eq!(seen.policy("p").expect("a verdict").remaining(), 5);
-    let charged = limiter.charge("alice", 4).await.expect("an answer");
+    let charged = limiter.charge("alice", 4).await.expect("a response");
     assert!(!charged.would_admit(), "another 4 units");
     assert_eq!(charged.policy("p").expect("a verdict").remaining(), 1);
-    let charged = limiter.charge("alice", 4).await.expect("an answer");
+    let charged = limiter.charge("alice", 4).await.expect("a response");
     assert!(!charged.would_admit());
     assert!(
         !limiter
             .peek("alice")
             .await
-            .expect("an answer")
+            .expect("a response")
             .would_admit()
     );
-    let stood = limiter.reset("alice").await.expect("an answer");
+    let stood = limiter.reset("alice").await.expect("a response");
     assert_eq!(stood.policy("p").expect("a verdict").remaining(), 0);
     assert!(!stood.would_admit());
     assert!(
         limiter
             .peek("alice")
             .await
-            .expect("an answer")
+            .expect("a response")
             .would_admit()
     );
 }
@@ -223,25 +226,25 @@ async fn the_methods_of_a_status_agree_with_each_other() {
         assert_eq!(rejects, !status.would_admit(), "{status:?}");
         rejects
     };
-    let charged = limiter.charge("alice", 1).await.expect("an answer");
+    let charged = limiter.charge("alice", 1).await.expect("a response");
     assert!(stands(charged), "another unit");
-    let seen = limiter.peek("alice").await.expect("an answer");
+    let seen = limiter.peek("alice").await.expect("a response");
     assert!(stands(seen));
-    let stood = limiter.reset("alice").await.expect("an answer");
+    let stood = limiter.reset("alice").await.expect("a response");
     assert!(stands(stood), "before the reset");
-    let seen = limiter.peek("alice").await.expect("an answer");
+    let seen = limiter.peek("alice").await.expect("a response");
     assert!(!stands(seen));
     limiter
         .block("alice", Duration::from_secs(60))
         .await
         .expect("blocked");
-    let stood = limiter.reset("alice").await.expect("an answer");
+    let stood = limiter.reset("alice").await.expect("a response");
     assert!(stands(stood), "blocked before the reset");
     let p = limiter.policy("p").expect("a policy");
     let alice = Key::new("alice");
-    assert!(stands(p.charge(alice, 3).await.expect("an answer")));
+    assert!(stands(p.charge(alice, 3).await.expect("a response")));
     for (units, rejects) in [(1, true), (9, false)] {
-        let credited = p.credit(alice, units).await.expect("an answer");
+        let credited = p.credit(alice, units).await.expect("a response");
         assert_eq!(stands(credited.status().clone()), rejects);
     }
 }
@@ -297,7 +300,7 @@ async fn an_unknown_policy_name_rejects_the_call_and_is_logged_once_in_ten_secon
         assert!(matches!(outcome, Err(CallError::UnknownPolicy(_))));
     }
     // Nothing was charged or blocked.
-    let seen = limiter.peek("alice").await.expect("an answer");
+    let seen = limiter.peek("alice").await.expect("a response");
     assert!(
         seen.policies()
             .all(|policy| policy.retry_after() == RetryAfter::Now)
@@ -332,7 +335,7 @@ async fn a_policy_that_is_not_named_does_not_apply_to_the_call() {
             let rejected = limiter.wait([("account", Key::new(client))], waits).await;
             assert!(rejected.is_err());
         }
-        let seen = limiter.peek(client).await.expect("an answer");
+        let seen = limiter.peek(client).await.expect("a response");
         assert_eq!(seen.policy("address").expect("a verdict").remaining(), 2);
         let abuse = seen.policy("abuse").expect("a verdict");
         assert_eq!(abuse.retry_after(), RetryAfter::Now);
@@ -362,7 +365,11 @@ fn head(path: &str, quota: &str, cost: &str) -> Parts {
 async fn a_call_with_a_request_uses_the_policies_extractors() {
     let limiter = limiter([by_request()]);
     let paid = head("/", "100", "30");
-    let seen = limiter.peek("alice").parts(&paid).await.expect("an answer");
+    let seen = limiter
+        .peek("alice")
+        .parts(&paid)
+        .await
+        .expect("a response");
     let p = seen.policy("p").expect("a verdict");
     assert_eq!((p.limit(), p.cost(), p.remaining()), (100, 30, 100));
     let decision = limiter.check("alice").parts(&paid).await;
@@ -410,7 +417,7 @@ async fn the_limiters_conditions_apply_to_calls_with_a_request() {
         let second = Duration::from_secs(1);
         assert!(limiter.wait("alice", second).parts(&parts).await.is_ok());
     }
-    let seen = limiter.peek("alice").await.expect("an answer");
+    let seen = limiter.peek("alice").await.expect("a response");
     assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
 }
 
@@ -436,7 +443,7 @@ async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
         limiter.charge("alice", 1).await.expect_err("an error")
     ));
     // What a reset removes doesn't depend on a request.
-    limiter.reset("alice").await.expect("an answer");
+    limiter.reset("alice").await.expect("a response");
 
     // A policy that is named, with a quota and a cost, takes nothing from a request.
     let quota = Quota::requests(50).per_hour();
@@ -700,14 +707,14 @@ async fn a_policy_handle_operates_on_its_policy_only() {
     let limiter = two();
     let [account, abuse] = ["account", "abuse"].map(|name| limiter.policy(name).expect(name));
     let alice = Key::new("alice");
-    let charged = account.charge(alice, 4).await.expect("an answer");
+    let charged = account.charge(alice, 4).await.expect("a response");
     assert_eq!(charged.policies().len(), 1);
     let left = async || {
-        let seen = limiter.peek(alice).await.expect("an answer");
+        let seen = limiter.peek(alice).await.expect("a response");
         ["address", "account"].map(|name| seen.policy(name).expect(name).remaining())
     };
     assert_eq!(left().await, [2, 1]);
-    let credited = account.credit(alice, 2).await.expect("an answer");
+    let credited = account.credit(alice, 2).await.expect("a response");
     assert_eq!(
         credited
             .status()
@@ -718,10 +725,10 @@ async fn a_policy_handle_operates_on_its_policy_only() {
     );
     assert_eq!(left().await, [2, 3]);
     // No more than there are.
-    account.credit(alice, u64::MAX).await.expect("an answer");
+    account.credit(alice, u64::MAX).await.expect("a response");
     assert_eq!(left().await, [2, 5]);
-    account.charge(alice, 5).await.expect("an answer");
-    let stood = account.reset(alice).await.expect("an answer");
+    account.charge(alice, 5).await.expect("a response");
+    let stood = account.reset(alice).await.expect("a response");
     assert_eq!(stood.policy("account").expect("a verdict").remaining(), 0);
     assert_eq!(left().await, [2, 5]);
     abuse
@@ -729,7 +736,7 @@ async fn a_policy_handle_operates_on_its_policy_only() {
         .await
         .expect("a ban");
     assert!(!limiter.check(alice).await.is_admitted());
-    abuse.unblock(alice).await.expect("an answer");
+    abuse.unblock(alice).await.expect("a response");
     assert!(limiter.check(alice).await.is_admitted());
     assert!(account.block(alice, Duration::from_secs(60)).await.is_err());
 }

@@ -36,7 +36,7 @@ async fn a_candidate_takes_key_cost_strategy_and_conditions_from_the_live_policy
         let next = limiter.policy("next").expect("a policy");
         for key in ["sk_1", "sk_2", "sk_3"] {
             let key = next.key(key).expect("the key of an API key");
-            let seen = next.peek(key).cost(1).await.expect("an answer");
+            let seen = next.peek(key).cost(1).await.expect("a response");
             assert_eq!(seen.policy("next").expect("it").remaining(), 300);
         }
         // Neither is counted on another path.
@@ -71,7 +71,7 @@ async fn settings_of_a_candidate_override_the_live_policys() {
             .peek(Key::new("acme"))
             .cost(1)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(seen.policy("next").expect("it").remaining(), 300);
     }
 }

@@ -110,7 +110,7 @@ pub(crate) fn a_client_behind_proxies_is_itself(
     let mut saw = client;
     for proxy in proxies {
         // The request target, in quotes: hostile text stays within them.
-        let asked: String = lines
+        let sent: String = lines
             .iter()
             .map(|(_, value)| quoted(value))
             .take(3)
@@ -123,7 +123,7 @@ pub(crate) fn a_client_behind_proxies_is_itself(
         add(
             &mut passed,
             "forwarded",
-            &format!("{node};host=\"{asked}\""),
+            &format!("{node};host=\"{sent}\""),
             adds,
         );
         saw = *proxy;

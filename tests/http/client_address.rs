@@ -303,8 +303,9 @@ fn answer_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
     let port = listener.local_addr().expect("an address").port();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.spawn(async move {
-        let answer = async move |head: Parts| extractor.address(&head).expect("a peer").to_string();
-        let app = Router::new().route("/", get(answer));
+        let response =
+            async move |head: Parts| extractor.address(&head).expect("a peer").to_string();
+        let app = Router::new().route("/", get(response));
         let service = app.into_make_service_with_connect_info::<SocketAddr>();
         let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
         axum::serve(listener, service).await
@@ -313,9 +314,9 @@ fn answer_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
     let request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.1\r\n\
         x-forwarded-for: 198.51.100.9\r\nConnection: close\r\n\r\n";
     client.write_all(request).expect("sent");
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).expect("an answer");
-    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    let mut response = String::new();
+    client.read_to_string(&mut response).expect("a response");
+    let (_, body) = response.split_once("\r\n\r\n").expect("a body");
     body.to_owned()
 }
 

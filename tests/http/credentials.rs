@@ -109,10 +109,10 @@ async fn a_value_given_twice_is_no_key() {
 #[tokio::test]
 async fn a_value_given_twice_is_reported_as_such() {
     let layer = counted_by(extract::query("tenant"));
-    let answer = send(&hello(&layer), to("/?tenant=a&tenant=b")).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let response = send(&hello(&layer), to("/?tenant=a&tenant=b")).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
     assert_eq!(
-        answer.json()["detail"],
+        response.json()["detail"],
         "The request lacks the query parameter tenant (exactly once)."
     );
     assert_eq!(count(&layer, Key::new("a")).await, 0);

@@ -34,22 +34,22 @@ pub(crate) async fn each_counts_as(
     let layer = counted_by(extractor);
     let app = hello(&layer);
     for (request, key) in expected {
-        let asked = format!("{request:?}");
+        let sent = format!("{request:?}");
         let before = count(&layer, key).await;
         assert_ne!(
             send(&app, request).await.status,
             StatusCode::BAD_REQUEST,
-            "{asked}"
+            "{sent}"
         );
-        assert_eq!(count(&layer, key).await, before + 1, "{key:?} of {asked}");
+        assert_eq!(count(&layer, key).await, before + 1, "{key:?} of {sent}");
     }
 }
 
 /// Asserts that a request without a key is rejected, not failed.
 pub(crate) async fn has_no_key(extractor: impl KeyExtractor, request: Request<Body>) {
-    let asked = format!("{request:?}");
-    let answer = send(&hello(&counted_by(extractor)), request).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{asked}");
+    let sent = format!("{request:?}");
+    let response = send(&hello(&counted_by(extractor)), request).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST, "{sent}");
 }
 
 pub(crate) fn address(text: &str) -> SocketAddr {

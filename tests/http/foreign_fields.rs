@@ -5,7 +5,7 @@ use axum::{Router, response::IntoResponse, routing::get};
 use http::HeaderName;
 use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
 
-use crate::support::{self, Answer, send, shared, to};
+use crate::support::{self, TestResponse, send, shared, to};
 
 const DIALECTS: [RateLimitHeaders; 6] = [
     RateLimitHeaders::draft(),
@@ -20,8 +20,8 @@ fn layer(headers: RateLimitHeaders, policy: Policy) -> RateLimitLayer {
     support::layer([policy]).0.headers(headers)
 }
 
-fn lines(answer: &Answer, name: &str) -> Vec<String> {
-    let lines = answer.headers.get_all(name).iter();
+fn lines(response: &TestResponse, name: &str) -> Vec<String> {
+    let lines = response.headers.get_all(name).iter();
     lines
         .map(|line| line.to_str().expect("ASCII").to_owned())
         .collect()
@@ -32,7 +32,7 @@ async fn through(
     headers: RateLimitHeaders,
     twice: bool,
     upstream: &'static [(&'static str, &'static str)],
-) -> Answer {
+) -> TestResponse {
     let proxied = async move || {
         let fields = upstream
             .iter()
@@ -64,9 +64,9 @@ async fn an_upstreams_lists_are_kept_and_ours_appended() {
         RateLimitHeaders::draft().closest(),
     ] {
         for twice in [false, true] {
-            let answer = through(headers, twice, UPSTREAM).await;
+            let response = through(headers, twice, UPSTREAM).await;
             for (name, theirs) in UPSTREAM {
-                let lines = lines(&answer, name);
+                let lines = lines(&response, name);
                 assert_eq!(lines[0], *theirs, "{headers:?}");
                 let both = twice && headers == RateLimitHeaders::draft();
                 assert_eq!(lines.len(), if both { 3 } else { 2 }, "{lines:?}");
@@ -121,8 +121,8 @@ async fn an_upstreams_triple_is_kept_and_ours_not_added() {
     ] {
         for headers in ours {
             for twice in [false, true] {
-                let answer = through(headers, twice, upstream).await;
-                let mut fields: Vec<_> = answer
+                let response = through(headers, twice, upstream).await;
+                let mut fields: Vec<_> = response
                     .headers
                     .iter()
                     .filter(|(name, _)| name.as_str().contains("ratelimit"))
@@ -139,18 +139,18 @@ async fn an_upstreams_triple_is_kept_and_ours_not_added() {
 async fn an_upstreams_headers_of_another_format_change_nothing() {
     const THEIRS: &[(&str, &str)] = &[("x-rate-limit-limit", "60"), ("retry-after", "120")];
     for headers in DIALECTS {
-        let answer = through(headers, false, THEIRS).await;
+        let response = through(headers, false, THEIRS).await;
         let plain = through(headers, false, &[]).await;
         for (name, value) in THEIRS {
-            assert_eq!(lines(&answer, name), [*value]);
+            assert_eq!(lines(&response, name), [*value]);
         }
-        let ours = |answer: &Answer| {
-            let names = answer.headers.keys();
+        let ours = |response: &TestResponse| {
+            let names = response.headers.keys();
             names
                 .filter(|name| name.as_str().contains("ratelimit"))
                 .count()
         };
-        assert_eq!(ours(&answer), ours(&plain));
+        assert_eq!(ours(&response), ours(&plain));
         assert!(ours(&plain) > 0);
     }
 }
@@ -169,9 +169,9 @@ async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
                 .route("/", get(async || "hello"))
                 .layer(layer(headers, shared("inner", inner)))
                 .layer(layer(headers, shared("outer", outer)));
-            let answer = send(&app, to("/")).await;
+            let response = send(&app, to("/")).await;
             for name in ["ratelimit", "ratelimit-remaining", "x-ratelimit-remaining"] {
-                let lines = lines(&answer, name);
+                let lines = lines(&response, name);
                 assert!(lines.len() <= 1, "{headers:?} {lines:?}");
                 if let Some(line) = lines.first() {
                     assert!(line == "4" || line.contains(";r=4;"), "{headers:?} {line}");
@@ -219,9 +219,9 @@ async fn outer_layers_append_to_the_lists_of_quotas() {
             RateLimitHeaders::draft_06(),
             shared("outer", "5/min"),
         ));
-    let answer = send(&app, to("/")).await;
-    assert_eq!(lines(&answer, "ratelimit-policy"), ["9;w=3600", "5;w=60"]);
-    assert_eq!(lines(&answer, "ratelimit-limit"), ["5"]);
+    let response = send(&app, to("/")).await;
+    assert_eq!(lines(&response, "ratelimit-policy"), ["9;w=3600", "5;w=60"]);
+    assert_eq!(lines(&response, "ratelimit-limit"), ["5"]);
 }
 
 #[tokio::test]
@@ -240,8 +240,8 @@ async fn layers_of_another_format_in_between_duplicate_nothing() {
             RateLimitHeaders::x_ratelimit(),
             shared("outer", "5/h"),
         ));
-    let answer = send(&app, to("/")).await;
+    let response = send(&app, to("/")).await;
     for name in ["x-ratelimit-remaining", "ratelimit-remaining"] {
-        assert_eq!(lines(&answer, name).len(), 1, "{name}");
+        assert_eq!(lines(&response, name).len(), 1, "{name}");
     }
 }

@@ -50,17 +50,21 @@ async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
         let (layer, _) = layer([shared("burst", "10/10s")]);
         let app = app(&layer.headers(headers), inner());
         assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        answer.is_problem_that_no_cache_stores();
-        assert_eq!(answer.retry_after(), Some(3600));
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        response.is_problem_that_no_cache_stores();
+        assert_eq!(response.retry_after(), Some(3600));
         for (name, value) in &expected {
-            assert_eq!(answer.field(name).as_deref(), Some(*value), "{name}");
+            assert_eq!(response.field(name).as_deref(), Some(*value), "{name}");
         }
         let is_field = |name: &HeaderName| name.as_str().contains("ratelimit");
-        let fields = answer.headers.keys().filter(|name| is_field(name)).count();
+        let fields = response
+            .headers
+            .keys()
+            .filter(|name| is_field(name))
+            .count();
         let triple = usize::from(headers == RateLimitHeaders::x_ratelimit());
-        assert_eq!(fields, expected.len() + triple, "{answer:?}");
+        assert_eq!(fields, expected.len() + triple, "{response:?}");
     }
 }
 
@@ -73,14 +77,14 @@ async fn a_handlers_rejection_is_built_by_the_layers_on_rejection_closure() {
     });
     let app = app(&layer, inner());
     assert_eq!(send(&app, with("x-name", "alice")).await.body, b"done");
-    let answer = send(&app, with("x-name", "alice")).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    let text = String::from_utf8_lossy(&answer.body);
+    let response = send(&app, with("x-name", "alice")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    let text = String::from_utf8_lossy(&response.body);
     assert!(
         text.starts_with(r#"not now, alice: quota exceeded: "exports""#),
         "{text}"
     );
-    assert_eq!(answer.retry_after(), Some(3600));
+    assert_eq!(response.retry_after(), Some(3600));
 }
 
 #[tokio::test]
@@ -116,10 +120,10 @@ async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
     };
     let app = Router::new().route("/", get(handler)).layer(layer);
     send(&app, to("/")).await;
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(answer.field("set-cookie").as_deref(), Some("a=1, b=2"));
-    answer.is_problem_that_no_cache_stores();
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.field("set-cookie").as_deref(), Some("a=1, b=2"));
+    response.is_problem_that_no_cache_stores();
 }
 
 #[tokio::test]
@@ -128,9 +132,9 @@ async fn a_policy_checked_by_layer_and_handler_is_listed_once() {
     let app = app(&layer, layer.limiter().clone());
     assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
     // The third of its units is the layer's, and there is none for the handler.
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    let shown = answer.field("ratelimit").expect("a field");
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    let shown = response.field("ratelimit").expect("a field");
     assert_eq!(shown.matches("burst").count(), 1, "{shown}");
 }
 
@@ -202,7 +206,7 @@ async fn the_innermost_layer_formats_a_handlers_rejection() {
         closest.on_rejection(|rejected, _| (rejected.status(), "closest").into_response());
     let app = app(&closest, inner()).layer(outer);
     send(&app, to("/")).await;
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(answer.body, b"closest");
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.body, b"closest");
 }

@@ -36,9 +36,12 @@ async fn each_response_lists_the_policies_that_applied_to_its_request() {
                 r#""first";q=500;w=60, "second";q=200;w=60"#,
             ),
         ] {
-            let answer = send(&app, request(fields)).await;
-            assert_eq!(answer.status, StatusCode::OK);
-            assert_eq!(answer.field("ratelimit-policy").as_deref(), Some(policies));
+            let response = send(&app, request(fields)).await;
+            assert_eq!(response.status, StatusCode::OK);
+            assert_eq!(
+                response.field("ratelimit-policy").as_deref(),
+                Some(policies)
+            );
         }
     }
 }
@@ -59,11 +62,11 @@ async fn each_rejection_names_the_policies_that_rejected_it() {
             ("other", "b", json!(["x-second"])),
             ("a", "b", json!(["x-first", "x-second"])),
         ] {
-            let answer = send(&app, from(first, second)).await;
-            assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-            assert_eq!(answer.json()["violated-policies"], rejected);
-            let length = answer.body.len().to_string();
-            assert_eq!(answer.field("content-length"), Some(length));
+            let response = send(&app, from(first, second)).await;
+            assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(response.json()["violated-policies"], rejected);
+            let length = response.body.len().to_string();
+            assert_eq!(response.field("content-length"), Some(length));
         }
     }
 }

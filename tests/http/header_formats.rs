@@ -9,7 +9,7 @@ use tollgate::{
     RateLimitLayer, Rejected, exposed_headers, extract,
 };
 
-use crate::support::{self, Answer, FailingStore, hello, send, shared, status, to};
+use crate::support::{self, FailingStore, TestResponse, hello, send, shared, status, to};
 
 /// A layer that shows these policies in these fields.
 fn layer(
@@ -32,10 +32,10 @@ const ALL: [&str; 8] = [
 ];
 
 /// All fields about limits, as `name: value`.
-fn limit_fields(answer: &Answer) -> Vec<String> {
+fn limit_fields(response: &TestResponse) -> Vec<String> {
     let fields = ALL
         .iter()
-        .filter_map(|name| Some(format!("{name}: {}", answer.field(name)?)));
+        .filter_map(|name| Some(format!("{name}: {}", response.field(name)?)));
     fields.collect()
 }
 
@@ -51,43 +51,43 @@ fn two() -> [Policy; 2] {
 async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
     let (layer, _) = layer(headers, two());
     let app = hello(&layer);
-    let answers = [
+    let responses = [
         send(&app, to("/")).await,
         send(&app, to("/")).await,
         send(&app, to("/")).await,
     ];
-    assert_eq!(answers[2].status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(responses[2].status, StatusCode::TOO_MANY_REQUESTS);
     // Whatever the other headers are, a rejection has a `Retry-After`, and no other response has one.
-    let waits = answers.each_ref().map(Answer::retry_after);
+    let waits = responses.each_ref().map(TestResponse::retry_after);
     assert_eq!(waits, [None, None, Some(5)]);
-    answers.each_ref().map(limit_fields)
+    responses.each_ref().map(limit_fields)
 }
 
 #[tokio::test]
 async fn the_current_draft_is_the_default_format() {
     assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::draft());
-    let answers = three(RateLimitHeaders::draft()).await;
+    let responses = three(RateLimitHeaders::draft()).await;
     let policies = r#"ratelimit-policy: "burst";q=2;w=10, "daily";q=3;w=86400"#;
-    for (answer, limits) in answers.iter().zip([
+    for (response, limits) in responses.iter().zip([
         r#"ratelimit: "burst";r=1;t=5, "daily";r=2;t=86400"#,
         r#"ratelimit: "burst";r=0;t=5, "daily";r=1;t=86400"#,
         r#"ratelimit: "burst";r=0;t=5, "daily";r=1;t=5"#,
     ]) {
-        assert_eq!(answer, &[policies, limits]);
+        assert_eq!(response, &[policies, limits]);
     }
     let (layer, _) = support::layer(two());
     assert_eq!(
         limit_fields(&send(&hello(&layer), to("/")).await),
-        answers[0]
+        responses[0]
     );
 }
 
 #[tokio::test]
 async fn the_reported_policy_is_the_one_with_the_fewest_requests_left() {
-    let answers = three(RateLimitHeaders::draft().closest()).await;
+    let responses = three(RateLimitHeaders::draft().closest()).await;
     let policy = r#"ratelimit-policy: "burst";q=2;w=10"#;
-    assert_eq!(answers[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
-    assert_eq!(answers[2], [policy, r#"ratelimit: "burst";r=0;t=5"#]);
+    assert_eq!(responses[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
+    assert_eq!(responses[2], [policy, r#"ratelimit: "burst";r=0;t=5"#]);
 
     // By how many such requests would pass, not by units.
     let of = |cost| async move {
@@ -96,8 +96,8 @@ async fn the_reported_policy_is_the_one_with_the_fewest_requests_left() {
             RateLimitHeaders::x_ratelimit(),
             [shared("light", "5/h"), heavy],
         );
-        let answer = send(&hello(&layer), to("/")).await;
-        answer.field("x-ratelimit-remaining")
+        let response = send(&hello(&layer), to("/")).await;
+        response.field("x-ratelimit-remaining")
     };
     assert_eq!(
         of(5).await.as_deref(),
@@ -140,15 +140,15 @@ async fn version_06_of_the_draft_has_a_triple_and_a_list_of_quotas() {
         let fields = [("limit", 2), ("remaining", left), ("reset", 5)];
         fields.map(|(name, value)| format!("ratelimit-{name}: {value}"))
     };
-    let answers = three(RateLimitHeaders::draft_06()).await;
-    for (answer, left) in answers.iter().zip([1, 0, 0]) {
-        assert_eq!(answer[0], list);
-        assert_eq!(answer[1..], triple(left));
+    let responses = three(RateLimitHeaders::draft_06()).await;
+    for (response, left) in responses.iter().zip([1, 0, 0]) {
+        assert_eq!(response[0], list);
+        assert_eq!(response[1..], triple(left));
     }
-    let answers = three(RateLimitHeaders::draft_06().closest()).await;
-    for (answer, left) in answers.iter().zip([1, 0, 0]) {
-        assert_eq!(answer[0], "ratelimit-policy: 2;w=10");
-        assert_eq!(answer[1..], triple(left));
+    let responses = three(RateLimitHeaders::draft_06().closest()).await;
+    for (response, left) in responses.iter().zip([1, 0, 0]) {
+        assert_eq!(response[0], "ratelimit-policy: 2;w=10");
+        assert_eq!(response[1..], triple(left));
     }
 }
 
@@ -159,13 +159,13 @@ async fn x_ratelimit_reset_is_in_seconds_from_now_or_since_the_epoch() {
         (RateLimitHeaders::x_ratelimit_epoch(), 1_800_000_000_u64),
         (RateLimitHeaders::x_ratelimit().closest(), 0),
     ] {
-        let answers = three(headers).await;
+        let responses = three(headers).await;
         // When the full quota is available: five seconds for each unit that is used.
-        for (answer, (left, full)) in answers.iter().zip([(1, 5), (0, 10), (0, 10)]) {
+        for (response, (left, full)) in responses.iter().zip([(1, 5), (0, 10), (0, 10)]) {
             let reset = reset + full;
             let fields = [("limit", 2), ("remaining", left), ("reset", reset)];
             assert_eq!(
-                answer[..],
+                response[..],
                 fields.map(|(name, value)| format!("x-ratelimit-{name}: {value}"))
             );
         }
@@ -179,8 +179,8 @@ async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
         RateLimitHeaders::x_ratelimit(),
     ] {
         let (layer, _) = layer(headers, [shared("burst", "10/s burst 30")]);
-        let answer = send(&hello(&layer), to("/")).await;
-        let fields = limit_fields(&answer);
+        let response = send(&hello(&layer), to("/")).await;
+        let fields = limit_fields(&response);
         assert!(
             fields.iter().any(|field| field.ends_with("limit: 30")),
             "{fields:?}"
@@ -214,11 +214,11 @@ async fn a_reset_time_within_a_second_is_rounded_up() {
     clock.advance(Duration::from_micros(100_001));
     let app = hello(&layer);
     for expected in [200, 429] {
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status.as_u16(), expected);
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status.as_u16(), expected);
         // 1.600001 s after a full second.
         assert_eq!(
-            answer.field("x-ratelimit-reset").as_deref(),
+            response.field("x-ratelimit-reset").as_deref(),
             Some("1800000002")
         );
     }
@@ -226,8 +226,8 @@ async fn a_reset_time_within_a_second_is_rounded_up() {
 
 #[tokio::test]
 async fn without_rate_limit_headers_only_retry_after_is_sent() {
-    let answers = three(RateLimitHeaders::none()).await;
-    assert!(answers.iter().all(Vec::is_empty), "{answers:?}");
+    let responses = three(RateLimitHeaders::none()).await;
+    assert!(responses.iter().all(Vec::is_empty), "{responses:?}");
 }
 
 #[tokio::test]
@@ -243,10 +243,10 @@ async fn retry_after_is_on_a_rejection_for_a_failed_store_in_every_format() {
             .on_store_error(OnStoreError::Reject)
             .build()
             .expect("a layer");
-        let answer = send(&hello(&layer.headers(headers)), to("/")).await;
-        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(answer.retry_after(), Some(1));
-        assert!(limit_fields(&answer).is_empty());
+        let response = send(&hello(&layer.headers(headers)), to("/")).await;
+        assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.retry_after(), Some(1));
+        assert!(limit_fields(&response).is_empty());
     }
 }
 
@@ -261,9 +261,9 @@ async fn all_headers_can_be_exposed_to_pages() {
         let (layer, _) = layer(headers, [shared("once", "1/h")]);
         let app = hello(&layer);
         for expected in [200, 429] {
-            let answer = send(&app, to("/")).await;
-            assert_eq!(answer.status.as_u16(), expected);
-            for name in answer.headers.keys() {
+            let response = send(&app, to("/")).await;
+            assert_eq!(response.status.as_u16(), expected);
+            for name in response.headers.keys() {
                 let ours = name.as_str().contains("ratelimit") || name == "retry-after";
                 assert_eq!(exposed_headers().contains(name), ours, "{name}");
             }
@@ -320,9 +320,9 @@ async fn jitter_of_less_than_a_millisecond_is_none() {
     );
     let app = hello(&layer);
     for expected in [200, 200, 429, 429] {
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status.as_u16(), expected);
-        assert!(answer.retry_after().is_none_or(|wait| wait == 5));
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status.as_u16(), expected);
+        assert!(response.retry_after().is_none_or(|wait| wait == 5));
     }
     // Nor does more than any clock holds break anything.
     let (layer, _) = self::layer(RateLimitHeaders::draft().jitter(Duration::MAX), two());
@@ -359,8 +359,8 @@ async fn a_layer_has_the_configured_format_however_it_was_built() {
     for layer in [built.expect("a layer"), around].map(|layer| layer.headers(headers)) {
         // Another dialect of a clone leaves this one as it is.
         let _ = layer.clone().headers(RateLimitHeaders::none());
-        let answer = send(&hello(&layer), to("/")).await;
-        assert_eq!(answer.field("x-ratelimit-limit").as_deref(), Some("1"));
-        assert_eq!(answer.field("ratelimit"), None);
+        let response = send(&hello(&layer), to("/")).await;
+        assert_eq!(response.field("x-ratelimit-limit").as_deref(), Some("1"));
+        assert_eq!(response.field("ratelimit"), None);
     }
 }

@@ -18,7 +18,7 @@ fn permit_policy(n: u64) -> Policy {
 async fn with_all_permits_taken_the_retry_after_is_a_second() {
     let (layer, _) = layer([permit_policy(1)]);
     let app = hello(&layer);
-    let first = app.clone().oneshot(to("/")).await.expect("an answer");
+    let first = app.clone().oneshot(to("/")).await.expect("a response");
     let rejected = send(&app, to("/")).await;
     assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(rejected.retry_after(), Some(1));
@@ -33,7 +33,7 @@ async fn with_all_permits_taken_the_retry_after_is_a_second() {
 async fn a_request_that_another_policy_rejects_takes_no_permit() {
     let (layer, _) = layer([permit_policy(5), shared("once", "1/h")]);
     let app = hello(&layer);
-    let held = app.clone().oneshot(to("/")).await.expect("an answer");
+    let held = app.clone().oneshot(to("/")).await.expect("a response");
     for _ in 0..3 {
         let rejected = send(&app, to("/")).await;
         assert_eq!(rejected.json()["violated-policies"], json!(["once"]));
@@ -45,8 +45,8 @@ async fn a_request_that_another_policy_rejects_takes_no_permit() {
 #[tokio::test]
 async fn a_response_names_the_unit_of_an_in_flight_limit() {
     let (layer, _) = layer([permit_policy(5)]);
-    let answer = send(&hello(&layer), to("/")).await;
-    let policy = answer.field("ratelimit-policy").expect("a policy");
+    let response = send(&hello(&layer), to("/")).await;
+    let policy = response.field("ratelimit-policy").expect("a policy");
     // The draft's quota unit; there is no window.
     assert_eq!(policy, r#""permits";q=5;qu="concurrent-requests""#);
 }

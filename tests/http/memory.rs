@@ -59,10 +59,10 @@ async fn peeking_stores_no_keys() {
     let (store, _) = small(100);
     let limiter = limiter(&store, [by_key("a", "10/h")]);
     for n in 0..500 {
-        let _ = limiter.peek(key(n)).await.expect("an answer");
+        let _ = limiter.peek(key(n)).await.expect("a response");
         let _ = limiter.check(key(n)).cost(0).await;
         let _ = limiter.check(key(n)).cost(11).await;
-        let _ = limiter.reset(key(n)).await.expect("an answer");
+        let _ = limiter.reset(key(n)).await.expect("a response");
     }
     assert_eq!((store.keys(), store.dropped()), (0, 0));
 }

@@ -59,11 +59,11 @@ async fn a_policy_skipped_for_a_missing_key_leaves_the_others_in_force() {
 async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> String {
     let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
     let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);
-    let answer = send(&hello(&layer), request).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-    let body = String::from_utf8_lossy(&answer.body);
+    let response = send(&hello(&layer), request).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    let body = String::from_utf8_lossy(&response.body);
     assert!(!body.contains("internal-name"), "{body}");
-    let detail = answer.json()["detail"].clone();
+    let detail = response.json()["detail"].clone();
     detail.as_str().expect("text").to_owned()
 }
 
@@ -156,15 +156,15 @@ async fn responses_to_browsers_and_grpc_clients_name_the_missing_key_too() {
     let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
     let (layer, _) = layer([internal.key(extract::header("x-api-key"))]);
     let app = hello(&layer);
-    let answer = send(&app, with("accept", "text/html")).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-    let text = String::from_utf8_lossy(&answer.body);
+    let response = send(&app, with("accept", "text/html")).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    let text = String::from_utf8_lossy(&response.body);
     let expected = "400 Bad Request\n\nThe request lacks the header x-api-key.";
     assert_eq!(text.trim_end(), expected);
     let mut call = with("content-type", "application/grpc");
     *call.method_mut() = http::Method::POST;
-    let answer = send(&app, call).await;
-    assert_eq!(answer.field("grpc-status").as_deref(), Some("3"));
-    let message = answer.field("grpc-message").expect("a message");
+    let response = send(&app, call).await;
+    assert_eq!(response.field("grpc-status").as_deref(), Some("3"));
+    let message = response.field("grpc-message").expect("a message");
     assert_eq!(message, "The request lacks the header x-api-key.");
 }

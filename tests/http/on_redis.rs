@@ -67,12 +67,12 @@ async fn the_reset_time_of_a_cached_rejection_does_not_move() {
     let app = hello(&layer.headers(RateLimitHeaders::x_ratelimit_epoch()));
     assert_eq!(status(&app, "/").await, 200);
     for minutes in 0..6 {
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        let reset = answer.field("x-ratelimit-reset");
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        let reset = response.field("x-ratelimit-reset");
         assert_eq!(reset.as_deref(), Some("1800003600"), "{minutes} min");
         let wait = 3_600 - 60 * minutes;
-        assert_eq!(answer.retry_after(), Some(wait));
+        assert_eq!(response.retry_after(), Some(wait));
         times.0.advance(Duration::from_secs(60));
         times.1.advance(Duration::from_secs(60));
     }
@@ -177,9 +177,9 @@ async fn seconds_in_headers_never_exceed_the_window() {
     let policy = shared("tokens", "1000/min").strategy(FixedWindow);
     let layer = RateLimitLayer::builder().store(redis(&server));
     let layer = layer.policy(policy).build().expect("a layer");
-    let answer = send(&hello(&layer), to("/")).await;
-    let said = answer.field("ratelimit").expect("a field");
+    let response = send(&hello(&layer), to("/")).await;
+    let said = response.field("ratelimit").expect("a field");
     assert_eq!(said, r#""tokens";r=999;t=60"#);
-    let said = answer.field("ratelimit-policy").expect("a field");
+    let said = response.field("ratelimit-policy").expect("a field");
     assert_eq!(said, r#""tokens";q=1000;w=60"#);
 }

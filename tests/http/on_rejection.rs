@@ -22,7 +22,7 @@ use tower_http::cors::CorsLayer;
 
 use crate::{
     log::Log,
-    support::{self, Answer, FailingStore, hello, send, shared, status, to, used, with},
+    support::{self, FailingStore, TestResponse, hello, send, shared, status, to, used, with},
 };
 
 /// One request an hour.
@@ -31,7 +31,7 @@ fn once() -> RateLimitLayer {
 }
 
 /// The response to the second request.
-async fn second(layer: &RateLimitLayer) -> Answer {
+async fn second(layer: &RateLimitLayer) -> TestResponse {
     let app = hello(layer);
     assert_eq!(status(&app, "/").await, 200);
     send(&app, to("/")).await
@@ -49,24 +49,24 @@ async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_a
         let body = Json(json!({ "path": parts.uri.path(), "policies": policies, "wait": wait }));
         (StatusCode::IM_A_TEAPOT, [("x-why", "tea")], body).into_response()
     });
-    let answer = second(&layer).await;
-    assert_eq!(answer.status, StatusCode::IM_A_TEAPOT);
-    assert_eq!(answer.field("x-why").as_deref(), Some("tea"));
+    let response = second(&layer).await;
+    assert_eq!(response.status, StatusCode::IM_A_TEAPOT);
+    assert_eq!(response.field("x-why").as_deref(), Some("tea"));
     assert_eq!(
-        answer.field("content-type").as_deref(),
+        response.field("content-type").as_deref(),
         Some("application/json")
     );
     assert_eq!(
-        answer.json(),
+        response.json(),
         json!({ "path": "/", "policies": ["once"], "wait": 3_600 })
     );
-    assert_eq!(answer.retry_after(), Some(3_600));
+    assert_eq!(response.retry_after(), Some(3_600));
     assert_eq!(
-        answer.field("ratelimit").as_deref(),
+        response.field("ratelimit").as_deref(),
         Some(r#""once";r=0;t=3600"#)
     );
     assert_eq!(
-        answer.field("ratelimit-policy").as_deref(),
+        response.field("ratelimit-policy").as_deref(),
         Some(r#""once";q=1;w=3600"#)
     );
 }
@@ -140,9 +140,9 @@ async fn a_body_of_any_type_with_bytes_data_is_accepted() {
         once().on_rejection(|_, _| (StatusCode::SERVICE_UNAVAILABLE, "word").into_response()),
     ];
     for layer in layers {
-        let answer = second(&layer).await;
+        let response = second(&layer).await;
         assert_eq!(
-            (answer.status, &*answer.body),
+            (response.status, &*response.body),
             (StatusCode::SERVICE_UNAVAILABLE, &b"word"[..])
         );
     }
@@ -189,7 +189,7 @@ async fn a_bodys_known_length_is_in_its_size_hint() {
         .service(Router::new())
         .oneshot(to("/"))
         .await
-        .expect("an answer");
+        .expect("a response");
     let body = response.into_body();
     assert_eq!(body.size_hint().exact(), Some(4));
     assert!(!body.is_end_stream());
@@ -236,7 +236,7 @@ async fn the_responses_extensions_are_kept_and_the_requests_visible() {
         let mut request = to("/");
         request.extensions_mut().insert(User("alice"));
         let response = app.ready().await.expect("ready").call(request).await;
-        extensions = response.expect("an answer").into_parts().0.extensions;
+        extensions = response.expect("a response").into_parts().0.extensions;
         assert_eq!(extensions.get(), expected.as_ref());
     }
     drop(extensions);
@@ -244,15 +244,15 @@ async fn the_responses_extensions_are_kept_and_the_requests_visible() {
 
 #[tokio::test]
 async fn every_kind_of_rejection_goes_to_the_closure() {
-    let answer = |rejected: &Rejected, _: &Parts| busy(rejected.to_string());
+    let response = |rejected: &Rejected, _: &Parts| busy(rejected.to_string());
     let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
     let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
-    let answered = send(&hello(&layer.on_rejection(answer)), to("/")).await;
+    let completed = send(&hello(&layer.on_rejection(response)), to("/")).await;
     assert_eq!(
-        answered.body,
+        completed.body,
         br#"the request has no key for policy "tenants": it lacks the header x-tenant"#
     );
-    assert_eq!(answered.retry_after(), None);
+    assert_eq!(completed.retry_after(), None);
 
     let layer = RateLimitLayer::builder()
         .store(FailingStore::default())
@@ -261,9 +261,9 @@ async fn every_kind_of_rejection_goes_to_the_closure() {
         .build()
         .expect("a layer")
         .on_rejection(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response());
-    let answered = send(&hello(&layer), to("/")).await;
+    let completed = send(&hello(&layer), to("/")).await;
     assert_eq!(
-        (answered.status, answered.retry_after()),
+        (completed.status, completed.retry_after()),
         (StatusCode::BAD_GATEWAY, Some(1))
     );
 }
@@ -274,9 +274,9 @@ async fn a_grpc_call_gets_a_grpc_status_nevertheless() {
     let app = hello(&layer);
     status(&app, "/").await;
     let call = Request::post("/a.B/C").header("content-type", "application/grpc");
-    let answer = send(&app, call.body(Body::empty()).expect("a request")).await;
-    assert_eq!(answer.status, StatusCode::OK);
-    assert_eq!(answer.field("grpc-status").as_deref(), Some("8"));
+    let response = send(&app, call.body(Body::empty()).expect("a request")).await;
+    assert_eq!(response.status, StatusCode::OK);
+    assert_eq!(response.field("grpc-status").as_deref(), Some("8"));
 }
 
 #[tokio::test]
@@ -287,10 +287,15 @@ async fn on_rejection_works_with_other_header_formats_and_outer_layers() {
         .on_rejection(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
     let app = hello(&inner).layer(outer.clone());
     assert_eq!(status(&app, "/").await, 200);
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.body, b"slow");
-    assert_eq!(answer.field("x-ratelimit-limit").as_deref(), Some("1"));
-    assert!(answer.field("ratelimit").expect("a list").contains("outer"));
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.body, b"slow");
+    assert_eq!(response.field("x-ratelimit-limit").as_deref(), Some("1"));
+    assert!(
+        response
+            .field("ratelimit")
+            .expect("a list")
+            .contains("outer")
+    );
     assert_eq!(used(outer.limiter(), "outer", Key::global()).await, 1);
 }
 
@@ -313,9 +318,9 @@ async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
     ] {
         let app = hello(&once());
         status(&app, "/").await;
-        let answer = send(&app, with("accept", accept)).await;
-        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        let media_type = answer.field("content-type").expect("a type");
+        let response = send(&app, with("accept", accept)).await;
+        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        let media_type = response.field("content-type").expect("a type");
         let expected = if text {
             "text/plain; charset=utf-8"
         } else {
@@ -323,13 +328,13 @@ async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
         };
         assert_eq!(media_type, expected, "{accept}");
         assert_eq!(
-            answer.field("content-length"),
-            Some(answer.body.len().to_string())
+            response.field("content-length"),
+            Some(response.body.len().to_string())
         );
-        assert_eq!(answer.field("cache-control").as_deref(), Some("no-store"));
-        assert_eq!(answer.retry_after(), Some(3_600));
+        assert_eq!(response.field("cache-control").as_deref(), Some("no-store"));
+        assert_eq!(response.retry_after(), Some(3_600));
         if text {
-            let words = String::from_utf8(answer.body).expect("text");
+            let words = String::from_utf8(response.body).expect("text");
             assert!(words.starts_with("429 Too Many Requests\n"), "{words}");
             assert!(
                 words.contains("Exceeded: once. Try again in 3600 seconds."),
@@ -344,30 +349,30 @@ async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
     request
         .headers_mut()
         .append("accept", "application/json".parse().expect("a value"));
-    let answer = send(&app, request).await;
+    let response = send(&app, request).await;
     assert_eq!(
-        answer.field("content-type").as_deref(),
+        response.field("content-type").as_deref(),
         Some("application/problem+json")
     );
-    let answer = send(&app, with("accept", b"text/\xff")).await;
+    let response = send(&app, with("accept", b"text/\xff")).await;
     assert_eq!(
-        answer.field("content-type").as_deref(),
+        response.field("content-type").as_deref(),
         Some("application/problem+json")
     );
 }
 
 /// What a browser lets a page of another origin read of a response.
-fn seen_by_the_page(answer: &Answer) -> HeaderMap {
+fn seen_by_the_page(response: &TestResponse) -> HeaderMap {
     assert_eq!(
-        answer.field("access-control-allow-origin").as_deref(),
+        response.field("access-control-allow-origin").as_deref(),
         Some("https://a.example")
     );
-    let exposed = answer
+    let exposed = response
         .field("access-control-expose-headers")
         .unwrap_or_default();
     let seen = exposed.split(',').filter_map(|name| {
         let name = name.trim().parse::<http::HeaderName>().ok()?;
-        Some((name.clone(), answer.headers.get(name)?.clone()))
+        Some((name.clone(), response.headers.get(name)?.clone()))
     });
     seen.collect()
 }
@@ -408,9 +413,9 @@ async fn a_page_of_another_origin_can_read_the_rejection_and_its_retry_after() {
                 "GET".parse().expect("a value"),
             );
             assert_eq!(send(&app, preflight).await.status, StatusCode::OK);
-            let answer = send(&app, from_a_page(Method::GET)).await;
-            assert_eq!(answer.status, expected);
-            let seen = seen_by_the_page(&answer);
+            let response = send(&app, from_a_page(Method::GET)).await;
+            assert_eq!(response.status, expected);
+            let seen = seen_by_the_page(&response);
             assert!(seen.contains_key(limit), "{seen:?}");
             assert_eq!(seen.contains_key("retry-after"), expected != StatusCode::OK);
         }

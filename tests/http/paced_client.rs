@@ -63,12 +63,12 @@ async fn steady((layer, clock): (RateLimitLayer, ManualClock), time: Duration) -
             if sent > 0 {
                 clock.advance(part);
             }
-            let answer = send(&app, to("/")).await;
-            match answer.status {
+            let response = send(&app, to("/")).await;
+            match response.status {
                 StatusCode::OK => admitted += 1,
                 _ => rejected += 1,
             }
-            let shown = answer.field("ratelimit").expect("a field");
+            let shown = response.field("ratelimit").expect("a field");
             let number = |name: &str| {
                 let mut parts = shown.split(';').filter_map(|part| part.strip_prefix(name));
                 parts.next().and_then(|number| number.parse::<u64>().ok())

@@ -39,7 +39,7 @@ async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
             assert_eq!(send(&app, with("x-api-key", key)).await.status, 200);
         }
         let left = async |key: &str| {
-            let status = limiter.peek_request(&usage(key)).await.expect("an answer");
+            let status = limiter.peek_request(&usage(key)).await.expect("a response");
             assert!(status.would_admit(), "{status:?}");
             // The key of a login is another request's.
             assert!(status.policy("login").is_none());
@@ -50,7 +50,7 @@ async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
         assert_eq!(left("sk_2").await, [800, 47, 300]);
         // A cost that is set comes first.
         let status = limiter.peek_request(&usage("sk_1")).cost(601).await;
-        assert!(!status.expect("an answer").would_admit());
+        assert!(!status.expect("a response").would_admit());
     }
 }
 
@@ -64,10 +64,10 @@ async fn peeking_at_a_request_reports_why_it_would_be_rejected() {
     let status = limiter
         .peek_request(&usage("sk_1"))
         .await
-        .expect("an answer");
+        .expect("a response");
     assert!(matches!(status.kind(), DecisionKind::DenyListed) && !status.would_admit());
     let (stranger, ()) = Request::new(()).into_parts();
-    let status = limiter.peek_request(&stranger).await.expect("an answer");
+    let status = limiter.peek_request(&stranger).await.expect("a response");
     assert!(
         matches!(status.kind(), DecisionKind::MissingKey { missing, .. } if &**missing == "the header x-api-key"),
         "{status:?}"

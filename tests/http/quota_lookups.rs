@@ -18,14 +18,14 @@ use crate::{calls::limiter, log::Log};
 #[derive(Default)]
 struct Tiers {
     cache: Mutex<Option<Quota>>,
-    answers: AnswersWhenOpen,
+    gate: Gate,
     running: Arc<AtomicUsize>,
     begun: AtomicUsize,
 }
 
-struct AnswersWhenOpen(Semaphore);
+struct Gate(Semaphore);
 
-impl Default for AnswersWhenOpen {
+impl Default for Gate {
     fn default() -> Self {
         Self(Semaphore::new(0))
     }
@@ -49,7 +49,7 @@ impl Tiers {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.running.fetch_add(1, Ordering::SeqCst);
         let _running = Running(self.running.clone());
-        let _answer = self.answers.0.acquire().await.expect("it is open");
+        let _permit = self.gate.0.acquire().await.expect("it is open");
         let paid = Quota::requests(1_000).per_hour();
         *self.cache.lock().expect("no panic") = Some(paid);
         Some(paid)
@@ -86,7 +86,7 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     assert_eq!(tiers.begun.load(Ordering::SeqCst), 65);
     assert_eq!(tiers.running.load(Ordering::SeqCst), 64);
 
-    tiers.answers.0.add_permits(1);
+    tiers.gate.0.add_permits(1);
     while tiers.cache.lock().expect("no panic").is_none() {
         tokio::task::yield_now().await;
     }

@@ -9,7 +9,7 @@ use tollgate::{
 
 use crate::{
     responses::{REDUCED_CAPACITY, fields, on_a_dead_store},
-    support::{Answer, hello, layer, send, shared, to},
+    support::{TestResponse, hello, layer, send, shared, to},
 };
 
 async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
@@ -18,7 +18,7 @@ async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejecte
 }
 
 /// The rejection of a handler that calls the limiter itself, and the layer's.
-async fn both_ways(layer: &RateLimitLayer) -> [Answer; 2] {
+async fn both_ways(layer: &RateLimitLayer) -> [TestResponse; 2] {
     let handler = Router::new()
         .route("/", get(checked))
         .with_state(layer.limiter().clone());
@@ -44,26 +44,26 @@ async fn a_handlers_rejection_equals_the_layers() {
 
 #[tokio::test]
 async fn a_failed_store_rejects_with_503_if_configured() {
-    let answer = send(&hello(&on_a_dead_store(OnStoreError::Reject)), to("/")).await;
-    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(answer.retry_after(), Some(1));
-    answer.is_problem_that_no_cache_stores();
-    let problem = answer.json();
+    let response = send(&hello(&on_a_dead_store(OnStoreError::Reject)), to("/")).await;
+    assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.retry_after(), Some(1));
+    response.is_problem_that_no_cache_stores();
+    let problem = response.json();
     assert_eq!(problem["type"], REDUCED_CAPACITY);
     assert_eq!(problem["status"], 503);
     assert!(problem["title"].is_string());
     // Nothing is known of any quota, so none is reported; least of all the store's address.
-    assert_eq!(fields(&answer), ["", ""]);
-    assert!(!String::from_utf8_lossy(&answer.body).contains("127.0.0.1"));
+    assert_eq!(fields(&response), ["", ""]);
+    assert!(!String::from_utf8_lossy(&response.body).contains("127.0.0.1"));
 }
 
 #[tokio::test]
 async fn a_failed_store_admits_by_default() {
     let app = hello(&on_a_dead_store(OnStoreError::default()));
     for _ in 0..12 {
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status, StatusCode::OK);
-        assert_eq!(fields(&answer), ["", ""]);
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, StatusCode::OK);
+        assert_eq!(fields(&response), ["", ""]);
     }
 }
 
@@ -74,15 +74,15 @@ async fn a_missing_key_is_400_and_charges_nothing() {
         shared("other", "9/h"),
         tenants.key(extract::header("x-tenant")),
     ]);
-    let answer = send(&hello(&layer), to("/")).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
     assert_eq!(
-        answer.field("content-type").as_deref(),
+        response.field("content-type").as_deref(),
         Some("application/problem+json")
     );
-    assert_eq!(answer.field("cache-control").as_deref(), Some("no-store"));
-    assert_eq!(answer.retry_after(), None);
-    let problem = answer.json();
+    assert_eq!(response.field("cache-control").as_deref(), Some("no-store"));
+    assert_eq!(response.retry_after(), None);
+    let problem = response.json();
     assert_eq!(
         (&problem["type"], &problem["status"]),
         (&json!("about:blank"), &json!(400))
@@ -95,7 +95,7 @@ async fn a_missing_key_is_400_and_charges_nothing() {
     assert_eq!(
         other
             .await
-            .expect("an answer")
+            .expect("a response")
             .policy("other")
             .expect("a verdict")
             .remaining(),
@@ -109,7 +109,7 @@ async fn a_skipped_policy_is_in_no_header() {
         .key(extract::header("x-tenant"))
         .missing_key(MissingKey::Skip);
     let (layer, _) = layer([tenants]);
-    let answer = send(&hello(&layer), to("/")).await;
-    assert_eq!(answer.status, StatusCode::OK);
-    assert_eq!(fields(&answer), ["", ""]);
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(response.status, StatusCode::OK);
+    assert_eq!(fields(&response), ["", ""]);
 }

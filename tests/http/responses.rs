@@ -9,7 +9,7 @@ use tollgate::{FixedWindow, Key, OnStoreError, RateLimitLayer};
 use tower_http::cors::CorsLayer;
 
 use crate::support::{
-    Answer, FailingStore, hello, layer, send, shared, status, store, to, used, with,
+    FailingStore, TestResponse, hello, layer, send, shared, status, store, to, used, with,
 };
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -17,8 +17,8 @@ pub(crate) const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// Both headers of a response.
-pub(crate) fn fields(answer: &Answer) -> [String; 2] {
-    ["ratelimit-policy", "ratelimit"].map(|name| answer.field(name).unwrap_or_default())
+pub(crate) fn fields(response: &TestResponse) -> [String; 2] {
+    ["ratelimit-policy", "ratelimit"].map(|name| response.field(name).unwrap_or_default())
 }
 
 /// A layer whose store fails.
@@ -41,14 +41,14 @@ async fn every_response_reports_the_quota_and_what_remains() {
         (200, r#""burst";r=0;t=5"#),
         (429, r#""burst";r=0;t=5"#),
     ] {
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status.as_u16(), status);
-        assert_eq!(fields(&answer), [r#""burst";q=2;w=10"#, limit]);
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status.as_u16(), status);
+        assert_eq!(fields(&response), [r#""burst";q=2;w=10"#, limit]);
     }
     clock.advance(Duration::from_secs(5));
-    let answer = send(&app, to("/")).await;
+    let response = send(&app, to("/")).await;
     assert_eq!(
-        fields(&answer),
+        fields(&response),
         [r#""burst";q=2;w=10"#, r#""burst";r=0;t=5"#]
     );
 }
@@ -59,27 +59,27 @@ async fn responses_under_several_policies_list_each_in_order() {
     let (layer, clock) = layer([shared("burst", "2/s"), day]);
     let app = hello(&layer);
     let policies = r#""burst";q=2;w=1, "a day's worth";q=5000;w=86400"#;
-    let answer = send(&app, to("/")).await;
+    let response = send(&app, to("/")).await;
     let limits = r#""burst";r=1;t=1, "a day's worth";r=4999;t=86400"#;
-    assert_eq!(fields(&answer), [policies, limits]);
+    assert_eq!(fields(&response), [policies, limits]);
     // One field line each, as the draft has it.
-    assert_eq!(answer.headers.get_all("ratelimit").iter().count(), 1);
+    assert_eq!(response.headers.get_all("ratelimit").iter().count(), 1);
 
     send(&app, to("/")).await;
     clock.advance(Duration::from_millis(1));
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
     // The policy that has room would report t=86400; a rejection's `t` is never later than its `Retry-After`.
     let limits = r#""burst";r=0;t=1, "a day's worth";r=4998;t=1"#;
-    assert_eq!(fields(&answer), [policies, limits]);
+    assert_eq!(fields(&response), [policies, limits]);
 }
 
 #[tokio::test]
 async fn ratelimit_policy_has_the_rate_and_ratelimit_what_remains_of_the_burst() {
     let (layer, _) = layer([shared("burst", "10/s burst 30")]);
-    let answer = send(&hello(&layer), to("/")).await;
+    let response = send(&hello(&layer), to("/")).await;
     assert_eq!(
-        fields(&answer),
+        fields(&response),
         [r#""burst";q=10;w=1"#, r#""burst";r=29;t=3"#]
     );
 }
@@ -93,12 +93,12 @@ async fn a_rejection_is_problem_details_that_no_cache_may_store() {
     ]);
     let app = hello(&layer);
     assert_eq!(status(&app, "/").await, 200);
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    answer.is_problem_that_no_cache_stores();
-    assert_eq!(answer.retry_after(), Some(3_600));
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    response.is_problem_that_no_cache_stores();
+    assert_eq!(response.retry_after(), Some(3_600));
     assert_eq!(
-        answer.json(),
+        response.json(),
         json!({
             "type": QUOTA_EXCEEDED,
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -114,12 +114,12 @@ async fn a_cost_above_the_capacity_is_rejected_without_a_retry_after() {
         shared("small", "5/s").cost_with(|_| 6),
         shared("other", "100/s"),
     ]);
-    let answer = send(&hello(&layer), to("/")).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(answer.retry_after(), None);
-    assert_eq!(answer.json()["violated-policies"], json!(["small"]));
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.retry_after(), None);
+    assert_eq!(response.json()["violated-policies"], json!(["small"]));
     let detail = "The request costs 6, of which policy small allows at most 5.";
-    assert_eq!(answer.json()["detail"], detail);
+    assert_eq!(response.json()["detail"], detail);
     assert_eq!(used(layer.limiter(), "other", Key::global()).await, 0);
     // A page for people contains it too.
     let page = send(&hello(&layer), with("accept", "text/html")).await;
@@ -150,9 +150,9 @@ async fn a_cost_of_any_size_has_a_response_and_does_not_panic() {
         (1 << 53, 429),
         (u64::MAX, 429),
     ] {
-        let answer = send(&app, with("content-length", cost.to_string())).await;
-        assert_eq!(answer.status.as_u16(), expected, "{cost}");
-        assert_eq!(answer.retry_after(), None, "{cost}");
+        let response = send(&app, with("content-length", cost.to_string())).await;
+        assert_eq!(response.status.as_u16(), expected, "{cost}");
+        assert_eq!(response.retry_after(), None, "{cost}");
     }
     assert_eq!(used(layer.limiter(), "even", Key::global()).await, 1);
 }
@@ -199,8 +199,8 @@ async fn the_largest_numbers_that_are_counted_are_still_integers_of_a_structured
             .policy(policy)
             .build();
         let Ok(layer) = layer else { continue };
-        let answer = send(&hello(&layer), to("/")).await;
-        for field in fields(&answer) {
+        let response = send(&hello(&layer), to("/")).await;
+        for field in fields(&response) {
             for number in field.split(|c: char| !c.is_ascii_digit()) {
                 assert!(number.len() <= 15, "{field}");
             }

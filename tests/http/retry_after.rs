@@ -54,9 +54,9 @@ async fn a_retry_after_exactly_that_many_seconds_is_admitted() {
                 // Somewhere within a second.
                 clock.advance(Duration::from_micros(1_234_567 * round));
                 let rejected = loop {
-                    let answer = send(&app, to("/")).await;
-                    if answer.status == StatusCode::TOO_MANY_REQUESTS {
-                        break answer;
+                    let response = send(&app, to("/")).await;
+                    if response.status == StatusCode::TOO_MANY_REQUESTS {
+                        break response;
                     }
                 };
                 let wait = rejected.retry_after().expect("a Retry-After");
@@ -106,7 +106,7 @@ async fn in_debt_for_nothing() -> (RateLimitLayer, ManualClock) {
         .limiter()
         .charge([("exports", Key::global())], 2)
         .await
-        .expect("an answer");
+        .expect("a response");
     let exports = charge.policy("exports").expect("a verdict");
     assert_eq!(exports.reset_after(), Duration::from_secs(2 * 86_400));
     (layer, clock)
@@ -131,7 +131,7 @@ async fn a_peek_at_a_request_that_would_pass_has_no_wait() {
         .limiter()
         .peek(Key::global())
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(status(&hello(&layer), "/").await, 200);
     assert!(looked.would_admit(), "{looked:?}");
 }

@@ -71,7 +71,7 @@ pub(crate) async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
             futures.push(service.call(Request::new(())));
         }
         for future in futures.drain(..) {
-            let status = future.await.expect("an answer").status();
+            let status = future.await.expect("a response").status();
             assert!([200, 429].contains(&status.as_u16()), "{status}");
         }
     }
@@ -92,12 +92,12 @@ async fn a_rejected_request_holds_no_capacity_of_the_inner_service() {
     let mut other = rejected.clone();
     for status in [200, 429, 429] {
         let ready = rejected.ready().await.expect("ready");
-        let response = ready.call(Request::new(())).await.expect("an answer");
+        let response = ready.call(Request::new(())).await.expect("a response");
         assert_eq!(response.status(), status);
     }
     let ready = other.ready().now_or_never().expect("room, at once");
     let response = ready.expect("ready").call(Request::new(()));
-    assert_eq!(response.await.expect("an answer").status(), 429);
+    assert_eq!(response.await.expect("a response").status(), 429);
 }
 
 #[derive(Debug, PartialEq)]
@@ -140,12 +140,12 @@ async fn readiness_is_that_of_the_inner_service() {
     let mut service = layer.layer(Moody(mood.clone()));
     let cx = &mut Context::from_waker(Waker::noop());
     assert_eq!(service.poll_ready(cx), Poll::Pending);
-    for answer in [Ok(()), Err(Boom)] {
-        *mood.lock().expect("a mood") = Poll::Ready(match answer {
+    for response in [Ok(()), Err(Boom)] {
+        *mood.lock().expect("a mood") = Poll::Ready(match response {
             Ok(()) => Ok(()),
             Err(Boom) => Err(Boom),
         });
-        assert_eq!(service.poll_ready(cx), Poll::Ready(answer));
+        assert_eq!(service.poll_ready(cx), Poll::Ready(response));
     }
 }
 
@@ -174,7 +174,7 @@ async fn a_request_reaches_the_handler_unchanged() {
         .layer(inside)
         .oneshot(request)
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(response.status(), StatusCode::OK);
 }
 
@@ -188,11 +188,11 @@ async fn a_response_keeps_the_handlers_status_headers_and_body() {
     });
     let (layer, _) = layer([shared("any", "4/h")]);
     let app = Router::new().route("/", inside).layer(layer);
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.body, b"hello");
-    assert_eq!(answer.field("retry-after").as_deref(), Some("99"));
-    assert_eq!(answer.field("cache-control").as_deref(), Some("private"));
-    assert_eq!(answer.field("content-length").as_deref(), Some("5"));
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.body, b"hello");
+    assert_eq!(response.field("retry-after").as_deref(), Some("99"));
+    assert_eq!(response.field("cache-control").as_deref(), Some("private"));
+    assert_eq!(response.field("content-length").as_deref(), Some("5"));
 }
 
 async fn left(admission: Admission) -> String {
@@ -212,12 +212,12 @@ async fn a_disabled_layer_passes_all_unchanged_and_counts_nothing() {
     let app = Router::new().route("/", get(left));
     let off = app.clone().layer(layer.clone().enabled(false));
     for _ in 0..5 {
-        let answer = send(&off, to("/")).await;
-        assert_eq!(answer.status, StatusCode::OK);
-        assert_eq!(answer.field("ratelimit"), None);
-        assert_eq!(answer.field("ratelimit-policy"), None);
+        let response = send(&off, to("/")).await;
+        assert_eq!(response.status, StatusCode::OK);
+        assert_eq!(response.field("ratelimit"), None);
+        assert_eq!(response.field("ratelimit-policy"), None);
         // The handler extracts an `Admission`, and must not fail without one.
-        assert_eq!(answer.body, b"None");
+        assert_eq!(response.body, b"None");
     }
     assert_eq!(used(layer.limiter(), "few", Key::global()).await, 0);
 
@@ -232,9 +232,9 @@ async fn a_handler_without_a_layer_responds_with_an_error_unless_its_admission_i
         .route("/must", get(left))
         .route("/may", option);
     assert_eq!(send(&app, to("/may")).await.body, b"false");
-    let answer = send(&app, to("/must")).await;
-    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(String::from_utf8_lossy(&answer.body).contains("RateLimitLayer"));
+    let response = send(&app, to("/must")).await;
+    assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(String::from_utf8_lossy(&response.body).contains("RateLimitLayer"));
 }
 
 #[tokio::test]
@@ -311,7 +311,7 @@ async fn a_body_reports_its_length_and_end() {
     let mut service = layer.layer(inside);
     let mut bodies = Vec::new();
     for _ in 0..2 {
-        let response = service.call(Request::new(())).await.expect("an answer");
+        let response = service.call(Request::new(())).await.expect("a response");
         bodies.push(response.into_body());
     }
     let [passed, rejected] = &mut bodies[..] else {

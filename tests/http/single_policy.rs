@@ -11,7 +11,7 @@ use tollgate::{
     RateLimitHeaders, RateLimitLayer, SlidingLog, SlidingWindow, TokenBucket, extract,
 };
 
-use crate::support::{Answer, send, store};
+use crate::support::{TestResponse, send, store};
 
 /// What a handler does with its admission.
 async fn handle(admission: Admission, request: Request<Body>) -> String {
@@ -87,7 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-async fn ask(app: &Router, step: &Step) -> Answer {
+async fn ask(app: &Router, step: &Step) -> TestResponse {
     let mut request = Request::get(step.path).header("x-cost", step.cost);
     if !step.headless {
         request = request.header("x-key", format!("k{}", step.key));
@@ -119,7 +119,7 @@ proptest! {
                 let checked = [plain.limiter().check(key).parts(&parts).await, full.limiter().check(key).parts(&parts).await];
                 let [checked, as_well] = checked.map(|decision| format!("{decision:?}"));
                 prop_assert_eq!(checked, as_well);
-                let seen = [plain.limiter().peek(key).parts(&parts).await.expect("an answer"), full.limiter().peek(key).parts(&parts).await.expect("an answer")];
+                let seen = [plain.limiter().peek(key).parts(&parts).await.expect("a response"), full.limiter().peek(key).parts(&parts).await.expect("a response")];
                 let [seen, as_well] = seen.map(|decision| format!("{decision:?}"));
                 prop_assert_eq!(seen, as_well);
             }

@@ -42,9 +42,9 @@ async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
             ]
         };
         for request in skipped().into_iter().chain(skipped()) {
-            let answer = send(&app, request).await;
-            assert_eq!(answer.status, 200);
-            let policies = answer.field("ratelimit-policy").expect("a field");
+            let response = send(&app, request).await;
+            assert_eq!(response.status, 200);
+            let policies = response.field("ratelimit-policy").expect("a field");
             assert!(policies.starts_with("\"all\""), "{policies}");
         }
         assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
@@ -74,13 +74,13 @@ async fn a_layer_that_skips_a_request_applies_no_policy_to_it() {
         let app = anywhere(&layer);
         for _ in 0..3 {
             for request in [to("/health"), empty(by("HEAD", "/")), to("/?free")] {
-                let answer = send(&app, request).await;
-                assert_eq!(answer.status, 200);
-                assert_eq!(answer.field("ratelimit"), None);
+                let response = send(&app, request).await;
+                assert_eq!(response.status, 200);
+                assert_eq!(response.field("ratelimit"), None);
             }
         }
-        let answer = send(&app, to("/health")).await;
-        assert_eq!(answer.body, b"None", "a handler still has its admission");
+        let response = send(&app, to("/health")).await;
+        assert_eq!(response.body, b"None", "a handler still has its admission");
         assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
         assert_eq!(status(&app, "/").await, 200);
         assert_eq!(status(&app, "/").await, 429);
@@ -147,8 +147,8 @@ async fn preflights_count_if_configured() {
         let app = anywhere(&layer);
         let mut statuses = Vec::new();
         for _ in 0..3 {
-            let answer = send(&app, empty(preflight())).await;
-            statuses.push(answer.status.as_u16());
+            let response = send(&app, empty(preflight())).await;
+            statuses.push(response.status.as_u16());
         }
         assert_eq!(statuses, [200, 200, 429]);
     }

@@ -53,8 +53,8 @@ fn stack(outer: &str, inner: &str) -> Stack {
 #[tokio::test]
 async fn handlers_get_one_admission_with_the_outermost_decision_first() {
     let stack = stack("10/h", "5/h");
-    let answer = send(&stack.app, to("/")).await;
-    assert_eq!(String::from_utf8_lossy(&answer.body), "everything search");
+    let response = send(&stack.app, to("/")).await;
+    assert_eq!(String::from_utf8_lossy(&response.body), "everything search");
     assert_eq!(
         used(stack.outer.limiter(), "everything", Key::global()).await,
         1
@@ -68,9 +68,9 @@ async fn handlers_get_one_admission_with_the_outermost_decision_first() {
 #[tokio::test]
 async fn a_response_lists_the_policies_of_both_layers() {
     let stack = stack("10/h", "5/h");
-    let answer = send(&stack.app, to("/")).await;
-    let policies = answer.field("ratelimit-policy").expect("a list");
-    let limits = answer.field("ratelimit").expect("a list");
+    let response = send(&stack.app, to("/")).await;
+    let policies = response.field("ratelimit-policy").expect("a list");
+    let limits = response.field("ratelimit").expect("a list");
     for (list, inner, outer) in [
         (
             &policies,
@@ -215,12 +215,12 @@ async fn a_disabled_layer_changes_nothing_for_the_others() {
             .limiter()
             .reset(Key::global())
             .await
-            .expect("an answer");
+            .expect("a response");
         let _ = outer
             .limiter()
             .reset(Key::global())
             .await
-            .expect("an answer");
+            .expect("a response");
         let names = async |admission: Admission| format!("{:?}", admission.remaining("on"));
         let app = Router::new()
             .route("/", get(names))

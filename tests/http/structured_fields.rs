@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sfv::{BareItem, Item, List, ListEntry, Parser};
 use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, extract};
 
-use crate::support::{Answer, send, shared, to};
+use crate::support::{TestResponse, send, shared, to};
 
 /// Every character that a name may have, in names of at most 64.
 pub(crate) fn names() -> Vec<String> {
@@ -17,8 +17,8 @@ pub(crate) fn names() -> Vec<String> {
 }
 
 /// A field's members.
-fn list(answer: &Answer, name: &str) -> Vec<Item> {
-    let field = answer.field(name).expect(name);
+fn list(response: &TestResponse, name: &str) -> Vec<Item> {
+    let field = response.field(name).expect(name);
     let list: List = Parser::new(&field).parse().expect("a list");
     let items = list.into_iter().map(|entry| match entry {
         ListEntry::Item(item) => item,
@@ -41,7 +41,7 @@ pub(crate) async fn answer_of(
     headers: RateLimitHeaders,
     policies: Vec<Policy>,
     times: usize,
-) -> Answer {
+) -> TestResponse {
     let (layer, _) = crate::support::layer(policies);
     let app = crate::support::hello(&layer.headers(headers));
     for _ in 1..times {
@@ -54,9 +54,9 @@ pub(crate) async fn answer_of(
 async fn names_of_all_allowed_characters_parse_unchanged() {
     let names = names();
     let policies = names.iter().map(|name| shared(name, "5/min"));
-    let answer = answer_of(RateLimitHeaders::draft(), policies.collect(), 1).await;
+    let response = answer_of(RateLimitHeaders::draft(), policies.collect(), 1).await;
     for field in ["ratelimit", "ratelimit-policy"] {
-        let items = list(&answer, field);
+        let items = list(&response, field);
         assert_eq!(items.iter().map(string).collect::<Vec<_>>(), names);
     }
 }
@@ -64,8 +64,8 @@ async fn names_of_all_allowed_characters_parse_unchanged() {
 #[tokio::test]
 async fn an_in_flight_limit_names_its_unit() {
     let permit_policy = Policy::new("places", Quota::concurrent(3)).key(extract::global());
-    let answer = answer_of(RateLimitHeaders::draft(), vec![permit_policy], 1).await;
-    let items = list(&answer, "ratelimit-policy");
+    let response = answer_of(RateLimitHeaders::draft(), vec![permit_policy], 1).await;
+    let items = list(&response, "ratelimit-policy");
     let unit = items[0].params["qu"].as_string().expect("a string");
     assert_eq!(unit.as_str(), "concurrent-requests");
     assert_eq!(integer(&items[0], "q"), Some(3));

@@ -7,7 +7,7 @@ use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, ext
 
 use crate::{
     structured_fields::{answer_of, names},
-    support::{self, Answer, hello, send, shared, to},
+    support::{self, TestResponse, hello, send, shared, to},
 };
 
 /// What Python makes of these fields: each is its type, and its value.
@@ -17,12 +17,12 @@ fn read(fields: &[(&str, String)]) -> Vec<Value> {
     serde_json::from_str(&read).expect("a list of JSON")
 }
 
-fn list(answer: &Answer, name: &str) -> (&'static str, String) {
-    ("list", answer.field(name).expect(name))
+fn list(response: &TestResponse, name: &str) -> (&'static str, String) {
+    ("list", response.field(name).expect(name))
 }
 
-fn item(answer: &Answer, name: &str) -> (&'static str, String) {
-    ("item", answer.field(name).expect(name))
+fn item(response: &TestResponse, name: &str) -> (&'static str, String) {
+    ("item", response.field(name).expect(name))
 }
 
 #[tokio::test]
@@ -38,10 +38,10 @@ async fn a_name_may_have_every_allowed_character_at_any_position() {
     all.dedup();
     for some in all.chunks(32) {
         let policies: Vec<_> = some.iter().map(|name| shared(name, "5/min")).collect();
-        let answer = answer_of(RateLimitHeaders::draft(), policies, 1).await;
+        let response = answer_of(RateLimitHeaders::draft(), policies, 1).await;
         let (quotas, left) = (
-            list(&answer, "ratelimit-policy"),
-            list(&answer, "ratelimit"),
+            list(&response, "ratelimit-policy"),
+            list(&response, "ratelimit"),
         );
         let expected = |parameters: Value| -> Value {
             some.iter().map(|name| json!([name, parameters])).collect()
@@ -109,23 +109,23 @@ async fn windows_of_fractional_seconds_and_in_flight_limits_parse_unchanged() {
         policy.key(extract::global())
     };
     let policies = vec![permit_policy, of("half", 500), of("one and a half", 1_500)];
-    let answer = answer_of(RateLimitHeaders::draft(), policies, 1).await;
+    let response = answer_of(RateLimitHeaders::draft(), policies, 1).await;
     let expected = json!([
         ["places", {"q": 3, "qu": "concurrent-requests"}],
         ["half", {"q": 7}],
         ["one and a half", {"q": 7, "w": 2}],
     ]);
-    assert_eq!(read(&[list(&answer, "ratelimit-policy")]), [expected]);
+    assert_eq!(read(&[list(&response, "ratelimit-policy")]), [expected]);
 }
 
 #[tokio::test]
 async fn header_lines_of_stacked_layers_are_one_list() {
     let layer = |name| -> RateLimitLayer { support::layer([shared(name, "5/min")]).0 };
     let app = hello(&layer("inner")).layer(layer("outer"));
-    let answer = send(&app, to("/")).await;
-    assert_eq!(answer.headers.get_all("ratelimit").iter().count(), 2);
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.headers.get_all("ratelimit").iter().count(), 2);
     let expected = json!([["inner", {"q": 5, "w": 60}], ["outer", {"q": 5, "w": 60}]]);
-    assert_eq!(read(&[list(&answer, "ratelimit-policy")]), [expected]);
+    assert_eq!(read(&[list(&response, "ratelimit-policy")]), [expected]);
 }
 
 #[test]

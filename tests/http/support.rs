@@ -16,13 +16,13 @@ use tower::{Service, ServiceExt};
 
 /// A response, read to its end.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl TestResponse {
     /// A field, all of its lines as one list (RFC 9110, 5.3).
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         let lines = self.headers.get_all(name).into_iter();
@@ -59,7 +59,7 @@ impl Answer {
 }
 
 /// Sends a request through `service`, which is polled ready first, as servers do.
-pub(crate) async fn send<S, B>(service: &S, request: Request<Body>) -> Answer
+pub(crate) async fn send<S, B>(service: &S, request: Request<Body>) -> TestResponse
 where
     S: Service<Request<Body>, Response = Response<B>, Error: Debug> + Clone,
     B: http_body::Body<Error: Debug>,
@@ -67,7 +67,7 @@ where
     let response = service.clone().oneshot(request).await.expect("no error");
     let (head, body) = response.into_parts();
     let body = body.collect().await.expect("a body").to_bytes();
-    Answer {
+    TestResponse {
         status: head.status,
         headers: head.headers,
         body: body.to_vec(),
@@ -185,7 +185,7 @@ pub(crate) async fn used(limiter: &Limiter, policy: &str, key: Key) -> u64 {
         .peek([(policy, key)])
         .cost(1)
         .await
-        .expect("an answer");
+        .expect("a response");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }

@@ -198,9 +198,9 @@ async fn the_layer_fits_a_plain_service_with_any_bodies() {
                 Ok::<_, Infallible>(Response::new(7_u8))
             });
     let service = service.ready().await.expect("ready");
-    let first = service.call(Request::new(())).await.expect("an answer");
+    let first = service.call(Request::new(())).await.expect("a response");
     assert_eq!(first.status(), StatusCode::OK);
-    let second = service.call(Request::new(())).await.expect("an answer");
+    let second = service.call(Request::new(())).await.expect("a response");
     assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
@@ -217,7 +217,7 @@ async fn the_layered_router_is_served_by_hyper_without_axums_server() {
             .expect("served");
     });
 
-    let (mut answers, mut requests) = tokio::io::split(client);
+    let (mut responses, mut requests) = tokio::io::split(client);
     requests
         .write_all(
             b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
@@ -225,9 +225,12 @@ async fn the_layered_router_is_served_by_hyper_without_axums_server() {
         .await
         .expect("sent");
     let mut text = String::new();
-    answers.read_to_string(&mut text).await.expect("answered");
+    responses.read_to_string(&mut text).await.expect("answered");
     serving.await.expect("no panic");
-    let statuses = text.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]);
+    let statuses = text
+        .split("HTTP/1.1 ")
+        .skip(1)
+        .map(|response| &response[..3]);
     assert_eq!(statuses.collect::<Vec<_>>(), ["200", "429"], "{text}");
 }
 

@@ -3,8 +3,8 @@
 use tollgate::{Gcra, Policy, Quota, extract};
 
 use crate::support::{
-    LONG, MAX_PERMITS, World, check, counted, fill, free, left_of, permit_policy, permit_policy_of,
-    until_free,
+    LONG, MAX_PERMITS, World, admitted_by_store, check, fill, free, left_of, permit_policy,
+    permit_policy_of, until_free,
 };
 
 fn rate(requests: u64) -> Policy {
@@ -35,7 +35,7 @@ async fn a_request_rejected_by_the_rate_holds_no_permit() {
             let _ = limiter
                 .reset(tollgate::Key::global())
                 .await
-                .expect("an answer");
+                .expect("a response");
         }
     }
 }
@@ -61,7 +61,7 @@ async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
             let _ = limiter
                 .reset(tollgate::Key::global())
                 .await
-                .expect("an answer");
+                .expect("a response");
         }
     }
 }
@@ -85,7 +85,7 @@ async fn several_requests_at_once_are_charged_in_full_under_both() {
     for world in World::both() {
         let limiter = world.limiter([rate(7), permit_policy(LONG)]);
         let several = limiter.check(tollgate::Key::global()).times(50).await;
-        assert!(counted(&several));
+        assert!(admitted_by_store(&several));
         assert_eq!(several.admitted(), 7, "{}", world.name());
         assert_eq!(free(&limiter).await, MAX_PERMITS - 7);
         drop(several);

@@ -3,8 +3,8 @@
 use tollgate::StoreError;
 
 use crate::support::{
-    MAX_PERMITS, PERMIT_TTL, World, check, counted, fault, fill, free, leak_permits, permit_policy,
-    stored_permits, until_free,
+    MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, fill, free, leak_permits,
+    permit_policy, store_error, stored_permits, until_free,
 };
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
         server.command(plant).ok();
         let planted = server.command(&["DUMP", &key]);
         let peek = limiter.peek(tollgate::Key::global()).await;
-        for error in [fault(&check(&limiter).await), fault(&peek)] {
+        for error in [store_error(&check(&limiter).await), store_error(&peek)] {
             match error {
                 StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),
                 other => panic!("{other:?}"),
@@ -60,7 +60,7 @@ async fn every_key_has_a_ttl_of_one_permit_ttl() {
     for ruin in [["PERSIST", &key].as_slice(), &["PEXPIRE", &key, "99999999"]] {
         server.command(ruin).ok();
         assert!(
-            !counted(&check(&limiter).await),
+            !admitted_by_store(&check(&limiter).await),
             "a rejection repairs it too"
         );
         let ttl = server.command(&["PTTL", &key]).int();
@@ -91,7 +91,7 @@ async fn permits_without_an_expiry_are_ended_within_one_ttl() {
         server.command(&["ZADD", &key, "+inf", &permit.text()]).ok();
     }
     server.command(&["PERSIST", &key]).ok();
-    assert!(!counted(&check(&limiter).await));
+    assert!(!admitted_by_store(&check(&limiter).await));
     assert_eq!(stored_permits(server), MAX_PERMITS as i64);
     world.advance(PERMIT_TTL);
     assert_eq!(free(&limiter).await, MAX_PERMITS);

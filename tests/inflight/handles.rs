@@ -16,7 +16,9 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::{
     log::Log,
-    support::{LONG, MAX_PERMITS, World, check, counted, fill, free, permit_policy, until_free},
+    support::{
+        LONG, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy, until_free,
+    },
 };
 
 #[tokio::test]
@@ -112,7 +114,7 @@ async fn the_decisions_that_an_admission_shows_hold_no_permit() {
 async fn peeks_and_rejections_hold_no_permit() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG)]);
-        let look = limiter.peek(Key::global()).await.expect("an answer");
+        let look = limiter.peek(Key::global()).await.expect("a response");
         let held = fill(&limiter).await;
         assert_eq!(held.len() as u64, MAX_PERMITS);
         let rejected = check(&limiter).await;
@@ -312,7 +314,7 @@ impl Drop for Witness {
         else {
             panic!("an answer at once");
         };
-        let free = decision.expect("an answer");
+        let free = decision.expect("a response");
         let free = free.policy("permits").expect("a verdict").remaining();
         self.seen.lock().expect("no panic").push(free);
     }
@@ -403,7 +405,7 @@ async fn a_dropped_body_drops_its_work_before_its_permit() {
         .expect("infallible");
     drop(response);
     assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
-    assert!(counted(&check(&limiter).await));
+    assert!(admitted_by_store(&check(&limiter).await));
 
     // One that breaks is as good as sent.
     let response = service

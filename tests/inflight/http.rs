@@ -36,7 +36,7 @@ use tower::{ServiceBuilder, service_fn};
 use tower_http::timeout::TimeoutLayer;
 
 use crate::support::{
-    MAX_PERMITS, TEST_TIMEOUT, build, check, counted, free, permit_policy, store,
+    MAX_PERMITS, TEST_TIMEOUT, admitted_by_store, build, check, free, permit_policy, store,
 };
 
 /// Long enough that a busy machine keeps its heartbeats: a permit is lost after two thirds of it without one.
@@ -246,28 +246,28 @@ async fn send(address: SocketAddr, kind: Kind, request: usize, work: &Work) -> S
         .write_all(head.as_bytes())
         .await
         .expect("a request");
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let mut piece = [0; 4096];
     loop {
         tokio::select! {
             read = connection.read(&mut piece) => match read {
                 Ok(0) | Err(_) => break,
-                Ok(n) => answer.extend_from_slice(&piece[..n]),
+                Ok(n) => response.extend_from_slice(&piece[..n]),
             },
             // It hangs up when the handler is at work for it.
             () = at_work(work, request), if kind == Kind::HangUp => {
                 return Saw::HungUp;
             }
         }
-        if kind == Kind::HangUpInStream && answer.ends_with(b"\r\n1\r\n.\r\n") {
+        if kind == Kind::HangUpInStream && response.ends_with(b"\r\n1\r\n.\r\n") {
             return Saw::HungUp;
         }
     }
-    let status = answer
+    let status = response
         .get(9..12)
         .and_then(|status| std::str::from_utf8(status).ok());
     match status.and_then(|status| status.parse().ok()) {
-        Some(status) => Saw::Status(status, answer),
+        Some(status) => Saw::Status(status, response),
         None => Saw::Nothing,
     }
 }
@@ -307,7 +307,7 @@ fn admitted(kind: Kind, saw: &Saw) -> bool {
         | (Kind::HangUp | Kind::HangUpInStream, Saw::HungUp)
         | (Kind::Error, Saw::Status(502, _))
         | (Kind::Timeout, Saw::Status(504, _)) => {}
-        (Kind::Stream, Saw::Status(200, answer)) if answer.ends_with(b"0\r\n\r\n") => {}
+        (Kind::Stream, Saw::Status(200, response)) if response.ends_with(b"0\r\n\r\n") => {}
         _ => panic!("{kind:?} ended in {saw:?}"),
     }
     true
@@ -447,19 +447,19 @@ async fn a_stream_that_outlasts_its_permits_ttl_keeps_the_permit_to_the_end() {
             sleep(Duration::from_millis(1)).await;
         }
         let stall = tokio::spawn(longest_stall());
-        let mut asked = 0;
+        let mut sent = 0;
         while work.streams.load(Ordering::SeqCst) == 0 {
             let decision = check(&limiter).await;
             let ended = work.streams.load(Ordering::SeqCst) > 0;
             assert!(
-                !counted(&decision) || ended || stood_still(),
+                !admitted_by_store(&decision) || ended || stood_still(),
                 "a permit of a stream that goes on"
             );
-            asked += 1;
+            sent += 1;
             sleep(Duration::from_millis(5)).await;
         }
         stall.abort();
-        assert!(asked > 10);
+        assert!(sent > 10);
         for stream in streams {
             assert!(admitted(Kind::Stream, &stream.await.expect("a client")));
         }

@@ -6,8 +6,8 @@ use testkit::Server;
 use tollgate::{Decision, Gcra, Key, Limiter, Policy, Quota, extract};
 
 use crate::support::{
-    LONG, MAX_PERMITS, World, build, check, counted, free, permit_policy, store, stored_permits,
-    until, until_free,
+    LONG, MAX_PERMITS, World, admitted_by_store, build, check, free, permit_policy, store,
+    stored_permits, until, until_free,
 };
 
 /// Makes `n` requests before the worker's next batch.
@@ -43,7 +43,7 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     let calls = server.calls("evalsha") + server.calls("eval");
     assert_eq!(calls, 1, "they were merged, or this test says nothing");
 
-    let mut held: Vec<_> = decisions.into_iter().filter(counted).collect();
+    let mut held: Vec<_> = decisions.into_iter().filter(admitted_by_store).collect();
     assert_eq!(held.len() as u64, MAX_PERMITS);
     assert_eq!(stored_permits(server), MAX_PERMITS as i64);
     let mut known = members(server);

@@ -11,8 +11,8 @@ use testkit::{Connection, Server};
 use tollgate::Limiter;
 
 use crate::support::{
-    MAX_PERMITS, PERMIT_TTL, World, build, check, counted, expiries, fill, free, permit_policy,
-    store, stored_permits, until,
+    MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, build, check, expiries, fill, free,
+    permit_policy, store, stored_permits, until,
 };
 
 const URL: &str = "TOLLGATE_INFLIGHT_URL";
@@ -48,7 +48,9 @@ fn child_process_that_holds_six_permits() {
         }
         println!(
             "holds={}",
-            held.iter().filter(|decision| counted(decision)).count()
+            held.iter()
+                .filter(|decision| admitted_by_store(decision))
+                .count()
         );
         // Until its parent kills it, or has gone.
         drop(std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new())).join());
@@ -105,7 +107,10 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     })
     .await;
     clock.advance(PERMIT_TTL - half - Duration::from_micros(1));
-    assert!(!counted(&check(&limiter).await), "not a microsecond before");
+    assert!(
+        !admitted_by_store(&check(&limiter).await),
+        "not a microsecond before"
+    );
     clock.advance(Duration::from_micros(1));
     let more = fill(&limiter).await;
     assert_eq!(more.len(), 6, "what it held, and no more");
@@ -156,12 +161,12 @@ async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> (i64, us
     let mut sum = (0, 0);
     for _ in 0..TURNS {
         let decision = check(&limiter).await;
-        if counted(&decision) {
+        if admitted_by_store(&decision) {
             // Counted by other means than the limiter's own.
-            let inside = counter.call(&["INCR", "inside"]).expect("an answer").int();
+            let inside = counter.call(&["INCR", "inside"]).expect("a response").int();
             sum = (sum.0.max(inside), sum.1 + 1);
             tokio::time::sleep(Duration::from_millis(1)).await;
-            counter.call(&["DECR", "inside"]).expect("an answer").ok();
+            counter.call(&["DECR", "inside"]).expect("a response").ok();
         }
         tokio::task::yield_now().await;
     }

@@ -17,7 +17,7 @@ use tollgate::{
     strategy::Rule,
 };
 
-use crate::support::{build, counted};
+use crate::support::{admitted_by_store, build};
 
 const PERMIT_TTL: Duration = Duration::from_secs(12);
 
@@ -81,10 +81,10 @@ impl Store for Slow {
             .most_under_way
             .fetch_max(under_way, Ordering::SeqCst);
         let fails = renewals.fails.load(Ordering::SeqCst);
-        let answer = match fails {
+        let response = match fails {
             true => Err(StoreError::Timeout),
             false => match self.inner.execute(op, counters) {
-                StoreResponse::Ready(answer) => answer,
+                StoreResponse::Ready(response) => response,
                 StoreResponse::Pending(_) => unreachable!("it is in process"),
             },
         };
@@ -94,7 +94,7 @@ impl Store for Slow {
             renewals
                 .done
                 .fetch_add(usize::from(!fails), Ordering::SeqCst);
-            answer
+            response
         })
     }
 
@@ -103,8 +103,8 @@ impl Store for Slow {
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        if let StoreResponse::Pending(answer) = self.execute(op, counters) {
-            drop(tokio::spawn(answer));
+        if let StoreResponse::Pending(response) = self.execute(op, counters) {
+            drop(tokio::spawn(response));
         }
     }
 }
@@ -114,7 +114,7 @@ async fn hold(limiter: &Limiter, n: usize) -> Vec<Decision> {
     for key in 0..n {
         held.push(limiter.check(Key::new(format!("{key}"))).await);
     }
-    assert!(held.iter().all(counted));
+    assert!(held.iter().all(admitted_by_store));
     held
 }
 
@@ -143,7 +143,7 @@ async fn permits_survive_outages_of_half_their_ttl() {
         sleep(PERMIT_TTL).await;
         for key in 0..held.len() {
             let other = limiter.check(Key::new(format!("{key}"))).await;
-            assert!(!counted(&other), "its permit is held");
+            assert!(!admitted_by_store(&other), "its permit is held");
         }
         drop(held);
     }

@@ -16,7 +16,7 @@ use tollgate::{
 };
 
 pub(crate) use crate::{
-    results::{counted, fault},
+    results::{admitted_by_store, store_error},
     until::{TEST_TIMEOUT, until},
 };
 
@@ -155,7 +155,7 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
     let mut held = Vec::new();
     loop {
         let decision = check(limiter).await;
-        if !counted(&decision) {
+        if !admitted_by_store(&decision) {
             return held;
         }
         held.push(decision);
@@ -168,7 +168,7 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
 
 /// How many units of `policy` are left.
 pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await.expect("an answer");
+    let seen = limiter.peek(Key::global()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     seen.policy(policy).expect("its verdict").remaining()
 }
@@ -196,7 +196,7 @@ pub(crate) fn leak_permits(limiter: &Limiter, n: usize) {
             let mut held = Vec::new();
             for _ in 0..n {
                 let decision = check(&limiter).await;
-                assert!(counted(&decision), "{decision:?}");
+                assert!(admitted_by_store(&decision), "{decision:?}");
                 held.push(decision);
             }
             held

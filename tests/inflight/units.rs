@@ -3,7 +3,8 @@
 use tollgate::{Decision, Key, Refund, RetryAfter};
 
 use crate::support::{
-    LONG, MAX_PERMITS, World, check, counted, fill, free, permit_policy, stored_permits, until_free,
+    LONG, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy, stored_permits,
+    until_free,
 };
 
 #[tokio::test]
@@ -24,7 +25,7 @@ async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() 
         held.pop();
         until_free(&limiter, 4).await;
         assert!(
-            counted(&check(&limiter).await),
+            admitted_by_store(&check(&limiter).await),
             "the next takes what it left"
         );
         drop(held);
@@ -37,10 +38,10 @@ async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG)]);
         let decision = limiter.check(Key::global()).cost(MAX_PERMITS + 1).await;
-        assert!(!counted(&decision));
+        assert!(!admitted_by_store(&decision));
         assert_eq!(decision.retry_after(), RetryAfter::Never);
         let all = limiter.check(Key::global()).cost(MAX_PERMITS).await;
-        assert!(counted(&all), "just as many as there are do fit");
+        assert!(admitted_by_store(&all), "just as many as there are do fit");
         assert!(matches!(
             check(&limiter).await.retry_after(),
             RetryAfter::In(_)
@@ -69,7 +70,7 @@ async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits()
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG)]);
         let several = limiter.check(Key::global()).times(2_000_000).await;
-        assert!(counted(&several));
+        assert!(admitted_by_store(&several));
         assert_eq!(several.admitted(), MAX_PERMITS, "{}", world.name());
         drop(several);
         until_free(&limiter, MAX_PERMITS).await;
@@ -77,7 +78,7 @@ async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits()
 }
 
 async fn refund(decision: &mut Decision, units: u64) -> u64 {
-    let refunds = decision.refund(units).await.expect("an answer");
+    let refunds = decision.refund(units).await.expect("a response");
     refunds.iter().map(Refund::units).sum()
 }
 
@@ -104,7 +105,7 @@ async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once(
         assert_eq!(free(&limiter).await, 6);
 
         let third = limiter.check(Key::global()).cost(6).await;
-        assert!(counted(&third));
+        assert!(admitted_by_store(&third));
         drop((first, clone));
         // The release by the drop is sent ahead of this peek, on the same connection.
         assert_eq!(
@@ -124,7 +125,7 @@ async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
         let limiter = world.limiter([permit_policy(LONG)]);
         let held = fill(&limiter).await;
         let free_of_charge = limiter.check(Key::global()).cost(0).await;
-        assert!(counted(&free_of_charge));
+        assert!(admitted_by_store(&free_of_charge));
         assert_eq!(held.len() as u64, MAX_PERMITS);
         drop(held);
         until_free(&limiter, MAX_PERMITS).await;
@@ -136,7 +137,7 @@ async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
     for world in World::both() {
         let limiter = world.limiter([crate::support::permit_policy_of(10_000, LONG)]);
         let all = limiter.check(Key::global()).cost(10_000).await;
-        assert!(counted(&all));
+        assert!(admitted_by_store(&all));
         assert_eq!(free(&limiter).await, 0);
         drop(all);
         until_free(&limiter, 10_000).await;
@@ -148,7 +149,7 @@ async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG)]);
         let before = fill(&limiter).await;
-        let _ = limiter.reset(Key::global()).await.expect("an answer");
+        let _ = limiter.reset(Key::global()).await.expect("a response");
         let after = fill(&limiter).await;
         assert_eq!(after.len() as u64, MAX_PERMITS);
         drop(before);
@@ -170,7 +171,7 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
             .expect("a policy")
             .charge(3)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
         for cost in [900, 0] {
             admission
@@ -178,7 +179,7 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
                 .expect("a policy")
                 .settle(cost)
                 .await
-                .expect("an answer");
+                .expect("a response");
             assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
         }
         admission
@@ -186,7 +187,7 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
             .expect("a policy")
             .refund(1)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
         drop(admission);
         until_free(&limiter, MAX_PERMITS).await;

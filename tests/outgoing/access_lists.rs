@@ -32,17 +32,17 @@ async fn a_denied_client_is_rejected_at_once_also_behind_other_waiters() {
     let _ = wait(&limiter).await.expect("the first");
     let [mut head, mut second] = [(); 2].map(|()| queued(wait(&limiter)));
     denied.replace([Key::global()]);
-    let asked = time.calls();
+    let sent = time.calls();
     let rejected = wait(&limiter).await.expect_err("denied");
     assert!(is_denied(&rejected), "{rejected:?}");
-    assert_eq!((time.passed(), time.calls()), (ms(0), asked));
+    assert_eq!((time.passed(), time.calls()), (ms(0), sent));
     // Earlier waiters are decided in their turn.
     tokio::time::advance(ms(1_000)).await;
     for waiter in [&mut head, &mut second] {
         let rejected = poll_once(waiter).expect("its turn").expect_err("denied");
         assert!(is_denied(&rejected), "{rejected:?}");
     }
-    assert_eq!(time.calls(), asked);
+    assert_eq!(time.calls(), sent);
     denied.replace([]);
     assert_eq!(left(&limiter, "p").await, 1);
 }

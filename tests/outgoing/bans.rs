@@ -22,7 +22,7 @@ async fn rejections_left(limiter: &Limiter) -> u64 {
     let seen = limiter
         .peek([("abuse", Key::global())])
         .await
-        .expect("an answer");
+        .expect("a response");
     seen.policy("abuse").expect("its verdict").remaining()
 }
 
@@ -77,7 +77,7 @@ async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_ret
     let _ = limiter
         .reset([("p", Key::global())])
         .await
-        .expect("an answer");
+        .expect("a response");
     let rejected = limiter.wait(Key::global(), ms(5_000)).await;
     rejected.expect_err("no permit");
     assert_eq!(rejections_left(&limiter).await, 1);
@@ -112,23 +112,23 @@ async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gon
         limiter
             .unblock([("abuse", Key::new("other"))])
             .await
-            .expect("an answer");
-        let asked = time.calls();
+            .expect("a response");
+        let sent = time.calls();
         assert!(poll_once(&mut head).is_none());
-        assert_eq!(time.calls(), asked);
+        assert_eq!(time.calls(), sent);
         match round {
-            0 => limiter.unblock(key).await.expect("an answer"),
-            _ => drop(limiter.reset([("abuse", key)]).await.expect("an answer")),
+            0 => limiter.unblock(key).await.expect("a response"),
+            _ => drop(limiter.reset([("abuse", key)]).await.expect("a response")),
         }
         // No result has the ban any more, however short the timeout.
         let mut hurried = queued(limiter.wait(key, ms(0)));
         let _ = poll_once(&mut head).expect("its turn").expect("let in");
         let _ = poll_once(&mut hurried).expect("its turn").expect("let in");
-        let _ = limiter.reset([("p", key)]).await.expect("an answer");
+        let _ = limiter.reset([("p", key)]).await.expect("a response");
     }
     let _ = wait(&limiter).cost(2).await.expect("all");
     let head = queued(wait(&limiter));
-    let _ = limiter.reset([("p", key)]).await.expect("an answer");
+    let _ = limiter.reset([("p", key)]).await.expect("a response");
     let _ = head.await.expect("let in");
     assert_eq!(time.passed(), ms(0));
 }
@@ -155,9 +155,9 @@ async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
         .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
         .collect();
     // Each time the first of them calls the store, the others are rejected with it.
-    let asked = server.calls("evalsha");
+    let sent = server.calls("evalsha");
     until("it is asked again", async || {
-        server.calls("evalsha") >= asked + 3
+        server.calls("evalsha") >= sent + 3
     })
     .await;
     assert_eq!(rejections_left(&limiter).await, 2);

@@ -45,13 +45,13 @@ async fn waiters_admitted_together_have_separate_charges() {
     );
     // No admission can refund another's charge.
     let of = |admission: &Admission| admission.policy("p").expect("a policy");
-    of(&admissions[1]).refund(100).await.expect("an answer");
+    of(&admissions[1]).refund(100).await.expect("a response");
     assert_eq!(left(&limiter, "p").await, 3);
-    of(&admissions[1]).refund(100).await.expect("an answer");
+    of(&admissions[1]).refund(100).await.expect("a response");
     assert_eq!(left(&limiter, "p").await, 3);
-    of(&admissions[0]).settle(1).await.expect("an answer");
+    of(&admissions[0]).settle(1).await.expect("a response");
     assert_eq!(left(&limiter, "p").await, 5);
-    of(&admissions[2]).settle(4).await.expect("an answer");
+    of(&admissions[2]).settle(4).await.expect("a response");
     assert_eq!(left(&limiter, "p").await, 4);
 }
 
@@ -111,7 +111,7 @@ async fn with_charged_rejections_only_the_first_waiter_is_rejected() {
 async fn a_policy_that_charges_by_outcome_is_only_checked() {
     let failures = policy("p", "2/s").charge_after(outcome::failure);
     let (limiter, time) = limiter([failures.strategy(FixedWindow)]);
-    let _ = limiter.charge(Key::global(), 2).await.expect("an answer");
+    let _ = limiter.charge(Key::global(), 2).await.expect("a response");
     let waiters: Vec<_> = (0..5).map(|_| queued(wait(&limiter))).collect();
     for turn in join_all(waiters).await {
         let admission = turn.expect("a turn");

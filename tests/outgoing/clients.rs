@@ -141,7 +141,7 @@ async fn layers_and_clients_fit_struct_fields_and_are_send() {
         layer,
     };
     let boxed = clients.boxed.ready().await.expect("ready");
-    assert_eq!(boxed.call(7).await.expect("an answer"), 7);
+    assert_eq!(boxed.call(7).await.expect("a response"), 7);
 
     let channel: Channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
     let channel = is_service::<Request<tonic::body::Body>, _>(clients.layer.layer(channel));

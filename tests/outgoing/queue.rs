@@ -79,10 +79,10 @@ async fn the_next_waiter_uses_the_firsts_result() {
     let _ = wait(&limiter).await.expect("the first");
     let head = queued(wait(&limiter));
     let mut next = queued(wait(&limiter));
-    let asked = time.calls();
+    let sent = time.calls();
     drop(head);
     assert!(poll_once(&mut next).is_none());
-    assert_eq!(time.calls(), asked);
+    assert_eq!(time.calls(), sent);
     let _ = next.await.expect("admitted");
     assert_eq!(time.passed(), ms(1_000));
 }

@@ -58,10 +58,10 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
             let had = || turns.load(Ordering::SeqCst);
             until("the quota is used", async || had() >= 5 * round).await;
             // The sleeping waiters call the store again, both of them.
-            let asked = server.calls("evalsha");
+            let sent = server.calls("evalsha");
             if round < 8 {
                 until("both look again", async || {
-                    server.calls("evalsha") >= asked + 6
+                    server.calls("evalsha") >= sent + 6
                 })
                 .await;
             }
@@ -87,13 +87,13 @@ async fn waiters_behind_the_first_do_not_call_the_store() {
         let limiter = limiter.clone();
         waiting.spawn(async move { wait(&limiter).queue(2_000).await.map(drop) });
     }
-    let asked = server.calls("evalsha");
+    let sent = server.calls("evalsha");
     until("the first of them asks", async || {
-        server.calls("evalsha") > asked
+        server.calls("evalsha") > sent
     })
     .await;
     left(&limiter, "p").await;
-    assert!(server.calls("evalsha") <= asked + 2);
+    assert!(server.calls("evalsha") <= sent + 2);
     waiting.shutdown().await;
     clock.advance(Duration::from_secs(3_600));
     // Nothing is left of them.
@@ -144,9 +144,9 @@ async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
         clock.advance(Duration::from_secs(3_601));
     }
     // No waiter comes: it is refunded.
-    let asked = server.calls("evalsha");
+    let sent = server.calls("evalsha");
     drop(queued(wait(&limiter)));
-    until("it is asked", async || server.calls("evalsha") > asked).await;
+    until("it is asked", async || server.calls("evalsha") > sent).await;
     until("it is given back", async || left(&limiter, "p").await == 1).await;
 }
 
@@ -158,8 +158,8 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     let _ = wait(&limiter).cost(2).await.expect("all");
     let waiting = limiter.clone();
     let mut head = tokio::spawn(async move { wait(&waiting).await });
-    let asked = server.calls("evalsha");
-    until("it is asked", async || server.calls("evalsha") > asked).await;
+    let sent = server.calls("evalsha");
+    until("it is asked", async || server.calls("evalsha") > sent).await;
     let behind = queued(wait(&limiter));
     clock.advance(ms(301));
     let _ = (&mut head).await.expect("no panic").expect("admitted");

@@ -29,12 +29,12 @@ async fn a_request_behind_others_is_rejected_at_once_too() {
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
-    let asked = time.calls();
+    let sent = time.calls();
     let rejected = limiter.wait(Key::global(), ms(599)).await;
     let rejected = rejected.expect_err("too late");
     assert_eq!(rejected.retry_after(), RetryAfter::In(ms(600)));
     assert_eq!(rejected.decision().source(), DecisionSource::RejectionCache);
-    assert_eq!(time.calls(), asked, "the answer to the first is known");
+    assert_eq!(time.calls(), sent, "the answer to the first is known");
     assert_eq!(time.passed(), ms(400));
     assert!(poll_once(&mut head).is_none());
 }

@@ -65,7 +65,7 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
     let mut service = OutgoingLayer::new(limiter).layer(picky);
     for number in 0..3 {
         let ready = service.ready().await.expect("ready");
-        assert_eq!(ready.call(()).await.expect("an answer"), number);
+        assert_eq!(ready.call(()).await.expect("a response"), number);
     }
     assert_eq!(time.passed(), ms(2_000));
 }
@@ -80,7 +80,7 @@ async fn neither_poll_ready_nor_an_unpolled_call_charges_anything() {
     }
     drop(service.call("a".into()));
     assert_eq!(left(&limiter, "p").await, 5);
-    service.call("b".into()).await.expect("an answer");
+    service.call("b".into()).await.expect("a response");
     assert_eq!(left(&limiter, "p").await, 4);
 }
 
@@ -110,13 +110,13 @@ async fn a_call_dropped_while_it_waits_costs_nothing_and_calls_no_service() {
         let sent = sender.send(who);
         ready(sent)
     }));
-    service.clone().oneshot(1).await.expect("an answer");
+    service.clone().oneshot(1).await.expect("a response");
     let mut waiting = Box::pin(service.clone().oneshot(2));
     assert!((&mut waiting).now_or_never().is_none());
     tokio::time::advance(ms(1_000)).await;
     drop(waiting);
     assert_eq!(left(&limiter, "p").await, 1);
-    service.oneshot(3).await.expect("an answer");
+    service.oneshot(3).await.expect("a response");
     assert_eq!(time.passed(), ms(1_000));
     assert_eq!(called.try_iter().collect::<Vec<_>>(), [1, 3]);
 }
@@ -155,14 +155,14 @@ async fn the_caller_settles_the_true_cost_by_the_responses_admission() {
     let model = layer.layer(service_fn(async |prompt: &'static str| {
         Ok::<_, Infallible>(prompt.len() as u64)
     }));
-    let (tokens, admission) = model.clone().oneshot("Hello").await.expect("an answer");
+    let (tokens, admission) = model.clone().oneshot("Hello").await.expect("a response");
     assert_eq!(left(&limiter, "tokens").await, 50);
     admission
         .policy("tokens")
         .expect("a policy")
         .settle(tokens)
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(left(&limiter, "tokens").await, 95);
 
     // Or with what is in the extensions of HTTP's.
@@ -178,7 +178,7 @@ async fn the_caller_settles_the_true_cost_by_the_responses_admission() {
         .expect("a policy")
         .charge(4)
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(left(&limiter, "tokens").await, 90);
 }
 
@@ -190,8 +190,8 @@ async fn a_disabled_service_passes_everything_uncounted() {
         .enabled(false);
     let echo = layer.layer(service_fn(async |n: u32| Ok::<_, Infallible>(n)));
     for n in 0..3 {
-        let (answer, admission) = echo.clone().oneshot(n).await.expect("an answer");
-        assert_eq!(answer, n);
+        let (response, admission) = echo.clone().oneshot(n).await.expect("a response");
+        assert_eq!(response, n);
         assert_eq!(admission.decisions().len(), 0);
         admission
             .policy("p")
@@ -215,7 +215,7 @@ async fn a_failed_call_is_refunded_its_reservation() {
         true => Ok(()),
         false => Err(io::Error::other("upstream")),
     }));
-    calls.clone().oneshot(true).await.expect("an answer");
+    calls.clone().oneshot(true).await.expect("a response");
     assert_eq!(left(&limiter, "p").await, 8);
     calls.clone().oneshot(false).await.expect_err("it fails");
     assert_eq!(left(&limiter, "p").await, 8);
@@ -279,15 +279,15 @@ async fn a_permit_is_held_until_there_is_a_response() {
     assert!((&mut second).now_or_never().is_none());
     assert_eq!(left(&limiter, "permits").await, 0);
     open.send_replace(true);
-    first.await.expect("an answer");
-    second.await.expect("an answer");
+    first.await.expect("a response");
+    second.await.expect("a response");
     assert_eq!(left(&limiter, "permits").await, 1);
 
     // Or for as long as the admission exists.
     let beside = layer
         .attach(AsTuple)
         .layer(service_fn(async |()| Ok::<_, Infallible>(())));
-    let ((), admission) = beside.oneshot(()).await.expect("an answer");
+    let ((), admission) = beside.oneshot(()).await.expect("a response");
     assert_eq!(left(&limiter, "permits").await, 0);
     drop(admission);
     assert_eq!(left(&limiter, "permits").await, 1);

@@ -22,7 +22,7 @@ fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
 }
 
 async fn used(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await.expect("an answer");
+    let seen = limiter.peek(Key::global()).await.expect("a response");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }
@@ -101,7 +101,7 @@ async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
     let _ = limiter
         .charge([("live", Key::global())], 3)
         .await
-        .expect("an answer");
+        .expect("a response");
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
     let turns = join_all(waiters).await;
     let turns: Vec<_> = turns
@@ -122,7 +122,7 @@ async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
     for (turn, charged) in turns.iter().zip([1, 0, 0]) {
         for name in ["live", "new"] {
             let policy = turn.policy(name).expect("a policy");
-            policy.refund(1).await.expect("an answer");
+            policy.refund(1).await.expect("a response");
         }
         assert_eq!(used(&limiter, "new").await, charged);
     }
@@ -144,9 +144,9 @@ async fn redis_charges_no_shadow_twice() {
     let others: Vec<_> = (0..6)
         .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
         .collect();
-    let asked = server.calls("evalsha");
+    let sent = server.calls("evalsha");
     until("it is asked again", async || {
-        server.calls("evalsha") >= asked + 3
+        server.calls("evalsha") >= sent + 3
     })
     .await;
     assert_eq!(used(&limiter, "looser").await, 2);

@@ -38,12 +38,12 @@ impl Store for Slow {
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         match self.inner.execute(op, counters) {
-            StoreResponse::Ready(answer) => {
+            StoreResponse::Ready(response) => {
                 let mut open = self.open.subscribe();
                 StoreResponse::pending(async move {
                     let opened = open.wait_for(|open| *open).await;
                     opened.map(drop).expect("it outlives the test");
-                    answer
+                    response
                 })
             }
             later => later,
@@ -77,21 +77,21 @@ async fn the_result_for_a_dropped_waiter_goes_to_the_next_one() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     let first = queued(wait(&limiter));
     let mut second = queued(wait(&limiter));
-    let asked = time.calls();
+    let sent = time.calls();
     drop(first);
     assert!(poll_once(&mut second).is_none());
     store.open.send_replace(true);
     let _ = poll_once(&mut second)
-        .expect("an answer")
+        .expect("a response")
         .expect("admitted");
-    assert_eq!(time.calls(), asked, "nothing was asked again");
+    assert_eq!(time.calls(), sent, "nothing was asked again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_result_without_a_waiter_goes_to_a_later_request() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
-    let asked = time.calls();
+    let sent = time.calls();
     let second = queued(wait(&limiter));
     // It isn't rejected for a charge without a waiter.
     let mut hurried = queued(limiter.wait(Key::global(), ms(0)));
@@ -99,7 +99,7 @@ async fn a_result_without_a_waiter_goes_to_a_later_request() {
     let hurried = async { (&mut hurried).await.expect_err("none is left") };
     let (second, _) = tokio::join!(second, hurried);
     let _ = second.expect("admitted");
-    assert_eq!(time.calls(), asked + 1, "only the last one asked");
+    assert_eq!(time.calls(), sent + 1, "only the last one asked");
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +111,7 @@ async fn no_request_is_rejected_for_a_full_queue_before_the_store_has_rejected_o
     // Now the second waits, and the third is one too many.
     assert!(poll_once(&mut second).is_none());
     let rejected = poll_once(&mut third)
-        .expect("an answer")
+        .expect("a response")
         .expect_err("rejected");
     assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_590)));
     assert_eq!(time.passed(), ms(0));
@@ -132,7 +132,7 @@ async fn a_request_that_left_the_queue_at_its_deadline_takes_no_room_in_it() {
     store.open.send_replace(true);
     assert!(poll_once(&mut first).is_none());
     poll_once(&mut hurried)
-        .expect("an answer")
+        .expect("a response")
         .expect_err("rejected");
     assert!(poll_once(&mut last).is_none(), "one request is ahead of it");
 }

@@ -8,8 +8,10 @@ use tokio::join;
 use tollgate::{Key, Keys, Limiter, PolicyDecision, RetryAfter};
 
 use crate::{
-    results::Answer,
-    support::{EACH, START, StrategyKind, counted, limiter, on_a_clock, single, store, used},
+    results::CallResult,
+    support::{
+        EACH, START, StrategyKind, admitted_by_store, limiter, on_a_clock, single, store, used,
+    },
 };
 
 /// Requests that one task makes before its runtime's workers run share a batch, in this order.
@@ -32,7 +34,7 @@ fn a_peek_does_not_undo_later_charges_of_its_batch() {
                     limiter.peek(Key::new("key")),
                     limiter.check(Key::new("key")).cost(3)
                 );
-                assert!(counted(&seen) && counted(&admitted));
+                assert!(admitted_by_store(&seen) && admitted_by_store(&admitted));
             });
         });
         clock.advance(Duration::from_secs(1));
@@ -54,7 +56,7 @@ fn a_rejection_does_not_undo_later_charges_of_its_batch() {
             runtime.block_on(async {
                 let check = |cost| limiter.check(Key::new("key")).cost(cost);
                 let (rejected, admitted) = join!(check(11), check(3));
-                assert!(!counted(&rejected) && counted(&admitted));
+                assert!(!admitted_by_store(&rejected) && admitted_by_store(&admitted));
             });
         });
         clock.advance(Duration::from_secs(1));
@@ -83,13 +85,13 @@ fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share
             let keys = [("tenant", Key::new("acme")), ("user", Key::new(user))];
             limiter.check(keys).cost(cost)
         };
-        assert!(counted(
+        assert!(admitted_by_store(
             &runtime.block_on(check(&limiter, "a", 4).into_future())
         ));
         in_one_batch(&server, || {
             runtime.block_on(async {
                 let (rejected, admitted) = join!(check(&limiter, "a", 5), check(&limiter, "b", 5));
-                assert!(!counted(&rejected) && counted(&admitted));
+                assert!(!admitted_by_store(&rejected) && admitted_by_store(&admitted));
             });
         });
         // By the first four units alone, the tenant would be idle by now.
@@ -109,39 +111,39 @@ fn keys_of(tenant: &str, user: &str) -> Keys {
 
 /// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Question {
-    Look,
-    Take(u64),
+enum Operation {
+    Peek,
+    Check(u64),
     Charge(u64),
     Reset,
 }
 
-impl Question {
+impl Operation {
     const ALL: [Self; 6] = [
-        Self::Look,
-        Self::Take(0),
-        Self::Take(1),
-        Self::Take(11),
+        Self::Peek,
+        Self::Check(0),
+        Self::Check(1),
+        Self::Check(11),
         Self::Charge(5),
         Self::Reset,
     ];
 
     /// The result for the key.
-    async fn ask(self, limiter: &Limiter, key: &str) -> (Seen, Duration) {
+    async fn run(self, limiter: &Limiter, key: &str) -> (Seen, Duration) {
         let key = Key::new(key);
         let status = match self {
-            Self::Take(cost) => {
+            Self::Check(cost) => {
                 let decision = limiter.check(key).cost(cost).await;
                 let verdict = decision.policies().next().expect("a verdict");
-                return (answer_of(&decision, verdict), verdict.reset_after());
+                return (seen(&decision, verdict), verdict.reset_after());
             }
-            Self::Look => limiter.peek(key).await,
+            Self::Peek => limiter.peek(key).await,
             Self::Charge(units) => limiter.charge(key, units).await,
             Self::Reset => limiter.reset(key).await,
         };
-        let status = status.expect("an answer");
+        let status = status.expect("a response");
         let verdict = status.policies().next().expect("a verdict");
-        (answer_of(&status, verdict), verdict.reset_after())
+        (seen(&status, verdict), verdict.reset_after())
     }
 }
 
@@ -165,7 +167,7 @@ impl Before {
         Self::Ahead,
     ];
 
-    async fn bring_about(self, limiter: &Limiter, server: &Server, clock: &Clock) {
+    async fn prepare(self, limiter: &Limiter, server: &Server, clock: &Clock) {
         server.flush();
         clock.set(START);
         if let Self::Ahead = self {
@@ -176,9 +178,9 @@ impl Before {
             Self::Used | Self::Immortal => 4,
             Self::UsedUp | Self::Ahead => 10,
         };
-        let take = |key| limiter.check(Key::new(key)).cost(units);
-        let (together, apart) = join!(take("together"), take("apart"));
-        assert!(counted(&together) && counted(&apart));
+        let check = |key| limiter.check(Key::new(key)).cost(units);
+        let (together, apart) = join!(check("together"), check("apart"));
+        assert!(admitted_by_store(&together) && admitted_by_store(&apart));
         if let Self::Immortal = self {
             for key in server.keys() {
                 server.command(&["PERSIST", &key]).ok();
@@ -189,8 +191,12 @@ impl Before {
 }
 
 /// What a caller sees, except for how long it takes for all to be free again: later requests move that.
-fn answer_of(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Seen {
-    (counted(answer), verdict.remaining(), verdict.retry_after())
+fn seen(response: &impl CallResult, verdict: PolicyDecision<'_>) -> Seen {
+    (
+        admitted_by_store(response),
+        verdict.remaining(),
+        verdict.retry_after(),
+    )
 }
 
 type Seen = (bool, u64, RetryAfter);
@@ -203,13 +209,13 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
     for strategy in EACH {
         let limiter = single(&server, strategy, "10/min");
         for before in Before::ALL {
-            for first in Question::ALL {
-                for second in Question::ALL {
+            for first in Operation::ALL {
+                for second in Operation::ALL {
                     runtime.block_on(async {
-                        before.bring_about(&limiter, &server, &clock).await;
-                        let ask = |question: Question, key| question.ask(&limiter, key);
-                        let (a, b) = join!(ask(first, "together"), ask(second, "together"));
-                        let (x, y) = (ask(first, "apart").await, ask(second, "apart").await);
+                        before.prepare(&limiter, &server, &clock).await;
+                        let run = |question: Operation, key| question.run(&limiter, key);
+                        let (a, b) = join!(run(first, "together"), run(second, "together"));
+                        let (x, y) = (run(first, "apart").await, run(second, "apart").await);
                         let mut fail = |what: &str, left: &dyn Debug, right: &dyn Debug| {
                             let case = format!("{strategy:?} {before:?} {first:?}, {second:?}");
                             failures.push(format!("{case}: {what}: {left:?}, apart {right:?}"));
@@ -222,8 +228,8 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
                         }
                         for seconds in [1, 25] {
                             clock.advance(Duration::from_secs(seconds));
-                            let look = |key| ask(Question::Look, key);
-                            let (together, apart) = join!(look("together"), look("apart"));
+                            let peek = |key| run(Operation::Peek, key);
+                            let (together, apart) = join!(peek("together"), peek("apart"));
                             if together != apart {
                                 fail(&format!("{seconds} s on"), &together, &apart);
                             }
@@ -256,8 +262,13 @@ fn a_hot_key_delays_no_other_key() {
                 let others = (0..127).map(|key| limiter.check(Key::new(format!("{key}"))));
                 let others = others.map(IntoFuture::into_future);
                 let (hot, others) = join!(join_all(hot), join_all(others));
-                assert_eq!(hot.iter().filter(|decision| counted(decision)).count(), 3);
-                assert!(others.iter().all(counted), "{strategy:?}");
+                assert_eq!(
+                    hot.iter()
+                        .filter(|decision| admitted_by_store(decision))
+                        .count(),
+                    3
+                );
+                assert!(others.iter().all(admitted_by_store), "{strategy:?}");
             });
         });
         server.flush();
@@ -273,11 +284,17 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
         in_one_batch(&server, || {
             runtime.block_on(async {
                 let check = || limiter.check(Key::new("key"));
-                let answers = join!(check(), check(), check(), check(), check());
-                let answers = [answers.0, answers.1, answers.2, answers.3, answers.4];
-                let left = answers.iter().map(|answer| {
-                    let verdict = answer.policies().next().expect("a verdict");
-                    (counted(answer), verdict.remaining())
+                let responses = join!(check(), check(), check(), check(), check());
+                let responses = [
+                    responses.0,
+                    responses.1,
+                    responses.2,
+                    responses.3,
+                    responses.4,
+                ];
+                let left = responses.iter().map(|response| {
+                    let verdict = response.policies().next().expect("a verdict");
+                    (admitted_by_store(response), verdict.remaining())
                 });
                 let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
                 assert_eq!(left.collect::<Vec<_>>(), expected, "{strategy:?}");
@@ -295,7 +312,9 @@ fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
     runtime.block_on(async {
         let all = || limiter.check(Key::new("key")).times(u64::MAX);
         let (first, second, other) = join!(all(), all(), limiter.check(Key::new("other")));
-        assert!(counted(&first) && !counted(&second) && counted(&other));
+        assert!(
+            admitted_by_store(&first) && !admitted_by_store(&second) && admitted_by_store(&other)
+        );
         assert_eq!([first.admitted(), second.admitted()], [10, 0]);
     });
 }
@@ -322,18 +341,18 @@ fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
                 one.charge(Key::new("key"), 4),
                 both.peek(Key::new("key")),
             );
-            assert!(counted(&x) && counted(&y) && counted(&charged));
-            assert!(!counted(&z), "41 of 50 are taken: {z:?}");
+            assert!(admitted_by_store(&x) && admitted_by_store(&y) && admitted_by_store(&charged));
+            assert!(!admitted_by_store(&z), "41 of 50 are taken: {z:?}");
             let [a, b] = ["a", "b"].map(str::to_owned);
             assert_eq!(remaining(x.policies()), [(a.clone(), 93), (b.clone(), 49)]);
             assert_eq!(remaining(y.policies()), [(b.clone(), 9)]);
             assert_eq!(remaining(z.policies()), [(a.clone(), 93), (b.clone(), 9)]);
             assert_eq!(
-                remaining(charged.expect("an answer").policies()),
+                remaining(charged.expect("a response").policies()),
                 [(b.clone(), 5)]
             );
             assert_eq!(
-                remaining(seen.expect("an answer").policies()),
+                remaining(seen.expect("a response").policies()),
                 [(a, 93), (b, 5)]
             );
         });

@@ -172,7 +172,7 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
         for key in 0..100 {
             let key = Key::new(key.to_string());
             assert_eq!(
-                limiter.peek(key).await.expect("an answer").source(),
+                limiter.peek(key).await.expect("a response").source(),
                 DecisionSource::Store
             );
         }
@@ -181,12 +181,12 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
         let gone = tokio::spawn(limiter.check([a, b]).into_future());
         until("it is charged", async || server.calls("evalsha") > calls).await;
         // Its reply is being delayed by now, or will be.
-        let asked = timeout(Duration::from_secs(1), async {
+        let sent = timeout(Duration::from_secs(1), async {
             until("it is delayed", async || proxy.delayed() > 0).await;
             proxy.pass();
             limiter.check([b]).await
         });
-        let Ok(rejected) = asked.await else {
+        let Ok(rejected) = sent.await else {
             // Behind it, on the same connection.
             assert!(try_again < 20);
             continue;
@@ -232,7 +232,7 @@ async fn a_refund_of_another_process_is_seen_by_the_epoch() {
     for _ in 0..6 {
         half_a_bound().await;
     }
-    let _ = there.reset(key()).await.expect("an answer");
+    let _ = there.reset(key()).await.expect("a response");
     half_a_bound().await;
     assert!(here.check(key()).await.is_admitted());
 }

@@ -104,7 +104,7 @@ async fn a_reset_ends_cached_rejections_under_every_quota_of_the_key() {
         let rejected = as_tier().await;
         assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
     }
-    let _ = limiter.reset(key()).await.expect("an answer");
+    let _ = limiter.reset(key()).await.expect("a response");
     assert!(as_tier().await.is_admitted());
 }
 
@@ -119,7 +119,7 @@ async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_cached_
         here.check(key()).await.source(),
         DecisionSource::RejectionCache
     );
-    let _ = there.reset(key()).await.expect("an answer");
+    let _ = there.reset(key()).await.expect("a response");
     let paid = there.check(key()).await.into_result().expect("admitted");
     for _ in 0..2 {
         assert!(here.check(key()).await.is_admitted());

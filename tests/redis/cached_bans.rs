@@ -68,7 +68,7 @@ async fn rejections_are_counted_again_when_a_ban_has_ended() {
         // The first begins a ban, each time a longer one.
         assert_eq!(rejected(&limiter).await.0, DecisionSource::Store);
         assert_eq!(rejected(&limiter).await.0, DecisionSource::RejectionCache);
-        let seen = limiter.peek([("ban", key())]).await.expect("an answer");
+        let seen = limiter.peek([("ban", key())]).await.expect("a response");
         let left = seen
             .policy("ban")
             .expect("a decision")
@@ -86,7 +86,7 @@ async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_other
         (&here, DecisionSource::Store),
         (&there, DecisionSource::RejectionCache),
     ] {
-        let _ = here.reset(key()).await.expect("an answer");
+        let _ = here.reset(key()).await.expect("a response");
         let hour = Duration::from_secs(3_600);
         there.block(key(), hour).await.expect("a ban");
         clock.advance(BOUND);

@@ -23,8 +23,8 @@ async fn in_the_store(
     quota: &str,
     cost: u64,
 ) -> Option<Duration> {
-    let asking = limiter(forgetful(server), [strategy.policy("p", quota)]);
-    source_and_wait(asking.check(key()).cost(cost).await).1
+    let pending = limiter(forgetful(server), [strategy.policy("p", quota)]);
+    source_and_wait(pending.check(key()).cost(cost).await).1
 }
 
 #[tokio::test]
@@ -108,9 +108,9 @@ async fn reads(
     check: impl Future<Output = Decision>,
 ) -> (DecisionSource, Option<Duration>) {
     let reads = server.calls("get");
-    let answer = source_and_wait(check.await);
+    let response = source_and_wait(check.await);
     epoch_is_read(server, reads + 1).await;
-    answer
+    response
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn a_charge_past_the_quota_by_another_process_lengthens_a_wait_within_the_
     let rejected = reads(&server, check()).await;
     assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
     assert_eq!(
-        there.charge(key(), 3).await.expect("an answer").source(),
+        there.charge(key(), 3).await.expect("a response").source(),
         DecisionSource::Store
     );
     clock.advance(BOUND / 2);
@@ -201,7 +201,7 @@ async fn a_charge_past_the_quota_by_this_process_lengthens_a_wait_at_once() {
     let rejected = source_and_wait(limiter.check(key()).await);
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(20_000))));
     assert_eq!(
-        limiter.charge(key(), 3).await.expect("an answer").source(),
+        limiter.charge(key(), 3).await.expect("a response").source(),
         DecisionSource::Store
     );
     let rejected = source_and_wait(limiter.check(key()).await);

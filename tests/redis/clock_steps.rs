@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::{Clock, Server};
 use tollgate::{Key, Limiter, RetryAfter};
 
-use crate::support::{EACH, START, StrategyKind, counted, on_a_clock, single, used};
+use crate::support::{EACH, START, StrategyKind, admitted_by_store, on_a_clock, single, used};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const PERIOD: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ impl Scene {
     async fn exhaust(&self) -> (u64, Duration) {
         for admitted in 0.. {
             let decision = self.limiter.check(Key::new("key")).await;
-            if !counted(&decision) {
+            if !admitted_by_store(&decision) {
                 let RetryAfter::In(wait) = decision.retry_after() else {
                     panic!("{decision:?}");
                 };
@@ -49,13 +49,13 @@ impl Scene {
     async fn wait_out(&self, wait: Duration) {
         self.clock.advance(wait - Duration::from_micros(1));
         assert!(
-            !counted(&self.limiter.check(Key::new("key")).await),
+            !admitted_by_store(&self.limiter.check(Key::new("key")).await),
             "{:?}",
             self.strategy
         );
         self.clock.advance(Duration::from_micros(1));
         assert!(
-            counted(&self.limiter.check(Key::new("key")).await),
+            admitted_by_store(&self.limiter.check(Key::new("key")).await),
             "{:?}",
             self.strategy
         );
@@ -149,11 +149,11 @@ async fn charges_before_a_step_back_expire_after_a_period_despite_later_requests
     for strategy in EACH {
         let scene = Scene::of(strategy);
         let key = || Key::new("key");
-        assert!(counted(&scene.limiter.check(key()).cost(4).await));
+        assert!(admitted_by_store(&scene.limiter.check(key()).cost(4).await));
         scene.clock.rewind(HOUR);
         // GCRA and the bucket take a step of that size for a full bucket; a debt is charged to all alike.
-        assert!(counted(
-            &scene.limiter.charge(key(), 1).await.expect("an answer")
+        assert!(admitted_by_store(
+            &scene.limiter.charge(key(), 1).await.expect("a response")
         ));
         scene.clock.advance(Duration::from_secs(1));
         used(&scene.limiter, key()).await;
@@ -198,7 +198,7 @@ async fn a_peek_after_a_step_back_reports_like_a_check() {
             .limiter
             .peek(Key::new("key"))
             .await
-            .expect("an answer");
+            .expect("a response");
         let (_, wait) = scene.exhaust().await;
         assert_eq!(seen.retry_after(), RetryAfter::In(wait), "{strategy:?}");
         scene.wait_out(wait).await;

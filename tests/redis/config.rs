@@ -13,7 +13,9 @@ use testkit::{Clock, Server};
 use tollgate::deadpool_redis::{Config, Pool, PoolConfig, Runtime};
 use tollgate::{ConfigError, Key, Limiter, RedisStore, RedisStoreBuilder};
 
-use crate::support::{EACH, START, StrategyKind, TEST_TIMEOUT, counted, limiter, store_at, used};
+use crate::support::{
+    EACH, START, StrategyKind, TEST_TIMEOUT, admitted_by_store, limiter, store_at, used,
+};
 
 #[track_caller]
 fn mistake(store: Result<RedisStore, ConfigError>, value: &str, valid: &str) {
@@ -106,7 +108,7 @@ fn a_timeout_past_all_time_is_a_config_error_or_works() {
     if let Ok(store) = store {
         let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "1/s")]);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        assert!(counted(
+        assert!(admitted_by_store(
             &runtime.block_on(limiter.check(Key::new("key")).into_future())
         ));
     }
@@ -167,7 +169,9 @@ async fn a_deadpool_configuration_makes_a_store() {
         [StrategyKind::Gcra.policy("p", "9/h")],
     );
     for key in 0..20 {
-        assert!(counted(&limiter.check(Key::new(key.to_string())).await));
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(key.to_string())).await
+        ));
     }
     let clients = server.command(&["CLIENT", "LIST"]).text();
     // The pool's two, and that of this command.
@@ -188,8 +192,8 @@ async fn a_url_may_name_a_socket_a_database_or_a_protocol() {
             store_at(url),
             EACH.map(|strategy| strategy.policy(&format!("{strategy:?}"), "1/h")),
         );
-        assert!(counted(&limiter.check(Key::new("key")).await));
-        assert!(!counted(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+        assert!(!admitted_by_store(&limiter.check(Key::new("key")).await));
     }
     let held = server.command(&["INFO", "keyspace"]).text();
     for database in ["db0:", "db3:", "db4:"] {
@@ -212,8 +216,8 @@ async fn a_prefix_keeps_applications_apart() {
             store.build().expect("a store"),
             [StrategyKind::Gcra.policy("p", "1/h")],
         );
-        assert!(counted(&limiter.check(Key::new("key")).await));
-        assert!(!counted(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+        assert!(!admitted_by_store(&limiter.check(Key::new("key")).await));
     }
     let mut keys = server.keys();
     // That of the epoch, which is read after a rejection.
@@ -247,7 +251,7 @@ async fn six_for_the_application(pool: &Pool, when: &str) {
         let pong: String = redis::cmd("PING")
             .query_async(&mut connection)
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(pong, "PONG");
         held.push(connection);
     }
@@ -278,7 +282,7 @@ async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
                 .expect("a runtime");
             for key in 0..20 {
                 let check = limiter.check(Key::new(key.to_string()));
-                assert!(counted(&runtime.block_on(check.into_future())));
+                assert!(admitted_by_store(&runtime.block_on(check.into_future())));
             }
             runtime
         }

@@ -18,7 +18,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{fault, hello, until};
+use crate::support::{hello, store_error, until};
 
 const KEY: Key = Key::global();
 
@@ -71,15 +71,15 @@ async fn checks_in_process_yield() {
     })
     .await;
     leaves_turns("peeked at", async || {
-        assert!(!closed.peek(KEY).await.expect("an answer").would_admit());
+        assert!(!closed.peek(KEY).await.expect("a response").would_admit());
     })
     .await;
     leaves_turns("charged", async || {
-        let _ = closed.charge(KEY, 1).await.expect("an answer");
+        let _ = closed.charge(KEY, 1).await.expect("a response");
     })
     .await;
     leaves_turns("reset", async || {
-        let _ = closed.reset(KEY).await.expect("an answer");
+        let _ = closed.reset(KEY).await.expect("a response");
     })
     .await;
 }
@@ -103,7 +103,7 @@ async fn refunds_and_lists_of_callers_in_process_yield() {
     let limiter = limiter(1_000_000);
     let mut decision = limiter.check(KEY).cost(DECISIONS).await;
     leaves_turns("refunded", async || {
-        decision.refund(1).await.expect("an answer");
+        decision.refund(1).await.expect("a response");
     })
     .await;
     leaves_turns("listed", async || {
@@ -112,7 +112,7 @@ async fn refunds_and_lists_of_callers_in_process_yield() {
             .expect("a policy")
             .callers(KEY)
             .await
-            .expect("an answer");
+            .expect("a response");
     })
     .await;
 }
@@ -158,23 +158,23 @@ async fn cached_rejections_yield() {
 #[tokio::test]
 async fn decisions_in_place_of_a_failed_store_yield() {
     let fallback = LocalFallback::shared_by(1).into();
-    for answer in [OnStoreError::Admit, OnStoreError::Reject, fallback] {
+    for response in [OnStoreError::Admit, OnStoreError::Reject, fallback] {
         let port = testkit::free_port();
         let store = RedisStore::open(format!("redis://127.0.0.1:{port}")).expect("a store");
         let limiter = Limiter::builder()
             .store(store)
             .policy(Policy::new("p", Quota::requests(1).per_month()))
-            .on_store_error(answer)
+            .on_store_error(response)
             .build()
             .expect("a limiter");
         // From the fourth on they are decided without a call.
         for _ in 0..4 {
             assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
         }
-        if answer == OnStoreError::Reject {
-            fault(&limiter.check(KEY).await);
+        if response == OnStoreError::Reject {
+            store_error(&limiter.check(KEY).await);
         }
-        leaves_turns(&format!("{answer:?}"), async || {
+        leaves_turns(&format!("{response:?}"), async || {
             assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
         })
         .await;

@@ -99,8 +99,8 @@ fn a_runtime_that_ends_during_an_epoch_read_leaves_it_to_the_next() {
     clock.advance(BOUND / 2);
     server.reset_stats();
     runtime().block_on(async {
-        let asked = limiter.check(Key::new("k")).into_future();
-        assert_eq!(asked.await.source(), DecisionSource::Store);
+        let sent = limiter.check(Key::new("k")).into_future();
+        assert_eq!(sent.await.source(), DecisionSource::Store);
         until("it is read again", async || server.calls("eval") > 0).await;
     });
 }

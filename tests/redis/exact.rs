@@ -5,8 +5,8 @@ use std::{future::IntoFuture, time::Duration};
 use tollgate::{Key, RetryAfter};
 
 use crate::support::{
-    EACH, START, StrategyKind, TWO, counted, each_with, hammer, limiter, on_a_clock, quotas,
-    single, store, used,
+    EACH, START, StrategyKind, TWO, admitted_by_store, each_with, hammer, limiter, on_a_clock,
+    quotas, single, store, used,
 };
 
 /// How long each of these periods may be, in seconds.
@@ -47,7 +47,7 @@ async fn exactly_what_was_admitted_is_charged_whatever_each_request_costs() {
                         // Some cost more than there ever is.
                         let cost = [1, 2, 3, 7, 1_001][(task + step) as usize % 5];
                         let decision = limiter.check(Key::new("key")).cost(cost).await;
-                        charged += cost * u64::from(counted(&decision));
+                        charged += cost * u64::from(admitted_by_store(&decision));
                         if step % 4 == 0 {
                             used(&limiter, Key::new("key")).await;
                         }
@@ -100,7 +100,7 @@ async fn under_several_policies_each_is_charged_only_for_requests_that_all_admit
                     for step in 0..60 {
                         let user = (task + step) % 8;
                         let decision = limiter.check(keys(user)).await;
-                        admitted[user as usize] += u64::from(counted(&decision));
+                        admitted[user as usize] += u64::from(admitted_by_store(&decision));
                     }
                     admitted
                 })
@@ -165,7 +165,7 @@ async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
             for round in 0..3 {
                 let mut rejected = check().await;
                 let mut admitted = 0;
-                while counted(&rejected) {
+                while admitted_by_store(&rejected) {
                     admitted += 1;
                     assert!(
                         admitted <= 20,
@@ -189,7 +189,7 @@ async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
                 for early in [1_000, 1].into_iter().filter(|early| *early <= wait) {
                     clock.set(now + wait - early);
                     let decision = check().await;
-                    if counted(&decision) {
+                    if admitted_by_store(&decision) {
                         failures.push(format!(
                             "{strategy:?} {quota}, round {round}: {early} µs early"
                         ));
@@ -197,7 +197,7 @@ async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
                 }
                 clock.set(now + wait);
                 let decision = check().await;
-                if !counted(&decision) {
+                if !admitted_by_store(&decision) {
                     failures.push(format!("{strategy:?} {quota}, round {round}: {decision:?}"));
                 }
             }
@@ -237,19 +237,22 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_
                     // Where units come back within seconds, the next request that needs a later end mends it.
                     "admit" if (strategy, period) == (StrategyKind::Gcra, "min") => {
                         for _ in 0..11 {
-                            assert!(counted(&check(1).await));
+                            assert!(admitted_by_store(&check(1).await));
                             clock.advance(Duration::from_secs(6));
                         }
                     }
-                    "admit" => assert!(counted(&check(1).await)),
-                    "reject" => assert!(!counted(&check(5).await)),
-                    "reject what costs too much" => assert!(!counted(&check(11).await)),
-                    "admit for free" => assert!(counted(&check(0).await)),
+                    "admit" => assert!(admitted_by_store(&check(1).await)),
+                    "reject" => assert!(!admitted_by_store(&check(5).await)),
+                    "reject what costs too much" => assert!(!admitted_by_store(&check(11).await)),
+                    "admit for free" => assert!(admitted_by_store(&check(0).await)),
                     "peek" => assert_eq!(used(&limiter, Key::new("key")).await, [6]),
-                    "charge" => assert!(counted(
-                        &limiter.charge(Key::new("key"), 9).await.expect("an answer")
+                    "charge" => assert!(admitted_by_store(
+                        &limiter
+                            .charge(Key::new("key"), 9)
+                            .await
+                            .expect("a response")
                     )),
-                    "refund" => drop(first.refund(2).await.expect("an answer")),
+                    "refund" => drop(first.refund(2).await.expect("a response")),
                     other => unreachable!("{other}"),
                 }
                 let ttl = server.command(&["PTTL", &key]).int();
@@ -275,7 +278,7 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
         server.flush();
         let limiter = single(&server, strategy, &quota);
         let check = || limiter.check(Key::new("key")).cost(2).into_future();
-        assert!(counted(&check().await));
+        assert!(admitted_by_store(&check().await));
         assert_eq!(
             server.immortal_keys(),
             [""; 0],
@@ -287,14 +290,17 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
             [""; 0],
             "{strategy:?}, {quota}, the second charge"
         );
-        second.refund(1).await.expect("an answer");
+        second.refund(1).await.expect("a response");
         assert_eq!(
             server.immortal_keys(),
             [""; 0],
             "{strategy:?}, {quota}, a refund"
         );
-        assert!(counted(
-            &limiter.charge(Key::new("key"), 9).await.expect("an answer")
+        assert!(admitted_by_store(
+            &limiter
+                .charge(Key::new("key"), 9)
+                .await
+                .expect("a response")
         ));
         assert_eq!(
             server.immortal_keys(),
@@ -312,7 +318,7 @@ async fn a_key_with_a_count_of_zero_is_not_immortal_either() {
         server.flush();
         let limiter = single(&server, strategy, &quota);
         let mut decision = limiter.check(Key::new("key")).cost(6).await;
-        let given = decision.refund(6).await.expect("an answer");
+        let given = decision.refund(6).await.expect("a response");
         assert_eq!(given[0].units(), 6);
         // Not the epoch, which the next refund deletes.
         for key in server.keys().iter().filter(|key| *key != "tg:gen") {
@@ -333,7 +339,9 @@ async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on()
     // Half of the keys are used up.
     for (index, key) in keys.iter().enumerate() {
         let cost = 1 + 19 * (index as u64 % 2);
-        assert!(counted(&limiter.check(Key::new(key)).cost(cost).await));
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(key)).cost(cost).await
+        ));
     }
     assert_eq!(server.keys().len(), 20 * EACH.len());
     for key in server.keys() {
@@ -342,10 +350,10 @@ async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on()
     assert_eq!(server.immortal_keys().len(), 20 * EACH.len());
     for (index, key) in keys.iter().enumerate() {
         let admitted = match index % 4 {
-            0 | 1 => counted(&limiter.check(Key::new(key)).await),
+            0 | 1 => admitted_by_store(&limiter.check(Key::new(key)).await),
             _ => {
                 let seen = limiter.peek(Key::new(key)).await;
-                seen.expect("an answer").would_admit()
+                seen.expect("a response").would_admit()
             }
         };
         assert_eq!(admitted, index % 2 == 0, "{key}");
@@ -372,7 +380,7 @@ async fn every_key_in_redis_names_its_policy_also_if_the_callers_part_is_hashed(
                 Key::global(),
                 Key::missing(),
             ] {
-                assert!(counted(&limiter.check(key).await));
+                assert!(admitted_by_store(&limiter.check(key).await));
             }
         }
     }

@@ -13,8 +13,8 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    PAIRS, StrategyKind, counted, each_with, fault, hello, on_a_clock, pair, quotas, single, store,
-    until, used,
+    PAIRS, StrategyKind, admitted_by_store, each_with, hello, on_a_clock, pair, quotas, single,
+    store, store_error, until, used,
 };
 
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -27,13 +27,13 @@ const SLOW: &str = "1000000/month";
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Without a breaker: each request finds out for itself.
-fn impatient(server: &Server, answer: OnStoreError, quota: &str) -> Limiter {
+fn impatient(server: &Server, response: OnStoreError, quota: &str) -> Limiter {
     let store = RedisStore::builder().url(server.url()).timeout(TIMEOUT);
     let store = store.no_circuit_breaker();
     Limiter::builder()
         .store(store.build().expect("a store"))
         .policy(StrategyKind::Gcra.policy("p", quota))
-        .on_store_error(answer)
+        .on_store_error(response)
         .build()
         .expect("a limiter")
 }
@@ -70,7 +70,7 @@ async fn with_a_killed_redis_the_configured_action_applies_until_it_is_back() {
 
             let decision = rejecting.check(key).await;
             assert_eq!(decision.source(), DecisionSource::Fallback);
-            let error = fault(&decision);
+            let error = store_error(&decision);
             assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
         }
         server.restart();
@@ -88,13 +88,13 @@ async fn a_restarted_redis_costs_a_key_one_request_at_most() {
     for quota in quotas(100) {
         let limiter = single(&server, StrategyKind::Gcra, &quota);
         for _ in 0..3 {
-            assert!(counted(&limiter.check(Key::new("key")).await));
+            assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
             server.restart();
             let first = limiter.check(Key::new("key")).await;
             if first.source() != DecisionSource::Store {
-                assert!(matches!(fault(&first), StoreError::Connection(_)));
+                assert!(matches!(store_error(&first), StoreError::Connection(_)));
             }
-            assert!(counted(&limiter.check(Key::new("key")).await));
+            assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
         }
     }
 }
@@ -109,13 +109,13 @@ async fn a_redis_that_is_killed_amid_traffic_leaves_no_request_without_a_result(
             let limiter = limiter.clone();
             tokio::spawn(async move {
                 let mut slowest = Duration::ZERO;
-                let (mut counted, mut faults) = (0, 0);
-                while counted < 100 || faults == 0 {
+                let (mut by_store, mut faults) = (0, 0);
+                while by_store < 100 || faults == 0 {
                     let start = Instant::now();
                     let decision = limiter.check(Key::new(task.to_string())).await;
                     slowest = slowest.max(start.elapsed());
                     match decision.source() {
-                        DecisionSource::Store => counted += 1,
+                        DecisionSource::Store => by_store += 1,
                         _ => faults += 1,
                     }
                 }
@@ -170,7 +170,7 @@ async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
         }
         let (mut admitted, mut faults) = (0, 0);
         for task in tasks {
-            let (more, failed) = task.await.expect("an answer");
+            let (more, failed) = task.await.expect("a response");
             (admitted, faults) = (admitted + more, faults + failed);
         }
         resumed_on(&limiters[0], "key").await;
@@ -196,17 +196,17 @@ async fn a_demoted_master_charges_nothing_and_is_used_again_once_promoted() {
     for (order, quota) in each_with(PAIRS, quotas(10)) {
         let both = pair(&server, order, &quota);
         server.flush();
-        assert!(counted(&both.check(Key::new("key")).await));
+        assert!(admitted_by_store(&both.check(Key::new("key")).await));
         let nowhere = testkit::free_port().to_string();
         server.command(&["REPLICAOF", "127.0.0.1", &nowhere]).ok();
-        let error = fault(&both.check(Key::new("key")).await);
+        let error = store_error(&both.check(Key::new("key")).await);
         assert!(
             matches!(&error, StoreError::Server { code, .. } if &**code == "READONLY"),
             "{order:?}, {quota}: {error:?}"
         );
         assert_eq!(used(&both, Key::new("key")).await, [1, 1]);
         server.command(&["REPLICAOF", "NO", "ONE"]).ok();
-        assert!(counted(&both.check(Key::new("key")).await));
+        assert!(admitted_by_store(&both.check(Key::new("key")).await));
         assert_eq!(used(&both, Key::new("key")).await, [2, 2]);
     }
 }
@@ -242,9 +242,9 @@ async fn all_answered(limiter: &Limiter) {
         })
         .collect();
     for task in tasks {
-        let decision = task.await.expect("an answer");
+        let decision = task.await.expect("a response");
         assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
-        assert!(matches!(fault(&decision), StoreError::Timeout));
+        assert!(matches!(store_error(&decision), StoreError::Timeout));
     }
     let took = start.elapsed();
     assert!((TIMEOUT..TIMEOUT + SLACK).contains(&took), "{took:?}");
@@ -277,13 +277,13 @@ async fn a_later_request_waits_no_longer_for_a_silent_redis() {
         tasks.push(tokio::spawn(async move {
             let start = Instant::now();
             let decision = limiter.check(Key::new("key")).await;
-            assert!(matches!(fault(&decision), StoreError::Timeout));
+            assert!(matches!(store_error(&decision), StoreError::Timeout));
             start.elapsed()
         }));
         tokio::time::sleep(TIMEOUT / 20).await;
     }
     for task in tasks {
-        let took = task.await.expect("an answer");
+        let took = task.await.expect("a response");
         assert!((TIMEOUT..TIMEOUT + SLACK).contains(&took), "{took:?}");
     }
     server.resume();

@@ -9,9 +9,10 @@ use std::{
 use testkit::Server;
 use tollgate::{DecisionSource, Key, Limiter, OnMisconfiguration, OnStoreError, StoreError};
 
-use crate::results::Answer;
+use crate::results::CallResult;
 use crate::support::{
-    EACH, PAIRS, contents, counted, each_with, fault, on_a_clock, pair, quotas, single, store, used,
+    EACH, PAIRS, admitted_by_store, contents, each_with, on_a_clock, pair, quotas, single, store,
+    store_error, used,
 };
 
 const STRINGS: [&str; 15] = [
@@ -54,8 +55,8 @@ fn plantings(server: &Server, key: &str, mut with: impl FnMut(&str)) {
 }
 
 #[track_caller]
-fn assert_foreign(decision: &impl Answer, name: &str) {
-    let error = fault(decision);
+fn assert_foreign(decision: &impl CallResult, name: &str) {
+    let error = store_error(decision);
     assert!(
         matches!(&error, StoreError::CorruptKey { key, .. } if key.contains(name)),
         "{error:?}"
@@ -69,7 +70,10 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
     for (strategy, quota) in each_with(EACH, quotas(10_000)) {
         server.flush();
         let limiter = single(&server, strategy, &quota);
-        assert!(runtime.block_on(async { counted(&limiter.check(Key::new("planted")).await) }));
+        assert!(
+            runtime
+                .block_on(async { admitted_by_store(&limiter.check(Key::new("planted")).await) })
+        );
         let name = server.only_key();
         let mut rounds = 0;
         plantings(&server, &name, |value| {
@@ -85,10 +89,10 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
                     limiter.check(Key::new("fine"))
                 );
                 assert_foreign(&first, &name);
-                assert!(counted(&second), "beside {value:?}");
+                assert!(admitted_by_store(&second), "beside {value:?}");
                 for other in others {
                     assert!(
-                        counted(&other.await.expect("an answer")),
+                        admitted_by_store(&other.await.expect("a response")),
                         "beside {value:?}"
                     );
                 }
@@ -151,9 +155,9 @@ fn beside_a_foreign_value_no_other_policy_is_charged() {
             // The whole policy's key first, so that the other one is the key that is missing then.
             let whole = [["first", "second"][1 - foreign]];
             let names = runtime.block_on(async {
-                assert!(counted(&both.check(keys("fine")).await));
+                assert!(admitted_by_store(&both.check(keys("fine")).await));
                 let before = server.keys();
-                assert!(counted(&both.check(keys("planted")).await));
+                assert!(admitted_by_store(&both.check(keys("planted")).await));
                 let mut after = server.keys();
                 after.retain(|key| !before.contains(key));
                 after
@@ -169,7 +173,7 @@ fn beside_a_foreign_value_no_other_policy_is_charged() {
                         both.check(keys("fine")),
                     );
                     assert_foreign(&bad, name);
-                    assert!(counted(&good), "beside {value:?}");
+                    assert!(admitted_by_store(&good), "beside {value:?}");
                     expected += 1;
                     let used = used(&both, keys("fine")).await;
                     assert_eq!(used[1 - foreign], expected, "{whole:?} beside {value:?}");
@@ -224,7 +228,7 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
             .build()
             .expect("a limiter");
         let check = || runtime.block_on(limiter.check(Key::new("logged")).into_future());
-        assert!(counted(&check()));
+        assert!(admitted_by_store(&check()));
         let name = server.only_key();
         plantings(&server, &name, |value| {
             let decision = check();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use testkit::Server;
 use tollgate::{Key, Limiter, Policy, Quota};
 
-use crate::support::{counted, store};
+use crate::support::{admitted_by_store, store};
 
 /// The addresses of one customer of a provider: as many /64s as there are in a /48.
 fn subscriber(network: u16) -> IpAddr {
@@ -27,7 +27,7 @@ async fn a_second_policy_by_a_wider_prefix_limits_all_of_its_addresses_together(
             ("client", Key::ip(address)),
             ("network", Key::network(address, 24, 48)),
         ];
-        counted(&limiter.check(keys).await)
+        admitted_by_store(&limiter.check(keys).await)
     };
     let mut admitted = 0;
     for network in 0..2_000 {

@@ -85,7 +85,7 @@ pub(crate) async fn hear(server: &Server) {
     for _ in 0..2 {
         stream.write_all(b"PING\r\n").await.expect("a question");
         let mut pong = [0; 7];
-        stream.read_exact(&mut pong).await.expect("an answer");
+        stream.read_exact(&mut pong).await.expect("a response");
         assert_eq!(&pong, b"+PONG\r\n");
     }
 }
@@ -107,19 +107,19 @@ async fn a_rejected_key_costs_the_server_nothing_until_it_can_be_admitted() {
         assert_eq!(rejected.policy("p").expect("a verdict").remaining(), 0);
     }
     assert_eq!(server.calls("evalsha"), 0);
-    let mut asked = 0;
+    let mut sent = 0;
     for step in 1..=40 {
         clock.advance(ms(450));
         let reads = server.calls("get");
         let rejected = limiter.check(key()).await;
         assert!(!rejected.is_admitted());
-        asked += u64::from(rejected.source() == DecisionSource::Store);
+        sent += u64::from(rejected.source() == DecisionSource::Store);
         // It's read when the last time is half a bound ago.
         if step % 2 == 1 {
             epoch_is_read(&server, reads + 1).await;
         }
     }
-    assert_eq!((asked, server.calls("evalsha")), (1, 1));
+    assert_eq!((sent, server.calls("evalsha")), (1, 1));
     clock.set(START + 20_000_000);
     let admitted = limiter.check(key()).await;
     assert_eq!(
@@ -133,10 +133,10 @@ async fn a_refund_by_this_process_is_available_at_once() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     let _ = use_up(&limiter).await;
-    let _ = limiter.reset(key()).await.expect("an answer");
+    let _ = limiter.reset(key()).await.expect("a response");
     assert!(limiter.check(key()).await.is_admitted());
 
-    let _ = limiter.reset(key()).await.expect("an answer");
+    let _ = limiter.reset(key()).await.expect("a response");
     let mut paid = limiter.check(key()).await;
     for _ in 0..2 {
         assert!(limiter.check(key()).await.is_admitted());
@@ -146,7 +146,7 @@ async fn a_refund_by_this_process_is_available_at_once() {
         limiter.check(key()).await.source(),
         DecisionSource::RejectionCache
     );
-    assert_eq!(paid.refund(1).await.expect("an answer")[0].units(), 1);
+    assert_eq!(paid.refund(1).await.expect("a response")[0].units(), 1);
     assert!(limiter.check(key()).await.is_admitted());
 }
 
@@ -160,7 +160,7 @@ async fn a_refund_by_another_process_is_available_within_the_bound() {
     // Sent once more, since the epoch is known.
     clock.advance(BOUND);
     assert_eq!(here.check(key()).await.source(), DecisionSource::Store);
-    let _ = there.reset(key()).await.expect("an answer");
+    let _ = there.reset(key()).await.expect("a response");
     assert_eq!(
         here.check(key()).await.source(),
         DecisionSource::RejectionCache

@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use tollgate::{Key, Limiter, RateLimitLayer, extract};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{EACH, counted, hello, limiter, on_a_clock, single, store, until, used};
+use crate::support::{
+    EACH, admitted_by_store, hello, limiter, on_a_clock, single, store, until, used,
+};
 
 /// Sends 400 requests, of which every other is dropped at once; returns how many had a result.
 async fn half_of_them_leave(limiter: &Limiter) -> u64 {
@@ -21,17 +23,17 @@ async fn half_of_them_leave(limiter: &Limiter) -> u64 {
             tokio::spawn(async move {
                 let check = limiter.check(Key::new("key")).into_future();
                 if client % 2 == 0 {
-                    return counted(&check.await);
+                    return admitted_by_store(&check.await);
                 }
                 timeout(Duration::ZERO, check)
                     .await
-                    .is_ok_and(|decision| counted(&decision))
+                    .is_ok_and(|decision| admitted_by_store(&decision))
             })
         })
         .collect();
     let mut read = 0;
     for task in tasks {
-        read += u64::from(task.await.expect("an answer"));
+        read += u64::from(task.await.expect("a response"));
     }
     assert!(read >= 200, "{read} were answered");
     read
@@ -89,7 +91,7 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
         })
         .await;
         // Results come in the order of the requests.
-        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
         assert_eq!(used(&limiter, Key::new("key")).await, [2], "{strategy:?}");
         drop(left);
         until(
@@ -154,7 +156,7 @@ async fn a_request_dropped_while_the_script_runs_costs_nothing() {
         }
         server.resume();
         for (_, task) in stay {
-            assert!(counted(&task.await.expect("an answer")));
+            assert!(admitted_by_store(&task.await.expect("a response")));
         }
         until("what was not read is refunded", async || {
             used(&limiter, Key::new("key")).await == [100]
@@ -179,7 +181,7 @@ async fn a_dropped_check_of_several_requests_has_all_of_them_refunded() {
             server.command(&["PING"]).ok();
             limiter.check(Key::new("key")).await
         });
-        assert!(left.is_err() && counted(&stayed));
+        assert!(left.is_err() && admitted_by_store(&stayed));
         until("all that was not read is refunded", async || {
             used(&limiter, Key::new("key")).await == [1]
         })

@@ -6,7 +6,7 @@ use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{DecisionKind, Key, Limiter};
 
-use crate::support::{StrategyKind, counted, hammer, single, store, used};
+use crate::support::{StrategyKind, admitted_by_store, hammer, single, store, used};
 
 fn current_thread() -> Runtime {
     Builder::new_current_thread()
@@ -38,7 +38,7 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
         tokio::task::yield_now().await;
     });
     assert_eq!(connections(), before);
-    assert!(counted(
+    assert!(admitted_by_store(
         &runtime.block_on(limiter.check(Key::new("key")).into_future())
     ));
     assert_ne!(connections(), before);
@@ -50,7 +50,7 @@ fn an_application_starts_while_redis_is_down() {
     server.kill();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
     server.restart();
-    assert!(counted(
+    assert!(admitted_by_store(
         &current_thread().block_on(limiter.check(Key::new("key")).into_future())
     ));
 }
@@ -62,7 +62,7 @@ fn a_limiter_outlives_its_runtimes() {
     for round in 1..=5 {
         for runtime in [current_thread(), multi_thread()] {
             let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
-            assert!(counted(&decision), "round {round}: {decision:?}");
+            assert!(admitted_by_store(&decision), "round {round}: {decision:?}");
         }
     }
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
     }
     server.resume();
     let decision = current_thread().block_on(limiter.check(Key::new("key")).into_future());
-    assert!(counted(&decision));
+    assert!(admitted_by_store(&decision));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_stalled_runtime_delays_no_request() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "100/h");
     let still = current_thread();
-    assert!(counted(
+    assert!(admitted_by_store(
         &still.block_on(limiter.check(Key::new("key")).into_future())
     ));
     // Its workers are left with requests that are never sent.
@@ -123,11 +123,11 @@ fn a_stalled_runtime_delays_no_request() {
     });
     let other = current_thread();
     for _ in 0..10 {
-        assert!(counted(
+        assert!(admitted_by_store(
             &other.block_on(limiter.check(Key::new("key")).into_future())
         ));
     }
-    assert!(counted(
+    assert!(admitted_by_store(
         &still.block_on(limiter.check(Key::new("key")).into_future())
     ));
 }
@@ -153,7 +153,7 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
         let limiter = crate::support::limiter(store, [StrategyKind::Gcra.policy("p", "100/h")]);
         let runtime = current_thread();
         let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
-        assert!(counted(&decision), "round {round}");
+        assert!(admitted_by_store(&decision), "round {round}");
     }
 }
 
@@ -173,7 +173,7 @@ fn a_check_outside_any_runtime_is_an_error() {
 
 /// Tokio's own futures need a runtime to be polled in; a result that is there at once does not.
 fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
-    let (sender, answer) = mpsc::channel();
+    let (sender, response) = mpsc::channel();
     let check = limiter.check(Key::new("key")).into_future();
     thread::spawn(move || {
         let mut check = std::pin::pin!(check);
@@ -184,7 +184,7 @@ fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
     })
     .join()
     .expect("it doesn't panic");
-    answer.try_recv().expect("an answer at once")
+    response.try_recv().expect("an answer at once")
 }
 
 /// Dropping the last handle ends the workers and closes their connections, in a runtime that goes on.
@@ -199,7 +199,9 @@ async fn a_store_that_is_dropped_closes_its_connections() {
     let limiter =
         crate::support::limiter(store(&server), [StrategyKind::Gcra.policy("p", "100/h")]);
     for key in 0..32 {
-        assert!(counted(&limiter.check(Key::new(key.to_string())).await));
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(key.to_string())).await
+        ));
     }
     assert!(connected() > before);
     drop(limiter);

@@ -31,7 +31,9 @@ use tollgate::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::support::{StrategyKind, TEST_TIMEOUT, counted, fault, hello, limiter, until, used};
+use crate::support::{
+    StrategyKind, TEST_TIMEOUT, admitted_by_store, hello, limiter, store_error, until, used,
+};
 
 const KEY: Key = Key::global();
 
@@ -96,13 +98,17 @@ fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
             server.flush();
             let limiter = single(&server, TIMEOUT);
             let still = current_thread();
-            assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
+            assert!(admitted_by_store(
+                &still.block_on(limiter.check(KEY).into_future())
+            ));
             if known {
-                assert!(counted(&other.block_on(limiter.check(KEY).into_future())));
+                assert!(admitted_by_store(
+                    &other.block_on(limiter.check(KEY).into_future())
+                ));
             }
             let before = 1 + u64::from(known);
             let decision = awaited_in(&other, asked_in(&still, &limiter));
-            assert!(matches!(fault(&decision), StoreError::Timeout));
+            assert!(matches!(store_error(&decision), StoreError::Timeout));
             // It is not sent when the runtime moves on.
             for _ in 0..3 {
                 assert_eq!(still.block_on(used(&limiter, KEY)), [before]);
@@ -116,7 +122,9 @@ fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
     let limiter = single(&server, TIMEOUT);
-    assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
+    assert!(admitted_by_store(
+        &still.block_on(limiter.check(KEY).into_future())
+    ));
     server.pause();
     let check = still.block_on(async {
         let mut check = limiter.check(KEY).into_future();
@@ -128,9 +136,11 @@ fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
         check
     });
     let decision = awaited_in(&other, check);
-    assert!(matches!(fault(&decision), StoreError::Timeout));
+    assert!(matches!(store_error(&decision), StoreError::Timeout));
     server.resume();
-    assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
+    assert!(admitted_by_store(
+        &still.block_on(limiter.check(KEY).into_future())
+    ));
 }
 
 #[test]
@@ -138,14 +148,16 @@ fn a_check_awaited_without_a_runtime_completes_if_another_runtime_runs() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
     let limiter = single(&server, TIMEOUT);
-    assert!(counted(&other.block_on(limiter.check(KEY).into_future())));
+    assert!(admitted_by_store(
+        &other.block_on(limiter.check(KEY).into_future())
+    ));
     let check = asked_in(&still, &limiter);
-    let (sender, answer) = mpsc::channel();
+    let (sender, response) = mpsc::channel();
     thread::spawn(move || {
         let _ = sender.send(block_on(check));
     });
-    let decision = answer.recv_timeout(TEST_TIMEOUT).expect("an answer");
-    assert!(matches!(fault(&decision), StoreError::Timeout));
+    let decision = response.recv_timeout(TEST_TIMEOUT).expect("a response");
+    assert!(matches!(store_error(&decision), StoreError::Timeout));
 }
 
 /// As `tower::buffer` does: a worker calls the service, and the caller awaits its response.
@@ -177,7 +189,7 @@ fn places(server: &Server) -> Limiter {
 /// A permit is held on `runtime`, which is driven no more when this returns.
 async fn held(limiter: &Limiter) -> Decision {
     let decision = limiter.check(KEY).await;
-    assert!(counted(&decision));
+    assert!(admitted_by_store(&decision));
     decision
 }
 
@@ -240,7 +252,7 @@ fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
     let held = ended.block_on(join_all(
         (0..MANY).map(|_| limiter.check(KEY).into_future()),
     ));
-    assert!(held.iter().all(counted));
+    assert!(held.iter().all(admitted_by_store));
     assert_eq!(other.block_on(used(&limiter, KEY)), [MANY]);
     server.pause();
     ended.block_on(async {
@@ -312,11 +324,11 @@ fn a_check_whose_runtime_is_blocked_past_its_deadline_is_not_charged() {
     let runtime = current_thread();
     let limiter = single(&server, TIMEOUT);
     runtime.block_on(async {
-        assert!(counted(&limiter.check(KEY).await));
+        assert!(admitted_by_store(&limiter.check(KEY).await));
         let mut check = limiter.check(KEY).into_future();
         poll_once(&mut check).await;
         thread::sleep(2 * TIMEOUT);
-        assert!(matches!(fault(&check.await), StoreError::Timeout));
+        assert!(matches!(store_error(&check.await), StoreError::Timeout));
         for _ in 0..3 {
             assert_eq!(used(&limiter, KEY).await, [1]);
         }

@@ -8,7 +8,7 @@ use tollgate::{Limiter, RedisStore};
 
 pub(crate) use crate::{
     load::{hammer, limiter, used},
-    results::{counted, fault},
+    results::{admitted_by_store, store_error},
     strategy_kind::StrategyKind,
     until::{TEST_TIMEOUT, until},
 };

@@ -6,7 +6,7 @@ use testkit::{Proxy, Server};
 use tokio::time::sleep;
 use tollgate::{DecisionSource, Key, RedisStore, StoreError};
 
-use crate::support::{StrategyKind, counted, fault, limiter, on_a_clock, until};
+use crate::support::{StrategyKind, admitted_by_store, limiter, on_a_clock, store_error, until};
 
 const TIMEOUT: Duration = Duration::from_millis(1_500);
 
@@ -36,11 +36,11 @@ async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
         sleep(TIMEOUT / 2).await;
         let last = ask("last");
         for gone in [first, late] {
-            let decision = gone.await.expect("an answer");
-            assert!(matches!(fault(&decision), StoreError::Timeout));
+            let decision = gone.await.expect("a response");
+            assert!(matches!(store_error(&decision), StoreError::Timeout));
         }
         proxy.pass();
-        let decision = last.await.expect("an answer");
+        let decision = last.await.expect("a response");
         if decision.source() != DecisionSource::Store {
             // The machine was busy elsewhere.
             assert!(try_again < 5, "{decision:?}");
@@ -74,7 +74,7 @@ async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     );
     let weekly = limiter(store, [StrategyKind::Fixed.policy("weekly", "9/week")]);
     for limiter in [&daily, &weekly] {
-        assert!(counted(&limiter.check(Key::global()).await));
+        assert!(admitted_by_store(&limiter.check(Key::global()).await));
     }
     // The next one is sent with the wrong day.
     clock.advance(40 * DAY);
@@ -89,9 +89,9 @@ async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
         tokio::spawn(check.into_future())
     });
     let later: Vec<_> = later.collect();
-    let decision = again.await.expect("an answer");
+    let decision = again.await.expect("a response");
     let waiting = later.iter().filter(|task| !task.is_finished()).count();
     server.resume();
-    assert!(matches!(fault(&decision), StoreError::Timeout));
+    assert!(matches!(store_error(&decision), StoreError::Timeout));
     assert_eq!(waiting, 40);
 }

@@ -6,8 +6,8 @@ use testkit::{Clock, Server};
 use tollgate::{DecisionKind, DecisionSource, Key, StoreError};
 
 use crate::support::{
-    EACH, PAIRS, PERIODS, START, contents, counted, each_with, fault, limiter, on_a_clock, pair,
-    quotas, single, store_at, used,
+    EACH, PAIRS, PERIODS, START, admitted_by_store, contents, each_with, limiter, on_a_clock, pair,
+    quotas, single, store_at, store_error, used,
 };
 
 /// Fills a server to well beyond what it may use, so that no buffer that is freed makes room.
@@ -40,9 +40,11 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
         let both = pair(&server, order, &quota);
         let alone = single(&server, order[0], &quota);
         for key in ["begun", "gone"] {
-            assert!(counted(&both.check(Key::new(key)).cost(3).await));
+            assert!(admitted_by_store(&both.check(Key::new(key)).cost(3).await));
         }
-        assert!(counted(&alone.check(Key::new("spent")).cost(10).await));
+        assert!(admitted_by_store(
+            &alone.check(Key::new("spent")).cost(10).await
+        ));
         let begun: Vec<_> = server.keys();
         let before: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
         fill(&server);
@@ -55,14 +57,14 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
             both.peek(Key::new("begun")),
         );
         for decision in [begins, goes_on, other] {
-            let error = fault(&decision);
+            let error = store_error(&decision);
             assert!(
                 matches!(&error, StoreError::Server { code, .. } if &**code == "OOM"),
                 "{error:?}"
             );
         }
         // No memory is needed to reject or to peek.
-        assert!(!counted(&spent) && counted(&seen));
+        assert!(!admitted_by_store(&spent) && admitted_by_store(&seen));
         assert!(both.charge(Key::new("begun"), 1).await.is_err());
         let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
         assert_eq!(after, before, "{order:?}, {quota}");
@@ -72,7 +74,7 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
             both.reset(Key::new("gone")),
             both.check(Key::new("begun")).cost(2)
         );
-        assert!(counted(&reset));
+        assert!(admitted_by_store(&reset));
         let more =
             2 * u64::from(charged.source() == DecisionSource::Store && charged.is_admitted());
 
@@ -93,7 +95,7 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
             "{order:?}, {quota}"
         );
         assert!(
-            counted(&both.check(Key::new("new")).await),
+            admitted_by_store(&both.check(Key::new("new")).await),
             "service goes on"
         );
         assert_eq!(server.immortal_keys(), [""; 0]);
@@ -164,7 +166,9 @@ async fn a_user_without_one_of_the_commands_charges_nothing_for_a_failed_request
             // One key is new, one has been charged before, by a user with rights.
             let mut expected = [0, 4];
             if command != "eval" {
-                assert!(counted(&all.check(Key::new("begun")).cost(4).await));
+                assert!(admitted_by_store(
+                    &all.check(Key::new("begun")).cost(4).await
+                ));
             } else {
                 // Elsewhere the script would be in the server's cache already.
                 expected[1] = 0;
@@ -194,7 +198,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_for_a_failed_request
 
             server.acl("gate", "secret", "~* +@all");
             assert!(
-                counted(&lacking.check(Key::new("new")).await),
+                admitted_by_store(&lacking.check(Key::new("new")).await),
                 "service goes on"
             );
         }
@@ -220,11 +224,14 @@ async fn a_user_needs_access_only_to_keys_under_the_prefix() {
             EACH.map(|strategy| strategy.policy(&format!("{strategy:?} {period}"), &quota));
         let limiter = limiter(store.clone(), policies);
         for admitted in [true, true, false] {
-            assert_eq!(counted(&limiter.check(Key::new("key")).await), admitted);
+            assert_eq!(
+                admitted_by_store(&limiter.check(Key::new("key")).await),
+                admitted
+            );
         }
-        assert!(counted(
-            &limiter.reset(Key::new("key")).await.expect("an answer")
+        assert!(admitted_by_store(
+            &limiter.reset(Key::new("key")).await.expect("a response")
         ));
-        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
     }
 }

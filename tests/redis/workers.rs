@@ -5,7 +5,7 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 use testkit::Server;
 use tollgate::{DecisionSource, Key, Limiter};
 
-use crate::support::{StrategyKind, TWO, counted, fault, limiter, single, until};
+use crate::support::{StrategyKind, TWO, admitted_by_store, limiter, single, store_error, until};
 
 async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 {
     let tasks: Vec<_> = keys
@@ -13,7 +13,7 @@ async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 
         .collect();
     let mut admitted = 0;
     for task in tasks {
-        admitted += u64::from(counted(&task.await.expect("an answer")));
+        admitted += u64::from(admitted_by_store(&task.await.expect("a response")));
     }
     admitted
 }
@@ -60,7 +60,8 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
                 tokio::spawn(async move {
                     let mut admitted = 0;
                     for _ in 0..100 {
-                        admitted += u64::from(counted(&limiter.check(Key::new("key")).await));
+                        admitted +=
+                            u64::from(admitted_by_store(&limiter.check(Key::new("key")).await));
                     }
                     admitted
                 })
@@ -72,13 +73,13 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
         });
         let mut admitted = 0;
         for task in tasks {
-            admitted += task.await.expect("an answer");
+            admitted += task.await.expect("a response");
         }
         flusher.await.expect("it flushes");
         assert_eq!(admitted, 1_000, "{strategy:?}");
         // Even if no flush met a request above.
         server.command(&["SCRIPT", "FLUSH"]).ok();
-        assert!(!counted(&limiter.check(Key::new("key")).await));
+        assert!(!admitted_by_store(&limiter.check(Key::new("key")).await));
     }
     assert!(server.calls("eval") > 0);
 }
@@ -107,7 +108,7 @@ async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
             .map(|key| tokio::spawn(limiter.check(key).into_future()))
             .collect();
         for asked in asked {
-            fault(&asked.await.expect("an answer"));
+            store_error(&asked.await.expect("a response"));
         }
     }
     server.resume();

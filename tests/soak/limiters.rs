@@ -140,7 +140,7 @@ impl Process {
 
 /// How many units of a key are used under a policy; `None` if the store fails now.
 async fn used(limiter: &Limiter, key: Key, policy: &str) -> Option<u64> {
-    let seen = limiter.peek(key).await.expect("an answer");
+    let seen = limiter.peek(key).await.expect("a response");
     let verdict = seen.policy(policy)?;
     (seen.source() == DecisionSource::Store).then(|| verdict.limit() - verdict.remaining())
 }

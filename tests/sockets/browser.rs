@@ -32,7 +32,7 @@ const BROWSERS: [&str; 3] = ["chromium", "google-chrome", "google-chrome-stable"
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 #[derive(Default)]
-struct Answer {
+struct PageResponse {
     status: u16,
     retry_after: Option<String>,
     ratelimit: Option<String>,
@@ -46,10 +46,10 @@ struct Answer {
 struct Api {
     address: SocketAddr,
     layer: RateLimitLayer,
-    asked: Asked,
+    received: Received,
 }
 
-type Asked = Arc<Mutex<Vec<Method>>>;
+type Received = Arc<Mutex<Vec<Method>>>;
 
 /// Two requests an hour.
 fn limit() -> tollgate::LimiterBuilder<RateLimitLayer> {
@@ -63,8 +63,8 @@ fn cors() -> CorsLayer {
         .max_age(Duration::ZERO)
 }
 
-async fn note(State(asked): State<Asked>, request: Request, next: Next) -> Response {
-    asked
+async fn note(State(received): State<Received>, request: Request, next: Next) -> Response {
+    received
         .lock()
         .expect("no panic")
         .push(request.method().clone());
@@ -74,20 +74,25 @@ async fn note(State(asked): State<Asked>, request: Request, next: Next) -> Respo
 impl Api {
     /// Serves what `stack` makes of a handler.
     async fn serve(layer: RateLimitLayer, stack: impl FnOnce(Router) -> Router) -> Self {
-        let asked = Asked::default();
+        let received = Received::default();
         let app = Router::new().route("/", get(async || "hello"));
-        let app = stack(app).layer(from_fn_with_state(asked.clone(), note));
+        let app = stack(app).layer(from_fn_with_state(received.clone(), note));
         Self {
             address: serve(app).await,
             layer,
-            asked,
+            received,
         }
     }
 
     /// How many requests it got, and how many preflights.
-    fn asked(&self) -> (usize, usize) {
-        let asked = self.asked.lock().expect("no panic");
-        let count = |method| asked.iter().filter(|asked| **asked == method).count();
+    fn received(&self) -> (usize, usize) {
+        let received = self.received.lock().expect("no panic");
+        let count = |method| {
+            received
+                .iter()
+                .filter(|received| **received == method)
+                .count()
+        };
         (count(Method::GET), count(Method::OPTIONS))
     }
 
@@ -97,14 +102,14 @@ impl Api {
             .limiter()
             .peek(Key::global())
             .await
-            .expect("an answer");
+            .expect("a response");
         seen.policy("pages").expect("its verdict").remaining()
     }
 }
 
 /// What a page in a browser reports that requests each API four times.
-async fn answers_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answer>> {
-    let (sender, mut answers) = mpsc::unbounded_channel();
+async fn answers_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<PageResponse>> {
+    let (sender, mut responses) = mpsc::unbounded_channel();
     let tell = async move |text: String| {
         // The receiver is gone once the test is over.
         let _ = sender.send(text);
@@ -136,30 +141,34 @@ async fn answers_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answ
             &url,
         ]);
     });
-    let answers = tokio::time::timeout(TEST_TIMEOUT, answers.recv()).await;
-    let answers =
-        answers.unwrap_or_else(|_| panic!("the page reported nothing in {TEST_TIMEOUT:?}"));
+    let responses = tokio::time::timeout(TEST_TIMEOUT, responses.recv()).await;
+    let responses =
+        responses.unwrap_or_else(|_| panic!("the page reported nothing in {TEST_TIMEOUT:?}"));
     drop(browser);
-    serde_json::from_str(&answers.expect("a page")).expect("what the page tells")
+    serde_json::from_str(&responses.expect("a page")).expect("what the page tells")
 }
 
 /// A rejection that the page could read all of.
-fn assert_reads_rejection(answer: &Answer) {
-    assert_eq!((answer.status, &answer.error), (429, &None), "{answer:?}");
-    let wait: u64 = answer
+fn assert_reads_rejection(response: &PageResponse) {
+    assert_eq!(
+        (response.status, &response.error),
+        (429, &None),
+        "{response:?}"
+    );
+    let wait: u64 = response
         .retry_after
         .as_deref()
         .expect("a wait")
         .parse()
         .expect("seconds");
-    assert!((3_000..=3_600).contains(&wait), "{answer:?}");
-    let ratelimit = answer.ratelimit.as_deref().expect("how it stands");
-    assert!(ratelimit.starts_with(r#""pages";r=0;t="#), "{answer:?}");
-    assert_eq!(answer.policy.as_deref(), Some(r#""pages";q=2;w=3600"#));
-    assert_eq!(answer.kind.as_deref(), Some("application/problem+json"));
+    assert!((3_000..=3_600).contains(&wait), "{response:?}");
+    let ratelimit = response.ratelimit.as_deref().expect("how it stands");
+    assert!(ratelimit.starts_with(r#""pages";r=0;t="#), "{response:?}");
+    assert_eq!(response.policy.as_deref(), Some(r#""pages";q=2;w=3600"#));
+    assert_eq!(response.kind.as_deref(), Some("application/problem+json"));
     assert!(
-        answer.text.contains(r#""violated-policies":["pages"]"#),
-        "{answer:?}"
+        response.text.contains(r#""violated-policies":["pages"]"#),
+        "{response:?}"
     );
 }
 
@@ -197,32 +206,36 @@ async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing()
     let [first, second, third, fourth] = &seen["inside"][..] else {
         panic!("four answers: {seen:?}");
     };
-    for (answer, left) in [(first, 1), (second, 0)] {
-        assert_eq!((answer.status, &*answer.text), (200, "hello"), "{seen:?}");
-        let ratelimit = answer.ratelimit.as_deref().expect("how it stands");
+    for (response, left) in [(first, 1), (second, 0)] {
+        assert_eq!(
+            (response.status, &*response.text),
+            (200, "hello"),
+            "{seen:?}"
+        );
+        let ratelimit = response.ratelimit.as_deref().expect("how it stands");
         assert!(
             ratelimit.starts_with(&format!(r#""pages";r={left};t="#)),
             "{seen:?}"
         );
-        assert_eq!(answer.retry_after, None);
+        assert_eq!(response.retry_after, None);
     }
     assert_reads_rejection(third);
     assert_reads_rejection(fourth);
-    assert_eq!(inside.asked(), (4, 4));
+    assert_eq!(inside.received(), (4, 4));
     assert_eq!(inside.left().await, 0);
 
     let statuses = |name: &str| {
         seen[name]
             .iter()
-            .map(|answer| answer.status)
+            .map(|response| response.status)
             .collect::<Vec<_>>()
     };
     assert_eq!(statuses("outside"), [200, 200, 429, 429], "{seen:?}");
     assert!(seen["outside"][2].retry_after.is_some(), "{seen:?}");
-    assert_eq!(outside.asked(), (4, 4));
+    assert_eq!(outside.received(), (4, 4));
 
     // The page doesn't even see that it was rejected.
     assert_eq!(statuses("counting"), [200, 0, 0, 0], "{seen:?}");
     assert!(seen["counting"][1].error.is_some(), "{seen:?}");
-    assert_eq!(counting.asked(), (1, 4));
+    assert_eq!(counting.received(), (1, 4));
 }

@@ -121,18 +121,18 @@ async fn server_streaming(request: Request<String>) -> Result<Response<Words>, S
 /// Executes each word as it comes, and responds with all of them.
 async fn client_streaming(request: Request<Streaming<String>>) -> Result<Response<String>, Status> {
     let mut words = request.into_inner();
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     while let Some(word) = words.message().await? {
-        answers.push(obey(word).await?);
+        responses.push(obey(word).await?);
     }
-    Ok(Response::new(answers.join(" ")))
+    Ok(Response::new(responses.join(" ")))
 }
 
 /// Executes each word as it comes, and responds to each.
 async fn bidi(request: Request<Streaming<String>>) -> Result<Response<Words>, Status> {
     let words = request.into_inner();
-    let answers = words.then(async |word| obey(word?).await);
-    Ok(Response::new(answers.boxed()))
+    let responses = words.then(async |word| obey(word?).await);
+    Ok(Response::new(responses.boxed()))
 }
 
 /// What a code generator would have written around them.
@@ -297,12 +297,12 @@ impl Client {
         self.unary_at(UNARY, request).await
     }
 
-    pub(crate) async fn server_streaming(&mut self, words: &str) -> Result<Answers, Status> {
+    pub(crate) async fn server_streaming(&mut self, words: &str) -> Result<ResponseStream, Status> {
         self.ready().await;
         let path = PathAndQuery::from_static(SERVER_STREAMING);
         let request = Request::new(words.to_owned());
         let response = self.0.server_streaming(request, path, Text).await?;
-        Ok(Answers {
+        Ok(ResponseStream {
             stream: response.into_inner(),
             cancel: None,
         })
@@ -319,7 +319,7 @@ impl Client {
         Ok(response.into_inner())
     }
 
-    pub(crate) async fn bidi<S>(&mut self, words: S) -> Result<Answers, Status>
+    pub(crate) async fn bidi<S>(&mut self, words: S) -> Result<ResponseStream, Status>
     where
         S: Stream<Item = String> + Send + 'static,
     {
@@ -328,7 +328,7 @@ impl Client {
         let mut request = Request::new(words);
         let cancel = Some(request.cancellation_handle());
         let response = self.0.streaming(request, path, Text).await?;
-        Ok(Answers {
+        Ok(ResponseStream {
             stream: response.into_inner(),
             cancel,
         })
@@ -337,13 +337,13 @@ impl Client {
 
 /// The messages of a stream.
 #[derive(Debug)]
-pub(crate) struct Answers {
+pub(crate) struct ResponseStream {
     stream: Streaming<String>,
     /// Without it, tonic goes on sending the client's messages.
     cancel: Option<CancellationHandle>,
 }
 
-impl Answers {
+impl ResponseStream {
     /// The next; `None` at the end of a call that succeeded.
     pub(crate) async fn next(&mut self) -> Result<Option<String>, Status> {
         self.stream.message().await
@@ -358,12 +358,12 @@ impl Answers {
 
     /// All that are yet to come, and the code of the call.
     pub(crate) async fn rest(mut self) -> (Vec<String>, Code) {
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         loop {
             match self.next().await {
-                Ok(Some(answer)) => answers.push(answer),
-                Ok(None) => return (answers, Code::Ok),
-                Err(status) => return (answers, status.code()),
+                Ok(Some(response)) => responses.push(response),
+                Ok(None) => return (responses, Code::Ok),
+                Err(status) => return (responses, status.code()),
             }
         }
     }

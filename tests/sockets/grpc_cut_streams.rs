@@ -15,13 +15,13 @@ use crate::{
 #[tokio::test]
 async fn a_stream_that_its_client_cancels_half_way_is_charged() {
     for mut served in Served::everywhere().await {
-        let mut answers = served
+        let mut responses = served
             .client
             .server_streaming("one wait")
             .await
             .expect("a head");
         assert_eq!(
-            answers.next().await.expect("an answer").as_deref(),
+            responses.next().await.expect("a response").as_deref(),
             Some("one")
         );
         assert_eq!(
@@ -30,7 +30,7 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
             "{}",
             served.name
         );
-        answers.cancel();
+        responses.cancel();
         assert_eq!(
             served.charged_layer.settled().await,
             (DROPPED, None),
@@ -39,7 +39,7 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
         );
         // The connection stays open.
         assert_eq!(
-            served.client.unary("word").await.expect("an answer"),
+            served.client.unary("word").await.expect("a response"),
             "word"
         );
     }
@@ -51,13 +51,13 @@ async fn a_stream_that_its_client_cancels_is_free_where_configured() {
         for world in World::both() {
             let charged_layer = ChargedLayer::when_dropped(&world, false);
             let mut served = Served::new(world, host, charged_layer).await;
-            let mut answers = served
+            let mut responses = served
                 .client
                 .server_streaming("one wait")
                 .await
                 .expect("a head");
             assert_eq!(
-                answers.next().await.expect("an answer").as_deref(),
+                responses.next().await.expect("a response").as_deref(),
                 Some("one")
             );
             assert_eq!(
@@ -66,7 +66,7 @@ async fn a_stream_that_its_client_cancels_is_free_where_configured() {
                 "{}",
                 served.name
             );
-            answers.cancel();
+            responses.cancel();
             assert_eq!(
                 served.charged_layer.settled().await,
                 (NOTHING, None),
@@ -81,10 +81,10 @@ async fn a_stream_that_its_client_cancels_is_free_where_configured() {
 async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
     for mut served in Served::everywhere().await {
         let (say, said) = said();
-        let mut answers = served.client.bidi(said).await.expect("a head");
+        let mut responses = served.client.bidi(said).await.expect("a head");
         say.send("one".to_owned()).expect("a call");
         assert_eq!(
-            answers.next().await.expect("an answer").as_deref(),
+            responses.next().await.expect("a response").as_deref(),
             Some("one")
         );
         assert_eq!(
@@ -93,7 +93,7 @@ async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
             "{}",
             served.name
         );
-        answers.cancel();
+        responses.cancel();
         assert_eq!(
             served.charged_layer.settled().await,
             (DROPPED, None),
@@ -108,7 +108,7 @@ async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
 async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
     for mut served in Served::everywhere().await {
         // HTTP/2 lets no more through than its windows hold, and the server waits for the client.
-        let answers = served
+        let responses = served
             .client
             .server_streaming("flood")
             .await
@@ -119,7 +119,7 @@ async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
             "{}",
             served.name
         );
-        answers.cancel();
+        responses.cancel();
         assert_eq!(
             served.charged_layer.settled().await,
             (DROPPED, None),
@@ -182,9 +182,9 @@ async fn streams_whose_client_disconnects_are_charged() {
     for served in Served::everywhere().await {
         let (way, cut) = cable(served.address).await;
         let mut far = Client::connect(way).await;
-        let mut answers = far.server_streaming("one wait").await.expect("a head");
+        let mut responses = far.server_streaming("one wait").await.expect("a head");
         assert_eq!(
-            answers.next().await.expect("an answer").as_deref(),
+            responses.next().await.expect("a response").as_deref(),
             Some("one")
         );
         assert_eq!(
@@ -194,7 +194,7 @@ async fn streams_whose_client_disconnects_are_charged() {
             served.name
         );
         cut.abort();
-        answers.next().await.expect_err("a broken connection");
+        responses.next().await.expect_err("a broken connection");
         assert_eq!(
             served.charged_layer.settled().await,
             (DROPPED, None),
@@ -207,13 +207,13 @@ async fn streams_whose_client_disconnects_are_charged() {
 #[tokio::test]
 async fn a_stream_that_panics_half_way_is_charged() {
     for mut served in Served::everywhere().await {
-        let mut answers = served
+        let mut responses = served
             .client
             .server_streaming("one pause panic")
             .await
             .expect("a head");
-        while let Ok(answer) = answers.next().await {
-            assert!(answer.is_some(), "it ended well");
+        while let Ok(response) = responses.next().await {
+            assert!(response.is_some(), "it ended well");
         }
         assert_eq!(
             served.charged_layer.settled().await,
@@ -250,8 +250,8 @@ async fn a_stream_cut_by_an_outer_layer_is_charged() {
     for world in World::both() {
         let charged_layer = ChargedLayer::new(&world);
         let mut client = cutting(&charged_layer, false).await;
-        let answers = client.server_streaming("one wait").await.expect("a head");
-        let (_, code) = answers.rest().await;
+        let responses = client.server_streaming("one wait").await.expect("a head");
+        let (_, code) = responses.rest().await;
         assert_ne!(code, Code::Ok);
         assert_eq!(
             charged_layer.settled().await,
@@ -267,8 +267,8 @@ async fn a_stream_that_breaks_in_an_inner_layer_has_failed() {
     for world in World::both() {
         let charged_layer = ChargedLayer::new(&world);
         let mut client = cutting(&charged_layer, true).await;
-        let answers = client.server_streaming("one wait").await.expect("a head");
-        let (_, code) = answers.rest().await;
+        let responses = client.server_streaming("one wait").await.expect("a head");
+        let (_, code) = responses.rest().await;
         assert_ne!(code, Code::Ok);
         let ended = Some((RequestEnd::BodyFailed, Some(200), None));
         assert_eq!(
@@ -295,8 +295,8 @@ async fn a_response_that_ends_without_trailers_has_failed() {
         let router = Router::new().fallback_service(tower::service_fn(|_| without_trailers()));
         let address = serve(router.layer(charged_layer.layer.clone())).await;
         let mut client = Client::connect(address).await;
-        let answers = client.server_streaming("word").await.expect("a head");
-        let _ = answers.rest().await;
+        let responses = client.server_streaming("word").await.expect("a head");
+        let _ = responses.rest().await;
         let ended = Some((RequestEnd::Completed, Some(200), None));
         assert_eq!(
             charged_layer.settled().await,

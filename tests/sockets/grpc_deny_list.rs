@@ -40,13 +40,13 @@ async fn a_denied_key_gets_permission_denied_from_every_method_until_it_is_unlis
             let list = KeyList::new("calls", [Key::global()]);
             let limiter = limiter_that_denies(&world, list.clone());
             let mut client = client_of(host, &limiter).await;
-            for answer in call_all(&mut client).await {
-                assert_denied(&answer.expect_err("denied"));
+            for response in call_all(&mut client).await {
+                assert_denied(&response.expect_err("denied"));
             }
             list.replace([]);
             assert_eq!(used(&limiter, "calls").await, 0);
-            for answer in call_all(&mut client).await {
-                answer.expect("let in");
+            for response in call_all(&mut client).await {
+                response.expect("let in");
             }
             assert_eq!(used(&limiter, "calls").await, 4);
         }
@@ -62,7 +62,7 @@ async fn deny_lists_match_the_address_of_tonics_connection() {
         let mut client = client_of(Host::Tonic, &limiter).await;
         match client.unary("word").await {
             Err(status) if denied => assert_denied(&status),
-            answer => assert!(!denied && answer.is_ok(), "{entry}: {answer:?}"),
+            response => assert!(!denied && response.is_ok(), "{entry}: {response:?}"),
         }
     }
 }

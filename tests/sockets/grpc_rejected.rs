@@ -34,14 +34,14 @@ pub(crate) async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
     let (say, more) = said();
     // A stream that is still open on the client's side is rejected too.
     say.send("word".to_owned()).expect("a call");
-    let answers = [
+    let responses = [
         client.unary("word").await.map(drop),
         client.server_streaming("word").await.map(drop),
         client.client_streaming(words).await.map(drop),
         client.bidi(more).await.map(drop),
     ];
     drop(say);
-    answers
+    responses
 }
 
 fn pushback(status: &Status) -> Option<&str> {
@@ -73,11 +73,11 @@ async fn a_call_of_any_kind_is_rejected_with_all_details() {
             // `%` has to be encoded in a message.
             let limiter = world.limiter([hourly("50% off", 4), wide]);
             let mut client = client_of(host, &limiter).await;
-            for answer in call_all(&mut client).await {
-                answer.expect("let in");
+            for response in call_all(&mut client).await {
+                response.expect("let in");
             }
-            for answer in call_all(&mut client).await {
-                let status = answer.expect_err("rejected");
+            for response in call_all(&mut client).await {
+                let status = response.expect_err("rejected");
                 let name = world.name();
                 assert_eq!(status.code(), Code::ResourceExhausted, "{host:?} {name}");
                 assert!(status.message().contains("Exceeded: 50% off."), "{status}");
@@ -170,8 +170,8 @@ fn closed() -> Limiter {
 async fn a_failed_store_is_unavailable_and_its_address_is_not_revealed() {
     for host in HOSTS {
         let mut client = client_of(host, &closed()).await;
-        for answer in call_all(&mut client).await {
-            let status = answer.expect_err("rejected");
+        for response in call_all(&mut client).await {
+            let status = response.expect_err("rejected");
             assert_eq!(status.code(), Code::Unavailable);
             // Neither what is wrong with it.
             let known = "Request cannot be satisfied due to temporary server capacity constraints.";
@@ -189,8 +189,8 @@ async fn a_missing_key_is_an_invalid_argument() {
         let tenants = hourly("tenants", 9).key(extract::header("x-tenant"));
         let limiter = Limiter::builder().policy(tenants.missing_key(MissingKey::Reject));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
-        for answer in call_all(&mut client).await {
-            let status = answer.expect_err("rejected");
+        for response in call_all(&mut client).await {
+            let status = response.expect_err("rejected");
             assert_eq!(status.code(), Code::InvalidArgument);
             assert_eq!(status.message(), "The request lacks the header x-tenant.");
             assert_eq!((pushback(&status), retry_delay(&status)), (None, None));
@@ -278,7 +278,11 @@ async fn raw(channel: &mut Channel, method: Method, path: &str, headers: &[(&str
     }
     let request = request.body(Body::empty()).expect("a request");
     let service = channel.ready().await.expect("a connection");
-    let (head, body) = service.call(request).await.expect("an answer").into_parts();
+    let (head, body) = service
+        .call(request)
+        .await
+        .expect("a response")
+        .into_parts();
     Raw {
         status: head.status,
         headers: head.headers,
@@ -304,22 +308,22 @@ async fn a_rejection_is_trailers_only_on_the_wire() {
             BIDI,
             "/no.Service/At",
         ] {
-            let answer = raw(&mut channel, Method::POST, path, &GRPC).await;
-            assert_eq!(answer.status, StatusCode::OK);
-            assert!(answer.trailers_only, "{host:?} {path}");
-            assert!(answer.body.is_empty());
+            let response = raw(&mut channel, Method::POST, path, &GRPC).await;
+            assert_eq!(response.status, StatusCode::OK);
+            assert!(response.trailers_only, "{host:?} {path}");
+            assert!(response.body.is_empty());
             for (name, value) in [
                 ("content-type", "application/grpc"),
                 ("grpc-status", "8"),
                 ("grpc-retry-pushback-ms", "-1"),
             ] {
-                let values = answer.headers.get_all(name).iter();
+                let values = response.headers.get_all(name).iter();
                 assert_eq!(values.collect::<Vec<_>>(), [value], "{host:?} {name}");
             }
             for name in ["grpc-message", "grpc-status-details-bin"] {
-                assert_eq!(answer.headers.get_all(name).iter().count(), 1, "{name}");
+                assert_eq!(response.headers.get_all(name).iter().count(), 1, "{name}");
             }
-            let details = answer.headers["grpc-status-details-bin"].as_bytes();
+            let details = response.headers["grpc-status-details-bin"].as_bytes();
             assert!(!details.contains(&b'='), "binary metadata is not padded");
         }
     }

@@ -33,13 +33,18 @@ async fn a_server_streams_outcome_is_in_its_trailers() {
             ("fail:5", "", 5),
             ("mumble", "", 13),
         ] {
-            let answers = served
+            let responses = served
                 .client
                 .server_streaming(request)
                 .await
                 .expect("a head");
             let expected = (words(heard), Code::from(code));
-            assert_eq!(answers.rest().await, expected, "{request} {}", served.name);
+            assert_eq!(
+                responses.rest().await,
+                expected,
+                "{request} {}",
+                served.name
+            );
             let expected = settled(code);
             assert_eq!(
                 served.charged_layer.settled().await,
@@ -76,9 +81,9 @@ async fn a_client_streams_outcome_is_that_of_its_response() {
             ("fail:9 one two", 9),
         ] {
             let said = stream::iter(words(request));
-            let answer = served.client.client_streaming(said).await;
-            match answer {
-                Ok(answer) => assert_eq!((answer.as_str(), 0), (request, code)),
+            let response = served.client.client_streaming(said).await;
+            match response {
+                Ok(response) => assert_eq!((response.as_str(), 0), (request, code)),
                 Err(status) => assert_eq!(status.code(), Code::from(code), "{request}"),
             }
             assert_eq!(
@@ -107,8 +112,8 @@ async fn a_client_stream_is_in_flight_until_its_response() {
             );
         }
         drop(say);
-        let answer = call.await.expect("no panic").expect("an answer");
-        assert_eq!(answer, "one two");
+        let response = call.await.expect("no panic").expect("a response");
+        assert_eq!(response, "one two");
         assert_eq!(
             served.charged_layer.settled().await,
             settled(0),
@@ -123,11 +128,11 @@ async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
     for mut served in Served::everywhere().await {
         for (last, code) in [(None, 0), (Some("fail:10"), 10), (Some("mumble"), 13)] {
             let (say, said) = said();
-            let mut answers = served.client.bidi(said).await.expect("a head");
+            let mut responses = served.client.bidi(said).await.expect("a head");
             for word in ["one", "two", "three"] {
                 say.send(word.to_owned()).expect("a call");
-                let answer = answers.next().await.expect("an answer");
-                assert_eq!(answer.as_deref(), Some(word));
+                let response = responses.next().await.expect("a response");
+                assert_eq!(response.as_deref(), Some(word));
                 assert_eq!(
                     served.charged_layer.in_flight().await,
                     IN_FLIGHT,
@@ -140,7 +145,7 @@ async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
             } else {
                 drop(say);
             }
-            assert_eq!(answers.rest().await, (Vec::new(), Code::from(code)));
+            assert_eq!(responses.rest().await, (Vec::new(), Code::from(code)));
             assert_eq!(
                 served.charged_layer.settled().await,
                 settled(code),
@@ -174,7 +179,7 @@ async fn a_stream_holds_its_permit_until_its_trailers() {
                     world.until_heartbeats(2).await;
                     say_one.send("word".to_owned()).expect("a call");
                     assert_eq!(
-                        one.next().await.expect("an answer").as_deref(),
+                        one.next().await.expect("a response").as_deref(),
                         Some("word")
                     );
                     let rejected = client.unary("word").await.expect_err("a rejection");

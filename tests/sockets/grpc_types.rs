@@ -120,8 +120,8 @@ where
         .await
         .map_err(|error| Status::from_error(error.into()))?;
     let path = PathAndQuery::from_static(UNARY);
-    let answer = client.unary(Request::new("word".to_owned()), path, Text);
-    answer.await.map(Response::into_inner)
+    let response = client.unary(Request::new("word".to_owned()), path, Text);
+    response.await.map(Response::into_inner)
 }
 
 #[tokio::test]

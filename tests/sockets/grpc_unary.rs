@@ -16,7 +16,7 @@ use crate::{
 async fn a_call_that_succeeds_is_a_success() {
     for mut served in Served::everywhere().await {
         assert_eq!(
-            served.client.unary("word").await.expect("an answer"),
+            served.client.unary("word").await.expect("a response"),
             "word"
         );
         let ended = Some((RequestEnd::Completed, Some(200), Some(0)));
@@ -50,8 +50,8 @@ async fn a_call_that_fails_at_once_has_failed_by_its_head() {
 async fn a_call_to_an_unknown_method_has_failed() {
     for mut served in Served::everywhere().await {
         let request = tonic::Request::new("word".to_owned());
-        let answer = served.client.unary_at("/test.Calls/Nothing", request).await;
-        assert_eq!(answer.expect_err("an error").code(), Code::Unimplemented);
+        let response = served.client.unary_at("/test.Calls/Nothing", request).await;
+        assert_eq!(response.expect_err("an error").code(), Code::Unimplemented);
         let ended = Some((RequestEnd::Completed, Some(200), Some(12)));
         assert_eq!(
             served.charged_layer.settled().await,
@@ -82,8 +82,8 @@ async fn a_call_that_fails_after_its_message_has_failed_by_its_trailers() {
     for mut served in Served::everywhere().await {
         // On the wire a unary call is a stream of one message.
         let request = tonic::Request::new("word fail:14".to_owned());
-        let answer = served.client.unary_at(SERVER_STREAMING, request).await;
-        assert_eq!(answer.expect_err("an error").code(), Code::Unavailable);
+        let response = served.client.unary_at(SERVER_STREAMING, request).await;
+        assert_eq!(response.expect_err("an error").code(), Code::Unavailable);
         let ended = Some((RequestEnd::Completed, Some(200), Some(14)));
         assert_eq!(
             served.charged_layer.settled().await,
@@ -114,7 +114,7 @@ async fn a_call_that_its_client_cancels_is_charged() {
         );
         // The connection stays open.
         assert_eq!(
-            served.client.unary("word").await.expect("an answer"),
+            served.client.unary("word").await.expect("a response"),
             "word"
         );
     }
@@ -199,7 +199,7 @@ async fn failed_calls_are_refunded_for_the_next_and_a_successful_one_stays_charg
                 })
                 .await;
             }
-            assert_eq!(client.unary("word").await.expect("an answer"), "word");
+            assert_eq!(client.unary("word").await.expect("a response"), "word");
             for _ in 0..3 {
                 let status = client.unary("word").await.expect_err("a rejection");
                 assert!(is_rejection(&status), "{host:?} {}: {status}", world.name());
@@ -217,8 +217,8 @@ async fn a_limit_on_failures_rejects_after_them_and_successes_are_free() {
             let address = host.serve(RateLimitLayer::new(limiter.clone())).await;
             let mut client = Client::connect(address).await;
             for (word, failures) in [("word", 0), ("mumble", 1), ("word", 1), ("fail:7", 2)] {
-                let answer = client.unary(word).await;
-                assert_eq!(answer.is_ok(), word == "word", "{answer:?}");
+                let response = client.unary(word).await;
+                assert_eq!(response.is_ok(), word == "word", "{response:?}");
                 until("it is charged", async || {
                     used(&limiter, "failures").await == failures
                 })

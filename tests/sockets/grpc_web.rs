@@ -30,11 +30,11 @@ async fn post(server: SocketAddr, fields: &str) -> (String, HeaderMap, Vec<u8>) 
         "POST {UNARY} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 5\r\n{fields}\r\n\0\0\0\0\0"
     );
     socket.write_all(request.as_bytes()).await.expect("sent");
-    let mut answer = Vec::new();
-    socket.read_to_end(&mut answer).await.expect("an answer");
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let body = answer.split_off(end.expect("a head") + 4);
-    let head = String::from_utf8(answer).expect("text");
+    let mut response = Vec::new();
+    socket.read_to_end(&mut response).await.expect("a response");
+    let end = response.windows(4).position(|four| four == b"\r\n\r\n");
+    let body = response.split_off(end.expect("a head") + 4);
+    let head = String::from_utf8(response).expect("text");
     let mut lines = head.lines();
     let status = lines.next().expect("a status").to_owned();
     let fields = lines.filter_map(|line| line.split_once(": "));
@@ -81,7 +81,7 @@ fn assert_rejected(trailers: &[(String, String)]) {
 async fn each_content_type_gets_a_response_of_its_own_kind() {
     let server = serve(router().layer(closed())).await;
     let tonics = serve_tonic(Server::builder().accept_http1(true), closed()).await;
-    for (asked, accepted, answered, text) in [
+    for (sent, accepted, completed, text) in [
         ("application/grpc-web", None, "application/grpc-web", false),
         (
             "application/grpc-web+proto",
@@ -141,13 +141,13 @@ async fn each_content_type_gets_a_response_of_its_own_kind() {
         ),
     ] {
         for server in [server, tonics] {
-            let mut fields = format!("content-type: {asked}\r\n");
+            let mut fields = format!("content-type: {sent}\r\n");
             if let Some(accepted) = accepted {
                 fields.push_str(&format!("accept: {accepted}\r\n"));
             }
             let (status, headers, body) = post(server, &fields).await;
-            assert_eq!(status, "HTTP/1.1 200 OK", "{asked}");
-            assert_eq!(headers["content-type"], answered, "{asked} {accepted:?}");
+            assert_eq!(status, "HTTP/1.1 200 OK", "{sent}");
+            assert_eq!(headers["content-type"], completed, "{sent} {accepted:?}");
             assert_eq!(headers["content-length"], *body.len().to_string());
             // In the body, and there alone: a client that found two would report two.
             assert!(!headers.contains_key("grpc-status"), "{headers:?}");
@@ -164,7 +164,7 @@ async fn each_content_type_gets_a_response_of_its_own_kind() {
 #[tokio::test]
 async fn a_request_that_only_resembles_grpc_gets_an_http_response() {
     let server = serve(router().layer(closed())).await;
-    for asked in [
+    for sent in [
         "application/grpcweb",
         "application/grpc-weblog",
         "application/grpc-web-texture",
@@ -175,21 +175,21 @@ async fn a_request_that_only_resembles_grpc_gets_an_http_response() {
         "application/grpc; \u{e9}",
         "",
     ] {
-        let (status, headers, _) = post(server, &format!("content-type: {asked}\r\n")).await;
-        assert_eq!(status, "HTTP/1.1 429 Too Many Requests", "{asked}");
+        let (status, headers, _) = post(server, &format!("content-type: {sent}\r\n")).await;
+        assert_eq!(status, "HTTP/1.1 429 Too Many Requests", "{sent}");
         assert_eq!(headers["content-type"], "application/problem+json");
     }
     let (status, ..) = post(server, "").await;
     assert_eq!(status, "HTTP/1.1 429 Too Many Requests");
-    for asked in [
+    for sent in [
         "application/grpc+proto",
         "application/grpc; a=b",
         "APPLICATION/GRPC",
     ] {
-        let (status, headers, body) = post(server, &format!("content-type: {asked}\r\n")).await;
-        assert_eq!(status, "HTTP/1.1 200 OK", "{asked}");
-        assert_eq!(headers["content-type"], "application/grpc", "{asked}");
-        assert_eq!(headers["grpc-status"], "8", "{asked}");
+        let (status, headers, body) = post(server, &format!("content-type: {sent}\r\n")).await;
+        assert_eq!(status, "HTTP/1.1 200 OK", "{sent}");
+        assert_eq!(headers["content-type"], "application/grpc", "{sent}");
+        assert_eq!(headers["grpc-status"], "8", "{sent}");
         assert!(body.is_empty());
     }
 }

@@ -125,7 +125,7 @@ pub(crate) fn hourly(name: &str, n: u64) -> Policy {
 
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await.expect("an answer");
+    let seen = limiter.peek(Key::global()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
@@ -209,7 +209,7 @@ impl ChargedLayer {
             .limiter()
             .peek(Key::global())
             .await
-            .expect("an answer");
+            .expect("a response");
         assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
         CHARGES.map(|name| {
             let verdict = seen.policy(name).expect(name);
@@ -233,7 +233,7 @@ impl ChargedLayer {
             .limiter()
             .reset(Key::global())
             .await
-            .expect("an answer");
+            .expect("a response");
         let mut ended = std::mem::take(&mut *self.ended.lock().expect("no panic"));
         assert!(ended.len() <= 1, "settled twice: {ended:?}");
         (charged, ended.pop())

@@ -111,8 +111,8 @@ impl Socket {
     /// The handler is running, and responds.
     async fn lives(&mut self) {
         self.say("word").await;
-        let answer = self.0.next().await.expect("a socket").expect("an answer");
-        assert_eq!(answer.into_text().expect("a text").as_str(), "word");
+        let response = self.0.next().await.expect("a socket").expect("a response");
+        assert_eq!(response.into_text().expect("a text").as_str(), "word");
     }
 
     /// Closes it as the protocol wants, and waits for the server to do the same.

@@ -12,7 +12,7 @@ use crate::{
     costs::{cost_field, send_through},
     every_policy::{charge_every, refund_every, settle_every},
     properties::{any_strategy, check, runtime},
-    support::{KEY, START, StrategyKind, World, counted},
+    support::{KEY, START, StrategyKind, World, admitted_by_store},
 };
 
 #[derive(Clone, Debug)]
@@ -213,13 +213,13 @@ impl Case {
         let text = format!("{step:?}: {}", self.text);
         match step {
             Step::Check { cost, times } => {
-                let (cost, asked) = (self.number(*cost), self.number(*times));
+                let (cost, sent) = (self.number(*cost), self.number(*times));
                 // One call is for at most this many.
-                let times = asked.min(u64::from(u32::MAX));
+                let times = sent.min(u64::from(u32::MAX));
                 let before = self.quotas.clone();
-                let decision = self.limiter.check(KEY).cost(cost).times(asked).await;
+                let decision = self.limiter.check(KEY).cost(cost).times(sent).await;
                 let (admitted, left) = self.take(cost, times);
-                assert_eq!(counted(&decision), admitted > 0, "{text}");
+                assert_eq!(admitted_by_store(&decision), admitted > 0, "{text}");
                 assert_eq!(decision.admitted(), admitted, "{text}");
                 if before.iter().any(|q| !q.is_shadow && cost > q.capacity) {
                     assert_eq!(decision.retry_after(), RetryAfter::Never, "{text}");
@@ -236,7 +236,7 @@ impl Case {
                 let cost = self.number(*cost);
                 let decision = self.limiter.check(KEY).cost(cost).await;
                 let (admits, left, skipped) = self.take_one(cost);
-                assert_eq!(counted(&decision), admits, "{text}");
+                assert_eq!(admitted_by_store(&decision), admits, "{text}");
                 if let Ok(admission) = decision.into_result() {
                     let charger = Charger::Admission(admission);
                     self.charged.push(Charged {
@@ -255,7 +255,7 @@ impl Case {
             Step::AtOnce(costs) => self.at_once(costs, &text).await,
             Step::Peek(cost) => {
                 let cost = self.number(*cost);
-                let seen = self.limiter.peek(KEY).cost(cost).await.expect("an answer");
+                let seen = self.limiter.peek(KEY).cost(cost).await.expect("a response");
                 let mut live = self.quotas.iter().filter(|quota| !quota.is_shadow);
                 let fits = live.all(|quota| quota.left() >= cost);
                 assert_eq!(seen.would_admit(), fits, "{text}");
@@ -273,7 +273,7 @@ impl Case {
             Step::Refund(of, units) => self.settle(of, How::Refund, *units, &text).await,
             Step::Settle(of, how, units) => self.settle(of, *how, *units, &text).await,
         }
-        let seen = self.limiter.peek(KEY).cost(1).await.expect("an answer");
+        let seen = self.limiter.peek(KEY).cost(1).await.expect("a response");
         let remaining: Vec<_> = seen.policies().chain(seen.shadows()).collect();
         let remaining: Vec<_> = remaining
             .iter()
@@ -295,7 +295,7 @@ impl Case {
         let costs: Vec<_> = costs.iter().map(|cost| self.number(*cost)).collect();
         let checks = costs.iter().map(|cost| {
             let check = self.limiter.check(KEY).cost(*cost);
-            async move { counted(&check.await) }
+            async move { admitted_by_store(&check.await) }
         });
         let admitted = join_all(checks).await;
         let left = |case: &Self| case.quotas.iter().map(Quota::left).min().unwrap_or(0);
@@ -345,7 +345,7 @@ impl Case {
                 refund_every(admission, number).await.expect("a refund");
             }
             (Charger::Admission(admission), How::Settle) => {
-                settle_every(admission, number).await.expect("an answer");
+                settle_every(admission, number).await.expect("a response");
             }
         }
         let refunds = matches!(charged.charger, Charger::Decision(_)) || matches!(how, How::Refund);
@@ -382,7 +382,7 @@ fn no_cost_is_admitted_beyond_the_quota_or_refunds_units() {
                         case.run(step).await;
                     }
                     // Its keys are in one shard with those of the other cases, which must not fill up.
-                    let _ = case.limiter.reset(KEY).await.expect("an answer");
+                    let _ = case.limiter.reset(KEY).await.expect("a response");
                 });
             },
         );

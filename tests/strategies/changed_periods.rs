@@ -3,7 +3,7 @@
 use crate::charges::charge;
 use crate::{
     changed_policies::{Change, EVEN, NOW, for_all},
-    support::{StrategyKind, World, counted, left, ms, secs, send},
+    support::{StrategyKind, World, admitted_by_store, left, ms, secs, send},
 };
 
 #[tokio::test]
@@ -337,8 +337,8 @@ async fn a_refund_goes_to_its_bucket_also_after_an_operation_with_another_width(
                 let refunds = charged.refund(1).await.expect("a refund");
                 assert_eq!(refunds[0].units(), 1, "{strategy:?} on {}", world.name());
                 assert_eq!(change.left().await, 7 + 1);
-                assert!(counted(
-                    &change.new.charge(change.key, 1).await.expect("an answer")
+                assert!(admitted_by_store(
+                    &change.new.charge(change.key, 1).await.expect("a response")
                 ));
             }
         }

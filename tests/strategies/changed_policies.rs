@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Key, Limiter};
 
-use crate::support::{START, StrategyKind, World, counted, fresh_key, left, secs, send};
+use crate::support::{START, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send};
 
 /// Ten seconds past a full hour.
 pub(crate) const NOW: u64 = START + 10_000_000;
@@ -30,12 +30,12 @@ impl Change {
             new: world.single(new, to),
             key: fresh_key(),
         };
-        assert!(counted(
+        assert!(admitted_by_store(
             &change
                 .old
                 .charge(change.key, used)
                 .await
-                .expect("an answer")
+                .expect("a response")
         ));
         change
     }
@@ -46,7 +46,7 @@ impl Change {
 
     /// The wait of a request under the new policy; zero if it passes.
     pub(crate) async fn wait(&self) -> Duration {
-        let seen = self.new.peek(self.key).await.expect("an answer");
+        let seen = self.new.peek(self.key).await.expect("a response");
         let verdict = seen.policies().next().expect("a verdict");
         verdict.retry_after().duration().expect("a wait")
     }
@@ -155,7 +155,10 @@ async fn with_another_number_of_requests_earlier_charges_stay_counted() {
                 world.name()
             );
             world.advance(expected);
-            assert!(counted(&change.new.check(change.key).await), "{strategy:?}");
+            assert!(
+                admitted_by_store(&change.new.check(change.key).await),
+                "{strategy:?}"
+            );
         },
     )
     .await;

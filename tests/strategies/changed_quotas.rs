@@ -6,7 +6,7 @@ use tollgate::{Quota, RetryAfter};
 
 use crate::{
     changed_policies::{Change, NOW},
-    support::{StrategyKind, World, counted, fresh_key, left, ms, secs, send},
+    support::{StrategyKind, World, admitted_by_store, fresh_key, left, ms, secs, send},
 };
 
 /// The longest wait for one unit that a quota can make by itself: in debt, or out of a full bucket.
@@ -145,7 +145,7 @@ async fn a_peek_reports_the_same_wait_as_a_rejection() {
                 world.advance(wait);
                 let admitted = change.new.check(change.key).await;
                 assert!(
-                    counted(&admitted),
+                    admitted_by_store(&admitted),
                     "{strategy:?} {from} to {to} on {}: {admitted:?}",
                     world.name()
                 );
@@ -157,7 +157,7 @@ async fn a_peek_reports_the_same_wait_as_a_rejection() {
             world.advance(wait);
             let admitted = change.new.check(change.key).await;
             assert!(
-                counted(&admitted),
+                admitted_by_store(&admitted),
                 "{strategy:?} on {}, an hour back: {admitted:?}",
                 world.name()
             );
@@ -195,7 +195,7 @@ async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
         let limiter = world.single(StrategyKind::Calendar, quota);
         let key = fresh_key();
         assert_eq!(send(&limiter, key, 20).await, 10);
-        let seen = limiter.peek(key).await.expect("an answer");
+        let seen = limiter.peek(key).await.expect("a response");
         let ends = seen.policies().next().expect("a verdict").reset_after();
         for name in world.server().keys() {
             world.server().command(&["PERSIST", &name]).ok();
@@ -248,7 +248,7 @@ async fn a_refund_across_a_change_is_never_more_than_was_charged() {
                 for to in quotas(strategy).filter(|to| *to != from) {
                     let change = Change::after(&world, 0, (strategy, from), (strategy, to)).await;
                     let mut charged = change.old.check(change.key).await;
-                    assert!(counted(&charged));
+                    assert!(admitted_by_store(&charged));
                     let before = change.left().await;
                     let taken = send(&change.new, change.key, 2).await;
                     let given = charged.refund(1).await.expect("a refund")[0].units();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Ban, CalendarWindow, Concurrency, Key, Limiter, Policy, Quota, RetryAfter};
 
-use crate::support::{KEY, StrategyKind, World, counted, fresh_key, left, secs, send};
+use crate::support::{KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send};
 
 const SECOND: u64 = 1_000_000;
 const QUOTA: u64 = 10;
@@ -51,7 +51,7 @@ async fn at_each_time(play: impl AsyncFn(&World, u64, &str)) {
 async fn exhaust(limiter: &Limiter, key: Key, place: &str) -> (u64, Duration) {
     for admitted in 0..=2 * QUOTA {
         let decision = limiter.check(key).await;
-        if !counted(&decision) {
+        if !admitted_by_store(&decision) {
             let RetryAfter::In(wait) = decision.retry_after() else {
                 panic!("{place}: {decision:?}");
             };
@@ -86,9 +86,15 @@ async fn counts(
         _ => 1,
     });
     world.advance(wait - grain);
-    assert!(!counted(&limiter.check(key).await), "{place}: early");
+    assert!(
+        !admitted_by_store(&limiter.check(key).await),
+        "{place}: early"
+    );
     world.advance(grain);
-    assert!(counted(&limiter.check(key).await), "{place}: late");
+    assert!(
+        admitted_by_store(&limiter.check(key).await),
+        "{place}: late"
+    );
     world.advance(2 * longest);
     assert_eq!(left(&limiter, key).await, QUOTA, "{place}: as new");
     assert_eq!(exhaust(&limiter, key, &place).await.0, QUOTA, "{place}");
@@ -144,9 +150,9 @@ async fn permits_are_counted_and_expire_whatever_the_clock_shows() {
         let mut held = Vec::new();
         for _ in 0..3 {
             held.push(limiter.check(key).await);
-            assert!(counted(held.last().expect("one")), "{place}");
+            assert!(admitted_by_store(held.last().expect("one")), "{place}");
         }
-        assert!(!counted(&limiter.check(key).await), "{place}");
+        assert!(!admitted_by_store(&limiter.check(key).await), "{place}");
         // They are not renewed: the process is stalled.
         world.advance(secs(31));
         assert_eq!(left(&limiter, key).await, 3, "{place}");
@@ -167,12 +173,12 @@ async fn bans_begin_and_end_whatever_the_clock_shows() {
         let key = fresh_key();
         assert_eq!(send(&limiter, key, 3).await, 1, "{place}");
         let banned = limiter.check(key).await;
-        assert!(!counted(&banned), "{place}");
+        assert!(!admitted_by_store(&banned), "{place}");
         assert_eq!(banned.retry_after(), RetryAfter::In(secs(600)), "{place}");
         world.advance(secs(599));
-        assert!(!counted(&limiter.check(key).await), "{place}");
+        assert!(!admitted_by_store(&limiter.check(key).await), "{place}");
         world.advance(secs(1));
-        assert!(counted(&limiter.check(key).await), "{place}");
+        assert!(admitted_by_store(&limiter.check(key).await), "{place}");
         world.set(start);
     })
     .await;

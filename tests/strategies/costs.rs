@@ -17,7 +17,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt};
 
 use crate::charges::charge;
-use crate::support::{KEY, StrategyKind, World, counted, left, secs, send};
+use crate::support::{KEY, StrategyKind, World, admitted_by_store, left, secs, send};
 
 /// Where numbers change their form, or their sign if they are read as signed ones.
 pub(crate) const EDGES: [u64; 22] = [
@@ -75,12 +75,12 @@ async fn a_huge_cost_is_never_admitted_and_charges_nothing() {
         for strategy in StrategyKind::ALL {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             for used in [0, 9, 10] {
-                let _ = limiter.reset(KEY).await.expect("an answer");
+                let _ = limiter.reset(KEY).await.expect("a response");
                 assert_eq!(send(&limiter, KEY, used).await, used);
                 for cost in huge() {
                     let text = format!("{cost} under {strategy:?} on {}", world.name());
                     let rejected = limiter.check(KEY).cost(cost).await;
-                    assert!(!counted(&rejected), "{text}");
+                    assert!(!admitted_by_store(&rejected), "{text}");
                     assert_eq!(rejected.retry_after(), RetryAfter::Never, "{text}");
                     let verdict = rejected.policies().next().expect("a verdict");
                     assert_eq!(verdict.cost(), cost, "{text}");
@@ -89,7 +89,7 @@ async fn a_huge_cost_is_never_admitted_and_charges_nothing() {
                             .peek(KEY)
                             .cost(cost)
                             .await
-                            .expect("an answer")
+                            .expect("a response")
                             .would_admit(),
                         "{text}"
                     );
@@ -123,11 +123,11 @@ async fn post_head(address: std::net::SocketAddr, length: u64) -> String {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.expect("a write");
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"\r\n\r\n") {
-        answer.push(stream.read_u8().await.expect("the head of a response"));
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(stream.read_u8().await.expect("the head of a response"));
     }
-    String::from_utf8(answer).expect("text")
+    String::from_utf8(response).expect("text")
 }
 
 #[tokio::test]
@@ -154,9 +154,12 @@ async fn a_huge_content_length_as_the_cost_refunds_no_units() {
             (1 << 63, "429", 100),
             (100, "200", 0),
         ] {
-            let answer = post_head(address, length).await;
-            let text = format!("{length} on {}: {answer}", world.name());
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+            let response = post_head(address, length).await;
+            let text = format!("{length} on {}: {response}", world.name());
+            assert!(
+                response.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{text}"
+            );
             assert_eq!(left(&limiter, KEY).await, remaining, "{text}");
         }
         server.abort();
@@ -176,9 +179,9 @@ async fn a_huge_cost_does_not_affect_other_requests_of_its_batch() {
                 let others = huge().chain([1 << 63; 5]);
                 let others = join_all(others.map(|cost| {
                     let check = limiter.check(attacker).cost(cost);
-                    async move { counted(&check.await) }
+                    async move { admitted_by_store(&check.await) }
                 }));
-                let own = async { counted(&limiter.check(victim).await) };
+                let own = async { admitted_by_store(&limiter.check(victim).await) };
                 let (others, own) = tokio::join!(others, own);
                 let text = format!("{strategy:?} on {}, round {round}", world.name());
                 assert!(!others.contains(&true), "{text}: {others:?}");
@@ -197,7 +200,7 @@ async fn a_huge_charge_is_a_debt_of_one_capacity() {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             for units in huge() {
                 let text = format!("{units} under {strategy:?} on {}", world.name());
-                let _ = limiter.reset(KEY).await.expect("an answer");
+                let _ = limiter.reset(KEY).await.expect("a response");
                 let mut charged = charge(&limiter, KEY, units).await;
                 assert_eq!(left(&limiter, KEY).await, 0, "{text}");
                 // Twice the capacity was charged, and not a unit more is refunded.
@@ -215,7 +218,7 @@ async fn a_huge_charge_is_a_debt_of_one_capacity() {
                     Some(0),
                     "{text}"
                 );
-                assert!(!counted(&limiter.check(KEY).await), "{text}");
+                assert!(!admitted_by_store(&limiter.check(KEY).await), "{text}");
                 policy.settle(3).await.expect("a refund");
                 assert_eq!(left(&limiter, KEY).await, 7, "{text}");
                 policy.refund(units).await.expect("a refund");
@@ -271,14 +274,14 @@ async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_rejected_too
                 let text = format!("{cost} under {strategy:?} on {}", world.name());
                 let tier: Quota = "20/min".parse().expect("a quota");
                 let rejected = tiers.check(KEY).cost(cost).quota_for(name("tier"), tier);
-                assert!(!counted(&rejected.await), "{text}");
+                assert!(!admitted_by_store(&rejected.await), "{text}");
                 assert_eq!(left(&tiers, KEY).await, 10, "{text}");
 
                 assert_eq!(send_through(&layer, cost).await, 429, "{text}");
                 assert_eq!(left(layer.limiter(), KEY).await, 10, "{text}");
 
                 let seen = shadowed.check(KEY).cost_for(name("shadow"), cost).await;
-                assert!(counted(&seen), "{text}");
+                assert!(admitted_by_store(&seen), "{text}");
                 let shadow = seen.shadows().next().expect("a shadow");
                 assert!(shadow.would_reject(), "{text}");
                 assert_eq!(shadow.remaining(), 10, "{text}");
@@ -295,11 +298,14 @@ async fn huge_costs_acquire_no_permit() {
                 .limiter([Policy::new("p", Quota::concurrent(4))
                     .strategy(Concurrency::with_ttl(secs(60)))]);
         let held = limiter.check(KEY).cost(3).await;
-        assert!(counted(&held));
+        assert!(admitted_by_store(&held));
         for cost in huge() {
-            assert!(!counted(&limiter.check(KEY).cost(cost).await), "{cost}");
+            assert!(
+                !admitted_by_store(&limiter.check(KEY).cost(cost).await),
+                "{cost}"
+            );
             let many = limiter.check(KEY).cost(cost).times(cost).await;
-            assert!(!counted(&many), "{cost}");
+            assert!(!admitted_by_store(&many), "{cost}");
             assert_eq!(left(&limiter, KEY).await, 1, "{cost} on {}", world.name());
         }
         drop(held);
@@ -315,16 +321,16 @@ async fn a_huge_number_of_manual_rejections_bans_once() {
                 .strategy(Ban::for_duration(secs(60))),
         ]);
         for units in huge() {
-            let _ = limiter.reset(KEY).await.expect("an answer");
-            assert!(counted(&limiter.check(KEY).await));
-            assert!(counted(
+            let _ = limiter.reset(KEY).await.expect("a response");
+            assert!(admitted_by_store(&limiter.check(KEY).await));
+            assert!(admitted_by_store(
                 &limiter
                     .charge([("ban", KEY)], units)
                     .await
-                    .expect("an answer")
+                    .expect("a response")
             ));
             let rejected = limiter.check(KEY).await;
-            assert!(!counted(&rejected), "{units} on {}", world.name());
+            assert!(!admitted_by_store(&rejected), "{units} on {}", world.name());
             assert_eq!(rejected.retry_after(), RetryAfter::In(secs(60)));
         }
     }
@@ -374,7 +380,11 @@ async fn a_huge_number_of_free_requests_does_not_affect_other_requests_of_its_ba
             let (many, one, more) =
                 tokio::join!(check().times(u64::MAX), check(), check().times(1 << 40),);
             for (decision, admitted) in [(many, u32::MAX), (one, 1), (more, u32::MAX)] {
-                assert!(counted(&decision), "{strategy:?} on {}", world.name());
+                assert!(
+                    admitted_by_store(&decision),
+                    "{strategy:?} on {}",
+                    world.name()
+                );
                 assert_eq!(decision.admitted(), u64::from(admitted), "{strategy:?}");
             }
         }

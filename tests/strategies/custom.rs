@@ -12,7 +12,8 @@ use tollgate::{
 };
 
 use crate::support::{
-    KEY, StrategyKind, World, counted, fault, fresh_key, left, secs, send, send_concurrently,
+    KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send, send_concurrently,
+    store_error,
 };
 
 #[allow(dead_code, unreachable_pub)]
@@ -39,10 +40,10 @@ async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
         assert_eq!(send(&limiter, KEY, 1).await, 0);
         world.advance(secs(1));
         let mut last = limiter.check(KEY).cost(5).await;
-        assert!(counted(&last), "{}", world.name());
+        assert!(admitted_by_store(&last), "{}", world.name());
         assert_eq!(last.refund(2).await.expect("a refund")[0].units(), 2);
         assert_eq!(left(&limiter, KEY).await, 2);
-        assert!(!counted(&limiter.check(KEY).cost(3).await));
+        assert!(!admitted_by_store(&limiter.check(KEY).cost(3).await));
         if let Some(server) = world.redis_server() {
             assert_eq!(server.immortal_keys(), [""; 0]);
         }
@@ -67,7 +68,7 @@ async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
                     let seen = limiter
                         .peek([("trial", trial), ("ours", ours)])
                         .await
-                        .expect("an answer");
+                        .expect("a response");
                     let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
                         used("trial").expect("a verdict"),
@@ -89,7 +90,7 @@ async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
                     "{strategy:?} on {}",
                     world.name()
                 );
-                assert!(!counted(&check(key, other).await));
+                assert!(!admitted_by_store(&check(key, other).await));
                 assert_eq!(
                     used(key, other).await,
                     (5, 2),
@@ -117,7 +118,7 @@ async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_ba
         .join_all()
         .await
         .iter()
-        .filter(|decision| counted(decision))
+        .filter(|decision| admitted_by_store(decision))
         .count();
     assert_eq!(admitted, 5);
     assert_eq!(
@@ -133,7 +134,7 @@ async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_ba
     for _ in 0..64 {
         tasks.spawn(limiter.check(fresh_key()).into_future());
     }
-    assert!(tasks.join_all().await.iter().all(counted));
+    assert!(tasks.join_all().await.iter().all(admitted_by_store));
     let calls = world.server().calls("evalsha");
     assert!(calls <= 8, "64 keys took {calls} calls of four workers");
 }
@@ -244,7 +245,7 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
                 }
                 let limiter = world.limiter(policies);
                 let used = async || {
-                    let seen = limiter.peek(KEY).await.expect("an answer");
+                    let seen = limiter.peek(KEY).await.expect("a response");
                     let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
                         used("ours").expect("a verdict"),
@@ -254,7 +255,7 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
                 assert_eq!(send(&limiter, KEY, 3).await, 3);
                 let failed = limiter.check(KEY).cost(2).await;
                 assert!(matches!(
-                    fault(&failed),
+                    store_error(&failed),
                     StoreError::CorruptKey { .. } | StoreError::Server { .. }
                 ));
                 let (ours, broken) = used().await;

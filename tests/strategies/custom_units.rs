@@ -27,8 +27,8 @@ impl Store for Recorder {
     }
 
     fn execute(&self, _op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        let mut asked = self.0.lock().expect("a lock");
-        asked.extend(counters.iter().map(|line| line.units));
+        let mut sent = self.0.lock().expect("a lock");
+        sent.extend(counters.iter().map(|line| line.units));
         StoreResponse::Ready(Err(StoreError::Unsupported("counting")))
     }
 
@@ -52,10 +52,10 @@ async fn no_store_is_called_with_more_units_than_documented() {
         let _ = limiter.check(KEY).cost(cost).times(cost).await;
         let _ = limiter.peek(KEY).cost(cost).await;
         let _ = limiter.charge(KEY, cost).await;
-        let asked = std::mem::take(&mut *recorder.0.lock().expect("a lock"));
+        let sent = std::mem::take(&mut *recorder.0.lock().expect("a lock"));
         let expected = cost.min(Units::MAX.get());
         assert_eq!(
-            asked.iter().map(|units| units.get()).collect::<Vec<_>>(),
+            sent.iter().map(|units| units.get()).collect::<Vec<_>>(),
             [expected; 6]
         );
     }

@@ -107,7 +107,7 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
                 }
                 match touch {
                     Touch::Reject => assert_eq!(send(&limiter, KEY, 1).await, 0, "{case}"),
-                    Touch::Peek => drop(limiter.peek(KEY).await.expect("an answer")),
+                    Touch::Peek => drop(limiter.peek(KEY).await.expect("a response")),
                     Touch::CrossALap => assert_eq!(send(&limiter, KEY, 5).await, 5, "{case}"),
                     Touch::ComeBackStale => {
                         world.advance(secs(200));
@@ -180,11 +180,11 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
         for age in (0..=240_u64).map(|part| part * (225_000_000 * 2 / 240)) {
             world.set(START);
             world.server().flush();
-            let _ = limiter.charge(KEY, 1_000).await.expect("an answer");
+            let _ = limiter.charge(KEY, 1_000).await.expect("a response");
             let key = world.server().only_key();
             world.server().command(&["PERSIST", &key]).ok();
             world.advance(secs(age));
-            let wait = match limiter.peek(KEY).await.expect("an answer").retry_after() {
+            let wait = match limiter.peek(KEY).await.expect("a response").retry_after() {
                 RetryAfter::Now => 0,
                 RetryAfter::In(wait) => wait.as_micros() as u64,
                 RetryAfter::Unknown | RetryAfter::Never => panic!("{quota}"),
@@ -228,7 +228,7 @@ async fn if_one_policy_rejects_no_other_is_charged() {
         // Singly, and merged.
         assert_eq!(send(&limiter, KEY, 5).await, 3);
         assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
-        let seen = limiter.peek(KEY).await.expect("an answer");
+        let seen = limiter.peek(KEY).await.expect("a response");
         let left: Vec<_> = seen.policies().map(|verdict| verdict.remaining()).collect();
         assert_eq!(left, [997, 0, 497], "{}", world.name());
         let key = Key::new("other");
@@ -310,7 +310,7 @@ async fn a_user_that_may_not_change_expiries_still_counts() {
         server.flush();
         let limiter = without(&server, &["-pexpireat"], quotas);
         assert_eq!(send(&limiter, KEY, 20).await, 20);
-        let seen = limiter.peek(KEY).await.expect("an answer");
+        let seen = limiter.peek(KEY).await.expect("a response");
         assert!(
             seen.policies()
                 .all(|verdict| verdict.limit() - verdict.remaining() == 20),
@@ -334,8 +334,8 @@ async fn a_user_without_set_leaves_no_key_behind() {
         server.reset_stats();
         for _ in 0..3 {
             let decision = limiter.check(KEY).await;
-            let fault = matches!(decision.kind(), DecisionKind::StoreFailed(_));
-            assert!(fault, "{decision:?}");
+            let store_error = matches!(decision.kind(), DecisionKind::StoreFailed(_));
+            assert!(store_error, "{decision:?}");
         }
         assert!(server.calls("incrby") > 0);
         assert_eq!(server.keys(), [""; 0]);

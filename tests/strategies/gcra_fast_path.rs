@@ -5,7 +5,7 @@ use tollgate::{DecisionKind, StoreError};
 
 use crate::{
     gcra_expiry::without,
-    support::{KEY, START, StrategyKind, World, fault, left, secs, send},
+    support::{KEY, START, StrategyKind, World, left, secs, send, store_error},
 };
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_value_just_past_a_round_is_left_alone() {
     let value = "4500000000000001";
     world.server().command(&["SET", &key, value]).ok();
     let decision = limiter.check(KEY).await;
-    let found = matches!(fault(&decision), StoreError::CorruptKey { .. });
+    let found = matches!(store_error(&decision), StoreError::CorruptKey { .. });
     assert!(found, "{decision:?}");
     assert_eq!(world.server().command(&["GET", &key]).text(), value);
 }

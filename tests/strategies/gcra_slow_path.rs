@@ -6,7 +6,7 @@ use tollgate::Quota;
 
 use crate::{
     gcra_expiry::without,
-    support::{KEY, START, StrategyKind, World, counted, left, secs, send},
+    support::{KEY, START, StrategyKind, World, admitted_by_store, left, secs, send},
 };
 
 /// The end of the only key, in ms from now.
@@ -23,9 +23,13 @@ fn writes(world: &World) -> [u64; 4] {
 async fn a_charge_by_hand_to_a_full_minute_ends_the_key_with_that_minute() {
     let world = World::redis();
     let limiter = world.single(StrategyKind::Gcra, "10/min");
-    assert!(counted(&limiter.charge(KEY, 10).await.expect("an answer")));
+    assert!(admitted_by_store(
+        &limiter.charge(KEY, 10).await.expect("a response")
+    ));
     assert_eq!(ttl(&world), 60_000);
-    assert!(counted(&limiter.charge(KEY, 1).await.expect("an answer")));
+    assert!(admitted_by_store(
+        &limiter.charge(KEY, 1).await.expect("a response")
+    ));
     assert_eq!(ttl(&world), 120_000);
 }
 
@@ -46,7 +50,9 @@ async fn a_refund_after_a_reset_makes_no_key() {
     let world = World::redis();
     let limiter = world.single(StrategyKind::Gcra, "10/min");
     let mut decision = limiter.check(KEY).cost(10).await;
-    assert!(counted(&limiter.reset(KEY).await.expect("an answer")));
+    assert!(admitted_by_store(
+        &limiter.reset(KEY).await.expect("a response")
+    ));
     world.server().reset_stats();
     decision.refund(3).await.expect("a refund");
     // The key of the epoch is deleted.
@@ -75,7 +81,7 @@ async fn a_peek_writes_nothing_unless_the_key_is_expired() {
     assert_eq!(send(&limiter, KEY, 10).await, 10);
     world.server().reset_stats();
     assert_eq!(left(&limiter, KEY).await, 0);
-    assert!(!counted(&limiter.check(KEY).cost(11).await));
+    assert!(!admitted_by_store(&limiter.check(KEY).cost(11).await));
     assert_eq!(writes(&world), [0; 4]);
     // Its key lasts longer than its arrival time, if it has no end.
     let key = world.server().only_key();

@@ -7,7 +7,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 use tollgate::{Decision, DecisionSource, Key, Limiter, RetryAfter};
 
 use crate::charges::charge;
-use crate::support::{START, StrategyKind, World, counted, fresh_key};
+use crate::support::{START, StrategyKind, World, admitted_by_store, fresh_key};
 
 const PERIOD_MS: u64 = 1_000;
 
@@ -138,7 +138,7 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
                     net.units -= given;
                 }
             }
-            What::Give { .. } | What::Look => drop(limiter.peek(key).await.expect("an answer")),
+            What::Give { .. } | What::Look => drop(limiter.peek(key).await.expect("a response")),
         }
     }
     taken
@@ -255,7 +255,7 @@ fn retry_after_is_exact_for_every_strategy_and_every_cost() {
                 world.advance(Duration::from_micros(micros));
                 let mut rejected = limiter.check(key).cost(cost).await;
                 for _ in 0..100 {
-                    if !counted(&rejected) {
+                    if !admitted_by_store(&rejected) {
                         break;
                     }
                     rejected = limiter.check(key).cost(cost).await;
@@ -270,7 +270,7 @@ fn retry_after_is_exact_for_every_strategy_and_every_cost() {
                         world.set(then - early);
                         let rejected = limiter.check(key).cost(cost).await;
                         assert!(
-                            !counted(&rejected),
+                            !admitted_by_store(&rejected),
                             "{strategy:?}: {early} µs early: {rejected:?}"
                         );
                     }
@@ -278,7 +278,7 @@ fn retry_after_is_exact_for_every_strategy_and_every_cost() {
                 world.set(then);
                 let admitted = limiter.check(key).cost(cost).await;
                 assert!(
-                    counted(&admitted),
+                    admitted_by_store(&admitted),
                     "{strategy:?} on {}: {admitted:?}",
                     world.name()
                 );

@@ -5,7 +5,10 @@ use tollgate::{Key, StoreError};
 
 use crate::{
     sources::{Client, LIMITER_2, passed},
-    support::{KEY, StrategyKind, World, counted, fault, left, ms, secs, send, send_concurrently},
+    support::{
+        KEY, StrategyKind, World, admitted_by_store, left, ms, secs, send, send_concurrently,
+        store_error,
+    },
 };
 
 #[tokio::test]
@@ -35,7 +38,7 @@ async fn a_counter_that_expires_during_a_slow_call_comes_back_without_a_ttl() {
         for strategy in StrategyKind::ALL {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let mut reserved = limiter.check(KEY).await;
-            assert!(counted(&reserved));
+            assert!(admitted_by_store(&reserved));
             world.advance(secs(121));
             // It failed, so it is refunded; by now everything has refilled.
             assert_eq!(
@@ -44,7 +47,9 @@ async fn a_counter_that_expires_during_a_slow_call_comes_back_without_a_ttl() {
                 "{strategy:?}"
             );
             // It succeeded, and its true cost is charged, in a later window than the request's.
-            assert!(counted(&limiter.charge(KEY, 1).await.expect("an answer")));
+            assert!(admitted_by_store(
+                &limiter.charge(KEY, 1).await.expect("a response")
+            ));
             assert_eq!(
                 left(&limiter, KEY).await,
                 9,
@@ -122,7 +127,7 @@ async fn callers_counted_only_afterwards_all_pass_the_check() {
                 tasks.spawn(limiter.check(KEY).into_future());
             }
             let mut reserved = tasks.join_all().await;
-            reserved.retain(counted);
+            reserved.retain(admitted_by_store);
             assert_eq!(reserved.len(), 10, "{strategy:?}");
             for failed in &mut reserved[..4] {
                 assert_eq!(failed.refund(1).await.expect("a refund")[0].units(), 1);
@@ -157,7 +162,7 @@ async fn a_counter_refunded_after_its_expiry_stays_below_zero_for_ever() {
         for strategy in StrategyKind::ALL {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let mut charged = limiter.check(KEY).cost(5).await;
-            assert!(counted(&charged));
+            assert!(admitted_by_store(&charged));
             assert_eq!(left(&limiter, KEY).await, 5);
             // Twice is once.
             assert_eq!(
@@ -198,8 +203,8 @@ async fn a_reset_returns_what_was_counted() {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
-            assert!(counted(&limiter.check(KEY).cost(7).await));
-            let was = limiter.reset(KEY).await.expect("an answer");
+            assert!(admitted_by_store(&limiter.check(KEY).cost(7).await));
+            let was = limiter.reset(KEY).await.expect("a response");
             let was = was.policies().next().expect("a verdict").remaining();
             assert_eq!(was, 3, "{strategy:?} on {}", world.name());
             assert_eq!(left(&limiter, KEY).await, 10, "{strategy:?}");
@@ -247,9 +252,9 @@ async fn a_value_of_another_type_under_the_key_is_an_error_and_is_left_alone() {
             client.call(foreign).ok();
             let before = client.call(&["DUMP", &key]);
             for error in [
-                fault(&limiter.check(KEY).await),
-                fault(&limiter.charge(KEY, 1).await),
-                fault(&limiter.peek(KEY).await),
+                store_error(&limiter.check(KEY).await),
+                store_error(&limiter.charge(KEY, 1).await),
+                store_error(&limiter.peek(KEY).await),
             ] {
                 match error {
                     StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),

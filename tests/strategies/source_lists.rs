@@ -4,7 +4,7 @@ use tollgate::Key;
 
 use crate::{
     sources::{COUNT_LIMIT, Client, count_limit, passed},
-    support::{KEY, StrategyKind, World, counted, ms, send},
+    support::{KEY, StrategyKind, World, admitted_by_store, ms, send},
 };
 
 /// The list variant, up to where it writes: whether the caller passes, and whether the list is there.
@@ -80,7 +80,7 @@ async fn a_list_holds_one_caller_more_than_the_quota_and_list_window_exactly_the
         let names: Vec<_> = (0..20).map(|n| Key::new(format!("caller-{n}"))).collect();
         for (n, name) in names.iter().enumerate() {
             let decision = limiter.check(tollgate::Keys::from(KEY).caller(*name)).await;
-            assert_eq!(counted(&decision), n < 10);
+            assert_eq!(admitted_by_store(&decision), n < 10);
         }
         assert_eq!(
             limiter
@@ -120,7 +120,7 @@ async fn rejected_calls_are_counted() {
         for strategy in StrategyKind::ALL {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             let mut charged = limiter.check(KEY).cost(10).await;
-            assert!(counted(&charged));
+            assert!(admitted_by_store(&charged));
             assert_eq!(send(&limiter, KEY, 100).await, 0);
             assert_eq!(
                 charged.refund(2).await.expect("a refund")[0].units(),

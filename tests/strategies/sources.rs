@@ -13,7 +13,7 @@ impl Client {
     }
 
     pub(crate) fn call(&mut self, args: &[&str]) -> Reply {
-        self.0.call(args).expect("an answer")
+        self.0.call(args).expect("a response")
     }
 
     /// The value of a counter.
@@ -68,8 +68,8 @@ pub(crate) const COUNT_LIMIT: &str = "
     return current";
 
 pub(crate) fn count_limit(client: &mut Client, limit: &str, period_ms: &str) -> bool {
-    let answer = client.eval(COUNT_LIMIT, &["count"], &[limit, period_ms]);
-    answer.ok().int() != -1
+    let response = client.eval(COUNT_LIMIT, &["count"], &[limit, period_ms]);
+    response.ok().int() != -1
 }
 
 /// The token bucket: tokens and time in two keys.
@@ -269,7 +269,7 @@ async fn a_key_that_lost_its_ttl_is_never_repaired() {
             }
             client.call(&["PERSIST", &key]).ok();
             match touch {
-                "looks" => drop(limiter.peek(KEY).await.expect("an answer")),
+                "looks" => drop(limiter.peek(KEY).await.expect("a response")),
                 _ => drop(limiter.check(KEY).await),
             }
             let ttl = client.call(&["PTTL", &key]).int();

@@ -3,7 +3,7 @@
 use tollgate::{Policy, RateLimitLayer, RetryAfter, extract};
 use tower::{Layer, ServiceExt};
 
-use crate::support::{KEY, StrategyKind, World, counted, left, send};
+use crate::support::{KEY, StrategyKind, World, admitted_by_store, left, send};
 
 #[tokio::test]
 async fn a_free_request_passes_even_when_all_is_used_up() {
@@ -12,15 +12,17 @@ async fn a_free_request_passes_even_when_all_is_used_up() {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             assert_eq!(send(&limiter, KEY, 10).await, 10);
             // Into debt, too.
-            assert!(counted(&limiter.charge(KEY, 3).await.expect("an answer")));
+            assert!(admitted_by_store(
+                &limiter.charge(KEY, 3).await.expect("a response")
+            ));
             for _ in 0..20 {
                 let free = limiter.check(KEY).cost(0).await;
-                assert!(counted(&free), "{strategy:?} on {}", world.name());
+                assert!(admitted_by_store(&free), "{strategy:?} on {}", world.name());
                 assert_eq!(free.retry_after(), RetryAfter::Now);
             }
             assert_eq!(limiter.check(KEY).cost(0).times(50).await.admitted(), 50);
-            assert!(!counted(&limiter.check(KEY).await));
-            let seen = limiter.reset(KEY).await.expect("an answer");
+            assert!(!admitted_by_store(&limiter.check(KEY).await));
+            let seen = limiter.reset(KEY).await.expect("a response");
             assert_eq!(seen.policies().next().expect("a verdict").limit(), 10);
             assert_eq!(left(&limiter, KEY).await, 10);
         }
@@ -34,7 +36,7 @@ async fn a_cost_above_the_capacity_is_never_admitted_and_charges_nothing() {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             for cost in [11, 1_000, u64::from(u32::MAX)] {
                 let rejected = limiter.check(KEY).cost(cost).await;
-                assert!(!counted(&rejected));
+                assert!(!admitted_by_store(&rejected));
                 assert_eq!(rejected.retry_after(), RetryAfter::Never, "{strategy:?}");
                 let rejected = rejected.into_result().expect_err("a rejection");
                 assert_eq!(rejected.retry_after(), RetryAfter::Never);
@@ -45,7 +47,7 @@ async fn a_cost_above_the_capacity_is_never_admitted_and_charges_nothing() {
                 "{strategy:?} on {}",
                 world.name()
             );
-            assert!(counted(&limiter.check(KEY).cost(10).await));
+            assert!(admitted_by_store(&limiter.check(KEY).cost(10).await));
             // Used up, it is still never, and not after some time.
             assert_eq!(
                 limiter.check(KEY).cost(11).await.retry_after(),

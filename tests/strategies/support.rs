@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tollgate::{DecisionSource, Key, Limiter};
 
 pub(crate) use crate::{
-    results::{counted, fault},
+    results::{admitted_by_store, store_error},
     strategy_kind::StrategyKind,
     world::{KEY, START, World, ms, secs},
 };
@@ -43,7 +43,7 @@ pub(crate) fn fresh_key() -> Key {
 pub(crate) async fn send(limiter: &Limiter, key: Key, n: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..n {
-        admitted += u64::from(counted(&limiter.check(key).await));
+        admitted += u64::from(admitted_by_store(&limiter.check(key).await));
     }
     admitted
 }
@@ -57,13 +57,13 @@ pub(crate) async fn send_concurrently(limiter: &Limiter, key: Key, n: u64) -> u6
     let decisions = tasks.join_all().await;
     decisions
         .iter()
-        .filter(|decision| counted(decision))
+        .filter(|decision| admitted_by_store(decision))
         .count() as u64
 }
 
 /// What is left under the first policy.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
-    let seen = limiter.peek(key).cost(1).await.expect("an answer");
+    let seen = limiter.peek(key).cost(1).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let left = seen.policies().next().map(|verdict| verdict.remaining());
     left.expect("a verdict")

@@ -3,7 +3,7 @@
 use tollgate::{Policy, Quota, RetryAfter};
 
 use crate::charges::charge;
-use crate::support::{KEY, START, StrategyKind, World, counted, ms, secs};
+use crate::support::{KEY, START, StrategyKind, World, admitted_by_store, ms, secs};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)
@@ -26,7 +26,10 @@ async fn a_rejection_or_a_peek_under_one_tier_refunds_nothing_under_another() {
                 let policy = strategy.policy("p", large).tier_quotas([quota(small)]);
                 let limiter = world.limiter([policy]);
                 let capacity = quota(large).capacity();
-                assert!(counted(&limiter.check(KEY).cost(capacity).await), "{case}");
+                assert!(
+                    admitted_by_store(&limiter.check(KEY).cost(capacity).await),
+                    "{case}"
+                );
                 let ttl = |world: &World| {
                     let server = world.redis_server()?;
                     Some(server.command(&["PTTL", &server.only_key()]).int())
@@ -39,21 +42,24 @@ async fn a_rejection_or_a_peek_under_one_tier_refunds_nothing_under_another() {
                     .quota_for("p", quota(small))
                     .cost(all)
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 assert!(!peeked.would_admit(), "{case}");
-                let asked = limiter
+                let sent = limiter
                     .check(KEY)
                     .quota_for("p", quota(small))
                     .cost(all)
                     .await;
-                assert!(!counted(&asked), "{case}");
+                assert!(!admitted_by_store(&sent), "{case}");
                 assert_eq!(ttl(&world), before, "{case}");
 
                 world.advance(secs(921));
                 let back = quota(large).amount() * 921 / quota(large).period().as_secs();
-                assert!(!counted(&limiter.check(KEY).cost(back + 2).await), "{case}");
                 assert!(
-                    back == 0 || counted(&limiter.check(KEY).cost(back).await),
+                    !admitted_by_store(&limiter.check(KEY).cost(back + 2).await),
+                    "{case}"
+                );
+                assert!(
+                    back == 0 || admitted_by_store(&limiter.check(KEY).cost(back).await),
                     "{case}"
                 );
             }
@@ -95,7 +101,10 @@ async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
         for world in World::both() {
             let case = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([strategy.policy("p", "10/day")]);
-            assert!(counted(&limiter.check(KEY).cost(10).await), "{case}");
+            assert!(
+                admitted_by_store(&limiter.check(KEY).cost(10).await),
+                "{case}"
+            );
             for _ in 0..3 {
                 world.advance(secs(60));
                 for other in ["1/min", "1/s", "20/week"] {
@@ -103,7 +112,7 @@ async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
                         .peek(KEY)
                         .quota_for("p", quota(other))
                         .await
-                        .expect("an answer");
+                        .expect("a response");
                     let checked = limiter.check(KEY).quota_for("p", quota(other)).await;
                     assert!(
                         !peeked.would_admit() && !checked.is_admitted(),
@@ -115,7 +124,7 @@ async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
                     }
                 }
             }
-            assert!(!counted(&limiter.check(KEY).await), "{case}");
+            assert!(!admitted_by_store(&limiter.check(KEY).await), "{case}");
         }
     }
 }
@@ -128,10 +137,10 @@ async fn a_charge_or_a_refund_under_a_small_tier_refunds_nothing_under_a_large_o
             let case = format!("{strategy:?} on {}", world.name());
             let limiter = world.limiter([strategy.policy("p", small).tier_quotas([large])]);
             let check = limiter.check(KEY).quota_for("p", large).cost(900);
-            assert!(counted(&check.await), "{case}");
+            assert!(admitted_by_store(&check.await), "{case}");
             // Into debt, where the small tier has no room.
             let mut charged = charge(&limiter, KEY, 1).await;
-            charged.refund(1).await.expect("an answer");
+            charged.refund(1).await.expect("a response");
             let check = limiter.check(KEY).quota_for("p", large).times(1_000);
             let admitted = check.await.admitted();
             assert!(admitted <= 100, "{case}: {admitted} of 100 that were left");
@@ -145,7 +154,7 @@ async fn a_sliding_window_under_a_small_tier_weighs_all_that_a_large_one_used() 
     for world in World::both() {
         let limiter = world.limiter([StrategyKind::Sliding(1).policy("p", small)]);
         let check = limiter.check(KEY).quota_for("p", large).cost(900);
-        assert!(counted(&check.await), "{}", world.name());
+        assert!(admitted_by_store(&check.await), "{}", world.name());
         // 900 weigh 9 in the last hundredth of the next bucket.
         let rejected = limiter.check(KEY).await;
         assert_eq!(
@@ -154,10 +163,22 @@ async fn a_sliding_window_under_a_small_tier_weighs_all_that_a_large_one_used() 
             "{rejected:?}"
         );
         world.set(START + 19_899_999);
-        assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+        assert!(
+            !admitted_by_store(&limiter.check(KEY).await),
+            "{}",
+            world.name()
+        );
         world.set(START + 19_900_000);
-        assert!(counted(&limiter.check(KEY).await), "{}", world.name());
-        assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+        assert!(
+            admitted_by_store(&limiter.check(KEY).await),
+            "{}",
+            world.name()
+        );
+        assert!(
+            !admitted_by_store(&limiter.check(KEY).await),
+            "{}",
+            world.name()
+        );
     }
 }
 
@@ -188,17 +209,17 @@ async fn the_deepest_debt_admits_nothing() {
                 let _ = limiter
                     .charge(KEY, u64::from(u32::MAX))
                     .await
-                    .expect("an answer");
+                    .expect("a response");
                 // Singly, and merged.
-                assert!(!counted(&limiter.check(KEY).await), "{case}");
+                assert!(!admitted_by_store(&limiter.check(KEY).await), "{case}");
                 assert_eq!(
                     limiter.check(KEY).times(1_000).await.admitted(),
                     0,
                     "{case}"
                 );
-                let answers = limiter.peek(KEY).await.expect("an answer").retry_after();
-                assert_eq!(answers, limiter.check(KEY).await.retry_after(), "{case}");
-                let _ = limiter.reset(KEY).await.expect("an answer");
+                let responses = limiter.peek(KEY).await.expect("a response").retry_after();
+                assert_eq!(responses, limiter.check(KEY).await.retry_after(), "{case}");
+                let _ = limiter.reset(KEY).await.expect("a response");
             }
         }
     }
@@ -211,7 +232,7 @@ async fn a_clock_that_steps_by_a_day_either_way_has_the_same_effect_on_both_stor
     for start in [-DAY / 2, -1, 0, 1, DAY / 2, 40 * DAY] {
         for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
             for text in ["10/min", "1000/day", "100000/month", "3/400days"] {
-                let mut answers = Vec::new();
+                let mut responses = Vec::new();
                 for world in World::both() {
                     let limiter = world.single(strategy, text);
                     let capacity = quota(text).capacity();
@@ -228,9 +249,9 @@ async fn a_clock_that_steps_by_a_day_either_way_has_the_same_effect_on_both_stor
                         admitted <= capacity + days,
                         "{strategy:?} {text} {start}: {seen:?}"
                     );
-                    answers.push(seen);
+                    responses.push(seen);
                 }
-                assert_eq!(answers[0], answers[1], "{strategy:?} {text} {start}");
+                assert_eq!(responses[0], responses[1], "{strategy:?} {text} {start}");
             }
         }
     }

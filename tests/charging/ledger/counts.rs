@@ -35,7 +35,7 @@ impl AdmittedUnits {
                 let mut command = redis::cmd("INCRBY");
                 command.arg(format!("tally-{instant}")).arg(units);
                 let sum = command.query_async(&mut connection.clone()).await;
-                sum.expect("an answer")
+                sum.expect("a response")
             }
         }
     }

@@ -108,7 +108,7 @@ fn longest(strategy: StrategyKind) -> Duration {
 async fn measure(limiter: &Limiter) -> i64 {
     let mut charged = charge(limiter, KEY, 2 * LIMIT as u64).await;
     let back = charged.refund(2 * LIMIT as u64).await;
-    2 * LIMIT - back.expect("an answer")[0].units() as i64
+    2 * LIMIT - back.expect("a response")[0].units() as i64
 }
 
 /// The store holds what is expected, and releases it in time.
@@ -122,7 +122,7 @@ async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Ca
     if case.kind == Kind::Never {
         assert!(used <= LIMIT, "{used} units admitted");
     }
-    let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
+    let seen = limiter.peek(KEY).cost(1).await.expect("a response");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
     assert!(
         reset_after <= longest(case.strategy),
@@ -133,10 +133,10 @@ async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Ca
 
 /// After the last reported reset time, all units have refilled, and nothing is left in the store.
 async fn assert_all_refills(world: &World, limiter: &Limiter, strategy: StrategyKind) {
-    let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
+    let seen = limiter.peek(KEY).cost(1).await.expect("a response");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
     world.advance(reset_after);
-    let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
+    let seen = limiter.peek(KEY).cost(1).await.expect("a response");
     let left = seen.policy("p").expect("a verdict").remaining();
     assert_eq!(left, LIMIT as u64, "free after {reset_after:?}");
     // The last refund left a key for one window more, to the end of its last millisecond.

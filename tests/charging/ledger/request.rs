@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     every_policy::{charge_every, refund_every, settle_every},
-    support::{Answer, broken, data, read, request, streamed, text},
+    support::{LayerResponse, broken, data, read, request, streamed, text},
     world::KEY,
 };
 
@@ -63,7 +63,7 @@ impl Drops {
         let done = sent.as_mut().now_or_never();
         if done.is_none() && self == Self::Completed {
             // Results come in the order of the requests.
-            let _ = shared.limiter.peek(KEY).cost(1).await.expect("an answer");
+            let _ = shared.limiter.peek(KEY).cost(1).await.expect("a response");
         }
         done
     }
@@ -91,7 +91,8 @@ pub(super) enum Handle {
     Handler(Admission, PendingResponse, oneshot::Sender<Ending>),
 }
 
-pub(super) type PendingResponse = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+pub(super) type PendingResponse =
+    Pin<Box<dyn Future<Output = Result<LayerResponse, Infallible>> + Send>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -145,7 +146,7 @@ impl ActiveRequest {
         shared.record(self.number, Record::Starts(what));
         let acting = self.handle.act(what);
         let record = match drops.run(shared, acting).await {
-            Some(done) => done.map(|()| Record::Done).expect("an answer"),
+            Some(done) => done.map(|()| Record::Done).expect("a response"),
             None => Record::Dropped,
         };
         self.charged |= !matches!(what, Action::Refund(_));

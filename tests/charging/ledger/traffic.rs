@@ -18,7 +18,7 @@ use super::{
     rng::Rng,
     store::{LIMIT, QUOTA},
 };
-use crate::{results::counted, strategy_kind::StrategyKind, world::KEY};
+use crate::{results::admitted_by_store, strategy_kind::StrategyKind, world::KEY};
 
 const TASKS: u64 = 16;
 
@@ -119,7 +119,7 @@ impl Process {
         let number = self.shared.number();
         self.shared
             .record(number, Record::Starts(Action::Acquire(1)));
-        let admitted = counted(&self.shared.limiter.check(KEY).cost(1).await);
+        let admitted = admitted_by_store(&self.shared.limiter.check(KEY).cost(1).await);
         if admitted {
             self.shared.admitted(instant, 1).await;
         }
@@ -171,7 +171,7 @@ impl Process {
                 .peek(KEY)
                 .cost(1)
                 .await
-                .expect("an answer");
+                .expect("a response");
         }
     }
 }
@@ -250,7 +250,7 @@ impl Task {
             Some((_, layer)) => Handle::pass(shared, layer, cost, drops).await,
             None => {
                 let check = shared.limiter.check(KEY).cost(cost).into_future();
-                let admitted = drops.run(shared, check).await.filter(counted);
+                let admitted = drops.run(shared, check).await.filter(admitted_by_store);
                 let admission = mode_index == shared.modes.len();
                 admitted.map(|decision| match admission {
                     true => Handle::Admission(decision.into_result().expect("an admission")),

@@ -308,7 +308,7 @@ impl<'a> Run<'a> {
 
     async fn forget(&mut self, (policy, key): Place) {
         let keys = RequestKeys::from([(policy_name(policy), key_named(key))]);
-        drop(self.single[policy].reset(keys).await.expect("an answer"));
+        drop(self.single[policy].reset(keys).await.expect("a response"));
         if let Some(model) = &mut self.model {
             model.forget(policy, key);
         }

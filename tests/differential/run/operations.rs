@@ -84,11 +84,11 @@ impl Run<'_> {
                 drop(model.cells(&request));
             }
         }
-        let asked = all.iter().map(|request| {
+        let sent = all.iter().map(|request| {
             let [redis, _] = self.limiters(request);
             self.asked(&redis, request)
         });
-        let redis = join_all(asked.collect::<Vec<_>>()).await;
+        let redis = join_all(sent.collect::<Vec<_>>()).await;
         for (request, redis) in all.into_iter().zip(redis) {
             self.check_others(request, redis, false).await?;
         }
@@ -329,7 +329,7 @@ impl Run<'_> {
     /// share a connection run in order.
     async fn let_it_be_done(&mut self) {
         let [redis, _] = self.limiters(&Request::of(UNUSED));
-        drop(redis.peek(key_named(UNUSED)).await.expect("an answer"));
+        drop(redis.peek(key_named(UNUSED)).await.expect("a response"));
         for _ in 0..YIELDS {
             tokio::task::yield_now().await;
         }

@@ -222,10 +222,10 @@ impl Process {
 
     /// Makes a call; returns the line of the fixture.
     pub(crate) async fn make(&mut self, call: &Call, backend: &Backend) -> String {
-        let answer = self.answer(call, backend).await;
-        match answer.is_empty() {
+        let response = self.answer(call, backend).await;
+        match response.is_empty() {
             true => call.to_string(),
-            false => format!("{call}: {answer}"),
+            false => format!("{call}: {response}"),
         }
     }
 
@@ -239,23 +239,23 @@ impl Process {
             Action::Check => return self.check(call).await,
             Action::Refund(units) => {
                 let decision = self.admitted.last_mut().expect("an admitted check");
-                let refunds = decision.refund(units).await.expect("an answer");
+                let refunds = decision.refund(units).await.expect("a response");
                 let refunds = refunds
                     .iter()
                     .map(|r| format!("{} {}", r.policy(), r.units()));
                 return refunds.collect::<Vec<_>>().join("; ");
             }
             Action::Block(time) => {
-                limiter.block(call.keys(), time).await.expect("an answer");
+                limiter.block(call.keys(), time).await.expect("a response");
                 return String::new();
             }
             Action::Unblock => {
-                limiter.unblock(call.keys()).await.expect("an answer");
+                limiter.unblock(call.keys()).await.expect("a response");
                 return String::new();
             }
             Action::Release => {
                 let left = async || {
-                    let seen = limiter.peek(call.keys()).await.expect("an answer");
+                    let seen = limiter.peek(call.keys()).await.expect("a response");
                     seen.policies().map(|p| p.remaining()).sum::<u64>()
                 };
                 let before = left().await;
@@ -289,7 +289,7 @@ impl Process {
                 }
             }
         };
-        shown(&status.expect("an answer"))
+        shown(&status.expect("a response"))
     }
 
     async fn check(&mut self, call: &Call) -> String {
@@ -302,33 +302,33 @@ impl Process {
         }
         let decision = check.await;
         assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
-        let mut answer = match decision.kind() {
+        let mut response = match decision.kind() {
             DecisionKind::Admitted if call.times > 1 => format!("{} admitted", decision.admitted()),
             DecisionKind::Admitted => "admitted".to_owned(),
             DecisionKind::Rejected => "rejected".to_owned(),
             other => panic!("{other:?}"),
         };
         for policy in decision.policies().chain(decision.shadows()) {
-            append(&mut answer, policy);
+            append(&mut response, policy);
         }
         if decision.is_admitted() {
             self.admitted.push(decision);
         }
-        answer
+        response
     }
 }
 
 fn shown(status: &LimitStatus) -> String {
     assert_eq!(status.source(), DecisionSource::Store, "{status:?}");
-    let mut answer = String::new();
+    let mut response = String::new();
     for policy in status.policies().chain(status.shadows()) {
-        append(&mut answer, policy);
+        append(&mut response, policy);
     }
-    answer
+    response
 }
 
-fn append(answer: &mut String, policy: PolicyDecision<'_>) {
-    let between = if answer.is_empty() { "" } else { "; " };
+fn append(response: &mut String, policy: PolicyDecision<'_>) {
+    let between = if response.is_empty() { "" } else { "; " };
     let retry = match policy.retry_after() {
         RetryAfter::Now => "now".to_owned(),
         RetryAfter::In(wait) => format!("{}us", wait.as_micros()),
@@ -338,7 +338,7 @@ fn append(answer: &mut String, policy: PolicyDecision<'_>) {
     let (name, left, limit) = (policy.policy(), policy.remaining(), policy.limit());
     let reset = policy.reset_after().as_micros();
     write!(
-        answer,
+        response,
         "{between}{name} {left}/{limit} retry {retry} reset {reset}us"
     )
     .expect("a string grows");

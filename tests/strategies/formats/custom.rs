@@ -134,7 +134,7 @@ async fn under_one_name_and_key_each_strategy_has_its_own_count() {
                 false if again => 0,
                 false => 5,
             };
-            let charged = limiter.charge(KEY, 0).await.expect("an answer");
+            let charged = limiter.charge(KEY, 0).await.expect("a response");
             assert!(
                 matches!(charged.kind(), DecisionKind::Admitted),
                 "{} {name}",
@@ -143,7 +143,7 @@ async fn under_one_name_and_key_each_strategy_has_its_own_count() {
             let admitted = send(limiter, KEY, 7).await;
             assert_eq!(admitted, expected, "{} {name}", world.name());
             // Of a ban, what is rejected elsewhere counts.
-            let _ = limiter.charge(KEY, 1).await.expect("an answer");
+            let _ = limiter.charge(KEY, 1).await.expect("a response");
         }
     }
 }

@@ -256,7 +256,7 @@ fn bans() -> Vec<Scene> {
             policy("abuse", "3/min", ban),
         ]
     };
-    let counted = scene(
+    let admitted_by_store = scene(
         "ban",
         policies,
         [
@@ -311,5 +311,5 @@ fn bans() -> Vec<Scene> {
             check("alice"),
         ],
     );
-    vec![counted, by_hand]
+    vec![admitted_by_store, by_hand]
 }
