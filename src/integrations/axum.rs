@@ -20,7 +20,7 @@ use crate::{
 ///
 /// A handler that may have no layer extracts an `Option<Admission>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no RateLimitLayer is around this handler, so there is no Admission")]
+#[error("the request has no Admission: add a RateLimitLayer around this handler")]
 pub struct MissingAdmission;
 
 impl IntoResponse for MissingAdmission {
@@ -45,9 +45,9 @@ impl<S: Sync> OptionalFromRequestParts<S> for Admission {
     }
 }
 
-/// The same as the layer's own rejection. Behind a [`RateLimitLayer`](crate::RateLimitLayer) the layer answers in place of
-/// this: with its fields, and in its own words where it has an [`on_rejection`](crate::RateLimitLayer::on_rejection). The
-/// closest layer finds it in the response's extensions.
+/// The response of a layer's own rejection. Behind a [`RateLimitLayer`](crate::RateLimitLayer) the innermost layer replaces it
+/// by its response, with its fields and its [`on_rejection`](crate::RateLimitLayer::on_rejection), since it finds the
+/// `Rejected` in the response's extensions.
 impl IntoResponse for Rejected {
     fn into_response(self) -> Response {
         let mut response = http::response(&self);
@@ -56,8 +56,8 @@ impl IntoResponse for Rejected {
     }
 }
 
-/// 503 Service Unavailable with problem details, and `Retry-After` if the store failed. A mistake of the application, such as an
-/// unknown policy, is logged as an error every 10 s at most.
+/// The response 503 Service Unavailable with problem details, and `Retry-After` if the store failed. A mistake in the
+/// application, such as an unknown policy, is logged as an error at most every 10 s.
 impl IntoResponse for CallError {
     fn into_response(self) -> Response {
         let unavailable = Unavailable::of(&self);
@@ -73,14 +73,14 @@ impl IntoResponse for CallError {
     }
 }
 
-/// As of [`CallError::Store`].
+/// The response of [`CallError::Store`].
 impl IntoResponse for StoreError {
     fn into_response(self) -> Response {
         CallError::from(self).into_response()
     }
 }
 
-/// As of [`CallError::UnknownPolicy`].
+/// The response of [`CallError::UnknownPolicy`].
 impl IntoResponse for UnknownPolicy {
     fn into_response(self) -> Response {
         CallError::from(self).into_response()

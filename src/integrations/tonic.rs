@@ -12,9 +12,9 @@ use crate::{
     respond::{Problem, RetryDelay, grpc},
 };
 
-/// The same as the layer's own rejection: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
-/// `grpc-retry-pushback-ms`; `UNAVAILABLE` if the store failed, `INVALID_ARGUMENT` if there is no key,
-/// `PERMISSION_DENIED` if a list denies it. It is the status's source.
+/// The status of a layer's own rejection: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
+/// `grpc-retry-pushback-ms`; `UNAVAILABLE` if the store failed, `INVALID_ARGUMENT` for a missing key, `PERMISSION_DENIED` for a
+/// deny list. The `Rejected` is the status's `source()`.
 ///
 /// ```
 /// use tollgate::Limiter;
@@ -35,8 +35,8 @@ impl From<Rejected> for Status {
     }
 }
 
-/// `UNAVAILABLE`, with `google.rpc.RetryInfo` if the store failed. A mistake of the application, such as an unknown policy, is
-/// logged as an error every 10 s at most. The error is the status's source.
+/// The status `UNAVAILABLE`, with `google.rpc.RetryInfo` if the store failed. A mistake in the application, such as an unknown
+/// policy, is logged as an error at most every 10 s. The error is the status's `source()`.
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
         let mut details = ErrorDetails::new();
@@ -50,14 +50,14 @@ impl From<CallError> for Status {
     }
 }
 
-/// As of [`CallError::Store`].
+/// The status of [`CallError::Store`].
 impl From<StoreError> for Status {
     fn from(error: StoreError) -> Self {
         CallError::from(error).into()
     }
 }
 
-/// As of [`CallError::UnknownPolicy`].
+/// The status of [`CallError::UnknownPolicy`].
 impl From<UnknownPolicy> for Status {
     fn from(error: UnknownPolicy) -> Self {
         CallError::from(error).into()

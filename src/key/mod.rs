@@ -297,7 +297,7 @@ impl From<&String> for Key {
     }
 }
 
-/// The number in decimal digits.
+/// A key of the number's decimal digits.
 impl From<u64> for Key {
     fn from(number: u64) -> Self {
         Self::new(itoa::Buffer::new().format(number))

@@ -127,7 +127,7 @@ impl<S: Into<String>, K: Into<Key>, const N: usize> From<[(S, K); N]> for Keys {
     }
 }
 
-/// The key of one policy.
+/// The key of one policy, and of no other: `(name, key)`.
 impl<S: Into<String>, K: Into<Key>> From<(S, K)> for Keys {
     fn from(key: (S, K)) -> Self {
         [key].into()

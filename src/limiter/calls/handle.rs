@@ -108,7 +108,7 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::block`].
+    /// Those of [`Limiter::block`], which also describes cancellation.
     pub async fn block(&self, key: impl Into<Key>, time: Duration) -> Result<(), CallError> {
         self.limiter.block(self.named(key), time).await
     }
@@ -117,7 +117,7 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::unblock`].
+    /// Those of [`Limiter::unblock`], which also describes cancellation.
     pub async fn unblock(&self, key: impl Into<Key>) -> Result<(), CallError> {
         self.limiter.unblock(self.named(key)).await
     }
