@@ -88,7 +88,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The name of the key in the response to a request that lacks it, after "The request lacks": "the header x-api-key".
-    /// Default: "a key".
+    /// Default: "a key for this limit".
     ///
     /// `parts` is the request's head, which a call by hand may not have.
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
