@@ -1,4 +1,4 @@
-//! Settling without waiting for it.
+//! Settlements in the background.
 
 use std::{
     mem,
@@ -16,7 +16,7 @@ use crate::{
     store::Op,
 };
 
-/// A settlement that nothing waits for. It is sent when it's dropped, if it was not sent before.
+/// A settlement without a waiter. Dropping it sends it, unless it was sent before.
 struct Settlement {
     admission: Admission,
     true_costs: Vec<(Arc<str>, u64)>,
@@ -32,12 +32,12 @@ impl Admission {
         };
         match (lock.clone().try_lock_owned(), Handle::try_current()) {
             (Ok(lock), _) => settlement.send(Some(lock)),
-            // Another call of this request is under way: after it, or when the runtime ends.
+            // Another settlement of this request is in progress: send it afterwards, or when the runtime ends.
             (Err(_), Ok(runtime)) => drop(runtime.spawn(async move {
                 let lock = lock.lock_owned().await;
                 settlement.send(Some(lock));
             })),
-            // What that call charges counts as charged already.
+            // Charges of that settlement already count as made.
             (Err(_), Err(_)) => drop(settlement),
         }
     }
@@ -65,7 +65,7 @@ impl Settlement {
             Ok(corrections) => corrections,
             Err(error) => return warn(&true_costs, &error),
         };
-        let mut waiting: Vec<(Vec<PlannedAdjustment>, AdjustFuture)> = Vec::new();
+        let mut pending: Vec<(Vec<PlannedAdjustment>, AdjustFuture)> = Vec::new();
         loop {
             let mut adjustments = admission.next_adjustments(&mut corrections);
             if adjustments.is_empty() {
@@ -78,11 +78,11 @@ impl Settlement {
                 let result = admission.with_adjustments(&call, |backend, adjustments| {
                     backend.adjust_detached(Op::Settle, adjustments)
                 });
-                waiting.extend(result.map(|result| (call, result)));
+                pending.extend(result.map(|result| (call, result)));
             }
         }
-        // A store in process has answered.
-        waiting.retain_mut(|(adjustments, result)| {
+        // Results of an in-process store are ready.
+        pending.retain_mut(|(adjustments, result)| {
             let mut cx = Context::from_waker(Waker::noop());
             match result.as_mut().poll(&mut cx) {
                 Poll::Ready(result) => {
@@ -92,14 +92,14 @@ impl Settlement {
                 Poll::Pending => true,
             }
         });
-        if waiting.is_empty() {
+        if pending.is_empty() {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
             let admission = admission.clone();
             drop(runtime.spawn(async move {
                 let _lock = lock;
-                for (adjustments, result) in waiting {
+                for (adjustments, result) in pending {
                     admission.apply_observed(&adjustments, result.await);
                 }
             }));

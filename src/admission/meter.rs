@@ -1,4 +1,4 @@
-//! A meter of units, which are settled at the end.
+//! A meter that counts units and settles them when it is dropped.
 
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ impl UnitMeter {
             0 => Ok(()),
             _ => self.admission.settle_all(&self.true_costs()).await,
         };
-        // It is not settled again by the drop.
+        // The drop does not settle it again.
         self.units = 0;
         match settled {
             Err(SettleError::Store { error, .. }) => Err(error),

@@ -77,7 +77,7 @@ impl Admission {
         }
     }
 
-    /// Whose turn it is to settle.
+    /// The lock that is held while charges of this request are settled.
     pub(crate) fn settle_lock(&self) -> Arc<SettleLock> {
         self.lock().settle_lock()
     }
@@ -174,7 +174,7 @@ impl Admission {
     /// Calls `read` with the decision of this index, and drops this reference to the admission.
     pub(crate) fn into_decision(self, index: usize, read: impl FnOnce(&Decision)) {
         match Arc::try_unwrap(self.shared) {
-            // This was the last reference to it.
+            // This was the last reference.
             Ok(state) => {
                 let state = state.into_inner();
                 state
@@ -187,7 +187,7 @@ impl Admission {
         }
     }
 
-    /// Refunds what all layers charged a request that a layer further in rejected, without waiting for it.
+    /// Refunds what all layers charged a request that an inner layer rejected, without waiting for it.
     pub(crate) fn rollback(&self) {
         let mut state = self.lock();
         state.decisions().for_each(Decision::rollback);
@@ -224,7 +224,7 @@ impl Admission {
             .iter()
             .map(|policy| policy.is_some_and(|policy| backend.charges(policy, outcome)));
         let charges: SmallVec<[_; 4]> = charges.collect();
-        // A handler's task may go on and settle what the response charges.
+        // A task of the handler may still settle what the response charges.
         let has_observers = Arc::strong_count(&self.shared) > 1;
         let handle = Handle::try_current().ok().filter(|_| has_observers);
         let mut charging = Vec::new();
@@ -238,7 +238,7 @@ impl Admission {
         let Some(handle) = handle.filter(|_| !charging.is_empty()) else {
             return;
         };
-        // The handler's settlement follows this one, unless it is under way.
+        // A settlement by the handler waits for this one, unless it is in progress.
         let settle_lock = self.settle_lock().try_lock_owned();
         let admission = self.clone();
         drop(handle.spawn(async move {
@@ -247,7 +247,7 @@ impl Admission {
                 let charged = charge.await;
                 admission.with_decision(decision_index, |decision| {
                     let entry = decision.entries.get_mut(index)?;
-                    // Without a response it counts as charged, since it may be, or will be.
+                    // Without a result it stays pending, which counts as charged: it may have been made.
                     let charged = charged.ok()?;
                     entry.receipts.clear_pending(units);
                     charged
@@ -271,7 +271,7 @@ impl fmt::Debug for Admission {
 }
 
 impl Decision {
-    /// Whether its charge depends on what becomes of the request.
+    /// Whether its charge depends on the outcome of the request.
     pub(crate) fn depends_on_outcome(&self) -> bool {
         self.entries
             .iter()

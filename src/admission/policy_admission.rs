@@ -170,7 +170,7 @@ impl PolicyAdmission {
     async fn charge_at(&self, at: EntryPosition, units: Units) -> Result<(), StoreError> {
         let charging = self.admission.with_entry(at, |backend, entry| {
             (!units.is_zero()).then(|| {
-                // Should this future be dropped, it is charged nevertheless, and counts for what comes later.
+                // Pending from now on: if the future is dropped, it is charged nevertheless, and counts for later calls.
                 entry.receipts.add_pending(units);
                 entry.receipts.mark_settled();
                 let charge = Adjustment {

@@ -168,7 +168,7 @@ impl Admission {
         Err(UnknownPolicy::new(policy, known))
     }
 
-    /// The differences between what is charged and each true cost. From now on the response leaves these charges alone.
+    /// The differences between what is charged and each true cost. From now on the response does not change these charges.
     pub(super) fn corrections(
         &self,
         true_costs: &[(Arc<str>, u64)],
@@ -217,7 +217,7 @@ impl Admission {
                 };
                 let charge = mem::replace(&mut correction.charge, Units::ZERO);
                 if !charge.is_zero() {
-                    // Should the future be dropped, it is charged nevertheless, and counts for later calls.
+                    // Pending from now on: if the future is dropped, it is charged nevertheless, and counts for later calls.
                     entry.receipts.add_pending(charge);
                     adjustments.push(adjustment(charge, None));
                 }
@@ -282,7 +282,7 @@ impl Admission {
                 (Err(error), Some(step)) if error.had_no_effect() => {
                     entry.receipts.finish_refund_step(step, 0);
                 }
-                // It may have been refunded, and is not refunded twice.
+                // It may have been refunded, so it is not refunded again.
                 (Err(error), Some(_)) => entry.receipts.note_failure(error),
             });
         }
@@ -331,7 +331,7 @@ impl Admission {
         self.find_charges(which, |name, _| name == policy)
     }
 
-    /// The same, with those of its shadows that are not settled by their own names.
+    /// The charges under a policy and under its shadows, except shadows that are settled by their own names.
     fn charges_to_settle(
         &self,
         policy: &str,
@@ -346,16 +346,17 @@ impl Admission {
     fn find_charges(
         &self,
         which: Charges,
-        is_meant: impl Fn(&str, Option<&str>) -> bool,
+        includes: impl Fn(&str, Option<&str>) -> bool,
     ) -> Vec<EntryPosition> {
         let mut found = Vec::new();
         self.for_each_decision(|decision_index, decision| {
             for (index, entry) in decision.entries.iter().enumerate() {
                 let (backend, policy) = (&decision.backend, entry.policy);
-                let meant = is_meant(backend.name(policy), backend.live_name(policy));
+                let included = includes(backend.name(policy), backend.live_name(policy));
                 // A ban counts rejections, and under a shadow that rejects, the work never began.
-                let meant = meant && (which == Charges::All || !decision.backend.is_permit(entry));
-                if meant && entry.role != PolicyRole::Ban && !entry.is_shadow_rejection() {
+                let included =
+                    included && (which == Charges::All || !decision.backend.is_permit(entry));
+                if included && entry.role != PolicyRole::Ban && !entry.is_shadow_rejection() {
                     found.push(EntryPosition {
                         decision: decision_index,
                         entry: index,

@@ -1,4 +1,4 @@
-//! The decisions on one request, as its admission keeps them.
+//! The state of an admission: the decisions on one request, and its permits.
 
 use std::{
     mem,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::decision::{CompactDecision, Decision, LimiterBackend, PermitHandle};
 
-/// Held while charges are settled, so that settlements follow one another.
+/// Held while charges are settled, so that settlements of a request do not overlap.
 pub(super) type SettleLock = tokio::sync::Mutex<()>;
 
 /// Where a charge is: the index of its decision in the request's admission, and of its entry in the decision.
@@ -34,7 +34,7 @@ enum OuterDecision {
     Made(Box<Decision>),
 }
 
-/// What most requests don't have.
+/// State that most requests don't have.
 #[derive(Default)]
 struct RareState {
     /// The decisions of layers further in.

@@ -31,7 +31,7 @@ use crate::{
 #[must_use = "nothing is checked until this is awaited"]
 #[derive(Clone)]
 pub struct Check<T = Decision> {
-    /// None once it is asked.
+    /// `None` once the call was made.
     limiter: Option<Arc<LimiterRef>>,
     op: Op,
     keys: Keys,
@@ -105,9 +105,9 @@ impl<T> Check<T> {
         self
     }
 
-    /// Asks; `None` if it has asked already.
+    /// Makes the call; `None` if it was made before.
     #[inline]
-    fn judge(&mut self) -> Option<MaybePending> {
+    fn evaluate(&mut self) -> Option<MaybePending> {
         let limiter = self.limiter.take()?;
         Some(limiter.evaluate_keys(self.op, &self.keys, self.overrides.as_deref()))
     }
@@ -170,7 +170,7 @@ impl<T: CheckOutput> IntoFuture for Check<T> {
     type IntoFuture = CheckFuture<T>;
 
     fn into_future(self) -> CheckFuture<T> {
-        CheckFuture(State::Unasked(self))
+        CheckFuture(State::NotStarted(self))
     }
 }
 
@@ -188,8 +188,8 @@ impl<T: CheckOutput> IntoFuture for Check<T> {
 pub struct CheckFuture<T = Decision>(State<T>);
 
 enum State<T> {
-    Unasked(Check<T>),
-    Asked(PendingDecision),
+    NotStarted(Check<T>),
+    Pending(PendingDecision),
 }
 
 impl<T: CheckOutput> Future for CheckFuture<T> {
@@ -198,16 +198,16 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         loop {
             match &mut self.0 {
-                State::Asked(pending) => return Pin::new(pending).poll(cx).map(T::from_decision),
-                State::Unasked(check) => {
+                State::Pending(pending) => return Pin::new(pending).poll(cx).map(T::from_decision),
+                State::NotStarted(check) => {
                     let budget = ready!(poll_proceed(cx));
-                    match check.judge() {
+                    match check.evaluate() {
                         Some(MaybePending::Ready(decision)) => {
                             budget.made_progress();
                             return Poll::Ready(T::from_decision(decision));
                         }
-                        Some(MaybePending::Pending(pending)) => self.0 = State::Asked(pending),
-                        // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
+                        Some(MaybePending::Pending(pending)) => self.0 = State::Pending(pending),
+                        // The future was polled after it was ready.
                         None => return Poll::Pending,
                     }
                 }
@@ -219,8 +219,8 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
 impl<T> fmt::Debug for CheckFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            State::Unasked(_) => "CheckFuture(Unasked)",
-            State::Asked(_) => "CheckFuture(Asked)",
+            State::NotStarted(_) => "CheckFuture(NotStarted)",
+            State::Pending(_) => "CheckFuture(Pending)",
         })
     }
 }

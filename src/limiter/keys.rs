@@ -57,7 +57,7 @@ impl Keys {
         self.caller
     }
 
-    /// The key of all policies, if it is one.
+    /// The key, if it is one for all policies.
     #[inline]
     pub(super) fn all(&self) -> Option<&Key> {
         match &self.spec {
@@ -77,12 +77,12 @@ impl Keys {
         }
     }
 
-    /// Whether a policy is named, rather than meant with all others.
+    /// Whether the policy is named, rather than one of all.
     pub(super) fn names_policy(&self, policy: &str) -> bool {
         matches!(self.spec, KeySpec::Each(_)) && self.of(policy).is_some()
     }
 
-    /// The names of the policies that are named.
+    /// The policies that are named.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let named = match &self.spec {
             KeySpec::All(_) => &[][..],

@@ -50,13 +50,13 @@ impl Limiter {
             const NO_BAN: StoreError =
                 StoreError::Unsupported("blocking a key under this strategy");
             let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BAN)?;
-            let unfit = |_| {
+            let invalid = |_| {
                 StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years")
             };
             let store = &self.refs.core().store;
             store
-                .register(bound.policy.name(), rule.map_err(unfit)?)
-                .map_err(unfit)
+                .register(bound.policy.name(), rule.map_err(invalid)?)
+                .map_err(invalid)
         };
         self.apply_to_bans(Op::ForceAcquire, &keys.into(), manual_ban)
             .await
@@ -92,7 +92,7 @@ impl Limiter {
         let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
         let bounds = (0..).zip(&core.policies);
         for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
-            // One key for all bans that one, and not the requests of all keys.
+            // A single key does not name a ban that counts all requests by a key of its own.
             let key = keys.of(bound.policy.name()).filter(|key| {
                 keys.all().is_none() || bound.fixed_key.is_none_or(|fixed| fixed == **key)
             });
@@ -102,18 +102,20 @@ impl Limiter {
             }
         }
         if limits.is_empty() {
-            let meant = core.policies.iter().filter(|bound| !bound.is_ban());
-            let meant = meant.map(|bound| &bound.policy);
-            let meant = meant.filter(|policy| keys.of(policy.name()).is_some());
-            let policies = meant.map(|policy| policy.shared_name()).collect();
+            let named = core.policies.iter().filter(|bound| !bound.is_ban());
+            let named = named.map(|bound| &bound.policy);
+            let named = named.filter(|policy| keys.of(policy.name()).is_some());
+            let policies = named.map(|policy| policy.shared_name()).collect();
             return Err(CallError::NotABan { policies });
         }
-        let lines = limits.iter();
-        let lines = lines.map(|(limit, key)| CounterOp::new(limit, *key));
-        let reply = core.store.execute(op, &lines.collect::<SmallVec<[_; 1]>>());
-        match reply {
-            StoreResponse::Ready(answer) => answer?,
-            StoreResponse::Pending(answer) => answer.await?,
+        let counters = limits.iter();
+        let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
+        let response = core
+            .store
+            .execute(op, &counters.collect::<SmallVec<[_; 1]>>());
+        match response {
+            StoreResponse::Ready(result) => result?,
+            StoreResponse::Pending(result) => result.await?,
         };
         if op == Op::Reset {
             core.queues.clear_rejections(&under);

@@ -123,21 +123,24 @@ impl Credit {
     }
 
     async fn send(self) -> Result<Credited, CallError> {
-        let mut seen = self.peek.await?.into_decision();
+        let mut current = self.peek.await?.into_decision();
         let limiter = self.policy.limiter();
-        let own = seen.entries.iter().find(|entry| self.policy.is_of(entry));
-        let Some(in_use) = own.and_then(|own| limiter.units_in_use(own)) else {
+        let entry = current
+            .entries
+            .iter()
+            .find(|entry| self.policy.is_of(entry));
+        let Some(in_use) = entry.and_then(|entry| limiter.units_in_use(entry)) else {
             let policy = self.policy.policy().shared_name();
             return Err(CallError::CreditUnsupported { policy });
         };
-        let credited = seen.entries.iter().enumerate();
+        let credited = current.entries.iter().enumerate();
         let credited = credited.filter_map(|(index, entry)| {
             let credit = limiter.credit_of(entry, self.units)?;
             Some((index, credit))
         });
         let (indices, credits): (SmallVec<[_; 2]>, SmallVec<[Adjustment<'_>; 2]>) =
             credited.unzip();
-        // Several are made together, all or none.
+        // Several credits are made in one call, all or none.
         let op = match credits.len() {
             1 => Op::Refund,
             _ => Op::Settle,
@@ -146,23 +149,23 @@ impl Credit {
         drop(credits);
         let mut units = 0;
         for (index, adjusted) in indices.into_iter().zip(adjusted.await?) {
-            let entry = &mut seen.entries[index];
+            let entry = &mut current.entries[index];
             entry.set_status(&adjusted);
             if self.policy.is_of(entry) {
-                // Where time gives units back, a refund counts what it would have given back of more.
+                // If units refill with time, a refund may report more units than were in use.
                 units = adjusted.units.min(in_use);
             }
         }
-        let entries = seen.entries.iter();
+        let entries = current.entries.iter();
         let keys = entries.map(|entry| (entry.policy, entry.key));
         limiter
             .queues
             .clear_rejections(&keys.collect::<SmallVec<[_; 2]>>());
-        seen.kind = match longest_wait(&*limiter, &seen.entries) {
+        current.kind = match longest_wait(&*limiter, &current.entries) {
             RetryAfter::Now => DecisionKind::Admitted,
             _ => DecisionKind::Rejected,
         };
-        let status = LimitStatus::new(seen);
+        let status = LimitStatus::new(current);
         Ok(Credited { units, status })
     }
 }
@@ -172,21 +175,21 @@ impl LimiterRef {
     fn credit_of<'a>(&self, entry: &'a PolicyEntry, units: u64) -> Option<Adjustment<'a>> {
         self.units_in_use(entry)?;
         let rule = self.limit(entry).rule();
-        // A debt is one capacity at most. The receipt is larger than the credit, so that what time gives back until then does
-        // not lessen it.
-        let most = rule.capacity().saturating_mul(2);
-        let units = units.min(most);
+        // The most that can be in use, since a debt is one capacity at most. The receipt is larger than the credit, so that units
+        // that refill meanwhile do not reduce it.
+        let max_in_use = rule.capacity().saturating_mul(2);
+        let units = units.min(max_in_use);
         Some(Adjustment {
             entry,
             receipt: ChargeReceipt {
-                remaining: units.saturating_add(most),
+                remaining: units.saturating_add(max_in_use),
                 ..entry.receipts.first()
             },
             units,
         })
     }
 
-    /// How many units a key was seen to use under a policy; `None` if its strategy can't credit.
+    /// The units that a key had in use under a policy when it was peeked at; `None` if its strategy can't credit.
     fn units_in_use(&self, entry: &PolicyEntry) -> Option<u64> {
         let LazyStatus::Snapshot(snapshot) = &entry.lazy_status else {
             return None;

@@ -35,16 +35,16 @@ impl Limiter {
     pub async fn health_check(&self) -> HealthReport {
         let core = self.refs.core();
         let limits = core.policies.iter().flat_map(BoundPolicy::limits);
-        let asked = core.store.health_check(&limits.collect::<Vec<_>>());
-        let mut health = asked.await;
+        let report = core.store.health_check(&limits.collect::<Vec<_>>());
+        let mut report = report.await;
         let dropped = core.shares.as_ref().map_or(0, LocalShares::dropped);
-        health.add_dropped_write_backs(dropped);
-        health
+        report.add_dropped_write_backs(dropped);
+        report
     }
 }
 
 impl BoundPolicy {
-    /// Its own limit, and those of quotas that requests brought along.
+    /// The limit of the policy's own quota, and those of quotas by request.
     fn limits(&self) -> Vec<LimitHandle> {
         let overrides = self.quota_overrides.limits();
         std::iter::once(self.limit.clone())

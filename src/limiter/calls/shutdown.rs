@@ -13,7 +13,7 @@ use crate::{
     store::{CounterOp, Op, StoreResponse},
 };
 
-/// How long to wait before a store that could not answer is asked again.
+/// The pause before a store that failed is called again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The error of a [shutdown](Limiter::shutdown) that could not send everything to the store in time.
@@ -105,7 +105,7 @@ impl Limiter {
 }
 
 impl LimiterCore {
-    /// What is queued: operations of the store, and keys to be written back.
+    /// The numbers of the store's queued operations, and of keys to be written back.
     fn queued(&self) -> (u64, u64) {
         let unwritten = self.shares.as_ref().map_or(0, LocalShares::unwritten_keys);
         (self.store.queued(), unwritten as u64)
@@ -117,24 +117,24 @@ impl LimiterCore {
             match self.queued() {
                 (0, 0) => return,
                 (_, 0) => {}
-                // Each is sent once, so not to a store that can't answer.
-                _ if self.is_answered().await => self.write_back(),
+                // Each is sent once, so only to a store that responds.
+                _ if self.store_responds().await => self.write_back(),
                 _ => sleep(RETRY_INTERVAL).await,
             }
         }
     }
 
-    /// Whether the store answers, of a key that nothing else uses.
-    async fn is_answered(&self) -> bool {
+    /// Whether the store responds to a peek, at a key that nothing else uses.
+    async fn store_responds(&self) -> bool {
         let Some(bound) = self.policies.first() else {
             return false;
         };
         let op = CounterOp::new(&bound.limit, Key::unique());
-        let answer = match self.store.execute(Op::Peek, &[op]) {
-            StoreResponse::Ready(answer) => answer,
-            StoreResponse::Pending(answer) => answer.await,
+        let result = match self.store.execute(Op::Peek, &[op]) {
+            StoreResponse::Ready(result) => result,
+            StoreResponse::Pending(result) => result.await,
         };
-        answer.is_ok()
+        result.is_ok()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a policy does with requests without a key, and what is logged of them.
+//! Requests without a key: the key that they share, and the log events about them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -6,21 +6,21 @@ use http::request::Parts;
 
 use crate::{extract::MissingKey, key::Key, log::LogThrottle, policy::Policy};
 
-/// So many requests without a key before any with one are probably a mistake of the application's.
+/// As many requests without a key, before any with one, are probably a mistake of the application.
 const SUSPECTED_AFTER: u32 = 5;
 
-/// What a policy has seen of requests without a key.
+/// Records whether a policy's requests have keys.
 #[derive(Debug, Default)]
 pub(crate) struct MissingKeys {
     /// Whether any request had a key.
     found_any: AtomicBool,
-    /// How many had none before that.
+    /// The number of requests without a key before the first with one, up to [`SUSPECTED_AFTER`].
     before_any: AtomicU32,
     logged: LogThrottle,
 }
 
 impl MissingKeys {
-    /// The key of a request.
+    /// The key that the policy's extractor finds in a request.
     #[inline]
     pub(crate) fn find_key(&self, policy: &Policy, parts: &Parts) -> Option<Key> {
         let key = policy.extractor().key(parts)?;
@@ -32,7 +32,7 @@ impl MissingKeys {
         Some(key)
     }
 
-    /// The key that requests without one share, if they do.
+    /// The key that requests without a key share, if the policy has them share one. Logs the missing key.
     #[cold]
     pub(crate) fn missing_key(&self, policy: &Policy) -> Option<Key> {
         let missing = policy.on_missing_key();
@@ -58,7 +58,7 @@ impl MissingKeys {
         (missing == MissingKey::Shared).then(Key::missing)
     }
 
-    /// Whether this is the request that makes it probable that no request has a key; true once.
+    /// Counts a request without a key. True once: when so many came that probably no request has one.
     fn is_suspect(&self) -> bool {
         let Self {
             found_any,

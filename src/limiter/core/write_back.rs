@@ -1,4 +1,4 @@
-//! This process's shares: counted in process while the store fails, and charged to the store afterwards.
+//! Counts this process's shares while the store fails, and charges them to the store afterwards.
 
 use std::{
     collections::HashMap,
@@ -20,13 +20,13 @@ use crate::{
     strategy::Rule,
 };
 
-/// Keys that await their write-back at most. What is charged under others stays in process.
+/// Upper bound of the keys that wait for their write-back. Charges under further keys are not written back.
 const MAX_PENDING_KEYS: usize = 10_000;
 
-/// How many are written back on each answer of the store, so that none is delayed by all of them.
+/// Upper bound of the keys that are written back at each response of the store, so that no request is delayed by all.
 const WRITE_BACK_BATCH: usize = 64;
 
-/// Counts shares in process, through all outages, and notes what the store has not been charged for yet.
+/// The shares of a limiter, counted in process through all outages, and the charges that the store does not have yet.
 #[derive(Debug, Default)]
 pub(crate) struct LocalShares {
     counts: MemoryStore,
@@ -35,19 +35,19 @@ pub(crate) struct LocalShares {
     unwritten: Mutex<WriteBackQueue>,
 }
 
-/// The context of a share's limit that is written back: where it is counted in process, and where in the store.
+/// The context of a share's limit that is written back: the limits that count it in process and in the store.
 struct WriteBackContext {
     local: LimitHandle,
     whole: LimitHandle,
 }
 
-/// Charges in process that the store has not been charged for, by the share's limit and key.
+/// Charges in process that the store does not have yet, by the share's limit and key.
 #[derive(Debug, Default)]
 struct WriteBackQueue {
     by_key: HashMap<(u64, Key), WriteBackEntry>,
-    /// Charges that were not noted, since there were too many keys.
+    /// The number of charges that were not recorded, since there were too many keys.
     dropped: u64,
-    /// Whether some were dropped since there were none to write back.
+    /// Whether charges were dropped since the queue was last empty.
     is_dropping: bool,
 }
 
@@ -58,8 +58,8 @@ struct WriteBackEntry {
 }
 
 impl LocalShares {
-    /// Opens a share. With the limit of the `whole` quota, what it counts is charged there afterwards; but not bans, and
-    /// not permits, which are given back in process.
+    /// Registers a share. With `whole`, the limit of the whole quota, its charges are written back there, except those of bans and
+    /// of in-flight limits, whose permits are released in process.
     pub(crate) fn open_share(
         &self,
         policy: &str,
@@ -80,42 +80,42 @@ impl LocalShares {
         }
     }
 
-    /// Keys that wait for their write-back.
+    /// The number of keys that wait for their write-back.
     pub(crate) fn unwritten_keys(&self) -> usize {
         self.unwritten().by_key.len()
     }
 
-    /// Charges that were dropped instead of noted, so far.
+    /// The number of charges that were dropped so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.unwritten().dropped
     }
 
-    /// Notes what became of a line.
-    fn note(&self, op: Op, line: &CounterOp<'_>, answer: &OpResult, answered: &CounterResult) {
-        match op.for_counter(line) {
-            Op::Acquire(times) => {
-                let refused = match line.mode {
+    /// Records the charges and refunds of one counter.
+    fn record(&self, op: Op, counter: &CounterOp<'_>, result: &OpResult, counted: &CounterResult) {
+        match op.for_counter(counter) {
+            Op::Acquire(count) => {
+                let rejected = match counter.mode {
                     CounterMode::ChargeRejectedToo => {
-                        u64::from(times).saturating_sub(answer.admitted)
+                        u64::from(count).saturating_sub(result.admitted)
                     }
                     _ => 0,
                 };
-                let denied = line.units.of(refused);
-                self.add(line, answered.units.saturating_add(denied));
+                let rejected_units = counter.units.of(rejected);
+                self.add(counter, counted.units.saturating_add(rejected_units));
             }
-            Op::ForceAcquire | Op::Settle => self.add(line, answered.units),
-            Op::Refund => self.subtract(line, answered.units),
+            Op::ForceAcquire | Op::Settle => self.add(counter, counted.units),
+            Op::Refund => self.subtract(counter, counted.units),
             Op::Peek | Op::Reset | Op::Renew => {}
         }
     }
 
-    fn add(&self, line: &CounterOp<'_>, units: u64) {
+    fn add(&self, counter: &CounterOp<'_>, units: u64) {
         if units == 0 {
             return;
         }
         let mut unwritten = self.unwritten();
         let full = unwritten.by_key.len() >= MAX_PENDING_KEYS;
-        let key = (line.limit.id(), line.key);
+        let key = (counter.limit.id(), counter.key);
         if full && !unwritten.by_key.contains_key(&key) {
             unwritten.dropped += 1;
             let begins = !std::mem::replace(&mut unwritten.is_dropping, true);
@@ -132,33 +132,33 @@ impl LocalShares {
             .by_key
             .entry(key)
             .or_insert_with(|| WriteBackEntry {
-                share: line.limit.clone(),
+                share: counter.limit.clone(),
                 units: 0,
             });
         charged.units = charged.units.saturating_add(units);
         self.any.store(true, Ordering::Relaxed);
     }
 
-    fn subtract(&self, line: &CounterOp<'_>, units: u64) {
+    fn subtract(&self, counter: &CounterOp<'_>, units: u64) {
         let mut unwritten = self.unwritten();
-        let key = (line.limit.id(), line.key);
+        let key = (counter.limit.id(), counter.key);
         if let Some(charged) = unwritten.by_key.get_mut(&key) {
             charged.units = charged.units.saturating_sub(units);
         }
     }
 
-    fn forget(&self, line: &CounterOp<'_>) {
-        let key = (line.limit.id(), line.key);
-        let forgotten = self.unwritten().by_key.remove(&key);
-        drop(forgotten);
+    fn remove(&self, counter: &CounterOp<'_>) {
+        let key = (counter.limit.id(), counter.key);
+        let removed = self.unwritten().by_key.remove(&key);
+        drop(removed);
     }
 
-    /// Takes some of what is to be written back.
-    fn take_some(&self) -> Vec<(Key, WriteBackEntry)> {
+    /// Takes up to [`WRITE_BACK_BATCH`] keys out of the queue.
+    fn take_batch(&self) -> Vec<(Key, WriteBackEntry)> {
         let mut unwritten = self.unwritten();
         let keys = unwritten.by_key.keys().take(WRITE_BACK_BATCH);
-        let some: Vec<_> = keys.copied().collect();
-        let taken = some.into_iter().filter_map(|key| {
+        let batch: Vec<_> = keys.copied().collect();
+        let taken = batch.into_iter().filter_map(|key| {
             let charged = unwritten.by_key.remove(&key)?;
             Some((key.1, charged))
         });
@@ -169,17 +169,17 @@ impl LocalShares {
         taken
     }
 
-    /// How many units count now under a key.
+    /// The units in use under a key.
     fn used(&self, local: &LimitHandle, key: Key) -> u64 {
-        let StoreResponse::Ready(Ok(answer)) =
+        let StoreResponse::Ready(Ok(result)) =
             self.counts.execute(Op::Peek, &[CounterOp::new(local, key)])
         else {
             return 0;
         };
-        let left = answer.counters.first();
-        let left = left.map(|line| {
+        let left = result.counters.first();
+        let left = left.map(|counter| {
             local
-                .status(&line.snapshot, answer.at, Units::ONE)
+                .status(&counter.snapshot, result.at, Units::ONE)
                 .remaining
         });
         left.map_or(0, |left| local.rule().capacity().saturating_sub(left))
@@ -192,37 +192,37 @@ impl LocalShares {
     }
 }
 
-/// Whatever is done to a share is done here, so that nothing is charged and not noted.
+/// All operations on shares go through this implementation, so that each charge is recorded.
 impl Store for LocalShares {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.open_share(policy, rule, None)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        let written_back =
-            |line: &&CounterOp<'_>| line.limit.context::<WriteBackContext>().is_some();
+        let is_written_back =
+            |counter: &&CounterOp<'_>| counter.limit.context::<WriteBackContext>().is_some();
         if op == Op::Reset {
-            // First, so that what is charged meanwhile is forgotten with the rest, or written back, and not more than that.
+            // Before the counts are reset: a concurrent charge is either reset too, or written back.
             counters
                 .iter()
-                .filter(written_back)
-                .for_each(|line| self.forget(line));
+                .filter(is_written_back)
+                .for_each(|counter| self.remove(counter));
         }
-        let local = counters.iter().map(|line| CounterOp {
-            limit: match line.limit.context::<WriteBackContext>() {
+        let local = counters.iter().map(|counter| CounterOp {
+            limit: match counter.limit.context::<WriteBackContext>() {
                 Some(share) => &share.local,
-                None => line.limit,
+                None => counter.limit,
             },
-            ..*line
+            ..*counter
         });
         let local: SmallVec<[CounterOp<'_>; 4]> = local.collect();
-        let reply = self.counts.execute(op, &local);
-        if let StoreResponse::Ready(Ok(answer)) = &reply {
-            let counters = counters.iter().zip(&answer.counters);
-            let counters = counters.filter(|(line, _)| written_back(line));
-            counters.for_each(|(line, answered)| self.note(op, line, answer, answered));
+        let response = self.counts.execute(op, &local);
+        if let StoreResponse::Ready(Ok(result)) = &response {
+            let counters = counters.iter().zip(&result.counters);
+            let counters = counters.filter(|(counter, _)| is_written_back(counter));
+            counters.for_each(|(counter, counted)| self.record(op, counter, result, counted));
         }
-        reply
+        response
     }
 
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
@@ -236,14 +236,14 @@ impl Store for LocalShares {
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        // It is done at once.
+        // An in-process store has executed it when this returns.
         drop(self.execute(op, counters));
     }
 }
 
 impl LocalShares {
-    /// The store answers: charges there some of what was charged in process. Each charge is sent once, so it is charged once
-    /// or not at all.
+    /// Charges some of what was charged in process to the store, which responds again. Each charge is sent once, so it is made
+    /// once or not at all.
     #[inline]
     pub(crate) fn write_back(&self, store: &dyn Store) {
         if self.any.load(Ordering::Relaxed) {
@@ -253,18 +253,18 @@ impl LocalShares {
 
     #[cold]
     fn flush_write_backs(&self, store: &dyn Store) {
-        for (key, charged) in self.take_some() {
+        for (key, charged) in self.take_batch() {
             let Some(WriteBackContext { local, whole }) = charged.share.context() else {
                 continue;
             };
-            // What time has given back since is not charged.
+            // Units that have refilled since are not charged.
             let units = charged.units.min(self.used(local, key));
             if units > 0 {
-                let line = CounterOp {
+                let counter = CounterOp {
                     units: Units::new(units),
                     ..CounterOp::new(whole, key)
                 };
-                store.execute_detached(Op::ForceAcquire, &[line]);
+                store.execute_detached(Op::ForceAcquire, &[counter]);
             }
         }
     }
@@ -295,16 +295,16 @@ mod tests {
     fn charges_are_recorded_and_refunds_and_resets_are_not() {
         let (shares, key) = (LocalShares::default(), Key::global());
         let limit = share(&shares, &FixedWindow, Quota::requests(9).per_month());
-        let line = |units, receipt| CounterOp {
+        let counter = |units, receipt| CounterOp {
             units: Units::new(units),
             receipt,
             ..CounterOp::new(&limit, key)
         };
-        for (op, units, noted) in [
+        for (op, units, recorded) in [
             (Op::Peek, 1, vec![]),
             (Op::Reset, 1, vec![]),
             (Op::Acquire(2), 2, vec![4]),
-            // There is room for five more.
+            // Five more units are available.
             (Op::Acquire(9), 2, vec![8]),
             (Op::Acquire(1), 2, vec![8]),
             (Op::ForceAcquire, 3, vec![11]),
@@ -312,26 +312,26 @@ mod tests {
             (Op::Reset, 1, vec![]),
             (Op::Acquire(1), 5, vec![5]),
         ] {
-            shares.execute_detached(op, &[line(units, ChargeReceipt::NONE)]);
-            assert_eq!(unwritten(&shares), noted, "{op:?}");
+            shares.execute_detached(op, &[counter(units, ChargeReceipt::NONE)]);
+            assert_eq!(unwritten(&shares), recorded, "{op:?}");
         }
-        let StoreResponse::Ready(Ok(answer)) =
-            shares.execute(Op::Acquire(1), &[line(3, ChargeReceipt::NONE)])
+        let StoreResponse::Ready(Ok(result)) =
+            shares.execute(Op::Acquire(1), &[counter(3, ChargeReceipt::NONE)])
         else {
-            panic!("it is answered at once");
+            panic!("the result is ready");
         };
         let receipt = ChargeReceipt {
-            charged_at: answer.at,
+            charged_at: result.at,
             remaining: 3,
             window_id: limit
                 .rule()
-                .window_id(&answer.counters[0].snapshot, answer.at),
+                .window_id(&result.counters[0].snapshot, result.at),
         };
-        shares.execute_detached(Op::Refund, &[line(2, receipt)]);
+        shares.execute_detached(Op::Refund, &[counter(2, receipt)]);
         assert_eq!(unwritten(&shares), [6]);
-        assert_eq!(shares.take_some().len(), 1);
+        assert_eq!(shares.take_batch().len(), 1);
         assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
-        // It counts in process for as long as it would.
+        // The charges still count in process.
         let context: &WriteBackContext = limit.context().expect("one that is written back");
         assert_eq!(shares.used(&context.local, key), 6);
     }

@@ -1,6 +1,6 @@
 //! The final rejection of a waiting request: counted once by bans and shadows, and not at each call of the store.
 
-use super::request::{WaitRequest, answer};
+use super::request::{WaitRequest, await_decision};
 use crate::{
     decision::{Decision, DecisionKind, PolicyRole},
     key::Key,
@@ -45,7 +45,7 @@ impl WaitRequest {
             .evaluate_keys(Op::ForceAcquire, &keys, Some(&once))
         {
             MaybePending::Ready(decision) => decision,
-            MaybePending::Pending(mut pending) => answer(&mut pending).await,
+            MaybePending::Pending(mut pending) => await_decision(&mut pending).await,
         };
         let banned = counted.entries.into_iter();
         let banned =

@@ -8,7 +8,7 @@ use super::{
     grant::{NotifyingPermit, UnclaimedGrant},
     queue::WaitQueues,
     rejection::LastRejection,
-    request::{QueueKey, WaitRequest, answer},
+    request::{QueueKey, WaitRequest, await_decision},
 };
 use crate::{
     decision::{Decision, DecisionKind},
@@ -38,7 +38,7 @@ pub(crate) struct Leader {
     queue_key: QueueKey,
     notify: Arc<Notify>,
     /// The call in flight.
-    asked: Option<InFlightCheck>,
+    check: Option<InFlightCheck>,
     retired: bool,
     /// Whether the queue has no waiter left.
     has_no_waiters: bool,
@@ -63,31 +63,31 @@ impl Leader {
             queues,
             queue_key,
             notify,
-            asked: None,
+            check: None,
             retired: false,
             has_no_waiters: false,
         }
     }
 
     /// The next leader of the same queue, with the call in flight.
-    fn successor(&self, notify: Arc<Notify>, asked: Option<InFlightCheck>) -> Self {
+    fn successor(&self, notify: Arc<Notify>, check: Option<InFlightCheck>) -> Self {
         let (limiter, queues) = (self.limiter.clone(), self.queues.clone());
         let mut next = Self::new(limiter, queues, self.queue_key.clone(), notify);
-        next.asked = asked;
+        next.check = check;
         next
     }
 
     /// Ends without promoting a waiter; returns the call in flight.
     pub(crate) fn retire(mut self) -> Option<InFlightCheck> {
         self.retired = true;
-        self.asked.take()
+        self.check.take()
     }
 
     /// The previous leader's rejection, if it applies to this request too.
     pub(crate) fn previous_rejection(&self, request: &WaitRequest) -> Option<Arc<LastRejection>> {
         let waiters = self.queues.lock();
         let queue = waiters.queues.get(&self.queue_key)?;
-        let rejection = queue.rejection.as_ref().filter(|_| self.asked.is_none())?;
+        let rejection = queue.rejection.as_ref().filter(|_| self.check.is_none())?;
         let holds = !rejection.polled && rejection.retry_at > Instant::now();
         let goes = holds && rejection.request.is_mergeable_with(request);
         goes.then(|| rejection.clone())
@@ -95,19 +95,19 @@ impl Leader {
 
     /// Calls the store for the leader and the waiters next to it that can be merged, and grants them what is admitted. Returns
     /// the decision that ends the leader's waiting, or a rejection to wait for.
-    pub(crate) async fn ask(
+    pub(crate) async fn call_store(
         &mut self,
         request: &Arc<WaitRequest>,
     ) -> Result<Decision, Arc<LastRejection>> {
-        let asked = match self.asked.take() {
-            Some(asked) => self.asked.insert(asked),
+        let check = match self.check.take() {
+            Some(check) => self.check.insert(check),
             None => {
                 let n = self.batch_size(request);
-                match request.ask(n) {
+                match request.check(n) {
                     MaybePending::Ready(decision) => {
                         return self.handle_decision(decision, request, n);
                     }
-                    MaybePending::Pending(pending) => self.asked.insert(InFlightCheck {
+                    MaybePending::Pending(pending) => self.check.insert(InFlightCheck {
                         request: request.clone(),
                         n,
                         pending,
@@ -116,8 +116,8 @@ impl Leader {
             }
         };
         // If this future is dropped meanwhile, the next leader takes the call over.
-        let (n, decision) = (asked.n, answer(&mut asked.pending).await);
-        self.asked = None;
+        let (n, decision) = (check.n, await_decision(&mut check.pending).await);
+        self.check = None;
         self.handle_decision(decision, request, n)
     }
 
@@ -127,12 +127,12 @@ impl Leader {
         // Also if the runtime drops the future without polling it.
         self.has_no_waiters = true;
         async move {
-            let Some(asked) = &mut self.asked else {
+            let Some(check) = &mut self.check else {
                 return;
             };
-            let (request, n) = (asked.request.clone(), asked.n);
-            let decision = answer(&mut asked.pending).await;
-            self.asked = None;
+            let (request, n) = (check.request.clone(), check.n);
+            let decision = await_decision(&mut check.pending).await;
+            self.check = None;
             match self.handle_decision(decision, &request, n) {
                 Ok(first) => self.grant_waiters(&request, vec![first]),
                 Err(rejection) => self.publish_rejection(rejection),
@@ -150,8 +150,8 @@ impl Leader {
         if !request.can_batch() {
             return 1;
         }
-        let waiters = queue.waiters.values().take(MAX_BATCH - 1);
-        let same = waiters.take_while(|waiter| waiter.limits.request.is_mergeable_with(request));
+        let behind = queue.waiters.values().take(MAX_BATCH - 1);
+        let same = behind.take_while(|waiter| waiter.limits.request.is_mergeable_with(request));
         1 + same.count() as u32
     }
 
@@ -178,14 +178,14 @@ impl Leader {
         if k < n {
             self.publish_rejection(LastRejection::after(&decision, request.clone()));
         }
-        let first = self.part(&decision, request, 0, k);
-        let others = (1..k).map(|i| self.part(&decision, request, i, k));
+        let first = self.split_share(&decision, request, 0, k);
+        let others = (1..k).map(|i| self.split_share(&decision, request, i, k));
         self.grant_waiters(request, others.collect());
         Ok(first)
     }
 
     /// The decision of request `i` of `k` that were admitted together.
-    fn part(&self, whole: &Decision, request: &WaitRequest, i: u64, k: u64) -> Decision {
+    fn split_share(&self, whole: &Decision, request: &WaitRequest, i: u64, k: u64) -> Decision {
         let entry = whole.entries.iter().map(|entry| {
             let units = entry.receipts.first().remaining;
             let share = if entry.is_shadow() { units } else { units / k };
@@ -270,14 +270,15 @@ impl Leader {
         let mut waiters = self.queues.lock();
         if let Some(queue) = waiters.queues.get_mut(&self.queue_key) {
             let mut ahead = 1;
-            let vain = queue.waiters.iter().filter(|(_, waiter)| {
-                let vain = waiter.limits.cannot_succeed(ahead, &rejection, now);
-                ahead += usize::from(!vain);
-                vain
+            let hopeless = queue.waiters.iter().filter(|(_, waiter)| {
+                let hopeless = waiter.limits.cannot_succeed(ahead, &rejection, now);
+                ahead += usize::from(!hopeless);
+                hopeless
             });
-            let vain: Vec<u64> = vain.map(|(number, _)| *number).collect();
+            let hopeless: Vec<u64> = hopeless.map(|(number, _)| *number).collect();
             rejected.extend(
-                vain.iter()
+                hopeless
+                    .iter()
                     .filter_map(|number| queue.waiters.remove(number)),
             );
         }
@@ -297,7 +298,7 @@ impl Leader {
 impl Leader {
     /// Promotes the next waiter to leader, and hands it the call in flight if their requests can be merged. Without a waiter the
     /// queue is closed, once that call has completed.
-    fn promote_next(&self, mut asked: Option<InFlightCheck>) {
+    fn promote_next(&self, mut check: Option<InFlightCheck>) {
         let queue_key = &self.queue_key;
         loop {
             let mut waiters = self.queues.lock();
@@ -306,11 +307,11 @@ impl Leader {
             };
             let notify = queue.notify.clone();
             let Some((_, next)) = queue.waiters.pop_first() else {
-                if asked.is_some()
+                if check.is_some()
                     && let Ok(runtime) = Handle::try_current()
                 {
                     drop(waiters);
-                    let leader = self.successor(notify, asked);
+                    let leader = self.successor(notify, check);
                     drop(runtime.spawn(leader.finish_without_waiters()));
                     return;
                 }
@@ -320,20 +321,20 @@ impl Leader {
                 return;
             };
             let request = &next.limits.request;
-            let same = |asked: &InFlightCheck| asked.request.is_mergeable_with(request);
-            queue.check_in_flight = asked.as_ref().is_some_and(same);
-            let keeps = queue.check_in_flight;
+            let same = |check: &InFlightCheck| check.request.is_mergeable_with(request);
+            queue.check_in_flight = check.as_ref().is_some_and(same);
+            let hands_over = queue.check_in_flight;
             drop(waiters);
-            if !keeps {
-                asked = None;
+            if !hands_over {
+                check = None;
             }
-            let leader = self.successor(notify, asked.take());
+            let leader = self.successor(notify, check.take());
             let Err(Wakeup::BecomeLeader(leader)) = next.wakeup.send(Wakeup::BecomeLeader(leader))
             else {
                 return;
             };
             // The waiter is leaving at this moment.
-            asked = leader.retire();
+            check = leader.retire();
         }
     }
 }
@@ -341,9 +342,9 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         if !self.retired {
-            // Of a queue without waiters: the runtime has ended.
-            let asked = self.asked.take().filter(|_| !self.has_no_waiters);
-            self.promote_next(asked);
+            // The call of a queue without waiters ends with its runtime.
+            let check = self.check.take().filter(|_| !self.has_no_waiters);
+            self.promote_next(check);
         }
     }
 }

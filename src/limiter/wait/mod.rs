@@ -156,14 +156,14 @@ async fn wait_in_queue(limits: WaiterLimits, queues: &Arc<Queues>) -> Option<Dec
         JoinOutcome::Queued(_) if Handle::try_current().is_err() => {
             return Some(request.limiter.clone().reject_without_runtime());
         }
-        JoinOutcome::Queued(mut place) => {
+        JoinOutcome::Queued(mut ticket) => {
             let wakeup = tokio::select! {
                 biased;
-                wakeup = place.wakeup() => wakeup,
-                () = until(deadline) => match place.leave_with_last_rejection() {
+                wakeup = ticket.wakeup() => wakeup,
+                () = until(deadline) => match ticket.leave_with_last_rejection() {
                     Some(decision) => return Some(decision),
                     // The leader has no result yet, but soon will: calls of the store have a timeout.
-                    None => place.wakeup().await,
+                    None => ticket.wakeup().await,
                 },
             };
             match wakeup? {
@@ -189,7 +189,7 @@ async fn run_leader(
     loop {
         let rejection = match known.take() {
             Some(rejection) => rejection,
-            None => match leader.ask(&request).await {
+            None => match leader.call_store(&request).await {
                 Ok(decision) => return decision,
                 Err(rejection) => rejection,
             },
@@ -265,7 +265,7 @@ impl Future for WaitFuture {
     type Output = Result<Admission, Rejected>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Polled again after completion: pending for ever.
+        // The future was polled after it was ready.
         let Some(decision) = &mut self.0 else {
             return Poll::Pending;
         };
@@ -287,7 +287,7 @@ impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wait")
             .field("keys", &self.request.keys)
-            .field("own", &self.request.overrides)
+            .field("overrides", &self.request.overrides)
             .field("timeout", &self.timeout)
             .field("queue", &self.queue)
             .finish()

@@ -26,7 +26,7 @@ pub(crate) struct WaitQueues<W>(Mutex<QueueMap<W>>);
 pub(crate) struct QueueMap<W> {
     pub(crate) queues: HashMap<QueueKey, WaitQueue<W>>,
     /// The last ticket number, unique among all queues.
-    pub(crate) next: u64,
+    pub(crate) last_number: u64,
 }
 
 pub(crate) struct WaitQueue<W> {
@@ -57,7 +57,7 @@ impl<W> Default for WaitQueues<W> {
     fn default() -> Self {
         Self(Mutex::new(QueueMap {
             queues: HashMap::new(),
-            next: 0,
+            last_number: 0,
         }))
     }
 }
@@ -93,16 +93,16 @@ impl<W: Send> WakeLeaders for WaitQueues<W> {
 
     fn clear_rejections(&self, keys: &[(u32, Key)]) {
         let mut waiters = self.lock();
-        let mut lifted = Vec::new();
+        let mut affected = Vec::new();
         for (queue_key, queue) in &mut waiters.queues {
             let is_of =
                 |(policy, key): &(u32, Key)| queue_key.get(*policy as usize) == Some(&Some(*key));
             if keys.iter().any(is_of) {
-                lifted.push((queue.rejection.take(), queue.notify.clone()));
+                affected.push((queue.rejection.take(), queue.notify.clone()));
             }
         }
         drop(waiters);
-        for (_, notify) in lifted {
+        for (_, notify) in affected {
             notify.notify_one();
         }
     }

@@ -68,7 +68,7 @@ impl WaitRequest {
     }
 
     /// Calls the store for `n` requests that keep waiting if they are rejected.
-    pub(crate) fn ask(&self, n: u32) -> MaybePending {
+    pub(crate) fn check(&self, n: u32) -> MaybePending {
         let overrides = Some(&self.overrides);
         let limiter = self.limiter.clone();
         limiter.evaluate_keys(Op::Acquire(n), &self.keys, overrides)
@@ -86,12 +86,12 @@ impl WaitRequest {
             .evaluate_keys(Op::Acquire(1), &self.keys, Some(&once))
         {
             MaybePending::Ready(decision) => decision,
-            MaybePending::Pending(mut pending) => answer(&mut pending).await,
+            MaybePending::Pending(mut pending) => await_decision(&mut pending).await,
         }
     }
 
-    /// Reads what the policies take from the call's request, once for as long as it waits. From here on the policies that apply
-    /// are named.
+    /// Reads quotas, costs, callers and conditions from the request of the call, once for as long as it waits. Afterwards the
+    /// keys name the policies that apply.
     pub(crate) async fn read_parts(&mut self) {
         let Some(parts) = self.overrides.parts.clone() else {
             return;
@@ -113,7 +113,7 @@ impl WaitRequest {
             self.overrides
                 .callers
                 .extend(caller.map(|caller| (name(), caller)));
-            // A shadow's too, or the live policy's would be taken for it.
+            // Also of a shadow: without a cost of its own it would get that of the live policy.
             if (policy.has_cost_of_request() || policy.shadow_config().is_some())
                 && self
                     .limiter
@@ -172,8 +172,8 @@ impl WaitRequest {
             if self.limiter.key_of(bound, &self.keys).is_none() {
                 continue;
             }
-            let own = self.limiter.cost_in_call(bound, Some(&self.overrides));
-            let cost = own.unwrap_or_else(|| policy.default_cost());
+            let cost_in_call = self.limiter.cost_in_call(bound, Some(&self.overrides));
+            let cost = cost_in_call.unwrap_or_else(|| policy.default_cost());
             let quota = self.overrides.quota(policy.name());
             let quota_override = quota.and_then(|quota| self.limiter.quota_override(bound, quota));
             let limit = quota_override
@@ -201,7 +201,7 @@ impl WaitRequest {
 
     /// The longest wait of the other policies.
     pub(crate) fn retry_delay(&self, rejected: &Decision) -> Duration {
-        let timed = waits(rejected).filter(|c| !self.limiter.bound(c.policy).is_permit());
+        let timed = waits(rejected).filter(|entry| !self.limiter.bound(entry.policy).is_permit());
         let timed = timed.filter_map(|entry| match entry.status(&*rejected.backend).retry_after {
             RetryAfter::In(wait) => Some(wait),
             RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
@@ -224,6 +224,6 @@ fn waits(rejected: &Decision) -> impl Iterator<Item = &PolicyEntry> {
 }
 
 /// Awaits a decision. Dropping the future leaves it pending, to be awaited again.
-pub(crate) async fn answer(pending: &mut PendingDecision) -> Decision {
+pub(crate) async fn await_decision(pending: &mut PendingDecision) -> Decision {
     poll_fn(|cx| Pin::new(&mut *pending).poll(cx)).await
 }

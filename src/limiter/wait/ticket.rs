@@ -1,4 +1,4 @@
-//! Joining a queue, and a place in it.
+//! Joining a queue, and leaving it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) enum JoinOutcome {
     Rejected(Decision),
 }
 
-/// A waiter's place in a queue, given up when dropped.
+/// A waiter's place in a queue. Dropping it leaves the queue.
 pub(crate) struct QueueTicket {
     queues: Arc<Queues>,
     queue_key: QueueKey,
@@ -34,8 +34,8 @@ pub(crate) fn join(
 ) -> JoinOutcome {
     let queue_key = limits.request.queue_key();
     let mut waiters = queues.lock();
-    waiters.next += 1;
-    let number = waiters.next;
+    waiters.last_number += 1;
+    let number = waiters.last_number;
     let Some(queue) = waiters.queues.get_mut(&queue_key) else {
         let queue = WaitQueue::default();
         let notify = queue.notify.clone();
