@@ -145,14 +145,14 @@ pub fn script_reply(bytes: &[u8]) {
         let Ok(response) = now(service.call(Request::new(())));
         check_fields(response.headers());
         let limiter = layer.limiter();
-        judge(limiter, bytes.len() as u64);
+        decide(limiter, bytes.len() as u64);
         if let Some(units) = bytes.last_chunk() {
-            judge(limiter, u64::from_le_bytes(*units));
+            decide(limiter, u64::from_le_bytes(*units));
         }
     }
 }
 
-fn judge(limiter: &Limiter, units: u64) {
+fn decide(limiter: &Limiter, units: u64) {
     let key = Key::global();
     let _ = format!("{:?}", now(limiter.peek(key)));
     let _ = format!("{:?}", now(limiter.charge(key, units)));
@@ -171,8 +171,8 @@ fn judge(limiter: &Limiter, units: u64) {
             let names = limiter.policies().map(crate::Policy::name);
             let _ = now(admission.settle_each(names.map(|name| (name, units))));
         }
-        Err(refused) => {
-            let _ = (refused.to_string(), refused.retry_after());
+        Err(rejected) => {
+            let _ = (rejected.to_string(), rejected.retry_after());
         }
     }
 }

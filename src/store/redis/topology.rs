@@ -175,8 +175,8 @@ impl NodeConnections {
 
     fn connection(&self, tag: usize, node: &Arc<ClusterNode>) -> Arc<SharedConnection> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = nodes.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
-            return known[tag % known.len()].clone();
+        if let Some((_, connections)) = nodes.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
+            return connections[tag % connections.len()].clone();
         }
         // Nodes are added and removed.
         nodes.retain(|(known, _)| self.cluster.has_node(known));

@@ -204,6 +204,6 @@ impl Reply<'_> {
 fn malformed(what: &str) -> StoreError {
     StoreError::Server {
         code: "GARBLED".into(),
-        message: format!("the script's answer is not what it should be: {what}").into(),
+        message: format!("the script's reply is malformed: {what}").into(),
     }
 }

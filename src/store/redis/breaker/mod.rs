@@ -178,8 +178,8 @@ impl BreakerState {
 /// The next pause: doubled each time, less a random part of up to half, so that processes do not probe in step.
 fn pause(before: u32, random: u64) -> Duration {
     let factor = 2_u32.saturating_pow(before);
-    let whole = MIN_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF);
-    let half = whole / 2;
+    let longest = MIN_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF);
+    let half = longest / 2;
     let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
     half + Duration::from_micros(random % micros.saturating_add(1))
 }

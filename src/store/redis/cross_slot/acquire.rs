@@ -36,7 +36,7 @@ struct CrossSlotAcquire {
     times: u32,
     count: usize,
     /// Whether a rejection charges something.
-    counts: bool,
+    charges_rejections: bool,
     pending: SmallVec<[PendingPart; 2]>,
     /// Shadows, and the counters that they replace.
     shadows: Vec<(usize, OwnedCounterOp, Option<usize>)>,
@@ -59,11 +59,11 @@ pub(crate) fn execute(
     deadline: Instant,
 ) -> StoreResponse {
     let count = counters.len();
-    let counts = counters.iter().any(counts_rejections);
+    let charges_rejections = counters.iter().any(counts_rejections);
     let mut shadows = Vec::new();
     for (index, counter) in counters.iter().enumerate() {
         if let CounterMode::Shadow {
-            replaces: of,
+            replaces: replaced,
             charges,
         } = counter.mode
         {
@@ -72,7 +72,7 @@ pub(crate) fn execute(
                 replaces: None,
                 charges,
             };
-            shadows.push((index, counter, of));
+            shadows.push((index, counter, replaced));
         }
     }
     let mut parts = parts(workers, counters);
@@ -89,12 +89,12 @@ pub(crate) fn execute(
         deadline,
         times,
         count,
-        counts,
+        charges_rejections,
         shadows,
     };
-    match counts {
-        true => StoreResponse::pending(read(RunToCompletion::new(acquire.take()))),
-        false => StoreResponse::pending(read(acquire.take())),
+    match charges_rejections {
+        true => StoreResponse::pending(read(RunToCompletion::new(acquire.run()))),
+        false => StoreResponse::pending(read(acquire.run())),
     }
 }
 
@@ -126,8 +126,8 @@ fn without_rejections(counter: &OwnedCounterOp) -> OwnedCounterOp {
 impl SlotPart {
     fn drop_shadows(&mut self) {
         let Self { counters, indices } = self;
-        let mut kept = counters.iter().map(|counter| !counter.mode.is_shadow());
-        indices.retain(|_| kept.next().unwrap_or(false));
+        let mut is_kept = counters.iter().map(|counter| !counter.mode.is_shadow());
+        indices.retain(|_| is_kept.next().unwrap_or(false));
         counters.retain(|counter| !counter.mode.is_shadow());
     }
 
@@ -140,7 +140,7 @@ impl SlotPart {
 }
 
 impl CrossSlotAcquire {
-    async fn take(mut self) -> Result<CompletedAcquire, StoreError> {
+    async fn run(mut self) -> Result<CompletedAcquire, StoreError> {
         let (mut parts, error) = await_replies(None, mem::take(&mut self.pending)).await;
         if let Some(error) = error {
             // What the others charged is refunded with them.
@@ -211,16 +211,16 @@ impl CrossSlotAcquire {
     /// Charges what counts rejections, and evaluates shadows, once the outcome of the request is known.
     fn send_followups(&self, parts: &[PartReply], admitted: u64) -> SmallVec<[PendingPart; 2]> {
         let times = u64::from(self.times);
-        let matters = self.counts || !self.shadows.is_empty();
-        let before = (matters && admitted < times).then(|| CountersBefore::of(parts));
+        let is_needed = self.charges_rejections || !self.shadows.is_empty();
+        let before = (is_needed && admitted < times).then(|| CountersBefore::of(parts));
         let rejections = before
             .iter()
             .flat_map(|before| before.rejections(times, admitted));
         let rejections =
             rejections.map(|(index, counter)| (Op::ForceAcquire, SlotPart::of(index, counter)));
-        let shadows = self.shadows.iter().map(|(index, counter, of)| {
-            let without = match (of, &before) {
-                (Some(of), Some(before)) => before.fit_excluding(*of, times),
+        let shadows = self.shadows.iter().map(|(index, counter, replaced)| {
+            let without = match (replaced, &before) {
+                (Some(replaced), Some(before)) => before.fit_excluding(*replaced, times),
                 _ => admitted,
             };
             let op = match without {

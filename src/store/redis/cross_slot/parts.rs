@@ -130,7 +130,7 @@ pub(super) async fn await_replies(
 
 /// Reads the parts' responses, and merges them into one, dated by the earliest of their instants.
 pub(super) fn merge(replies: &mut [PartReply], count: usize) -> OpResult {
-    let mut whole = OpResult {
+    let mut merged = OpResult {
         admitted: u64::MAX,
         at: Timestamp::default(),
         age: Default::default(),
@@ -140,26 +140,26 @@ pub(super) fn merge(replies: &mut [PartReply], count: usize) -> OpResult {
     };
     let instants = replies.iter_mut();
     let instants = instants.filter_map(|part| Some(part.guard.result()?.at));
-    whole.at = instants.min().unwrap_or_default();
+    merged.at = instants.min().unwrap_or_default();
     for PartReply { part, guard } in replies {
         let Some(result) = guard.read() else {
             continue;
         };
-        whole.admitted = whole.admitted.min(result.admitted);
-        whole.admitted_after = whole.admitted_after.min(result.admitted_after);
+        merged.admitted = merged.admitted.min(result.admitted);
+        merged.admitted_after = merged.admitted_after.min(result.admitted_after);
         for (index, counter) in part.indices.iter().zip(result.counters) {
-            whole.counters[*index] = with_skew(counter, &whole, result.at);
+            merged.counters[*index] = with_skew(counter, &merged, result.at);
         }
     }
-    if whole.admitted == 0 {
-        whole.admitted_after = 0;
+    if merged.admitted == 0 {
+        merged.admitted_after = 0;
     }
-    whole
+    merged
 }
 
 /// A counter's result with the instant of its own part.
-pub(super) fn with_skew(counter: CounterResult, whole: &OpResult, at: Timestamp) -> CounterResult {
-    let clock_skew_us = at.as_micros().saturating_sub(whole.at.as_micros());
+pub(super) fn with_skew(counter: CounterResult, merged: &OpResult, at: Timestamp) -> CounterResult {
+    let clock_skew_us = at.as_micros().saturating_sub(merged.at.as_micros());
     CounterResult {
         clock_skew_us,
         ..counter
@@ -168,7 +168,7 @@ pub(super) fn with_skew(counter: CounterResult, whole: &OpResult, at: Timestamp)
 
 /// The counters of a part that charged something: the `share` of `admitted` requests of it to refund.
 pub(super) fn charged(part: &SlotPart, result: &OpResult, share: u64, admitted: u64) -> SlotPart {
-    let mut back = SlotPart {
+    let mut refund = SlotPart {
         counters: CounterOps::new(),
         indices: SmallVec::new(),
     };
@@ -178,9 +178,9 @@ pub(super) fn charged(part: &SlotPart, result: &OpResult, share: u64, admitted: 
             let mut counter = counter.clone();
             counter.set_refund(charged.units, &charged.snapshot, result.at);
             counter.units = Units::new(charged.units / admitted.max(1) * share);
-            back.counters.push(counter);
-            back.indices.push(*index);
+            refund.counters.push(counter);
+            refund.indices.push(*index);
         }
     }
-    back
+    refund
 }

@@ -97,7 +97,7 @@ impl RedisStore {
             let response = workers.execute(Op::Acquire(1), counters, workers.deadline(), None)?;
             match response.into_rollback_guard().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
-                answer => return read(answer?),
+                result => return read(result?),
             }
         }
     }
@@ -169,8 +169,8 @@ impl RedisStore {
         tag: usize,
         cmd: Cmd,
     ) -> Result<T, StoreError> {
-        let answer = timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.run(tag, &cmd)).await;
-        Ok(answer.map_err(|_| StoreError::Timeout)??)
+        let result = timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.run(tag, &cmd)).await;
+        Ok(result.map_err(|_| StoreError::Timeout)??)
     }
 
     /// Whether the user may read and write the key of the epoch, which stays as it is.

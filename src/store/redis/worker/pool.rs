@@ -121,10 +121,10 @@ impl WorkerPool {
         cache_token: Option<CacheToken>,
         retries_refunds: bool,
     ) -> Result<ResponseHandle, StoreError> {
-        let outside =
+        let no_runtime =
             || StoreError::NoRuntime("the Redis store sends requests from the caller's runtime");
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
-        let here = Handle::try_current().map_err(|_| outside())?;
+        let here = Handle::try_current().map_err(|_| no_runtime())?;
         let state = RequestState::with_cache_token(
             op,
             counters,
@@ -138,7 +138,7 @@ impl WorkerPool {
             request.retry_refunds();
         }
         let sets = self.workers(&here);
-        let worker = worker_of(&sets, here.id(), worker_index).ok_or_else(outside)?;
+        let worker = worker_of(&sets, here.id(), worker_index).ok_or_else(no_runtime)?;
         worker.push(request)?;
         Ok(response)
     }

@@ -62,16 +62,16 @@ impl<T> RequestQueue<T> {
     }
 
     /// Moves all items into `drained`, whose allocation the queue takes over, if they can be sent now: no batch is in flight, or
-    /// `allow_more` and at least `threshold` items wait. `left` counts items that were drained before and not sent yet.
+    /// `allow_more` and at least `threshold` items wait. `backlog` counts items that were drained before and not sent yet.
     pub(crate) fn drain(
         &mut self,
         drained: &mut Vec<T>,
-        left: usize,
+        backlog: usize,
         batches: usize,
         allow_more: bool,
         threshold: usize,
     ) -> DrainOutcome {
-        let waiting = self.waiting.len() + left;
+        let waiting = self.waiting.len() + backlog;
         if batches == 0 || allow_more && waiting >= threshold {
             mem::swap(&mut self.waiting, drained);
         }

@@ -152,12 +152,12 @@ fn flush_threshold(in_flight: usize, last: BatchLoad) -> usize {
     } else {
         MAX_BATCH_KEYS
     };
-    let alike = keys * last.requests / last.keys.max(1);
+    let worth_a_batch = keys * last.requests / last.keys.max(1);
     // Equal requests share a key and are merged: a small extra batch costs more than waiting for as many as the last one had.
     // With few callers and a distant server, no more than that arrive at once.
-    let beside = in_flight.clamp(1, 2);
-    let most = (last.requests * beside).clamp(keys, MAX_BATCH_KEYS * beside);
-    alike.clamp(1, most)
+    let factor = in_flight.clamp(1, 2);
+    let max = (last.requests * factor).clamp(keys, MAX_BATCH_KEYS * factor);
+    worth_a_batch.clamp(1, max)
 }
 
 /// The loop and its callers in every interleaving, explored by loom.
@@ -184,6 +184,8 @@ mod tests {
         AtOnce,
         /// After the loop was woken once for another reason.
         Later,
+        /// Once the first batch was sent again.
+        AfterRetry,
         /// Once as many of all these requests are sent that the others do not justify a batch.
         AfterNextBatch(usize),
     }
@@ -197,7 +199,7 @@ mod tests {
         /// Does the steps of the schedule, as the worker's task does.
         fn run(&self, reply: Reply) {
             let (mut schedule, mut in_flight) = (Schedule::default(), Vec::new());
-            let (mut sent, mut was_woken) = (0, false);
+            let (mut sent, mut was_woken, mut was_retried) = (0, false, false);
             loop {
                 match schedule.next_step(in_flight.len()) {
                     Step::Drain => schedule.drain(&mut self.queue(), in_flight.len()),
@@ -222,6 +224,11 @@ mod tests {
                         was_woken = !was_woken;
                         match reply {
                             Reply::Later if was_woken => {}
+                            Reply::AfterRetry if !was_retried => {
+                                was_retried = true;
+                                let requests = in_flight.remove(0).into_iter().map(Some);
+                                schedule.retry(requests.collect());
+                            }
                             Reply::AfterNextBatch(all) if all - sent >= THRESHOLD => {
                                 self.wake.wait();
                             }
@@ -307,6 +314,11 @@ mod tests {
     #[test]
     fn no_request_is_stranded_while_a_batch_is_in_flight() {
         explore(Reply::Later, cancel_one_and_call, call);
+    }
+
+    #[test]
+    fn no_request_is_stranded_that_has_to_be_retried() {
+        explore(Reply::AfterRetry, cancel_one_and_call, call);
     }
 
     #[test]
