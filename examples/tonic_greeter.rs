@@ -91,7 +91,7 @@ impl Greeter for Host {
             // By name: the policy applies here, though it skips the stream's path.
             let admit = limiter.admit([("greetings", key)]);
             async move {
-                // The first refusal ends the stream, with the status that a call would get.
+                // The first rejection ends the stream, with the status that a call would get.
                 let _admission = admit.await?;
                 Ok(greet(&message))
             }

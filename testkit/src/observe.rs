@@ -37,7 +37,7 @@ impl Server {
     /// Makes or remakes a user: `rules` such as `~* +@all -incrby` start from none.
     ///
     /// # Panics
-    /// If the server refuses the rules.
+    /// If the server rejects the rules.
     #[track_caller]
     pub fn acl(&self, user: &str, password: &str, rules: &str) {
         let password = format!(">{password}");

@@ -82,7 +82,7 @@ impl Proxy {
                 if accepting.state().is_over {
                     return;
                 }
-                // A server that is away refuses; the client sees its connection closed.
+                // The server is down: the client sees its connection closed.
                 if let Ok(client) = client {
                     let _ = join(&accepting, client, server);
                 }

@@ -130,7 +130,7 @@ fn killing_the_test_process_ends_its_servers_and_removes_their_folders() {
 }
 
 #[test]
-fn a_killed_server_refuses_connections_and_comes_back_empty_on_its_port() {
+fn a_killed_server_accepts_no_connections_and_comes_back_empty_on_its_port() {
     let server = Server::start();
     server.command(&["SET", "a", "1"]).ok();
     let first = server.pid();

@@ -22,7 +22,7 @@ pub(crate) struct Bench {
     passed_on: Vec<String>,
 }
 
-/// What the options ask for. Their values are for the measuring program to judge.
+/// What the options ask for. The measuring program checks their values.
 pub(crate) fn read(options: &[&str]) -> Outcome<Bench> {
     let mut bench = Bench {
         peers: false,

@@ -38,7 +38,7 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
 
 /// A search through the project's own files, binary ones aside.
 pub(crate) fn grep(root: &Path) -> Command {
-    // The owner of the checkout may be another user, as in containers, which git refuses.
+    // The owner of the checkout may be another user, as in containers, which git rejects.
     let mut grep = command("git", &["-c", "safe.directory=*", "grep", "-I"]);
     grep.current_dir(root);
     // An unpacked archive has nothing tracked; all of it but ignored files is then the project.

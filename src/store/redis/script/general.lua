@@ -1,6 +1,6 @@
--- The general path: judges entries by the functions of the strategies.
+-- The general path: evaluates entries by the functions of the strategies.
 -- luacheck: globals call tonumber type format now_ms next_ms KEYS args op policy_count seg seg_tail seg_first_key seg_last_key request_counts keys_done reply reply_len repairs
--- luacheck: ignore ceil abs sub match number cap_ttl judge_counters undo 542 (for the slots)
+-- luacheck: ignore ceil abs sub match number cap_ttl evaluate_counters undo 542 (for the slots)
 
 -- What strategies may use, beside main.lua's call, format, tonumber, type, now, now_s, now_us, now_ms and next_ms. All
 -- numbers are integers below 2^53.
@@ -79,7 +79,7 @@ local function leave(key, strategy, p, a, b, c)
 end
 
 -- What most entries are: acquisitions under one policy that charges what is admitted, by a strategy that records no callers
--- and has no `snapshot`. Judges them as operations.lua would, without a counter.
+-- and has no `snapshot`. Evaluates them as operations.lua would, without a counter.
 local function acquire_single(last_key, strategy, p, units, snapshot_len)
   local available, charge, counts = strategy.available, strategy.charge, request_counts
   for place = keys_done + 1, last_key do
@@ -104,21 +104,21 @@ local function acquire_single(last_key, strategy, p, units, snapshot_len)
   end
 end
 
--- Judges all other entries, and undoes what one has charged: see operations.lua.
-local judge_counters, undo
+-- Evaluates all other entries, and undoes what one has charged: see operations.lua.
+local evaluate_counters, undo
 
--- Judges so many of the segment's entries, or all that are left. One that fails is undone, and the others go on.
+-- Evaluates so many of the segment's entries, or all that are left. One that fails is undone, and the others go on.
 return function(entries)
   local last_key = min(keys_done + entries * policy_count, seg_last_key)
   local policy, units, mode = args[seg + 3], args[seg + 4], args[seg + 5]
   local strategy, p = policy_at(policy)
   local records_caller, snapshot_len = args[policy + 1] == 1, args[policy + 2]
   local is_single = op == 1 and policy_count == 1 and mode == 0 and not records_caller and not strategy.snapshot
-  if not is_single and not judge_counters then
+  if not is_single and not evaluate_counters then
     -- SLOT: operations
   end
   while keys_done < last_key do
-    local ok, why = pcall(is_single and acquire_single or judge_counters, last_key, strategy, p, units, snapshot_len)
+    local ok, why = pcall(is_single and acquire_single or evaluate_counters, last_key, strategy, p, units, snapshot_len)
     if not ok then
       if not is_single then
         undo()

@@ -1,6 +1,6 @@
--- The driver: judges a batch of requests, each under one or more policies, all or nothing. mod.rs describes what it is sent
+-- The driver: evaluates a batch of requests, each under one or more policies, all or nothing. mod.rs describes what it is sent
 -- and what it replies, and fills the slots.
--- luacheck: ignore tonumber type format now_ms next_ms reply_len repairs judge request_counts fast 542 (for the slots)
+-- luacheck: ignore tonumber type format now_ms next_ms reply_len repairs evaluate request_counts fast 542 (for the slots)
 
 local call, try, tonumber, type, format = redis.call, redis.pcall, tonumber, type, string.format
 
@@ -11,16 +11,16 @@ local now = now_s * 1000000 + now_us
 -- The current ms, and the first that begins at or after now: a key that is to live until then may expire when it begins.
 local now_ms, next_ms = (now - now % 1000) / 1000, (now + -now % 1000) / 1000
 
--- The keys of all entries, and how many have been judged.
+-- The keys of all entries, and how many have been evaluated.
 local KEYS, keys_done = KEYS, 0
 local args = { cmsgpack.unpack(ARGV[1]) }
 -- As long as it will be at least, since a table that grows is copied: the keys only take up the space.
 local reply, reply_len = { now, nil, (unpack or table.unpack)(KEYS) }, 1
 -- Keys that are left as they were found, and what repairs them: see general.lua.
 local repairs
--- Judges entries by the functions of the strategies: see general.lua. Making functions takes half of the time of a call for one
+-- Evaluates entries by the functions of the strategies: see general.lua. Making functions takes half of the time of a call for one
 -- key, so they are made when the first entry comes that no fast path takes.
-local judge
+local evaluate
 
 -- The current segment: where it begins in args, and how many keys there are before it and up to its end; what it asks for, and
 -- where its last two values are.
@@ -35,7 +35,7 @@ while args[seg] do
   seg_last_key = seg_first_key + entry_count * policy_count
   request_counts = args[seg_tail] == 1 and args[seg_tail + 1]
 
-  -- The strategy of all its policies, if a fast path may judge it: an acquisition that charges what is admitted, by policies
+  -- The strategy of all its policies, if a fast path may evaluate it: an acquisition that charges what is admitted, by policies
   -- that record no callers.
   local fast = op == 1 and args[args[seg + 3]]
   for i = seg + 3, seg_tail - 1, 3 do
@@ -46,7 +46,7 @@ while args[seg] do
     end
   end
 
-  -- A fast path stops at an entry that it can't judge, and counts that here. The general path judges one entry after the first
+  -- A fast path stops at an entry that it can't evaluate, and counts that here. The general path evaluates one entry after the first
   -- miss, two after the next, then four.
   local fast_misses = 0
   repeat
@@ -61,10 +61,10 @@ while args[seg] do
       end
     end
     if keys_done < seg_last_key then
-      if not judge then
+      if not evaluate then
         -- SLOT: general path
       end
-      judge(fast_misses > 0 and 2 ^ (fast_misses - 1) or entry_count)
+      evaluate(fast_misses > 0 and 2 ^ (fast_misses - 1) or entry_count)
     end
   until keys_done == seg_last_key
   seg, seg_first_key = seg_tail + 2, seg_last_key

@@ -150,10 +150,10 @@ impl Script {
                 );
             }
         }
-        let operations = format!("judge_counters, undo = (function()\n{OPERATIONS}\nend)()\n");
+        let operations = format!("evaluate_counters, undo = (function()\n{OPERATIONS}\nend)()\n");
         let general = fill(GENERAL, "strategies", &sources);
         let general = fill(&general, "operations", &operations);
-        let general = format!("judge = (function()\n{general}\nend)()\n");
+        let general = format!("evaluate = (function()\n{general}\nend)()\n");
         let text = fill(MAIN, "fast paths", &fast_paths);
         let text = fill(&text, "general path", &general);
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();

@@ -1,4 +1,4 @@
--- All operations under any policies. A counter is one policy's part of the entry that is judged: its key's state as it was read
+-- All operations under any policies. A counter is one policy's part of the entry that is evaluated: its key's state as it was read
 -- or written last (a, b, c), and how many units moved.
 -- luacheck: globals call now KEYS args op policy_count seg seg_tail seg_first_key request_counts keys_done reply reply_len repairs pcall floor ceil min max policy_at leave
 
@@ -240,13 +240,13 @@ end
 
 local operations = { acquire, settle_all, refund_all, reset_all, renew_all, settle_all }
 
--- Judges entries until so many keys are done, and replies for each. Raises an error at the first that fails.
-local function judge_counters(last_key)
+-- Evaluates entries until so many keys are done, and replies for each. Raises an error at the first that fails.
+local function evaluate_counters(last_key)
   if counted_seg ~= seg then
     read_segment()
   end
   if not has_receipts and not has_callers then
-    -- A fast path may have judged some, which have nothing but a count each.
+    -- A fast path may have evaluated some, which have nothing but a count each.
     next_value = (keys_done - seg_first_key) / policy_count + 1
   end
   local operation = operations[op]
@@ -289,4 +289,4 @@ local function judge_counters(last_key)
   end
 end
 
-return judge_counters, undo
+return evaluate_counters, undo
