@@ -138,7 +138,7 @@ impl Admission {
         let mut state = self.lock();
         let mut left = state
             .decisions()
-            .filter_map(|decision| decision.policy(policy).map(|v| v.remaining()));
+            .filter_map(|decision| decision.policy(policy).map(|policy| policy.remaining()));
         left.next()
     }
 

@@ -33,11 +33,11 @@ pub enum SettleError {
     },
 }
 
-/// Which charges of a request are meant.
+/// Selects charges of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Charges {
     All,
-    /// All but permits, which are identified in the store: more units of one would not be.
+    /// All but permits: each has an identity in the store, so their number is not corrected.
     Units,
 }
 

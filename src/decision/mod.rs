@@ -199,7 +199,7 @@ impl Decision {
         }
     }
 
-    /// How many policies are enforced: they stand first.
+    /// The number of enforced policies, which come first.
     fn enforced(&self) -> usize {
         self.entries.partition_point(|entry| !entry.is_shadow())
     }

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use crate::{error::StoreError, store::Units, strategy::ChargeReceipt};
 
-/// The receipts of one request under one policy. Clones share them, so that each unit is refunded once, whichever clone is
-/// asked for it.
+/// The receipts of one request under one policy. Clones share them, so that each unit is refunded once, by whichever
+/// clone.
 #[derive(Debug)]
 pub(crate) struct Receipts {
     /// The charge on arrival. The ledger, if there is one, has what is left of it.

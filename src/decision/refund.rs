@@ -93,7 +93,7 @@ impl PolicyEntry {
         backend: &Arc<dyn LimiterBackend>,
         mut units: u64,
     ) -> Result<u64, StoreError> {
-        // A store in process answers at once: other tasks have their turns, too.
+        // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
         consume_budget().await;
         let (mut refunded, mut before) = (0, usize::MAX);
         while let Some(step) = self.receipts.take_refund_step(before, units) {

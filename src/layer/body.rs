@@ -91,7 +91,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                         if let (Some(data), Some(in_flight)) = (frame.data_ref(), &mut *in_flight) {
                             in_flight.on_bytes_sent(data.len());
                         }
-                        // Trailers are the last frame, and a body that says that it has ended is not polled again.
+                        // Trailers are the last frame, and servers do not poll a body again that reports its end.
                         let is_last = frame.is_trailers() || body.is_end_stream();
                         is_last.then_some(RequestEnd::Completed)
                     }

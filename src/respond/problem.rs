@@ -95,7 +95,7 @@ impl<'a> Problem<'a> {
 
     /// Problem details (RFC 9457), which are the same for all requests that the same policy rejected.
     pub(super) fn json(&self) -> decision::CachedBody {
-        // A detail is of this request alone.
+        // A detail describes this request only.
         let cached = self.decision.cached_problem();
         match cached.filter(|_| self.detail.is_none()) {
             Some(cached) => cached.get_or_init(|| self.write()).clone(),

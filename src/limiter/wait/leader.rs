@@ -121,8 +121,8 @@ impl Leader {
         self.handle_decision(decision, request, n)
     }
 
-    /// Completes the call in flight of a queue without waiters. What it charges is granted to requests that join meanwhile, or else
-    /// refunded: cancelling it would leave the units charged for a moment, and the next request would be rejected for them.
+    /// Completes the call in flight of a queue without waiters. What it charges is granted to requests that join meanwhile, or
+    /// else refunded: cancelling it would leave the units charged for a moment, and the next request would be rejected for them.
     pub(crate) fn finish_without_waiters(mut self) -> impl Future<Output = ()> + Send {
         // Also if the runtime drops the future without polling it.
         self.has_no_waiters = true;

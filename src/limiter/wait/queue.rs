@@ -1,8 +1,8 @@
 //! The queues of [`Limiter::wait`](crate::Limiter::wait): requests that wait for the same keys, in order of arrival.
 //!
 //! A queue exists for as long as it has a leader, and leadership passes from one waiter to the next. Only the leader calls the
-//! store, for itself and the waiters whose requests can be merged with its own. A message to a waiter that leaves cleans up when it is
-//! dropped. `W` is the type of these messages.
+//! store, for itself and the waiters whose requests can be merged with its own. A message to a waiter that leaves cleans up when
+//! it is dropped. `W` is the type of these messages.
 
 use std::{
     collections::{BTreeMap, HashMap},

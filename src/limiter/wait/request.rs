@@ -44,7 +44,7 @@ impl WaitRequest {
             && a.costs == b.costs
             && a.quotas == b.quotas
             && a.callers == b.callers
-            // Lists may tell requests apart by their heads.
+            // Access lists may decide differently by the request's head.
             && (self.limiter.lists.is_none() || a.parts.is_none() && b.parts.is_none())
             && self.keys.caller_override() == other.keys.caller_override()
     }
