@@ -62,8 +62,8 @@ pub(crate) struct Worker {
     task: SharedTask,
     /// Requests that waited when the last batch was filled; zero while the worker is idle.
     last_batch_len: AtomicUsize,
-    /// The current [`flush_threshold`] with one batch in flight.
-    flush_threshold: AtomicUsize,
+    /// Queue length at which a push wakes the worker while one batch is in flight.
+    wakes_at: AtomicUsize,
 }
 
 /// A batch in flight. Resolves to the emptied batch, for reuse, and the requests to retry.
@@ -79,7 +79,7 @@ impl Worker {
             queue: CachePadded::default(),
             task: SharedTask::default(),
             last_batch_len: AtomicUsize::new(0),
-            flush_threshold: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
+            wakes_at: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
         }
     }
 
@@ -109,7 +109,7 @@ impl Worker {
         // Not under the lock: a caller that gets its error may retry at once.
         let enqueue = self
             .queue()
-            .push(request, self.flush_threshold.load(Ordering::Relaxed));
+            .push(request, self.wakes_at.load(Ordering::Relaxed));
         if let PushOutcome::Closed(request) = enqueue {
             self.shared
                 .pending_refunds
@@ -210,7 +210,7 @@ impl Worker {
         if !batch.is_empty() {
             let keys = batch.keys();
             let wakes_at = schedule.sent(BatchLoad { requests, keys });
-            self.flush_threshold.store(wakes_at, Ordering::Relaxed);
+            self.wakes_at.store(wakes_at, Ordering::Relaxed);
         }
     }
 
