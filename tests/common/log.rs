@@ -2,10 +2,13 @@
 
 use std::{
     io::{self, Write},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
-use tracing::{Level, subscriber::DefaultGuard};
+use tracing::{
+    Dispatch, Level,
+    subscriber::{DefaultGuard, NoSubscriber},
+};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Keeps what is logged.
@@ -43,6 +46,9 @@ impl Log {
     }
 
     fn at(&self, level: Level) -> DefaultGuard {
+        // While only one subscriber exists, tracing disables an event for all threads if the thread that logs it first has none.
+        static SECOND: OnceLock<Dispatch> = OnceLock::new();
+        SECOND.get_or_init(|| Dispatch::new(NoSubscriber::default()));
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .with_writer(self.clone());
@@ -60,4 +66,16 @@ impl Log {
         let lines = log.lines().filter(|line| line.contains(text));
         lines.map(str::to_owned).collect()
     }
+}
+
+#[test]
+fn an_event_that_another_thread_logged_first_without_a_log_is_kept() {
+    fn event() {
+        tracing::error!("logged in a test of the log");
+    }
+    let log = Log::default();
+    let _guard = log.errors();
+    std::thread::spawn(event).join().expect("no panic");
+    event();
+    assert_eq!(log.lines("logged in a test of the log").len(), 1);
 }
