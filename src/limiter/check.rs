@@ -135,8 +135,8 @@ impl<T> Check<T> {
 impl<T> Check<T> {
     /// Sets the head of the request that the call is for, from which policies take their settings:
     /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
-    /// [`cost_with`](crate::Policy::cost_with) [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy or
-    /// of the limiter; [`caller`](crate::Policy::caller); and the address for [address lists](crate::AddressList). Keys are
+    /// [`cost_with`](crate::Policy::cost_with), [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy
+    /// or of the limiter; [`caller`](crate::Policy::caller); and the address for [address lists](crate::AddressList). Keys are
     /// those of the call, not the request's. Settings of the call, such as [`quota_for`](Check::quota_for), take precedence.
     ///
     /// If a policy has such settings, a call without a request is an error (for a check,

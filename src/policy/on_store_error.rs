@@ -61,7 +61,7 @@ pub enum OnMisconfiguration {
 /// Limits in process while the store fails, by the same policies, each with a share of its quota.
 ///
 /// The share is the quota divided by the number of processes, rounded up, and at least one unit; the burst is divided likewise,
-/// and so are [quotas by request](crate::Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
+/// and so are [quotas by request](crate::Policy::quota_with) and [in-flight limits](Quota::concurrent). A request that costs
 /// more than the share is rejected until the store is back.
 ///
 /// # What holds over which interval

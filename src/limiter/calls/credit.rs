@@ -61,8 +61,8 @@ impl PolicyHandle {
     /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Shadow
     /// candidates [of this policy](crate::Policy::shadow_of) are credited too.
     ///
-    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) add to all units in use,
-    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) to the current window.
+    /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) all units in use can be credited, under
+    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) those of the current window.
     /// [`SlidingLog`](crate::SlidingLog), [`SlidingWindow`](crate::SlidingWindow), [`ListWindow`](crate::ListWindow),
     /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban) store each charge separately and can't credit:
     /// [`reset`](PolicyHandle::reset) returns all units.

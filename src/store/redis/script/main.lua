@@ -18,8 +18,8 @@ local args = { cmsgpack.unpack(ARGV[1]) }
 local reply, reply_len = { now, nil, (unpack or table.unpack)(KEYS) }, 1
 -- Keys that are left as they were found, and what repairs them: see general.lua.
 local repairs
--- Evaluates entries by the functions of the strategies: see general.lua. Making functions takes half of the time of a call for one
--- key, so they are made when the first entry comes that no fast path takes.
+-- Evaluates entries by the functions of the strategies: see general.lua. Making functions takes half of the time of a call
+-- for one key, so they are made when the first entry comes that no fast path takes.
 local evaluate
 
 -- The current segment: where it begins in args, and how many keys there are before it and up to its end; what it asks for, and
@@ -46,8 +46,8 @@ while args[seg] do
     end
   end
 
-  -- A fast path stops at an entry that it can't evaluate, and counts that here. The general path evaluates one entry after the first
-  -- miss, two after the next, then four.
+  -- A fast path stops at an entry that it can't evaluate, and counts that here. The general path evaluates one entry after
+  -- the first miss, two after the next, then four.
   local fast_misses = 0
   repeat
     local fast_first_key = keys_done

@@ -1,5 +1,5 @@
--- All operations under any policies. A counter is one policy's part of the entry that is evaluated: its key's state as it was read
--- or written last (a, b, c), and how many units moved.
+-- All operations under any policies. A counter is one policy's part of the entry that is evaluated: its key's state as it
+-- was read or written last (a, b, c), and how many units moved.
 -- luacheck: globals call now KEYS args op policy_count seg seg_tail seg_first_key request_counts keys_done reply reply_len repairs pcall floor ceil min max policy_at leave
 
 -- The segment whose counters these are; what its entries have of their own, and where that is read next.
