@@ -92,7 +92,7 @@ impl Clock {
     }
 
     /// Whether the clock is frozen, and does not follow real time.
-    pub(crate) fn stands(&self) -> bool {
+    pub(crate) fn is_frozen(&self) -> bool {
         read(&self.cell()) != 0
     }
 

@@ -75,7 +75,7 @@ impl Server {
             return self.command(&["PEXPIRETIME", key]).int();
         }
         // Known if the clock stood still meanwhile.
-        const ASK: &str = "local function ms()
+        const EXPIRY_SCRIPT: &str = "local function ms()
             local time = redis.call('TIME')
             return time[1] * 1000 + math.floor(time[2] / 1000)
         end
@@ -84,7 +84,7 @@ impl Server {
             before, ttl, after = ms(), redis.call('PTTL', KEYS[1]), ms()
         until before == after
         return ttl < 0 and ttl or after + ttl";
-        self.command(&["EVAL", ASK, "1", key]).int()
+        self.command(&["EVAL", EXPIRY_SCRIPT, "1", key]).int()
     }
 
     /// How often a command ran since [`reset_stats`](Self::reset_stats), by clients

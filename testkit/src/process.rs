@@ -139,9 +139,9 @@ fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
     let orders = ORDERS.get_or_init(|| {
         let (sender, orders) = mpsc::channel::<Order>();
         let work = move || {
-            for (mut command, answer) in orders {
+            for (mut command, reply) in orders {
                 // The caller waits for the result, so it is always received.
-                let _ = answer.send(command.spawn());
+                let _ = reply.send(command.spawn());
             }
         };
         thread::Builder::new()
@@ -150,9 +150,9 @@ fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
             .expect("a thread can be started");
         sender
     });
-    let (answer, child) = mpsc::channel();
+    let (reply, child) = mpsc::channel();
     orders
-        .send((command, answer))
+        .send((command, reply))
         .expect("the spawning thread never ends");
     child.recv().expect("the spawning thread answers")
 }

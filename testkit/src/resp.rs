@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn answer(bytes: &'static [u8]) -> io::Result<Reply> {
+    fn parse(bytes: &'static [u8]) -> io::Result<Reply> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let peer = std::thread::spawn(move || {
@@ -185,29 +185,26 @@ mod tests {
 
     #[test]
     fn every_kind_of_reply_is_read() {
-        assert_eq!(answer(b"+PONG\r\n").unwrap(), Reply::Text("PONG".into()));
-        assert_eq!(answer(b"-ERR no\r\n").unwrap().error(), "ERR no");
-        assert_eq!(answer(b":-12\r\n").unwrap().int(), -12);
-        assert_eq!(answer(b"$4\r\na\r\nb\r\n").unwrap().text(), "a\r\nb");
-        assert!(answer(b"$-1\r\n").unwrap().is_nil());
-        assert!(answer(b"*-1\r\n").unwrap().is_nil());
-        let nested = answer(b"*3\r\n:1\r\n*1\r\n$0\r\n\r\n$-1\r\n").unwrap();
+        assert_eq!(parse(b"+PONG\r\n").unwrap(), Reply::Text("PONG".into()));
+        assert_eq!(parse(b"-ERR no\r\n").unwrap().error(), "ERR no");
+        assert_eq!(parse(b":-12\r\n").unwrap().int(), -12);
+        assert_eq!(parse(b"$4\r\na\r\nb\r\n").unwrap().text(), "a\r\nb");
+        assert!(parse(b"$-1\r\n").unwrap().is_nil());
+        assert!(parse(b"*-1\r\n").unwrap().is_nil());
+        let nested = parse(b"*3\r\n:1\r\n*1\r\n$0\r\n\r\n$-1\r\n").unwrap();
         let inner = Reply::List(vec![Reply::Text(String::new())]);
         assert_eq!(nested.list(), [Reply::Int(1), inner, Reply::Nil]);
     }
 
     #[test]
     fn truncated_replies_are_distinguished_from_invalid_ones() {
+        assert_eq!(parse(b"").unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(
-            answer(b"").unwrap_err().kind(),
+            parse(b"$9\r\nab").unwrap_err().kind(),
             io::ErrorKind::UnexpectedEof
         );
         assert_eq!(
-            answer(b"$9\r\nab").unwrap_err().kind(),
-            io::ErrorKind::UnexpectedEof
-        );
-        assert_eq!(
-            answer(b"HTTP/1.1\r\n").unwrap_err().kind(),
+            parse(b"HTTP/1.1\r\n").unwrap_err().kind(),
             io::ErrorKind::InvalidData
         );
     }

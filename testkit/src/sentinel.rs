@@ -89,7 +89,7 @@ impl Sentinel {
             .sentinels
             .iter()
             .find_map(ask)
-            .expect("a sentinel answers")
+            .expect("a sentinel replies")
             .list();
         let port = address[1].clone().text();
         let master = self

@@ -303,7 +303,11 @@ fn probe(setup: &Setup, port: u16, pid: u32) -> io::Result<bool> {
     let own = format!("process_id:{pid}\r\n");
     let ready = matches!(info, Reply::Text(text) if text.contains(&own))
         && connection.call(&["PING"])? == Reply::Text("PONG".into());
-    match setup.clock.as_ref().filter(|clock| ready && clock.stands()) {
+    match setup
+        .clock
+        .as_ref()
+        .filter(|clock| ready && clock.is_frozen())
+    {
         None => Ok(ready),
         Some(clock) => {
             let shown = clock.micros();

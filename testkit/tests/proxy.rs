@@ -38,7 +38,7 @@ fn a_proxy_that_held_bytes_passes_them_on() {
     let mut connection = connect(&proxy, Duration::from_millis(200));
     let error = connection
         .call(&["SET", "held", "1"])
-        .expect_err("no answer");
+        .expect_err("no response");
     assert!(
         matches!(
             error.kind(),

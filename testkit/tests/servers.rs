@@ -215,9 +215,9 @@ fn a_unix_socket_replies() {
     let url = server.url();
     let mut client = UnixStream::connect(url.strip_prefix("redis+unix://").unwrap()).unwrap();
     client.write_all(b"PING\r\n").unwrap();
-    let mut answer = [0; 7];
-    client.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"+PONG\r\n");
+    let mut reply = [0; 7];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+PONG\r\n");
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn three_policies_with_one_key_allocate_next_to_nothing() {
     let limiter = limiter(&["one", "two", "three"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
     let each = each(&runtime(), "in process, three policies", check);
-    assert!(each <= MOST_THREE, "{each}");
+    assert!(each <= MAX_THREE, "{each}");
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn a_request_through_the_layer_allocates_little() {
             call(service.clone(), status)
         });
         let most = if status == 200 {
-            MOST_ADMITTED
+            MAX_ADMITTED
         } else {
-            MOST_REJECTED
+            MAX_REJECTED
         };
         assert!(
             with - without <= most,
@@ -131,6 +131,6 @@ where
 }
 
 /// Measured, with a little room for what other dependencies may do.
-const MOST_THREE: f64 = 4.0;
-const MOST_ADMITTED: f64 = 6.0;
-const MOST_REJECTED: f64 = 5.0;
+const MAX_THREE: f64 = 4.0;
+const MAX_ADMITTED: f64 = 6.0;
+const MAX_REJECTED: f64 = 5.0;

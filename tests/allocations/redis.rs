@@ -8,8 +8,8 @@ fn a_decision_on_redis_allocates_little() {
     let server = Server::start();
     let runtime = runtime();
     for (policies, most) in [
-        (&["one"][..], MOST_ONE),
-        (&["one", "two", "three"], MOST_OF_THREE),
+        (&["one"][..], MAX_ONE),
+        (&["one", "two", "three"], MAX_OF_THREE),
     ] {
         let with = |limiter: tollgate::LimiterBuilder, name: &&str| {
             limiter.policy(Policy::new(*name, ample()))
@@ -45,5 +45,5 @@ fn a_cached_rejection_allocates_nothing() {
 }
 
 /// Measured, with a little room for what other dependencies may do.
-const MOST_ONE: f64 = 11.0;
-const MOST_OF_THREE: f64 = 18.0;
+const MAX_ONE: f64 = 11.0;
+const MAX_OF_THREE: f64 = 18.0;

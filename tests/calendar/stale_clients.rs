@@ -40,9 +40,9 @@ const THEN: i64 = 1_541_326_500 * SECOND;
 #[track_caller]
 fn ends_are_right<'a>(verdicts: impl ExactSizeIterator<Item = PolicyDecision<'a>>) {
     assert_eq!(verdicts.len(), 5);
-    for (verdict, (_, ends)) in verdicts.zip(policies()) {
-        let reset = verdict.reset_after().as_micros() as i64;
-        assert_eq!(reset, ends * SECOND - THEN, "{verdict:?}");
+    for (policy, (_, ends)) in verdicts.zip(policies()) {
+        let reset = policy.reset_after().as_micros() as i64;
+        assert_eq!(reset, ends * SECOND - THEN, "{policy:?}");
     }
 }
 

@@ -91,18 +91,14 @@ async fn eight_days(mut rules: Vec<Rule>, from: i64) {
 }
 
 fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, case: &str) {
-    for (verdict, (left, ends)) in decision.policies().zip(outlook) {
+    for (policy, (left, ends)) in decision.policies().zip(outlook) {
         let left = left - u64::from(passed);
-        assert_eq!(verdict.remaining(), left, "{case}: {verdict:?}");
-        let wait = verdict
-            .retry_after()
-            .duration()
-            .expect("a wait")
-            .as_micros() as i64;
+        assert_eq!(policy.remaining(), left, "{case}: {policy:?}");
+        let wait = policy.retry_after().duration().expect("a wait").as_micros() as i64;
         let honest = if left > 0 { 0 } else { ends - now };
         assert!(
             (honest..=honest + 2_000).contains(&wait),
-            "{case}: {verdict:?}, not {honest}"
+            "{case}: {policy:?}, not {honest}"
         );
     }
     assert_eq!(decision.policies().len(), outlook.len());

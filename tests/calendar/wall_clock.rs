@@ -121,7 +121,7 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
         let mut decision = limiter.check(KEY).cost(QUOTA).await;
         assert!(decision.is_admitted(), "{step}");
         let reset = |decision: &tollgate::Decision, name: &str| {
-            let verdict = decision.policy(name).expect("a verdict");
+            let verdict = decision.policy(name).expect("a policy");
             verdict.reset_after().as_micros() as i64
         };
         assert_eq!(reset(&decision, "p"), HOUR, "{step}");

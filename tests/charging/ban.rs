@@ -48,11 +48,11 @@ pub(crate) fn abuse_named(name: &str) -> Policy {
 /// How long the ban lasts, if there is one.
 pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
     let seen = limiter.peek([("abuse", key)]).await.expect("a response");
-    let verdict = seen.policy("abuse").expect("a verdict");
-    assert_eq!(seen.would_admit(), !verdict.rejected(), "{seen:?}");
-    verdict
+    let policy = seen.policy("abuse").expect("a policy");
+    assert_eq!(seen.would_admit(), !policy.rejected(), "{seen:?}");
+    policy
         .rejected()
-        .then(|| verdict.retry_after().duration().expect("a wait"))
+        .then(|| policy.retry_after().duration().expect("a wait"))
 }
 
 /// Sees to how long the ban lasts.
@@ -72,7 +72,7 @@ pub(crate) fn is_banned(
 /// How many rejections are left.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
     let seen = limiter.peek([("abuse", key)]).await.expect("a response");
-    seen.policy("abuse").expect("a verdict").remaining()
+    seen.policy("abuse").expect("a policy").remaining()
 }
 
 pub(crate) async fn reject(limiter: &Limiter, times: usize) {
@@ -113,7 +113,7 @@ async fn a_blocked_request_is_rejected_by_the_ban_and_charged_nothing() {
         let names: Vec<_> = rejected.map(|v| v.policy().to_owned()).collect();
         assert_eq!(names, ["abuse"], "{}", world.name());
         let seen = limiter.peek([("p", KEY)]).await.expect("a response");
-        assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
+        assert_eq!(seen.policy("p").expect("a policy").remaining(), 1);
     }
 }
 
@@ -240,7 +240,7 @@ async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_rej
         // A banned key's requests of no cost are rejected too.
         reject(&limiter, 1).await;
         let free = limiter.check(KEY).cost(0).await;
-        assert!(!admitted_by_store(&free) && free.policy("abuse").expect("a verdict").rejected());
+        assert!(!admitted_by_store(&free) && free.policy("abuse").expect("a policy").rejected());
         let rejected = free.into_result().expect_err("a rejection");
         assert_eq!(
             rejected.retry_after(),
@@ -286,8 +286,8 @@ async fn the_rejections_of_one_ban_count_in_no_other() {
             assert!(!admitted_by_store(&limiter.check(keys).await));
         }
         let seen = limiter.peek([("other", good)]).await.expect("a response");
-        let verdict = seen.policy("other").expect("a verdict");
-        assert_eq!(verdict.remaining(), 3, "{}", world.name());
+        let policy = seen.policy("other").expect("a policy");
+        assert_eq!(policy.remaining(), 3, "{}", world.name());
     }
 }
 

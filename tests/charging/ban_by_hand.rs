@@ -131,8 +131,11 @@ async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
     let nowhere = RedisStore::open("redis://127.0.0.1:1").expect("a store");
     let limiter = Limiter::builder().store(nowhere).policy(abuse());
     let limiter = limiter.build().expect("a limiter");
-    limiter.block(KEY, secs(1)).await.expect_err("a fault");
-    limiter.unblock(KEY).await.expect_err("a fault");
+    limiter
+        .block(KEY, secs(1))
+        .await
+        .expect_err("a store error");
+    limiter.unblock(KEY).await.expect_err("a store error");
 }
 
 #[tokio::test]

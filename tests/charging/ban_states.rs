@@ -183,13 +183,13 @@ async fn both_stores_agree_on_a_client_that_keeps_retrying() {
             let decision = limiter.check(KEY).times(times + 1).await;
             let rejection = decision.retry_after();
             let seen = limiter.peek(KEY).await.expect("a response");
-            let verdict = seen.policy("abuse").expect("a verdict");
+            let policy = seen.policy("abuse").expect("a policy");
             says.push((
                 decision.admitted(),
                 rejection,
-                verdict.remaining(),
-                verdict.retry_after(),
-                verdict.reset_after(),
+                policy.remaining(),
+                policy.retry_after(),
+                policy.reset_after(),
             ));
             world.advance(ms(pause));
         }

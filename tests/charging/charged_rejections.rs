@@ -222,7 +222,7 @@ async fn both_stores_agree_on_a_client_that_keeps_retrying() {
                 (2, 6, 130_000),
             ] {
                 let decision = limiter.check(KEY).cost(cost).times(times).await;
-                let verdict = decision.policy(&name).expect("a verdict");
+                let verdict = decision.policy(&name).expect("a policy");
                 let (retry, reset) = (verdict.retry_after(), verdict.reset_after());
                 let decided = (decision.admitted(), verdict.remaining(), retry, reset);
                 says.push((name.clone(), cost, times, decided));

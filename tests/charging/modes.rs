@@ -13,10 +13,10 @@ use crate::support::{
     Body, KEY, World, call, even, ms, pass, read, request, respond, secs, text, used, waits, window,
 };
 
-pub(crate) type Says = fn(&Outcome<'_>) -> bool;
+pub(crate) type OutcomeFn = fn(&Outcome<'_>) -> bool;
 
 /// The ready-made outcomes, and which of 200, 302, 404 and 503 they charge.
-const OUTCOMES: [(Says, [u64; 4]); 4] = [
+const OUTCOMES: [(OutcomeFn, [u64; 4]); 4] = [
     (outcome::success, [1, 1, 0, 0]),
     (outcome::failure, [0, 0, 1, 1]),
     (outcome::client_error, [0, 0, 1, 0]),
@@ -24,7 +24,7 @@ const OUTCOMES: [(Says, [u64; 4]); 4] = [
 ];
 
 /// The policy under both modes that go by the outcome.
-pub(crate) fn both_modes(policy: &Policy, outcome: Says) -> [Policy; 2] {
+pub(crate) fn both_modes(policy: &Policy, outcome: OutcomeFn) -> [Policy; 2] {
     let policy = || policy.clone();
     [
         policy().charge_after(outcome),
@@ -33,7 +33,7 @@ pub(crate) fn both_modes(policy: &Policy, outcome: Says) -> [Policy; 2] {
 }
 
 /// One policy `p` of each mode, with a layer of its own.
-pub(crate) fn layers(world: &World, outcome: Says) -> [RateLimitLayer; 2] {
+pub(crate) fn layers(world: &World, outcome: OutcomeFn) -> [RateLimitLayer; 2] {
     [
         world.layer([window("response", "5/min").charge_after(outcome)]),
         world.layer([window("reserve", "5/min").refund_unless(outcome)]),
@@ -194,7 +194,7 @@ async fn an_even_rate_that_was_full_is_full_again_10_ms_later() {
 #[tokio::test]
 async fn a_request_that_one_policy_rejects_is_settled_under_none() {
     for world in World::both() {
-        let any: Says = |_| true;
+        let any: OutcomeFn = |_| true;
         let layer = world.layer([
             window("response", "9/min").charge_after(any),
             window("reserve", "9/min").refund_unless(any),

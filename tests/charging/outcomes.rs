@@ -4,8 +4,8 @@ use http_body_util::BodyExt;
 use tollgate::outcome::{self, RequestEnd};
 
 use crate::{
-    modes::{Says, both_modes, charged, cost, forget, layers},
-    request_ends::go_half_way,
+    modes::{OutcomeFn, both_modes, charged, cost, forget, layers},
+    request_ends::disconnect_half_way,
     support::{World, broken, code, data, even, grpc, pass, respond, text, used, window},
 };
 
@@ -55,11 +55,11 @@ async fn a_grpc_call_that_ends_without_a_code_has_failed() {
 async fn a_grpc_call_whose_client_disconnects_before_the_trailers_is_dropped() {
     for world in World::both() {
         for (dropped, expected) in [(true, 1), (false, 0)] {
-            for outcome in [outcome::success as Says, outcome::failure] {
+            for outcome in [outcome::success as OutcomeFn, outcome::failure] {
                 for policy in both_modes(&window("p", "5/min"), outcome) {
                     let layer = world.layer([policy.charge_dropped(dropped)]);
                     forget(&layer).await;
-                    go_half_way(&layer, grpc(vec![data(), data(), code("0")])).await;
+                    disconnect_half_way(&layer, grpc(vec![data(), data(), code("0")])).await;
                     assert_eq!(charged(&layer).await, expected, "{}", world.name());
                 }
             }
@@ -99,7 +99,7 @@ async fn an_outcome_is_evaluated_only_when_the_stream_ends_and_only_once() {
 #[tokio::test]
 async fn an_outcome_closure_sees_the_responses_headers() {
     for world in World::both() {
-        let cached: Says = |outcome| {
+        let cached: OutcomeFn = |outcome| {
             outcome
                 .headers()
                 .is_none_or(|h| !h.contains_key("x-cached"))

@@ -42,9 +42,9 @@ async fn a_refund_returns_the_rest_of_a_partly_refilled_unit() {
             let name = format!("{strategy:?} on {}", world.name());
             assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
             let seen = limiter.peek(KEY).await.expect("a response");
-            let verdict = seen.policy("p").expect("a verdict");
-            assert_eq!(verdict.remaining(), 10, "{name}");
-            assert!(verdict.reset_after().is_zero(), "{name}: {verdict:?}");
+            let policy = seen.policy("p").expect("a policy");
+            assert_eq!(policy.remaining(), 10, "{name}");
+            assert!(policy.reset_after().is_zero(), "{name}: {policy:?}");
             assert_eq!(refund(&mut charged, 1).await, 0, "{name}");
         }
     }
@@ -228,7 +228,7 @@ async fn a_free_request_does_not_wait_also_in_debt() {
                 &limiter.charge(KEY, 13).await.expect("a response")
             ));
             let free = |decision: &Decision, how: &str| {
-                let retry = decision.policy("p").expect("a verdict").retry_after();
+                let retry = decision.policy("p").expect("a policy").retry_after();
                 assert!(admitted_by_store(decision), "{how}, {name}");
                 assert_eq!(retry, RetryAfter::Now, "{how}, {name}");
             };

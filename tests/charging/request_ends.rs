@@ -13,14 +13,14 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
-    modes::{Says, both_modes, charged, cost, forget, layers},
+    modes::{OutcomeFn, both_modes, charged, cost, forget, layers},
     support::{
         Body, World, broken, call, code, data, pass, request, respond, streamed, text, used, window,
     },
 };
 
 /// Drops a request while its handler waits.
-async fn hang_up(layer: &RateLimitLayer) {
+async fn disconnect(layer: &RateLimitLayer) {
     let (started, starts) = tokio::sync::mpsc::channel::<()>(1);
     let handler = move |_| {
         let started = started.clone();
@@ -45,7 +45,7 @@ async fn a_request_that_is_dropped_before_its_response_is_charged() {
         for outcome in [outcome::success, outcome::failure] {
             for layer in layers(&world, outcome) {
                 forget(&layer).await;
-                hang_up(&layer).await;
+                disconnect(&layer).await;
                 assert_eq!(charged(&layer).await, 1, "{} {layer:?}", world.name());
             }
         }
@@ -55,10 +55,10 @@ async fn a_request_that_is_dropped_before_its_response_is_charged() {
 #[tokio::test]
 async fn a_request_that_is_dropped_before_its_response_is_free_where_configured() {
     for world in World::both() {
-        for outcome in [outcome::success as Says, outcome::failure] {
+        for outcome in [outcome::success as OutcomeFn, outcome::failure] {
             for policy in both_modes(&window("p", "5/min"), outcome) {
                 let layer = world.layer([policy.charge_dropped(false)]);
-                hang_up(&layer).await;
+                disconnect(&layer).await;
                 assert_eq!(charged(&layer).await, 0, "{} {layer:?}", world.name());
             }
         }
@@ -70,7 +70,7 @@ async fn a_client_that_disconnects_does_not_evade_a_limit_on_failures() {
     for world in World::both() {
         let layer = world.layer([window("login", "3/min").charge_after(outcome::failure)]);
         for _ in 0..3 {
-            hang_up(&layer).await;
+            disconnect(&layer).await;
         }
         assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
     }
@@ -80,7 +80,7 @@ async fn a_client_that_disconnects_does_not_evade_a_limit_on_failures() {
 async fn a_service_error_is_a_failure() {
     for world in World::both() {
         for (outcome, expected) in [
-            (outcome::success as Says, 0),
+            (outcome::success as OutcomeFn, 0),
             (outcome::failure, 1),
             (outcome::server_error, 1),
             (outcome::client_error, 0),
@@ -148,7 +148,7 @@ async fn a_service_that_panics_in_call_is_charged_too() {
 async fn a_body_that_fails_half_way_is_a_failed_response() {
     for world in World::both() {
         for (outcome, expected) in [
-            (outcome::success as Says, 0),
+            (outcome::success as OutcomeFn, 0),
             (outcome::failure, 1),
             (|outcome| outcome.end() == RequestEnd::BodyFailed, 1),
             // The status was sent, and it was none of an error.
@@ -163,7 +163,7 @@ async fn a_body_that_fails_half_way_is_a_failed_response() {
 }
 
 /// Reads one frame, and goes.
-pub(crate) async fn go_half_way(layer: &RateLimitLayer, response: Response<Body>) {
+pub(crate) async fn disconnect_half_way(layer: &RateLimitLayer, response: Response<Body>) {
     let mut body = respond(layer, response).await.into_body();
     assert!(!body.is_end_stream());
     let frame = body.frame().await.expect("a frame").expect("no error");
@@ -175,13 +175,13 @@ pub(crate) async fn go_half_way(layer: &RateLimitLayer, response: Response<Body>
 async fn a_success_whose_client_disconnects_half_way_stays_charged() {
     for world in World::both() {
         for (outcome, expected) in [
-            (outcome::success as Says, 1),
+            (outcome::success as OutcomeFn, 1),
             (outcome::failure, 0),
             (|outcome| outcome.end() == RequestEnd::BodyDropped, 1),
         ] {
             for layer in layers(&world, outcome) {
                 forget(&layer).await;
-                go_half_way(&layer, streamed(vec![data(), data()])).await;
+                disconnect_half_way(&layer, streamed(vec![data(), data()])).await;
                 assert_eq!(charged(&layer).await, expected, "{}", world.name());
                 // Nor before the first frame.
                 forget(&layer).await;
@@ -213,7 +213,7 @@ async fn a_response_whose_trailers_were_sent_is_completed() {
 }
 
 /// What a plain HTTP server does with a response that has no body: it checks whether it is at its end, and drops it.
-async fn glance(response: Response<ResponseBody<Body>>) {
+async fn drop_bodyless(response: Response<ResponseBody<Body>>) {
     assert!(response.body().is_end_stream());
     drop(response);
 }
@@ -229,7 +229,7 @@ async fn responses_without_a_body_are_completed() {
         for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             for status in [200, 204, 304, 404] {
                 forget(&layer).await;
-                glance(respond(&layer, empty(status)).await).await;
+                drop_bodyless(respond(&layer, empty(status)).await).await;
                 assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
                 assert_eq!(cost(&layer, empty(status)).await, 1, "{status}");
             }

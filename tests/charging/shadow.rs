@@ -38,7 +38,7 @@ async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
             let live: Vec<_> = decision.policies().map(names).collect();
             let shadows: Vec<_> = decision.shadows().map(names).collect();
             assert_eq!((live, shadows), (vec!["live".into()], vec!["new".into()]));
-            assert!(!decision.policy("live").expect("a verdict").is_shadow());
+            assert!(!decision.policy("live").expect("a policy").is_shadow());
             assert!(decision.retry_after() == tollgate::RetryAfter::Now);
         }
         // It charges what it would admit, and nothing else.
@@ -196,14 +196,14 @@ async fn both_stores_report_the_same_of_shadows() {
             seed = seed.wrapping_add(1_442_695_040_888_963_407);
             let (times, cost) = (1 + (seed >> 61) % 3, (seed >> 45) % 4);
             let decision = limiter.check(KEY).times(times).cost(cost).await;
-            let verdicts: Vec<_> = decision
+            let policies: Vec<_> = decision
                 .policies()
                 .chain(decision.shadows())
                 .map(|v| (v.remaining(), v.retry_after(), v.would_reject()))
                 .collect();
             says.push((
                 decision.admitted(),
-                verdicts,
+                policies,
                 stats(&limiter, "new"),
                 stats(&limiter, "beside"),
             ));

@@ -141,8 +141,8 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
         assert!(admitted_by_store(&limiter.check([("live", alice)]).await));
         let used = async |key| {
             let seen = limiter.peek([("new", key)]).await.expect("a response");
-            let verdict = seen.policy("new").expect("a verdict");
-            verdict.limit() - verdict.remaining()
+            let policy = seen.policy("new").expect("a policy");
+            policy.limit() - policy.remaining()
         };
         assert_eq!(used(alice).await, 1, "{}", world.name());
         let named = [("live", alice), ("new", KEY)];

@@ -148,7 +148,7 @@ async fn concurrent_requests_of_two_tiers_each_have_their_own_quota() {
                 let (mut free, mut paid) = (0, 0);
                 for (n, decision) in decisions.iter().enumerate() {
                     let admitted = u64::from(admitted_by_store(decision));
-                    let verdict = decision.policy(name).expect("a verdict");
+                    let verdict = decision.policy(name).expect("a policy");
                     if n % 2 == 0 {
                         assert_eq!((verdict.limit(), verdict.quota().amount()), (3, 3));
                         free += admitted;
@@ -180,7 +180,7 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
             let check = layer.limiter().check(KEY).quota_for("p", quota(unfit));
             let decision = check.await;
             assert!(!admitted_by_store(&decision), "{unfit} on {}", world.name());
-            assert_eq!(decision.policy("p").expect("a verdict").limit(), 3);
+            assert_eq!(decision.policy("p").expect("a policy").limit(), 3);
         }
     }
 }
@@ -303,7 +303,7 @@ async fn a_request_that_is_dropped_during_its_look_up_costs_nothing() {
             .quota_for("p", quota("3/min"))
             .await
             .expect("a response");
-        let left = seen.policy("p").expect("a verdict").remaining();
+        let left = seen.policy("p").expect("a policy").remaining();
         assert_eq!(left, 3, "{}", world.name());
     }
 }
@@ -358,7 +358,7 @@ async fn tiers_beyond_the_cache_bound_share_one_count() {
                 .quota_for("p", Quota::requests(n).per_minute());
             let decision = check.await;
             assert!(admitted_by_store(&decision), "{n} on {}", world.name());
-            let left = decision.policy("p").expect("a verdict").remaining();
+            let left = decision.policy("p").expect("a policy").remaining();
             assert_eq!(left, 1, "{n} on {}", world.name());
             if n == 2 {
                 assert!(!admitted_by_store(&limiter.check(KEY).await));

@@ -33,7 +33,7 @@ fn ban(name: &str, quota: &str) -> Policy {
 }
 
 /// What a decision reports of each policy.
-fn says(decision: &Decision) -> String {
+fn decision_text(decision: &Decision) -> String {
     let enforced = decision
         .policies()
         .map(|v| (v.policy(), v.rejected(), v.remaining()));
@@ -88,7 +88,11 @@ async fn in_slots_as_in_one<const N: usize>(
                 Check(times) => {
                     let decision = limiter.check(all.clone()).times(times).await;
                     assert_eq!(admitted_by_store(&decision), decision.admitted() > 0);
-                    says_all.push(format!("{} {}", decision.admitted(), says(&decision)));
+                    says_all.push(format!(
+                        "{} {}",
+                        decision.admitted(),
+                        decision_text(&decision)
+                    ));
                     last = decision.into_result().ok().or(last);
                 }
                 AtOnce(many) => {

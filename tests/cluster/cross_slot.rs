@@ -239,7 +239,7 @@ async fn permits_are_held_and_released_in_all_slots() {
     ));
     assert_eq!(used(&limiter, master_keys.apart()).await, [2, 2, 2]);
     drop(held);
-    until("all places are left", async || {
+    until("all permits are released", async || {
         used(&limiter, master_keys.apart()).await == [0, 2, 0]
     })
     .await;
@@ -288,9 +288,7 @@ async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
     for rejections in 1..=3 {
         let rejected = limiter.check(master_keys.apart()).await;
         assert!(!admitted_by_store(&rejected));
-        let banned = rejected
-            .policy("c")
-            .is_some_and(|verdict| verdict.rejected());
+        let banned = rejected.policy("c").is_some_and(|policy| policy.rejected());
         assert_eq!(banned, rejections == 3, "{rejected:?}");
     }
     // While it lasts nothing is charged, also where there is room.
@@ -298,9 +296,7 @@ async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
     let rejected = limiter.check(elsewhere).await;
     assert!(
         !admitted_by_store(&rejected)
-            && rejected
-                .policy("c")
-                .is_some_and(|verdict| verdict.rejected())
+            && rejected.policy("c").is_some_and(|policy| policy.rejected())
     );
     assert_eq!(used(&limiter, [("b", master_keys.key(1))]).await, [2]);
 }
@@ -353,12 +349,12 @@ async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
     let mut responses = Vec::new();
     for _ in 0..5 {
         let decision = limiter.check(keys()).await;
-        let says = |name| decision.policy(name).expect(name).would_reject();
+        let shows = |name| decision.policy(name).expect(name).would_reject();
         responses.push((
             admitted_by_store(&decision),
-            says("looser"),
-            says("stricter"),
-            says("beside"),
+            shows("looser"),
+            shows("stricter"),
+            shows("beside"),
         ));
     }
     let expected = [
@@ -400,7 +396,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
         "{decision:?}"
     );
     let others: Keys = [("a", master_keys.key(0)), ("c", master_keys.key(2))].into();
-    until("the others are given back", async || {
+    until("the others are refunded", async || {
         used(&limiter, others.clone()).await == [1, 1]
     })
     .await;
@@ -411,7 +407,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
         matches!(store_error(&decision), StoreError::Timeout),
         "{decision:?}"
     );
-    until("the others are given back", async || {
+    until("the others are refunded", async || {
         used(&limiter, others.clone()).await == [1, 1]
     })
     .await;
@@ -426,7 +422,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
         matches!(store_error(&decision), StoreError::CircuitOpen { .. }),
         "{decision:?}"
     );
-    until("the others are given back", async || {
+    until("the others are refunded", async || {
         used(&limiter, others.clone()).await == [1, 1]
     })
     .await;

@@ -63,7 +63,7 @@ async fn a_request_whose_reply_is_lost_is_charged_once() {
 }
 
 /// Sets a proxy before a node, which the others and all clients then take for the node.
-pub(crate) async fn before(cluster: &Cluster, node: usize) -> Proxy {
+pub(crate) async fn proxy_before(cluster: &Cluster, node: usize) -> Proxy {
     let node = &cluster.nodes()[node];
     let proxy = Proxy::to(node.addr());
     let port = proxy.addr().port().to_string();
@@ -75,13 +75,13 @@ pub(crate) async fn before(cluster: &Cluster, node: usize) -> Proxy {
         node.restart();
     }
     until("all nodes tell of the proxy", async || {
-        let says = |node: &Server, what, word: &str| {
+        let shows = |node: &Server, what, word: &str| {
             let said = node.command(&["CLUSTER", what]).text();
             said.contains(word)
         };
         let named = format!(":{port}@");
         let mut nodes = cluster.nodes().iter();
-        nodes.all(|node| says(node, "NODES", &named) && says(node, "INFO", "cluster_state:ok"))
+        nodes.all(|node| shows(node, "NODES", &named) && shows(node, "INFO", "cluster_state:ok"))
     })
     .await;
     proxy
@@ -91,7 +91,7 @@ pub(crate) async fn before(cluster: &Cluster, node: usize) -> Proxy {
 async fn behind_a_proxy(name: &str) -> (Cluster, MasterKeys, Proxy, Limiter) {
     let cluster = Cluster::start_with(3, 0, apart);
     let master_keys = MasterKeys::find(&cluster, name).await;
-    let proxy = before(&cluster, 0).await;
+    let proxy = proxy_before(&cluster, 0).await;
     let store = RedisStore::builder()
         .cluster([cluster.nodes()[1].url()])
         .no_circuit_breaker();
@@ -142,7 +142,7 @@ async fn a_request_whose_connection_breaks_is_not_sent_again() {
             tokio::spawn(async move { limiter.check(key).await })
         };
         // It lies before the node then, which reads it later, from a connection that is gone.
-        until("it is asked", async || proxy.forwarded() > before).await;
+        until("it is called", async || proxy.forwarded() > before).await;
         proxy.cut();
         proxy.pass();
         let decision = pending.await.expect("a response");
@@ -179,7 +179,7 @@ async fn with_one_that_hangs(name: &str) -> (Cluster, MasterKeys, Limiter) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_shard_has_its_own_circuit_breaker() {
     let (cluster, master_keys, limiter) = with_one_that_hangs("own").await;
-    until("nothing is asked there any more", async || {
+    until("nothing is sent there any more", async || {
         let decision = limiter.check(master_keys.key(0)).await;
         matches!(store_error(&decision), StoreError::CircuitOpen { .. })
     })
@@ -195,7 +195,7 @@ async fn each_shard_has_its_own_circuit_breaker() {
         assert_eq!(decision.source(), DecisionSource::Fallback);
     }
     cluster.nodes()[0].resume();
-    until("it is asked again", async || {
+    until("it is called again", async || {
         limiter.check(master_keys.key(0)).await.source() == DecisionSource::Store
     })
     .await;
@@ -225,7 +225,7 @@ async fn a_node_that_hangs_delays_no_request_to_the_others() {
         sent += 1;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    hanging.await.expect("all were answered in time");
+    hanging.await.expect("all had a result in time");
     assert!(sent > 20, "{sent}");
     cluster.nodes()[0].resume();
     until("it is back", async || {
@@ -238,7 +238,7 @@ async fn a_node_that_hangs_delays_no_request_to_the_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything() {
     let cluster = Cluster::start_with(3, 0, apart);
-    let proxy = before(&cluster, 0).await;
+    let proxy = proxy_before(&cluster, 0).await;
     let deadline = Duration::from_secs(1);
     let store = RedisStore::builder()
         .cluster([cluster.nodes()[1].url()])
@@ -281,7 +281,7 @@ async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything(
     proxy.hold();
     let mut slowest = Duration::ZERO;
     for task in pending {
-        slowest = slowest.max(task.await.expect("all are answered"));
+        slowest = slowest.max(task.await.expect("all have a result"));
     }
     assert!(slowest >= deadline, "no request waited");
     assert!(slowest < deadline + deadline / 2, "{slowest:?}");

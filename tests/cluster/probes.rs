@@ -48,20 +48,20 @@ async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
     assert!(admitted_by_store(&limiter.check(key).await));
     cluster.nodes()[2].kill();
     let node = &cluster.nodes()[0];
-    until("it says that it is down", async || {
+    until("it reports that it is down", async || {
         let decision = limiter.check(key).await;
         matches!(decision.kind(),
             DecisionKind::StoreFailed(StoreError::Server { code, .. }) if &**code == "CLUSTERDOWN")
     })
     .await;
-    until("nothing is asked any more", async || {
+    until("nothing is sent any more", async || {
         is_open(&limiter, key).await
     })
     .await;
     let before = rejected_probes(node);
     until("four probes more", async || {
         let check = limiter.check(key).into_future().now_or_never();
-        let decision = check.expect("an answer at once");
+        let decision = check.expect("a result at once");
         assert!(
             matches!(
                 decision.kind(),
@@ -124,7 +124,7 @@ async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
     node.command(&["CLIENT", "UNPAUSE"]).ok();
     let back = Instant::now();
     for key in &shut {
-        until("it is asked again", async || {
+        until("it is called again", async || {
             limiter.check(*key).await.source() == DecisionSource::Store
         })
         .await;

@@ -13,7 +13,7 @@ use tollgate::{
 };
 
 use crate::{
-    faults::{apart, before},
+    faults::{apart, proxy_before},
     support::{
         MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, calls, limiter, store_error,
         until, used,
@@ -35,7 +35,10 @@ impl Scene {
     async fn set(deadline: Duration) -> Self {
         let cluster = Cluster::start_with(3, 0, apart);
         let master_keys = MasterKeys::find(&cluster, "back").await;
-        let proxies = [before(&cluster, 0).await, before(&cluster, 1).await];
+        let proxies = [
+            proxy_before(&cluster, 0).await,
+            proxy_before(&cluster, 1).await,
+        ];
         let store = RedisStore::builder()
             .cluster([cluster.nodes()[2].url()])
             .timeout(deadline)
@@ -83,7 +86,7 @@ impl Scene {
         let before = calls(node);
         self.proxies[1].hold();
         let pending = tokio::spawn(pending);
-        until("the first is asked", async || calls(node) > before).await;
+        until("the first is called", async || calls(node) > before).await;
         // Behind it on the same connection: the reply to it has been read by now, too.
         assert!(admitted_by_store(&self.send_beside().await));
         pending
@@ -91,13 +94,13 @@ impl Scene {
 
     /// One admitted request is charged, and no other.
     async fn refunded(&self) {
-        until("the charge is given back", async || {
+        until("the charge is refunded", async || {
             let seen = self
                 .both
                 .peek([("a", self.master_keys.key(0))])
                 .await
                 .expect("a response");
-            let left = seen.policy("a").map(|verdict| verdict.remaining());
+            let left = seen.policy("a").map(|policy| policy.remaining());
             seen.source() == DecisionSource::Store && left == Some(8)
         })
         .await;
@@ -200,7 +203,7 @@ async fn a_dropped_request_is_counted_if_it_is_rejected() {
     let before = calls(&scene.cluster.nodes()[0]);
     scene.proxies[1].hold();
     let pending = tokio::spawn(limiter.check(under).into_future());
-    until("the first is asked", async || {
+    until("the first is called", async || {
         calls(&scene.cluster.nodes()[0]) > before
     })
     .await;

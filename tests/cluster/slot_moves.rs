@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 /// A store with so few tags that many keys are in each slot.
-fn crowded(cluster: &Cluster) -> RedisStore {
+fn store_with_few_tags(cluster: &Cluster) -> RedisStore {
     let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
     let store = store
         .timeout(TEST_TIMEOUT)
@@ -26,7 +26,7 @@ fn crowded(cluster: &Cluster) -> RedisStore {
     store.build().expect("a store")
 }
 
-/// The slot of all keys of a [`crowded`] store, and the master that serves it.
+/// The slot of all keys of a [`store_with_few_tags`] store, and the master that serves it.
 fn slot(cluster: &Cluster) -> (i64, usize) {
     let found = keys(cluster, "");
     let (key, master) = found.first().expect("a key");
@@ -54,7 +54,10 @@ async fn keys_on_the_source_on_the_target_and_on_neither_are_all_counted() {
     let cluster = Cluster::start(3, 0);
     for strategy in [StrategyKind::Gcra, StrategyKind::Fixed, StrategyKind::List] {
         cluster.nodes().iter().for_each(|node| node.flush());
-        let limiter = limiter(crowded(&cluster), [strategy.policy("p", "3/month")]);
+        let limiter = limiter(
+            store_with_few_tags(&cluster),
+            [strategy.policy("p", "3/month")],
+        );
         assert_eq!(send_all(&limiter, 0..100).await, 100);
         let (slot, from) = slot(&cluster);
         let moving = cluster.begin_move(slot, (from + 1) % 3);
@@ -84,7 +87,7 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
             StrategyKind::Fixed.policy("b", "3/month"),
         ]
     };
-    let limiter = limiter(crowded(&cluster), policies());
+    let limiter = limiter(store_with_few_tags(&cluster), policies());
     assert!(admitted_by_store(&limiter.check(Key::new("k")).await));
     let (slot, from) = slot(&cluster);
     let moving = cluster.begin_move(slot, (from + 1) % 3);
@@ -108,8 +111,12 @@ async fn slots_that_move_back_and_forth_under_load_admit_exactly_the_quota() {
     let cluster = Arc::new(Cluster::start(3, 0));
     for strategy in [StrategyKind::Gcra, StrategyKind::Log] {
         cluster.nodes().iter().for_each(|node| node.flush());
-        let limiters =
-            [0, 1].map(|_| limiter(crowded(&cluster), [strategy.policy("p", "40/month")]));
+        let limiters = [0, 1].map(|_| {
+            limiter(
+                store_with_few_tags(&cluster),
+                [strategy.policy("p", "40/month")],
+            )
+        });
         assert_eq!(send_all(&limiters[0], 0..50).await, 50);
         let (slot, from) = slot(&cluster);
         let done = Arc::new(AtomicBool::new(false));
@@ -204,7 +211,7 @@ async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged()
             StrategyKind::Fixed.policy("b", "3/month"),
         ]
     };
-    let patient = limiter(crowded(&cluster), policies());
+    let patient = limiter(store_with_few_tags(&cluster), policies());
     assert!(admitted_by_store(&patient.check(Key::new("k")).await));
     let (slot, from) = slot(&cluster);
     let moving = cluster.begin_move(slot, (from + 1) % 3);
@@ -228,7 +235,7 @@ async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged()
 async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
     let cluster = Cluster::start(3, 0);
     let limiter = limiter(
-        crowded(&cluster),
+        store_with_few_tags(&cluster),
         [StrategyKind::Gcra.policy("p", "100/month")],
     );
     assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
@@ -250,7 +257,7 @@ async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
 async fn requests_do_not_each_connect_to_a_node_that_has_just_joined() {
     let cluster = Cluster::start(3, 0);
     let limiter = limiter(
-        crowded(&cluster),
+        store_with_few_tags(&cluster),
         [StrategyKind::Gcra.policy("p", "3/month")],
     );
     assert_eq!(send_all(&limiter, 0..10).await, 10);
@@ -263,7 +270,7 @@ async fn requests_do_not_each_connect_to_a_node_that_has_just_joined() {
     let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).text();
     let meet = ["CLUSTER", "MEET", "127.0.0.1", &old.port().to_string()];
     new.command(&meet).ok();
-    until("they know each other", async || {
+    until("they have met", async || {
         let knows = |node: &Server, other| {
             let nodes = node.command(&["CLUSTER", "NODES"]).text();
             nodes.contains(&id(other))

@@ -21,9 +21,9 @@ pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Poli
 pub(crate) async fn used(limiter: &Limiter, keys: impl Into<Keys>) -> Vec<u64> {
     let seen = limiter.peek(keys).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let verdicts = seen.policies().chain(seen.shadows());
-    verdicts
-        .map(|verdict| verdict.limit() - verdict.remaining())
+    let policies = seen.policies().chain(seen.shadows());
+    policies
+        .map(|policy| policy.limit() - policy.remaining())
         .collect()
 }
 

@@ -160,9 +160,9 @@ impl Runner<'_> {
     fn compare_each(&self, decisions: &[Decision]) -> Result<(), String> {
         let mut admitted: Vec<_> = decisions.iter().filter(|d| d.admitted() == 1).collect();
         let left = |decision: &Decision| {
-            let verdicts = decision.policies().zip(self.costs());
-            let costing = verdicts.filter(|(_, cost)| *cost > 0);
-            costing.map(|(verdict, _)| verdict.remaining()).sum::<u64>()
+            let policies = decision.policies().zip(self.costs());
+            let costing = policies.filter(|(_, cost)| *cost > 0);
+            costing.map(|(policy, _)| policy.remaining()).sum::<u64>()
         };
         // They were sent at once; their results show their order.
         admitted.sort_by_key(|decision| std::cmp::Reverse(left(decision)));
@@ -207,30 +207,29 @@ impl Runner<'_> {
             return self.compare(&status.policies().collect::<Vec<_>>(), 0);
         }
         // The model leaves these results out: the state is the initial one.
-        let mut verdicts = status.policies();
-        match verdicts.all(|v| v.remaining() == v.limit() && v.reset_after().is_zero()) {
+        let mut policies = status.policies();
+        match policies.all(|v| v.remaining() == v.limit() && v.reset_after().is_zero()) {
             true => Ok(()),
             false => Err(format!("not as at the beginning: {status:?}")),
         }
     }
 
     /// Compares the policy decisions with the model's, for a request after which `later` equal ones were admitted.
-    fn compare(&self, verdicts: &[PolicyDecision<'_>], later: u64) -> Result<(), String> {
+    fn compare(&self, policies: &[PolicyDecision<'_>], later: u64) -> Result<(), String> {
         let costs = self.costs();
-        for (i, verdict) in verdicts.iter().enumerate() {
+        for (i, policy) in policies.iter().enumerate() {
             let expected = match self.trace.composite {
                 true => &self.op["policies"][i],
                 false => self.op,
             };
-            verdict_is(verdict, expected, later * costs[i]).map_err(|problem| {
-                format!("p{i} {verdict:?}: {problem}, in place of {expected}")
-            })?;
+            verdict_is(policy, expected, later * costs[i])
+                .map_err(|problem| format!("p{i} {policy:?}: {problem}, in place of {expected}"))?;
         }
-        if verdicts.len() != self.trace.policies.len() {
-            return Err(format!("not one verdict per policy: {verdicts:?}"));
+        if policies.len() != self.trace.policies.len() {
+            return Err(format!("not one verdict per policy: {policies:?}"));
         }
         if later == 0 && self.trace.composite {
-            let waits = verdicts.iter().map(|verdict| micros(verdict.retry_after()));
+            let waits = policies.iter().map(|policy| micros(policy.retry_after()));
             let longest = waits.max_by_key(|wait| wait.unwrap_or(u64::MAX)).flatten();
             wait_is(longest, &self.op["retry_after_us"])?;
         }
@@ -238,17 +237,17 @@ impl Runner<'_> {
     }
 }
 
-fn verdict_is(verdict: &PolicyDecision<'_>, expected: &Value, more: u64) -> Result<(), String> {
+fn verdict_is(policy: &PolicyDecision<'_>, expected: &Value, more: u64) -> Result<(), String> {
     let remaining = expected["remaining"].as_u64().expect("remaining") + more;
     let tie = u64::from(expected["tie"] == true);
-    if verdict.remaining() > remaining || verdict.remaining() + tie < remaining {
-        return Err(format!("{} left, not {remaining}", verdict.remaining()));
+    if policy.remaining() > remaining || policy.remaining() + tie < remaining {
+        return Err(format!("{} left, not {remaining}", policy.remaining()));
     }
     if more > 0 {
         return Ok(());
     }
-    wait_is(micros(verdict.retry_after()), &expected["retry_after_us"])?;
-    let reset = verdict.reset_after().as_micros() as u64;
+    wait_is(micros(policy.retry_after()), &expected["retry_after_us"])?;
+    let reset = policy.reset_after().as_micros() as u64;
     wait_is(Some(reset), &expected["reset_after_us"])
 }
 

@@ -23,8 +23,8 @@ fn watched(group: &Sentinel) -> Limiter {
 async fn used(limiter: &Limiter) -> u64 {
     let seen = limiter.peek(key()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let verdict = seen.policy("p").expect("a verdict");
-    verdict.limit() - verdict.remaining()
+    let policy = seen.policy("p").expect("a policy");
+    policy.limit() - policy.remaining()
 }
 
 /// Waits until every replica has what the master has.

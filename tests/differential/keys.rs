@@ -20,16 +20,16 @@ const LAP: u64 = 60_000_000;
 const DAY: u64 = 86_400_000_000;
 
 /// A policy, and a key.
-pub(crate) type Place = (usize, usize);
+pub(crate) type PolicyKey = (usize, usize);
 
 /// What is expected of the keys.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     /// Those that there are, and when each ends, in microseconds since 1970; `None`, never.
-    present: BTreeMap<Place, Option<u64>>,
-    expected: HashMap<Place, Expected>,
+    present: BTreeMap<PolicyKey, Option<u64>>,
+    expected: HashMap<PolicyKey, Expected>,
     /// Those that lost their time to live, and what was not repaired yet.
-    spoiled: HashSet<Place>,
+    spoiled: HashSet<PolicyKey>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ struct Expected {
 }
 
 /// Each key's name and time to live. A scan removes what is expired.
-const LOOK: &str = "local seen = {}
+const KEYS_SCRIPT: &str = "local seen = {}
     for _, key in ipairs(redis.call('SCAN', 0, 'COUNT', 10000)[2]) do
         seen[#seen + 1], seen[#seen + 2] = key, redis.call('PTTL', key)
     end
@@ -53,8 +53,12 @@ const LOOK: &str = "local seen = {}
 
 impl Keys {
     /// Compares the server's keys, and returns those that are gone since the last time.
-    pub(crate) fn check_keys(&mut self, server: &Server, now: u64) -> Result<Vec<Place>, String> {
-        let seen = server.command(&["EVAL", LOOK, "0"]).list();
+    pub(crate) fn check_keys(
+        &mut self,
+        server: &Server,
+        now: u64,
+    ) -> Result<Vec<PolicyKey>, String> {
+        let seen = server.command(&["EVAL", KEYS_SCRIPT, "0"]).list();
         let mut present = BTreeMap::new();
         for pair in seen.chunks(2) {
             let (name, ttl) = (pair[0].clone().text(), pair[1].clone().int());
@@ -93,7 +97,7 @@ impl Keys {
         Ok(gone)
     }
 
-    fn check(&self, place: Place, end: Option<u64>) -> Result<(), String> {
+    fn check(&self, place: PolicyKey, end: Option<u64>) -> Result<(), String> {
         if self.spoiled.contains(&place) {
             return Ok(());
         }
@@ -117,7 +121,7 @@ impl Keys {
     /// Records what a result shows of a key; `repairs` if it repairs a lost TTL.
     pub(crate) fn record(
         &mut self,
-        place: Place,
+        place: PolicyKey,
         policy: &PolicySpec,
         tier: usize,
         under: &Under,
@@ -172,7 +176,7 @@ impl Keys {
     }
 
     /// Records that a key was changed in a way that no result shows.
-    pub(crate) fn change(&mut self, place: Place) {
+    pub(crate) fn change(&mut self, place: PolicyKey) {
         let over = self
             .expected
             .get(&place)
@@ -187,20 +191,20 @@ impl Keys {
     }
 
     /// Notes that a key was removed.
-    pub(crate) fn remove(&mut self, place: Place) {
+    pub(crate) fn remove(&mut self, place: PolicyKey) {
         self.expected.remove(&place);
         self.spoiled.remove(&place);
     }
 
     /// The `of`th key of those under the policies that are marked.
-    pub(crate) fn pick(&self, of: usize, policies: &[bool]) -> Option<Place> {
+    pub(crate) fn pick(&self, of: usize, policies: &[bool]) -> Option<PolicyKey> {
         let marked = self.present.keys().filter(|(policy, _)| policies[*policy]);
         let marked: Vec<_> = marked.collect();
         (!marked.is_empty()).then(|| *marked[of % marked.len()])
     }
 
     /// Removes a key's TTL, or makes it longer by this many milliseconds.
-    pub(crate) fn spoil(&mut self, server: &Server, place: Place, ms: Option<u64>) {
+    pub(crate) fn spoil(&mut self, server: &Server, place: PolicyKey, ms: Option<u64>) {
         let end = self.present.get(&place).copied().flatten();
         let end = end.zip(ms).map(|(end, ms)| (end / 1_000 + ms).to_string());
         for name in server.keys() {
@@ -241,7 +245,7 @@ impl Keys {
     }
 
     /// Removes keys on the server whose state is over, and returns them.
-    pub(crate) fn remove_over(&mut self, server: &Server, now: u64) -> Vec<Place> {
+    pub(crate) fn remove_over(&mut self, server: &Server, now: u64) -> Vec<PolicyKey> {
         let places = self.expected.iter();
         let known = places.filter(|(_, expected)| expected.ends < u64::MAX);
         let over = known.filter(|(_, expected)| expected.over <= now);
@@ -256,7 +260,7 @@ impl Keys {
     }
 }
 
-fn remove_key(server: &Server, place: Place) {
+fn remove_key(server: &Server, place: PolicyKey) {
     for name in server.keys() {
         if self::place(&name) == Some(place) {
             server.command(&["DEL", &name]).ok();
@@ -265,7 +269,7 @@ fn remove_key(server: &Server, place: Place) {
 }
 
 /// Whose key it is: `tg:g2:p0:k1` is the second under the first policy.
-fn place(name: &str) -> Option<Place> {
+fn place(name: &str) -> Option<PolicyKey> {
     let mut parts = name.rsplit(':');
     let (key, policy) = (parts.next()?, parts.next()?);
     Some((number(policy, "p")?, number(key, "k")?))

@@ -27,14 +27,14 @@ pub(crate) struct Under {
 }
 
 impl Under {
-    fn of(verdict: &PolicyDecision<'_>, decided: bool) -> Self {
+    fn of(policy: &PolicyDecision<'_>, decided: bool) -> Self {
         Self {
-            limit: verdict.limit(),
-            cost: verdict.cost(),
-            remaining: verdict.remaining(),
-            wait: verdict.retry_after().duration(),
-            reset: verdict.reset_after(),
-            rejects: decided.then(|| verdict.would_reject()),
+            limit: policy.limit(),
+            cost: policy.cost(),
+            remaining: policy.remaining(),
+            wait: policy.retry_after().duration(),
+            reset: policy.reset_after(),
+            rejects: decided.then(|| policy.would_reject()),
         }
     }
 }
@@ -53,9 +53,8 @@ impl OpResult {
     /// The result of a status.
     pub(crate) fn of_status(status: &Result<LimitStatus, CallError>) -> Result<Self, String> {
         let status = status.as_ref().map_err(ToString::to_string)?;
-        let verdicts = status.policies().chain(status.shadows());
-        let under =
-            verdicts.map(|verdict| (verdict.policy().to_owned(), Under::of(&verdict, false)));
+        let policies = status.policies().chain(status.shadows());
+        let under = policies.map(|policy| (policy.policy().to_owned(), Under::of(&policy, false)));
         Ok(Self {
             admitted: None,
             under: under.collect(),
@@ -67,9 +66,8 @@ impl OpResult {
         if let DecisionKind::StoreFailed(error) = decision.kind() {
             return Err(format!("{error}"));
         }
-        let verdicts = decision.policies().chain(decision.shadows());
-        let under =
-            verdicts.map(|verdict| (verdict.policy().to_owned(), Under::of(&verdict, check)));
+        let policies = decision.policies().chain(decision.shadows());
+        let under = policies.map(|policy| (policy.policy().to_owned(), Under::of(&policy, check)));
         Ok(Self {
             admitted: check.then_some(decision.admitted()),
             under: under.collect(),

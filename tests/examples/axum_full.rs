@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use testkit::Server;
 
 use crate::{
-    ask_until_rejected, assert_quota,
+    assert_quota,
     process::{Example, HttpResponse},
+    send_until_rejected,
 };
 
 const ORIGIN: (&str, &str) = ("origin", "https://a.example");
@@ -31,7 +32,7 @@ fn each_store(test: impl Fn(&Example, bool)) {
 #[test]
 fn axum_full_shares_each_addresss_burst_among_all_routes() {
     each_store(|example, _| {
-        let passed = ask_until_rejected(|_| example.get("/api/items", &[]));
+        let passed = send_until_rejected(|_| example.get("/api/items", &[]));
         assert_quota(&passed, 20, Duration::from_millis(500));
         let rejected = passed.rejected;
         assert!(
@@ -58,7 +59,7 @@ fn is_counted(response: &HttpResponse, policy: &str) -> bool {
 
 /// Sends requests until `policy` rejects, having admitted `quota` a minute; `lost` of them may be missing, because the
 /// store was late.
-fn ask_until_used_up(
+fn send_until_used_up(
     policy: &str,
     quota: u64,
     lost: u64,
@@ -97,7 +98,7 @@ fn axum_full_also_limits_a_nested_route() {
 
     each_store(|example, _| {
         let search = || example.get("/api/search", &[]);
-        let rejected = ask_until_used_up("searches", 5, 0, search);
+        let rejected = send_until_used_up("searches", 5, 0, search);
         let wait = rejected.field("retry-after").expect("a time");
         let wait: u64 = wait.parse().expect("seconds");
         assert!((2..=60).contains(&wait), "{wait}");
@@ -110,7 +111,7 @@ fn axum_full_also_limits_a_nested_route() {
 fn axum_full_charges_nothing_in_the_outer_layer_for_a_rejection_by_a_route() {
     let example = Example::start("axum_full", &[]);
     let search = || example.get("/api/search", &[]);
-    ask_until_used_up("searches", 5, 0, search);
+    send_until_used_up("searches", 5, 0, search);
     // More than would pass if they counted.
     for _ in 0..50 {
         assert!(
@@ -135,7 +136,7 @@ fn axum_full_counts_successful_reports_by_key() {
             lost += u64::from(!is_counted(&late, "reports"));
         }
         assert!(lost == 0 || may_be_late, "the limit didn't see its answer");
-        ask_until_used_up("reports", 3, lost, || report(0, "alice"));
+        send_until_used_up("reports", 3, lost, || report(0, "alice"));
         assert_eq!(report(0, "bob").status, 200);
         assert_eq!(example.ask("POST", "/api/reports", &[], "").status, 400);
     });
@@ -161,7 +162,7 @@ fn axum_full_exposes_its_headers_to_pages_of_other_origins() {
         let allowed = response.field("access-control-allow-headers");
         assert_eq!(allowed, Some("x-api-key"));
     }
-    let passed = ask_until_rejected(|_| {
+    let passed = send_until_rejected(|_| {
         let response = example.get("/api/search", &[ORIGIN]);
         exposed(&response);
         response

@@ -135,7 +135,7 @@ async fn messages_of_a_stream_count_like_calls_and_a_rejected_one_ends_it() {
         let mut replies = silent.expect("a stream").into_inner();
         assert!(replies.message().await.expect("no rejection").is_none());
     }
-    client.say_hello(hello("Ann")).await.expect("let in");
+    client.say_hello(hello("Ann")).await.expect("admitted");
     let names = stream::iter(0..1_000).map(|n| hello(n.to_string()));
     let replies = client.say_hello_bidi_stream(names).await;
     let mut replies = replies.expect("a stream").into_inner();

@@ -29,7 +29,7 @@ struct Passed {
 }
 
 /// Sends requests until one is rejected.
-fn ask_until_rejected(mut ask: impl FnMut(u64) -> HttpResponse) -> Passed {
+fn send_until_rejected(mut ask: impl FnMut(u64) -> HttpResponse) -> Passed {
     let start = Instant::now();
     let (mut counted, mut uncounted) = (0, 0);
     for n in 0..1_000 {
@@ -74,7 +74,7 @@ fn assert_quota(passed: &Passed, quota: u64, regained_every: Duration) {
 #[test]
 fn quickstart_admits_ten_and_rejects_the_others_with_a_retry_after() {
     let example = Example::start("quickstart", &[]);
-    let passed = ask_until_rejected(|n| {
+    let passed = send_until_rejected(|n| {
         let response = example.get("/", &[]);
         if n == 0 {
             assert_eq!(response.body, "Hello! 9 more now.\n");
@@ -121,7 +121,7 @@ fn two_quickstarts_on_one_redis_share_the_count() {
     let server = Server::start();
     let url = server.url();
     let examples = [(); 2].map(|()| Example::start("quickstart", &[("REDIS_URL", &url)]));
-    let passed = ask_until_rejected(|n| examples[n as usize % 2].get("/", &[]));
+    let passed = send_until_rejected(|n| examples[n as usize % 2].get("/", &[]));
     assert_quota(&passed, 10, Duration::from_secs(1));
     // The client's address is what it counts by.
     let mut keys = server.keys();
@@ -145,7 +145,7 @@ fn quickstart_logs_that_it_limits_no_client_while_redis_is_down() {
 fn custom_key_gives_each_tenant_three_a_minute_on_each_path() {
     let example = Example::start("custom_key", &[]);
     let ask = |path: &str, tenant: &str| example.get(path, &[("x-tenant", tenant)]);
-    let passed = ask_until_rejected(|n| match n % 2 {
+    let passed = send_until_rejected(|n| match n % 2 {
         0 => ask("/reports", "acme"),
         // The same tenant in other letters.
         _ => ask("/reports", "ACME"),

@@ -30,7 +30,7 @@ fn twelve_at_once(examples: &[Example]) {
 const QUIET: (&str, &str) = ("BUSY", "0");
 
 #[test]
-fn outgoing_pauses_all_calls_when_its_upstream_answers_429_and_loses_none() {
+fn outgoing_pauses_all_calls_when_its_upstream_responds_429_and_loses_none() {
     let server = Server::start();
     let url = server.url();
     let in_process = [("BUSY", "4"), ("TIMEOUT", "60")];

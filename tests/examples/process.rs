@@ -124,19 +124,19 @@ impl Example {
         headers: &[(&str, &str)],
         body: &str,
     ) -> HttpResponse {
-        Place(self.address).ask(method, path, headers, body)
+        Address(self.address).ask(method, path, headers, body)
     }
 
     /// Another address that it listens on.
-    pub(crate) fn at(&self, address: &str) -> Place {
-        Place(address.parse().expect("an address and a port"))
+    pub(crate) fn at(&self, address: &str) -> Address {
+        Address(address.parse().expect("an address and a port"))
     }
 }
 
 /// An address that an example listens on.
-pub(crate) struct Place(SocketAddr);
+pub(crate) struct Address(SocketAddr);
 
-impl Place {
+impl Address {
     /// Sends a GET over a connection of its own.
     pub(crate) fn get(&self, path: &str) -> HttpResponse {
         self.ask("GET", path, &[], "")

@@ -11,8 +11,9 @@ use testkit::{Program, Server, free_port};
 use tokio::{net::TcpSocket, runtime::Builder};
 
 use crate::{
-    ask_until_rejected, assert_quota,
+    assert_quota,
     process::{Example, HttpResponse},
+    send_until_rejected,
 };
 
 /// Where nginx calls from, which no client does.
@@ -134,7 +135,7 @@ fn ask(client: Ipv4Addr, server: SocketAddr, lines: &[u8]) -> HttpResponse {
 /// Uses a client's budget up, each request with something else made up: all of them are counted by `address`.
 fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
     let forged = |n: u64| ask(client, server, FORGED[n as usize % FORGED.len()]);
-    let passed = ask_until_rejected(|n| {
+    let passed = send_until_rejected(|n| {
         let response = forged(n);
         if response.status == 200 {
             assert_eq!(response.body, format!("{address}\n"), "request {n}");

@@ -159,7 +159,7 @@ async fn websocket_has_three_permits_that_sockets_hold_until_they_close() {
             let ping = Message::Ping(vec![1].into());
             assert_eq!(socket.say(ping).await, Message::Pong(vec![1].into()));
         }
-        let rejected = Socket::open(&example).await.err().expect("no place");
+        let rejected = Socket::open(&example).await.err().expect("no permit");
         assert_eq!(rejected.status(), 429);
         // One that vanishes makes way for the next.
         drop(sockets.remove(0));
@@ -186,7 +186,7 @@ async fn two_websocket_servers_on_one_redis_share_messages_and_permits() {
         Socket::opened(&examples[1]).await,
         Socket::opened(&examples[0]).await,
     ];
-    let rejected = Socket::open(&examples[1]).await.err().expect("no place");
+    let rejected = Socket::open(&examples[1]).await.err().expect("no permit");
     assert_eq!(rejected.status(), 429);
     let (echoed, others) = chatter(&mut sockets, 9).await;
     assert_five(echoed, start.elapsed());

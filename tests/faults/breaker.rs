@@ -21,9 +21,9 @@ use crate::support::{
 
 /// The decision, which is made at once, without waiting. Many in turn would use up the budget of a tokio task.
 #[track_caller]
-fn answer_at_once(limiter: &Limiter) -> StoreError {
+fn decide_at_once(limiter: &Limiter) -> StoreError {
     let check = unconstrained(limiter.check(Key::new("whoever")).into_future());
-    store_error(&check.now_or_never().expect("an answer at once"))
+    store_error(&check.now_or_never().expect("a result at once"))
 }
 
 fn rejecting(store: RedisStore) -> Limiter {
@@ -45,7 +45,7 @@ async fn while_open_no_request_waits_and_redis_is_not_called() {
     server.kill();
     opened(&limiter).await;
     for _ in 0..1_000 {
-        let error = answer_at_once(&limiter);
+        let error = decide_at_once(&limiter);
         let StoreError::CircuitOpen { retry_after, .. } = error else {
             panic!("{error:?}")
         };
@@ -66,7 +66,7 @@ async fn no_request_waits_until_its_deadline_for_a_probe_that_fails() {
     // Several probes get no reply.
     let start = Instant::now();
     while start.elapsed() < 5 * TIMEOUT {
-        answer_at_once(&limiter);
+        decide_at_once(&limiter);
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     server.command(&["CLIENT", "UNPAUSE"]).ok();
@@ -94,7 +94,7 @@ async fn three_consecutive_failures_open_it_and_two_do_not() {
         store_error(&check().await);
     }
     assert!(matches!(
-        answer_at_once(&limiter),
+        decide_at_once(&limiter),
         StoreError::CircuitOpen { .. }
     ));
 }
@@ -195,7 +195,7 @@ async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
     let (start, mut sent, mut most) = (Instant::now(), 0, 0);
     while start.elapsed() < Duration::from_secs(2) {
         for limiter in &limiters {
-            answer_at_once(limiter);
+            decide_at_once(limiter);
             sent += 1;
         }
         most = most.max(proxy.connections());
@@ -221,7 +221,7 @@ async fn a_store_is_used_again_although_no_request_came_meanwhile() {
         clients.lines().count() > 1
     })
     .await;
-    until("its answer", async || server.calls("eval") > 0).await;
+    until("its result", async || server.calls("eval") > 0).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(
         limiter.check(Key::new("first")).await.source(),
@@ -322,11 +322,13 @@ async fn a_refund_while_open_fails_at_once() {
     opened(&limiter).await;
     let mut charged = charged;
     let refund = charged.refund(5).now_or_never();
-    let error = refund.expect("an answer at once").expect_err("a fault");
+    let error = refund
+        .expect("a result at once")
+        .expect_err("a store error");
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     server.resume();
     resumed(&limiter).await;
     let seen = limiter.peek(Key::new("key")).await.expect("a response");
-    let verdict = seen.policy("p").expect("a verdict");
-    assert_eq!(verdict.limit() - verdict.remaining(), 5);
+    let policy = seen.policy("p").expect("a policy");
+    assert_eq!(policy.limit() - policy.remaining(), 5);
 }

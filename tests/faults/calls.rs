@@ -23,7 +23,7 @@ fn limiter(store: RedisStore, response: OnStoreError) -> Limiter {
     limiter.on_store_error(response).build().expect("a limiter")
 }
 
-fn answers() -> [OnStoreError; 3] {
+fn actions() -> [OnStoreError; 3] {
     [
         OnStoreError::Admit,
         OnStoreError::Reject,
@@ -33,7 +33,7 @@ fn answers() -> [OnStoreError; 3] {
 
 #[tokio::test]
 async fn no_direct_call_succeeds_while_the_store_is_down() {
-    for response in answers() {
+    for response in actions() {
         let limiter = limiter(nowhere(), response);
         let [p, list, ban] = ["p", "list", "ban"].map(|name| limiter.policy(name).expect(name));
         let minute = Duration::from_secs(60);
@@ -67,7 +67,7 @@ async fn no_direct_call_succeeds_while_the_store_is_down() {
 
 #[tokio::test]
 async fn charges_refunds_and_settlements_report_that_the_store_is_down() {
-    for response in answers() {
+    for response in actions() {
         let server = Server::start();
         let limiter = limiter(store(&server), response);
         let mut admission = None;

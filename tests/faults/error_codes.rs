@@ -37,7 +37,7 @@ fn is_open(error: &StoreError) -> bool {
 }
 
 /// Makes ten requests on a server in such a state: they fail with this code, until the breaker opens, if it does.
-async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
+async fn assert_fails_with(limiter: &Limiter, code: &str, breaker: Breaker) {
     let mut failed = 0;
     for _ in 0..10 {
         let error = store_error(&limiter.check(KEY).await);
@@ -78,7 +78,7 @@ async fn oom() {
         .start();
     let (limiter, connection) = begun(&server).await;
     order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
-    tells(&limiter, "OOM", Breaker::StaysClosed).await;
+    assert_fails_with(&limiter, "OOM", Breaker::StaysClosed).await;
     order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
     is_well_again(&limiter, 1).await;
     connection.is_kept(&server);
@@ -104,7 +104,7 @@ async fn misconf() {
             == Some("err")
     })
     .await;
-    tells(&limiter, "MISCONF", Breaker::StaysClosed).await;
+    assert_fails_with(&limiter, "MISCONF", Breaker::StaysClosed).await;
     let tolerate = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
     order(&server, &tolerate);
     is_well_again(&limiter, 1).await;
@@ -116,7 +116,7 @@ async fn noreplicas() {
     let server = Server::start();
     let (limiter, connection) = begun(&server).await;
     order(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    tells(&limiter, "NOREPLICAS", Breaker::StaysClosed).await;
+    assert_fails_with(&limiter, "NOREPLICAS", Breaker::StaysClosed).await;
     order(&server, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
     is_well_again(&limiter, 1).await;
     connection.is_kept(&server);
@@ -128,7 +128,7 @@ async fn readonly() {
     let (limiter, connection) = begun(&server).await;
     let nowhere = testkit::free_port().to_string();
     order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
-    tells(&limiter, "READONLY", Breaker::Opens).await;
+    assert_fails_with(&limiter, "READONLY", Breaker::Opens).await;
     order(&server, &["REPLICAOF", "NO", "ONE"]);
     is_well_again(&limiter, 1).await;
     connection.is_dropped(&server).await;
@@ -143,7 +143,7 @@ async fn masterdown() {
     let (limiter, connection) = begun(&server).await;
     let nowhere = testkit::free_port().to_string();
     order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
-    tells(&limiter, "MASTERDOWN", Breaker::Opens).await;
+    assert_fails_with(&limiter, "MASTERDOWN", Breaker::Opens).await;
     order(&server, &["REPLICAOF", "NO", "ONE"]);
     is_well_again(&limiter, 1).await;
     connection.is_dropped(&server).await;
@@ -161,7 +161,7 @@ async fn busy() {
         busy.is_ok_and(|reply| matches!(reply, Reply::Error(text) if text.starts_with("BUSY")))
     })
     .await;
-    tells(&limiter, "BUSY", Breaker::Opens).await;
+    assert_fails_with(&limiter, "BUSY", Breaker::Opens).await;
     order(&server, &["SCRIPT", "KILL"]);
     let killed = script.join().expect("it ends").expect("a reply");
     assert!(matches!(killed, Reply::Error(_)));
@@ -185,7 +185,7 @@ async fn unkillable() {
     })
     .await;
     // A request by itself fails in the same way.
-    tells(&limiter, "BUSY", Breaker::Opens).await;
+    assert_fails_with(&limiter, "BUSY", Breaker::Opens).await;
     server.restart();
     script.join().expect("it ends").expect_err("no reply");
     is_well_again(&limiter, 0).await;
@@ -228,8 +228,8 @@ async fn unblocked() {
         used += 1;
     }
     let seen = limiter.peek(KEY).await.expect("a response");
-    let verdict = seen.policy("p").expect("a verdict");
-    assert_eq!(verdict.limit() - verdict.remaining(), used);
+    let policy = seen.policy("p").expect("a policy");
+    assert_eq!(policy.limit() - policy.remaining(), used);
 }
 
 /// A server that reads a large file, slowly.
@@ -263,7 +263,7 @@ async fn loading() {
         reply.is_ok_and(|reply| matches!(reply, Reply::Error(text) if text.starts_with("LOADING")))
     })
     .await;
-    tells(&limiter, "LOADING", Breaker::Opens).await;
+    assert_fails_with(&limiter, "LOADING", Breaker::Opens).await;
     // To be done sooner, which before 7.0 is rejected.
     server.command(&["CONFIG", "SET", "key-load-delay", "0"]);
     drop(reload.join());
@@ -278,7 +278,7 @@ async fn noperm() {
     let store = builder(server.url_as("gate", "secret")).build();
     let (limiter, connection) = began(&server, rejecting(store.expect("a store"))).await;
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
-    tells(&limiter, "NOPERM", Breaker::StaysClosed).await;
+    assert_fails_with(&limiter, "NOPERM", Breaker::StaysClosed).await;
     server.acl("gate", "secret", "~* +@all");
     is_well_again(&limiter, 1).await;
     connection.is_kept(&server);
@@ -330,7 +330,7 @@ async fn noscript() {
         order(&server, &["SCRIPT", "FLUSH"]);
         let decision = limiter.check(KEY).await;
         assert_eq!(decision.source(), DecisionSource::Store);
-        let remaining = decision.policy("p").expect("a verdict").remaining();
+        let remaining = decision.policy("p").expect("a policy").remaining();
         assert_eq!(1_000 - remaining, used);
     }
     connection.is_kept(&server);
@@ -365,7 +365,7 @@ pub(crate) fn give_all_slots(server: &Server) {
 async fn clusterdown() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
     let limiter = rejecting(store(&server));
-    tells(&limiter, "CLUSTERDOWN", Breaker::Opens).await;
+    assert_fails_with(&limiter, "CLUSTERDOWN", Breaker::Opens).await;
     give_all_slots(&server);
     is_well_again(&limiter, 0).await;
 }
@@ -386,6 +386,6 @@ async fn crossslot() {
         matches!(&error, StoreError::Server { code, .. } if &**code != "CLUSTERDOWN")
     })
     .await;
-    tells(&limiter, "CROSSSLOT", Breaker::StaysClosed).await;
+    assert_fails_with(&limiter, "CROSSSLOT", Breaker::StaysClosed).await;
     assert_eq!(server.keys(), [""; 0]);
 }

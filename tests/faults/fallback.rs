@@ -73,7 +73,7 @@ async fn a_requests_own_quota_is_shared_like_the_policys() {
     }
     let rejected = ask(20).await;
     assert!(!rejected.is_admitted() && !ask(8).await.is_admitted());
-    let verdict = rejected.policy("p").expect("a verdict");
+    let verdict = rejected.policy("p").expect("a policy");
     assert_eq!((verdict.limit(), verdict.quota()), (5, quota(5)));
     assert!(ask(40).await.is_admitted());
 }
@@ -85,11 +85,11 @@ async fn in_flight_limits_are_shared_and_their_permits_released_in_process() {
     for _ in 0..3 {
         let mut held = Vec::new();
         for _ in 0..3 {
-            held.push(limiter.check(KEY).await.into_result().expect("a place"));
+            held.push(limiter.check(KEY).await.into_result().expect("a permit"));
         }
         assert!(!limiter.check(KEY).await.is_admitted());
         drop(held.pop());
-        held.push(limiter.check(KEY).await.into_result().expect("its place"));
+        held.push(limiter.check(KEY).await.into_result().expect("its permit"));
         assert!(!limiter.check(KEY).await.is_admitted());
     }
 }
@@ -227,5 +227,5 @@ async fn a_request_rejected_in_process_is_rejected_by_the_quota() {
     assert_eq!(admitted_in_process(&limiter, KEY, 1).await, 1);
     let rejected = limiter.check(KEY).await;
     assert!(matches!(rejected.kind(), DecisionKind::Rejected));
-    assert!(rejected.policy("p").expect("a verdict").rejected());
+    assert!(rejected.policy("p").expect("a policy").rejected());
 }

@@ -32,8 +32,8 @@ async fn used(limiter: &Limiter, source: DecisionSource) -> u64 {
     // A peek needs the store; a check that costs nothing is decided by either.
     let seen = limiter.check(KEY).cost(0).await;
     assert_eq!(seen.source(), source);
-    let verdict = seen.policy("p").expect("a verdict");
-    verdict.limit() - verdict.remaining()
+    let policy = seen.policy("p").expect("a policy");
+    policy.limit() - policy.remaining()
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_refund_goes_where_the_charge_was_made() {
     opened_in_process(&limiter).await;
     let mut in_process = limiter.check(KEY).cost(3).await;
     assert_eq!(used(&limiter, DecisionSource::Fallback).await, 3);
-    let error = on_redis.refund(1).await.expect_err("a fault");
+    let error = on_redis.refund(1).await.expect_err("a store error");
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     assert_eq!(used(&limiter, DecisionSource::Fallback).await, 3);
     assert_eq!(in_process.refund(1).await.expect("units")[0].units(), 1);
@@ -137,10 +137,10 @@ async fn permits_are_released_where_they_were_acquired() {
         .on_store_error(LocalFallback::shared_by(2))
         .build()
         .expect("a limiter");
-    let on_redis = limiter.check(KEY).await.into_result().expect("a place");
+    let on_redis = limiter.check(KEY).await.into_result().expect("a permit");
     server.pause();
     opened_in_process(&limiter).await;
-    let in_process = limiter.check(KEY).await.into_result().expect("a place");
+    let in_process = limiter.check(KEY).await.into_result().expect("a permit");
     tokio::time::sleep(2 * life).await;
     assert_eq!(
         used(&limiter, DecisionSource::Fallback).await,
@@ -157,7 +157,7 @@ async fn permits_are_released_where_they_were_acquired() {
             .await
             .expect("a response")
             .policy("p")
-            .expect("a verdict")
+            .expect("a policy")
             .remaining()
             == 4
     })

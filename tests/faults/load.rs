@@ -20,7 +20,7 @@ const REST: Duration = Duration::from_millis(2);
 /// What a request may take past its deadline, on a machine that has nothing else to do.
 const SLACK: Duration = Duration::from_millis(50);
 /// How soon all is well again once the store is back.
-const SOON: Duration = Duration::from_secs(2);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A request, and what became of it.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ impl Load {
     }
 
     /// Waits until each limiter has had `many` more decisions from its store, or otherwise.
-    pub(crate) async fn go_on(&self, source: DecisionSource, many: u64) {
+    pub(crate) async fn wait_for_decisions(&self, source: DecisionSource, many: u64) {
         let place = usize::from(source != DecisionSource::Store);
         let count = |decisions: &[AtomicU64; 2]| decisions[place].load(Ordering::Relaxed);
         let before: Vec<_> = self.decisions.iter().map(count).collect();
@@ -184,7 +184,10 @@ impl Log {
             .filter(|request| request.source != DecisionSource::Store);
         if let Some(last) = last.max_by_key(|request| request.start) {
             let since = last.start.saturating_duration_since(back);
-            assert!(since <= SOON + self.slack(), "{since:?}: {last:?}");
+            assert!(
+                since <= RECOVERY_TIMEOUT + self.slack(),
+                "{since:?}: {last:?}"
+            );
         }
     }
 

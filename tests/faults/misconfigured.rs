@@ -247,7 +247,7 @@ fn a_thread_without_a_runtime_is_rejected() {
 fn a_health_check_on_a_thread_without_a_runtime_says_so() {
     let limiter = plain(nowhere());
     let health = futures_util::FutureExt::now_or_never(limiter.health_check());
-    let health = health.expect("it is answered at once");
+    let health = health.expect("a result at once");
     assert!(
         health
             .issues()

@@ -38,15 +38,15 @@ async fn outage(
     end: impl FnOnce(),
 ) -> Log {
     let load = Load::start(limiters);
-    load.go_on(DecisionSource::Store, 200).await;
+    load.wait_for_decisions(DecisionSource::Store, 200).await;
     tokio::task::block_in_place(begin);
-    load.go_on(DecisionSource::Fallback, 400).await;
+    load.wait_for_decisions(DecisionSource::Fallback, 400).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     tokio::task::block_in_place(end);
     let back = Instant::now();
     // Until it is all over, and a while longer.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    load.go_on(DecisionSource::Store, 200).await;
+    load.wait_for_decisions(DecisionSource::Store, 200).await;
     let log = load.stop().await;
     let test = std::thread::current();
     log.print(test.name().unwrap_or_default(), back);

@@ -20,10 +20,7 @@ fn of(response: OnStoreError, policies: impl IntoIterator<Item = Policy>) -> Lim
 }
 
 fn names(decision: &Decision) -> Vec<&str> {
-    decision
-        .policies()
-        .map(|verdict| verdict.policy())
-        .collect()
+    decision.policies().map(|policy| policy.policy()).collect()
 }
 
 const HALF: LocalFallback = LocalFallback::shared_by(2);
@@ -73,7 +70,7 @@ async fn one_policy_that_rejects_rejects_for_all_and_nothing_is_charged_in_proce
     }
     // Alone it still has all of its share.
     let seen = limiter.check([("shared", key)]).cost(0).await;
-    assert_eq!(seen.policy("shared").expect("a verdict").remaining(), 2);
+    assert_eq!(seen.policy("shared").expect("a policy").remaining(), 2);
 }
 
 #[tokio::test]
@@ -85,8 +82,8 @@ async fn policies_that_fall_back_are_evaluated_and_those_that_admit_are_not() {
         let decision = check().await;
         assert!(decision.is_admitted());
         assert_eq!(names(&decision), ["shared"]);
-        let verdict = decision.policy("shared").expect("a verdict");
-        assert_eq!((verdict.limit(), verdict.remaining()), (2, remaining));
+        let policy = decision.policy("shared").expect("a policy");
+        assert_eq!((policy.limit(), policy.remaining()), (2, remaining));
     }
     let rejected = check().await;
     assert!(matches!(rejected.kind(), DecisionKind::Rejected));
@@ -105,8 +102,8 @@ async fn several_policies_that_fall_back_are_all_charged_or_none() {
     for _ in 0..3 {
         let rejected = limiter.check(key).await;
         assert!(!rejected.is_admitted());
-        assert!(rejected.policy("one").expect("a verdict").rejected());
-        assert_eq!(rejected.policy("two").expect("a verdict").remaining(), 1);
+        assert!(rejected.policy("one").expect("a policy").rejected());
+        assert_eq!(rejected.policy("two").expect("a policy").remaining(), 1);
     }
 }
 

@@ -46,7 +46,7 @@ async fn stays_open(limiter: &Limiter, server: &Server) {
     let before = probes(server);
     until("four more probes", async || {
         let check = limiter.check(Key::new("key")).into_future().now_or_never();
-        let error = store_error(&check.expect("an answer at once"));
+        let error = store_error(&check.expect("a result at once"));
         assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
         probes(server) >= before + 4
     })
@@ -91,7 +91,7 @@ async fn a_full_server_is_used_nevertheless() {
     opened(&limiter).await;
     server.resume();
     order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
-    until("it is asked again", async || {
+    until("it is called again", async || {
         let decision = limiter.check(Key::new("spent")).await;
         decision.source() == DecisionSource::Store && !decision.is_admitted()
     })
@@ -236,7 +236,7 @@ async fn no_request_waits_until_its_deadline_for_a_probe_without_a_reply() {
     server.kill();
     opened(&limiter).await;
     let mut hole = Hole::in_place_of(&server);
-    until("two probes without an answer", async || hole.taken() >= 2).await;
+    until("two probes without a reply", async || hole.taken() >= 2).await;
     let Hole {
         listener, taken, ..
     } = hole;

@@ -36,14 +36,14 @@ fn network() -> (Server, Arc<Proxy>, RedisStore) {
 async fn take(limiter: &Limiter, many: usize) -> Vec<Admission> {
     let mut held = Vec::new();
     for _ in 0..many {
-        held.push(limiter.check(KEY).await.into_result().expect("a place"));
+        held.push(limiter.check(KEY).await.into_result().expect("a permit"));
     }
     held
 }
 
 async fn left(limiter: &Limiter) -> u64 {
     let seen = seen_by_the_store(limiter, KEY).await;
-    seen.policy("p").expect("a verdict").remaining()
+    seen.policy("p").expect("a policy").remaining()
 }
 
 /// Requests that were dropped meanwhile lock no other out.
@@ -130,7 +130,7 @@ async fn without_a_breaker_permits_are_free_after_the_next_reply() {
 type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A request that is charged five, and given them back with the response. While it is handled, something happens.
-async fn reserve_and_give_back(
+async fn reserve_and_refund(
     store: RedisStore,
     meanwhile: impl Fn() -> Meanwhile + Clone,
 ) -> Limiter {
@@ -174,10 +174,10 @@ async fn a_refund_that_was_not_sent_is_made_later() {
             opened(&pending).await;
         })
     };
-    let limiter = reserve_and_give_back(store, outage).await;
+    let limiter = reserve_and_refund(store, outage).await;
     proxy.pass();
     resumed(&other).await;
-    until("it is given back", async || left(&limiter).await == 90).await;
+    until("it is refunded", async || left(&limiter).await == 90).await;
 }
 
 /// The server ran it, and its reply was lost: refunded again, it would be ten.
@@ -190,11 +190,11 @@ async fn a_refund_that_may_have_run_is_not_made_again() {
         network.hold();
         Box::pin(async {})
     };
-    let limiter = reserve_and_give_back(store, outage).await;
+    let limiter = reserve_and_refund(store, outage).await;
     opened(&other).await;
     proxy.pass();
     resumed(&other).await;
-    until("it is given back", async || left(&limiter).await >= 90).await;
+    until("it is refunded", async || left(&limiter).await >= 90).await;
     for _ in 0..10 {
         resumed(&other).await;
         assert_eq!(left(&limiter).await, 90);
@@ -238,7 +238,7 @@ async fn a_refund_cancelled_before_it_was_sent_is_made_later() {
     assert!(sent.await.is_err());
     proxy.pass();
     resumed(&limiter).await;
-    until("it is given back", async || left(&limiter).await == 100).await;
+    until("it is refunded", async || left(&limiter).await == 100).await;
 }
 
 /// However many they are: each was held by this process.
@@ -266,7 +266,7 @@ async fn all_permits_that_are_dropped_at_once_are_free_again() {
         for key in keys {
             until("all are free", async || {
                 let seen = seen_by_the_store(&limiter, key).await;
-                seen.policy("p").expect("a verdict").remaining() == MANY
+                seen.policy("p").expect("a policy").remaining() == MANY
             })
             .await;
         }

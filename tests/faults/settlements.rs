@@ -61,7 +61,7 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
         limiter
             .shutdown(TEST_TIMEOUT)
             .await
-            .expect("the store answers");
+            .expect("the store replies");
         assert_eq!(used_on_the_store(&other, KEY).await, units);
         let health = limiter.health_check().await;
         assert_eq!((health.dropped_refunds(), health.unconfirmed()), (0, 0));
@@ -88,7 +88,7 @@ async fn a_meter_whose_settlement_was_not_sent_before_the_outage_is_settled_afte
     limiter
         .shutdown(TEST_TIMEOUT)
         .await
-        .expect("the store answers");
+        .expect("the store replies");
     assert_eq!(used_on_the_store(&other, KEY).await, 5);
 }
 

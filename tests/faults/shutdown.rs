@@ -62,7 +62,7 @@ async fn permits_dropped_right_before_a_shutdown_are_free() {
     limiter
         .shutdown(TEST_TIMEOUT)
         .await
-        .expect("the store answers");
+        .expect("the store replies");
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
 }
 
@@ -87,7 +87,7 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     limiter
         .shutdown(TEST_TIMEOUT)
         .await
-        .expect("the store answers");
+        .expect("the store replies");
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
     // Nothing has ended.
     let admission = limiter.admit(KEY).await.expect("a permit");
@@ -96,7 +96,7 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     limiter
         .shutdown(TEST_TIMEOUT)
         .await
-        .expect("the store answers");
+        .expect("the store replies");
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
 }
 
@@ -118,7 +118,7 @@ async fn charges_in_process_are_written_back_by_a_shutdown() {
     limiter
         .shutdown(TEST_TIMEOUT)
         .await
-        .expect("the store answers");
+        .expect("the store replies");
     assert_eq!(used_on_the_store(&other, KEY).await, 7);
 }
 
@@ -141,7 +141,7 @@ async fn background_settlements_of_meters_are_made_by_a_shutdown() {
         limiter
             .shutdown(TEST_TIMEOUT)
             .await
-            .expect("the store answers");
+            .expect("the store replies");
     }
     assert_eq!(used_on_the_store(&other, KEY).await, 50);
 }

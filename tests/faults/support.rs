@@ -118,7 +118,7 @@ pub(crate) async fn opened_in_process(limiter: &Limiter) {
 /// The store's state of `key` under the policy `p`. On a busy machine a call may miss its deadline.
 pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> LimitStatus {
     let mut seen = None;
-    until("the store answers", async || {
+    until("the store replies", async || {
         seen = limiter.peek(key).await.ok();
         seen.is_some()
     })
@@ -129,8 +129,8 @@ pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> LimitStatu
 /// How many units of policy `p` are used, by the store's count.
 pub(crate) async fn used_on_the_store(limiter: &Limiter, key: Key) -> u64 {
     let seen = seen_by_the_store(limiter, key).await;
-    let verdict = seen.policy("p").expect("a verdict");
-    verdict.limit() - verdict.remaining()
+    let policy = seen.policy("p").expect("a policy");
+    policy.limit() - policy.remaining()
 }
 
 /// Sends requests until the store decides.

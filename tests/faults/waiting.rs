@@ -40,7 +40,10 @@ async fn waiters_are_admitted_at_the_rate_of_the_share() {
 async fn a_wait_ends_at_once_when_the_store_fails() {
     let limiter = limiter(nowhere(), OnStoreError::Reject);
     for _ in 0..10 {
-        let rejected = limiter.wait(KEY, Duration::MAX).await.expect_err("a fault");
+        let rejected = limiter
+            .wait(KEY, Duration::MAX)
+            .await
+            .expect_err("a store error");
         assert!(matches!(
             rejected.decision().kind(),
             DecisionKind::StoreFailed(_)

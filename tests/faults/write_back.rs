@@ -135,7 +135,7 @@ async fn local_charges_of_many_keys_are_all_written_back() {
     .await;
     for many in 0..1_000 {
         let seen = limiter.peek(key(many)).await.expect("a response");
-        assert_eq!(seen.policy("p").expect("a verdict").remaining(), 99);
+        assert_eq!(seen.policy("p").expect("a policy").remaining(), 99);
     }
 }
 
@@ -265,7 +265,7 @@ async fn charges_that_were_reset_are_not_written_back() {
         assert!(check.await.is_admitted());
         network.pass();
         // Bans are lifted without a decision, with which charges would be written back.
-        until("the store answers", async || {
+        until("the store replies", async || {
             limiter.unblock(Key::new("other")).await.is_ok()
         })
         .await;
@@ -300,7 +300,7 @@ async fn charges_of_a_tier_are_written_back_to_the_tier() {
             .quota_for("p", tier)
             .await
             .expect("a response");
-        seen.policy("p").expect("a verdict").remaining() == 700
+        seen.policy("p").expect("a policy").remaining() == 700
     })
     .await;
     // Three tenths of a month, under the policy's own quota too.
@@ -328,7 +328,7 @@ async fn permits_and_bans_are_not_written_back() {
     let key = Key::new("key");
     let mut held = Vec::new();
     for _ in 0..4 {
-        held.push(limiter.check(key).await.into_result().expect("a place"));
+        held.push(limiter.check(key).await.into_result().expect("a permit"));
     }
     // Two rejections, one less than the ban's share allows.
     for _ in 0..2 {
@@ -337,7 +337,7 @@ async fn permits_and_bans_are_not_written_back() {
     network.pass();
     let seen = async || {
         let seen = limiter.peek(key).await.ok()?;
-        let left = |name| seen.policy(name).map(|verdict| verdict.remaining());
+        let left = |name| seen.policy(name).map(|policy| policy.remaining());
         Some((left("p"), left("places")))
     };
     until("the rate is written back", async || {
@@ -380,7 +380,7 @@ async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
         network.pass();
         // 64 of them are sent after each reply of the store.
         for _ in 0..10_000 / 64 + 1 {
-            until("the store answers", async || {
+            until("the store replies", async || {
                 limiter.peek(KEY).await.is_ok()
             })
             .await;

@@ -163,10 +163,10 @@ async fn peek_charge_and_reset_return_the_status_of_a_request() {
     let limiter = limiter([Policy::new("p", Quota::requests(5).per_hour())]);
     let seen = limiter.peek("alice").await.expect("a response");
     assert!(seen.would_admit());
-    assert_eq!(seen.policy("p").expect("a verdict").remaining(), 5);
+    assert_eq!(seen.policy("p").expect("a policy").remaining(), 5);
     let charged = limiter.charge("alice", 4).await.expect("a response");
     assert!(!charged.would_admit(), "another 4 units");
-    assert_eq!(charged.policy("p").expect("a verdict").remaining(), 1);
+    assert_eq!(charged.policy("p").expect("a policy").remaining(), 1);
     let charged = limiter.charge("alice", 4).await.expect("a response");
     assert!(!charged.would_admit());
     assert!(
@@ -177,7 +177,7 @@ async fn peek_charge_and_reset_return_the_status_of_a_request() {
             .would_admit()
     );
     let stood = limiter.reset("alice").await.expect("a response");
-    assert_eq!(stood.policy("p").expect("a verdict").remaining(), 0);
+    assert_eq!(stood.policy("p").expect("a policy").remaining(), 0);
     assert!(!stood.would_admit());
     assert!(
         limiter
@@ -305,7 +305,7 @@ async fn an_unknown_policy_name_rejects_the_call_and_is_logged_once_in_ten_secon
         seen.policies()
             .all(|policy| policy.retry_after() == RetryAfter::Now)
     );
-    assert_eq!(seen.policy("account").expect("a verdict").remaining(), 5);
+    assert_eq!(seen.policy("account").expect("a policy").remaining(), 5);
 }
 
 #[tokio::test]
@@ -317,9 +317,9 @@ async fn a_policy_that_is_not_named_does_not_apply_to_the_call() {
         for left in left {
             let decision = limiter.check([("account", Key::new(client))]).await;
             assert!(decision.is_admitted());
-            let verdicts: Vec<_> = decision.policies().map(|v| v.policy()).collect();
-            assert_eq!(verdicts, ["account"]);
-            let remaining = decision.policy("account").expect("a verdict").remaining();
+            let policies: Vec<_> = decision.policies().map(|v| v.policy()).collect();
+            assert_eq!(policies, ["account"]);
+            let remaining = decision.policy("account").expect("a policy").remaining();
             assert_eq!(remaining, left, "{client}");
         }
         // A ban that is not named counts no rejection.
@@ -336,8 +336,8 @@ async fn a_policy_that_is_not_named_does_not_apply_to_the_call() {
             assert!(rejected.is_err());
         }
         let seen = limiter.peek(client).await.expect("a response");
-        assert_eq!(seen.policy("address").expect("a verdict").remaining(), 2);
-        let abuse = seen.policy("abuse").expect("a verdict");
+        assert_eq!(seen.policy("address").expect("a policy").remaining(), 2);
+        let abuse = seen.policy("abuse").expect("a policy");
         assert_eq!(abuse.retry_after(), RetryAfter::Now);
     }
     assert_eq!(log.lines("").len(), 0, "{:?}", log.lines(""));
@@ -370,10 +370,10 @@ async fn a_call_with_a_request_uses_the_policies_extractors() {
         .parts(&paid)
         .await
         .expect("a response");
-    let p = seen.policy("p").expect("a verdict");
+    let p = seen.policy("p").expect("a policy");
     assert_eq!((p.limit(), p.cost(), p.remaining()), (100, 30, 100));
     let decision = limiter.check("alice").parts(&paid).await;
-    let p = decision.policy("p").expect("a verdict");
+    let p = decision.policy("p").expect("a policy");
     assert_eq!((p.limit(), p.cost(), p.remaining()), (100, 30, 70));
     let admission = limiter.admit("alice").parts(&paid).await.expect("admitted");
     assert_eq!(admission.remaining("p"), Some(40));
@@ -391,7 +391,7 @@ async fn a_call_with_a_request_uses_the_policies_extractors() {
         .cost(2)
         .quota_for("p", quota);
     let decision = own.await;
-    let p = decision.policy("p").expect("a verdict");
+    let p = decision.policy("p").expect("a policy");
     assert_eq!((p.limit(), p.cost(), p.remaining()), (50, 2, 48));
 
     // A request that the policy skips is free.
@@ -418,7 +418,7 @@ async fn the_limiters_conditions_apply_to_calls_with_a_request() {
         assert!(limiter.wait("alice", second).parts(&parts).await.is_ok());
     }
     let seen = limiter.peek("alice").await.expect("a response");
-    assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
+    assert_eq!(seen.policy("p").expect("a policy").remaining(), 1);
 }
 
 #[tokio::test]
@@ -454,7 +454,7 @@ async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
     };
     assert!(!named().await.is_admitted(), "its cost is not known");
     let decision = named().cost(2).await;
-    assert_eq!(decision.policy("p").expect("a verdict").remaining(), 48);
+    assert_eq!(decision.policy("p").expect("a policy").remaining(), 48);
     let decision = limiter.check("alice").quota_for("p", quota).cost(2).await;
     assert!(!decision.is_admitted(), "its conditions are not known");
 }
@@ -719,7 +719,7 @@ async fn a_policy_handle_operates_on_its_policy_only() {
         credited
             .status()
             .policy("account")
-            .expect("a verdict")
+            .expect("a policy")
             .remaining(),
         3
     );
@@ -729,7 +729,7 @@ async fn a_policy_handle_operates_on_its_policy_only() {
     assert_eq!(left().await, [2, 5]);
     account.charge(alice, 5).await.expect("a response");
     let stood = account.reset(alice).await.expect("a response");
-    assert_eq!(stood.policy("account").expect("a verdict").remaining(), 0);
+    assert_eq!(stood.policy("account").expect("a policy").remaining(), 0);
     assert_eq!(left().await, [2, 5]);
     abuse
         .block(alice, Duration::from_secs(60))

@@ -47,7 +47,7 @@ pub(crate) fn counts(extractor: &ClientIp, peer: &str, lines: &[(&str, &str)], e
 }
 
 /// The same for one line from 10.0.0.1, which is trusted.
-pub(crate) fn says(extractor: &ClientIp, name: &str, value: &str, expected: &str) {
+pub(crate) fn counts_from_trusted(extractor: &ClientIp, name: &str, value: &str, expected: &str) {
     counts(extractor, "10.0.0.1", &[(name, value)], expected);
 }
 
@@ -121,20 +121,20 @@ fn hops_count_from_the_right_whatever_the_addresses() {
         (4, "10.0.0.1"),
         (64, "10.0.0.1"),
     ] {
-        says(&extract::client_ip().hops(hops), XFF, list, expected);
-        says(&trusting().hops(hops), XFF, list, expected);
+        counts_from_trusted(&extract::client_ip().hops(hops), XFF, list, expected);
+        counts_from_trusted(&trusting().hops(hops), XFF, list, expected);
     }
     let forwarded = extract::client_ip().hops(2).forwarded();
     let list = "for=203.0.113.1, for=198.51.100.9;by=\"a,b\", for=_hidden";
-    says(&forwarded, "forwarded", list, "198.51.100.9");
-    says(
+    counts_from_trusted(&forwarded, "forwarded", list, "198.51.100.9");
+    counts_from_trusted(
         &forwarded,
         "forwarded",
         "for=203.0.113.1, for=_x, for=10.0.0.2",
         "10.0.0.1",
     );
     // An empty entry stands for a client, not for none.
-    says(
+    counts_from_trusted(
         &extract::client_ip().hops(2),
         XFF,
         "198.51.100.9,,10.0.0.2",
@@ -297,7 +297,7 @@ fn config_errors_are_found_when_the_limiter_is_built() {
 }
 
 /// The response of a server on `listen` to a request that claims to be forwarded, over a real connection to `connect`.
-fn answer_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
+fn response_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
     let listener = TcpListener::bind(listen).expect(listen);
     listener.set_nonblocking(true).expect("a listener");
     let port = listener.local_addr().expect("an address").port();
@@ -325,19 +325,19 @@ fn a_real_proxy_is_believed_and_a_real_client_is_not() {
     let proxies = |net| extract::client_ip().trusted_proxies([net]);
     let v4 = "127.0.0.1:0";
     assert_eq!(
-        answer_of(extract::client_ip(), v4, "127.0.0.1"),
+        response_of(extract::client_ip(), v4, "127.0.0.1"),
         "127.0.0.1"
     );
     assert_eq!(
-        answer_of(proxies("10.0.0.0/8"), v4, "127.0.0.1"),
+        response_of(proxies("10.0.0.0/8"), v4, "127.0.0.1"),
         "127.0.0.1"
     );
     assert_eq!(
-        answer_of(proxies("127.0.0.1"), v4, "127.0.0.1"),
+        response_of(proxies("127.0.0.1"), v4, "127.0.0.1"),
         "198.51.100.9"
     );
     assert_eq!(
-        answer_of(extract::client_ip().hops(2), v4, "127.0.0.1"),
+        response_of(extract::client_ip().hops(2), v4, "127.0.0.1"),
         "203.0.113.1"
     );
 }

@@ -39,7 +39,7 @@ async fn a_health_check_of_a_server_that_hangs_ends_after_a_second_or_the_timeou
 }
 
 #[tokio::test]
-async fn a_health_check_of_a_server_that_answers_finds_nothing() {
+async fn a_health_check_of_a_server_that_replies_finds_nothing() {
     let server = Server::start();
     let limiter = Limiter::builder().store(redis(&server));
     let limiter = limiter.policy(shared("a", "5/s")).build();

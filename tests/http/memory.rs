@@ -261,7 +261,7 @@ fn swapped_keys_of_two_policies_never_deadlock() {
                 let (x, y) = (key(n % 16), key(n % 16 + 1));
                 let (a, b) = if thread % 2 == 0 { (x, y) } else { (y, x) };
                 let check = limiter.check([("a", a), ("b", b)]).into_future();
-                let _ = check.now_or_never().expect("an answer at once");
+                let _ = check.now_or_never().expect("a result at once");
             }
             let _ = sender.send(());
         });

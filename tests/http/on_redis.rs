@@ -12,7 +12,7 @@ use tollgate::{
 
 use crate::{
     service::six_requests_of_which_four_pass,
-    stacked_layers::{logged, over},
+    stacked_layers::{layer_on, logged},
     support::{hello, redis, send, shared, status, to},
 };
 
@@ -34,7 +34,7 @@ async fn on_redis_the_service_that_was_polled_ready_is_called_and_none_on_a_reje
 async fn a_policy_counted_by_two_layers_on_one_redis_is_logged() {
     let server = Server::start();
     // Each layer has opened the store by itself, as two parts of an application do.
-    let layer = |policy| over(&redis(&server), policy);
+    let layer = |policy| layer_on(&redis(&server), policy);
     let policy = || shared("twice", "10/h");
     let text = logged(&layer(policy()), &layer(policy())).await;
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -42,7 +42,7 @@ async fn a_policy_counted_by_two_layers_on_one_redis_is_logged() {
         assert!(text.contains(part), "{part} in {text}");
     }
     let other = Server::start();
-    let elsewhere = over(&redis(&other), policy());
+    let elsewhere = layer_on(&redis(&other), policy());
     assert_eq!(logged(&layer(policy()), &elsewhere).await, "");
 }
 

@@ -362,7 +362,7 @@ async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
 }
 
 /// What a browser lets a page of another origin read of a response.
-fn seen_by_the_page(response: &TestResponse) -> HeaderMap {
+fn readable_by_the_page(response: &TestResponse) -> HeaderMap {
     assert_eq!(
         response.field("access-control-allow-origin").as_deref(),
         Some("https://a.example")
@@ -415,7 +415,7 @@ async fn a_page_of_another_origin_can_read_the_rejection_and_its_retry_after() {
             assert_eq!(send(&app, preflight).await.status, StatusCode::OK);
             let response = send(&app, from_a_page(Method::GET)).await;
             assert_eq!(response.status, expected);
-            let seen = seen_by_the_page(&response);
+            let seen = readable_by_the_page(&response);
             assert!(seen.contains_key(limit), "{seen:?}");
             assert_eq!(seen.contains_key("retry-after"), expected != StatusCode::OK);
         }

@@ -69,7 +69,7 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     let (parts, ()) = Request::new(()).into_parts();
     let limit = async || {
         let decision = limiter.check("alice").parts(&parts).await;
-        decision.policy("api").expect("a verdict").limit()
+        decision.policy("api").expect("a policy").limit()
     };
 
     assert_eq!(limit().await, 500, "not found in time");

@@ -97,7 +97,7 @@ async fn a_missing_key_is_400_and_charges_nothing() {
             .await
             .expect("a response")
             .policy("other")
-            .expect("a verdict")
+            .expect("a policy")
             .remaining(),
         9
     );

@@ -107,7 +107,7 @@ async fn in_debt_for_nothing() -> (RateLimitLayer, ManualClock) {
         .charge([("exports", Key::global())], 2)
         .await
         .expect("a response");
-    let exports = charge.policy("exports").expect("a verdict");
+    let exports = charge.policy("exports").expect("a policy");
     assert_eq!(exports.reset_after(), Duration::from_secs(2 * 86_400));
     (layer, clock)
 }

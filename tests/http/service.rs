@@ -119,9 +119,9 @@ async fn an_error_of_the_inner_service_passes_unchanged() {
 async fn readiness_is_that_of_the_inner_service() {
     /// Ready when the test allows it.
     #[derive(Clone)]
-    struct Moody(Arc<Mutex<Poll<Result<(), Boom>>>>);
+    struct ReadyWhenAllowed(Arc<Mutex<Poll<Result<(), Boom>>>>);
 
-    impl Service<Request<()>> for Moody {
+    impl Service<Request<()>> for ReadyWhenAllowed {
         type Response = Response<()>;
         type Error = Boom;
         type Future = Ready<Result<Response<()>, Boom>>;
@@ -137,7 +137,7 @@ async fn readiness_is_that_of_the_inner_service() {
 
     let mood = Arc::new(Mutex::new(Poll::Pending));
     let (layer, _) = layer([shared("any", "4/h")]);
-    let mut service = layer.layer(Moody(mood.clone()));
+    let mut service = layer.layer(ReadyWhenAllowed(mood.clone()));
     let cx = &mut Context::from_waker(Waker::noop());
     assert_eq!(service.poll_ready(cx), Poll::Pending);
     for response in [Ok(()), Err(Boom)] {

@@ -243,7 +243,7 @@ pub(crate) async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> St
     log.text()
 }
 
-pub(crate) fn over(store: &(impl Store + Clone), policy: Policy) -> RateLimitLayer {
+pub(crate) fn layer_on(store: &(impl Store + Clone), policy: Policy) -> RateLimitLayer {
     let layer = RateLimitLayer::builder()
         .store(store.clone())
         .policy(policy);
@@ -253,7 +253,7 @@ pub(crate) fn over(store: &(impl Store + Clone), policy: Policy) -> RateLimitLay
 #[tokio::test]
 async fn a_policy_counted_by_two_layers_in_one_store_is_logged_once() {
     let store = MemoryStore::new();
-    let [outer, inner] = [(), ()].map(|()| over(&store, shared("twice", "10/h")));
+    let [outer, inner] = [(), ()].map(|()| layer_on(&store, shared("twice", "10/h")));
     let text = logged(&outer, &inner).await;
     assert_eq!(text.lines().count(), 1, "{text}");
     for part in ["WARN", "charged twice", r#"policy="twice""#, "suppressed=0"] {
@@ -261,7 +261,7 @@ async fn a_policy_counted_by_two_layers_in_one_store_is_logged_once() {
     }
     assert_eq!(used(outer.limiter(), "twice", Key::global()).await, 6);
     // The same layer, around itself.
-    let layer = over(&store, shared("thrice", "9/h"));
+    let layer = layer_on(&store, shared("thrice", "9/h"));
     let text = logged(&layer, &layer).await;
     assert!(text.contains(r#"policy="thrice""#), "{text}");
 }
@@ -270,11 +270,11 @@ async fn a_policy_counted_by_two_layers_in_one_store_is_logged_once() {
 async fn layers_with_different_stores_log_nothing() {
     let store = MemoryStore::new();
     let policy = || shared("burst", "10/h");
-    let outer = over(&store, policy());
+    let outer = layer_on(&store, policy());
     for inner in [
-        over(&MemoryStore::new(), policy()),
-        over(&store, shared("other", "10/h")),
-        over(&store, policy().strategy(FixedWindow)),
+        layer_on(&MemoryStore::new(), policy()),
+        layer_on(&store, shared("other", "10/h")),
+        layer_on(&store, policy().strategy(FixedWindow)),
     ] {
         assert_eq!(logged(&outer, &inner).await, "");
     }

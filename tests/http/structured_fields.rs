@@ -37,7 +37,7 @@ fn integer(item: &Item, name: &str) -> Option<i64> {
     Some(i64::from(value.as_integer().expect("an integer")))
 }
 
-pub(crate) async fn answer_of(
+pub(crate) async fn response_of(
     headers: RateLimitHeaders,
     policies: Vec<Policy>,
     times: usize,
@@ -54,7 +54,7 @@ pub(crate) async fn answer_of(
 async fn names_of_all_allowed_characters_parse_unchanged() {
     let names = names();
     let policies = names.iter().map(|name| shared(name, "5/min"));
-    let response = answer_of(RateLimitHeaders::draft(), policies.collect(), 1).await;
+    let response = response_of(RateLimitHeaders::draft(), policies.collect(), 1).await;
     for field in ["ratelimit", "ratelimit-policy"] {
         let items = list(&response, field);
         assert_eq!(items.iter().map(string).collect::<Vec<_>>(), names);
@@ -64,7 +64,7 @@ async fn names_of_all_allowed_characters_parse_unchanged() {
 #[tokio::test]
 async fn an_in_flight_limit_names_its_unit() {
     let permit_policy = Policy::new("places", Quota::concurrent(3)).key(extract::global());
-    let response = answer_of(RateLimitHeaders::draft(), vec![permit_policy], 1).await;
+    let response = response_of(RateLimitHeaders::draft(), vec![permit_policy], 1).await;
     let items = list(&response, "ratelimit-policy");
     let unit = items[0].params["qu"].as_string().expect("a string");
     assert_eq!(unit.as_str(), "concurrent-requests");
@@ -96,7 +96,7 @@ proptest! {
         prop_assume!(fits);
         let [draft, old] = [RateLimitHeaders::draft(), RateLimitHeaders::draft_06()].map(|headers| {
             let headers = if closest { headers.closest() } else { headers };
-            runtime.block_on(answer_of(headers, vec![policy.clone()], times))
+            runtime.block_on(response_of(headers, vec![policy.clone()], times))
         });
         let used = (times as u64).min(requests);
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, extract};
 
 use crate::{
-    structured_fields::{answer_of, names},
+    structured_fields::{names, response_of},
     support::{self, TestResponse, hello, send, shared, to},
 };
 
@@ -38,7 +38,7 @@ async fn a_name_may_have_every_allowed_character_at_any_position() {
     all.dedup();
     for some in all.chunks(32) {
         let policies: Vec<_> = some.iter().map(|name| shared(name, "5/min")).collect();
-        let response = answer_of(RateLimitHeaders::draft(), policies, 1).await;
+        let response = response_of(RateLimitHeaders::draft(), policies, 1).await;
         let (quotas, left) = (
             list(&response, "ratelimit-policy"),
             list(&response, "ratelimit"),
@@ -72,8 +72,8 @@ async fn quotas_of_every_length_parse_unchanged() {
         let policies = || vec![policy.clone().key(extract::global())];
         // The last one may be rejected, and shows nothing else.
         let used = requests.min(2);
-        let draft = answer_of(RateLimitHeaders::draft(), policies(), 2).await;
-        let old = answer_of(RateLimitHeaders::draft_06(), policies(), 2).await;
+        let draft = response_of(RateLimitHeaders::draft(), policies(), 2).await;
+        let old = response_of(RateLimitHeaders::draft_06(), policies(), 2).await;
         fields.extend([
             list(&draft, "ratelimit-policy"),
             list(&draft, "ratelimit"),
@@ -109,7 +109,7 @@ async fn windows_of_fractional_seconds_and_in_flight_limits_parse_unchanged() {
         policy.key(extract::global())
     };
     let policies = vec![permit_policy, of("half", 500), of("one and a half", 1_500)];
-    let response = answer_of(RateLimitHeaders::draft(), policies, 1).await;
+    let response = response_of(RateLimitHeaders::draft(), policies, 1).await;
     let expected = json!([
         ["places", {"q": 3, "qu": "concurrent-requests"}],
         ["half", {"q": 7}],

@@ -225,7 +225,7 @@ async fn the_layered_router_is_served_by_hyper_without_axums_server() {
         .await
         .expect("sent");
     let mut text = String::new();
-    responses.read_to_string(&mut text).await.expect("answered");
+    responses.read_to_string(&mut text).await.expect("a result");
     serving.await.expect("no panic");
     let statuses = text
         .split("HTTP/1.1 ")

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{
-    LONG, MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, expiries, fill, free,
+    LONG_TTL, MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, expiries, fill, free,
     leak_permits, permit_policy, until, until_free,
 };
 
@@ -31,12 +31,12 @@ async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier
 #[tokio::test]
 async fn a_permit_that_has_expired_is_not_refunded() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let mut first = check(&limiter).await;
-        world.advance(LONG / 2);
+        world.advance(LONG_TTL / 2);
         let second = check(&limiter).await;
         assert!(admitted_by_store(&first) && admitted_by_store(&second));
-        world.advance(LONG / 2);
+        world.advance(LONG_TTL / 2);
         let refunded = first.refund(1).await.expect("a response");
         assert_eq!(refunded[0].units(), 0, "{}", world.name());
         assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());

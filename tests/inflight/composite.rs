@@ -3,7 +3,7 @@
 use tollgate::{Gcra, Policy, Quota, extract};
 
 use crate::support::{
-    LONG, MAX_PERMITS, World, admitted_by_store, check, fill, free, left_of, permit_policy,
+    LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, fill, free, left_of, permit_policy,
     permit_policy_of, until_free,
 };
 
@@ -16,16 +16,16 @@ fn rate(requests: u64) -> Policy {
 async fn a_request_rejected_by_the_rate_holds_no_permit() {
     for world in World::both() {
         for policies in [
-            [rate(4), permit_policy(LONG)],
-            [permit_policy(LONG), rate(4)],
+            [rate(4), permit_policy(LONG_TTL)],
+            [permit_policy(LONG_TTL), rate(4)],
         ] {
             let limiter = world.limiter(policies);
             let held = fill(&limiter).await;
             assert_eq!(held.len(), 4);
             for _ in 0..3 {
                 let rejected = check(&limiter).await;
-                assert!(rejected.policy("rate").expect("a verdict").rejected());
-                assert!(!rejected.policy("permits").expect("a verdict").rejected());
+                assert!(rejected.policy("rate").expect("a policy").rejected());
+                assert!(!rejected.policy("permits").expect("a policy").rejected());
             }
             assert_eq!(free(&limiter).await, MAX_PERMITS - 4, "{}", world.name());
             drop(held);
@@ -44,16 +44,16 @@ async fn a_request_rejected_by_the_rate_holds_no_permit() {
 async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
     for world in World::both() {
         for policies in [
-            [rate(100), permit_policy_of(2, LONG)],
-            [permit_policy_of(2, LONG), rate(100)],
+            [rate(100), permit_policy_of(2, LONG_TTL)],
+            [permit_policy_of(2, LONG_TTL), rate(100)],
         ] {
             let limiter = world.limiter(policies);
             let held = fill(&limiter).await;
             assert_eq!(held.len(), 2);
             for _ in 0..5 {
                 let rejected = check(&limiter).await;
-                assert!(rejected.policy("permits").expect("a verdict").rejected());
-                assert!(!rejected.policy("rate").expect("a verdict").rejected());
+                assert!(rejected.policy("permits").expect("a policy").rejected());
+                assert!(!rejected.policy("rate").expect("a policy").rejected());
             }
             assert_eq!(left_of(&limiter, "rate").await, 98, "{}", world.name());
             drop(held);
@@ -70,7 +70,7 @@ async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
 async fn two_in_flight_limits_are_taken_and_released_together() {
     for world in World::both() {
         let narrow = Policy::new("narrow", Quota::concurrent(3)).key(extract::global());
-        let limiter = world.limiter([permit_policy(LONG), narrow]);
+        let limiter = world.limiter([permit_policy(LONG_TTL), narrow]);
         let held = fill(&limiter).await;
         assert_eq!(held.len(), 3);
         assert_eq!(free(&limiter).await, MAX_PERMITS - 3);
@@ -83,7 +83,7 @@ async fn two_in_flight_limits_are_taken_and_released_together() {
 #[tokio::test]
 async fn several_requests_at_once_are_charged_in_full_under_both() {
     for world in World::both() {
-        let limiter = world.limiter([rate(7), permit_policy(LONG)]);
+        let limiter = world.limiter([rate(7), permit_policy(LONG_TTL)]);
         let several = limiter.check(tollgate::Key::global()).times(50).await;
         assert!(admitted_by_store(&several));
         assert_eq!(several.admitted(), 7, "{}", world.name());

@@ -17,14 +17,15 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use crate::{
     log::Log,
     support::{
-        LONG, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy, until_free,
+        LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy,
+        until_free,
     },
 };
 
 #[tokio::test]
 async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let decision = check(&limiter).await;
         let clone = decision.clone();
         drop(decision);
@@ -37,7 +38,7 @@ async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
 #[tokio::test]
 async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let admission = check(&limiter).await.into_result().expect("admitted");
         let clone = admission.clone();
         drop(admission);
@@ -58,7 +59,7 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
 #[tokio::test]
 async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         {
             let _admission = limiter.admit(Key::global()).await.expect("admitted");
             assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
@@ -74,7 +75,7 @@ async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope(
 #[tokio::test]
 async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_policy() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let log = Log::default();
         let _guard = log.errors();
         let taken_over = check(&limiter).await.into_result();
@@ -100,7 +101,7 @@ async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_poli
 #[tokio::test]
 async fn the_decisions_that_an_admission_shows_hold_no_permit() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let admission = check(&limiter).await.into_result().expect("admitted");
         let shown = admission.decisions();
         drop(admission);
@@ -113,7 +114,7 @@ async fn the_decisions_that_an_admission_shows_hold_no_permit() {
 #[tokio::test]
 async fn peeks_and_rejections_hold_no_permit() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let look = limiter.peek(Key::global()).await.expect("a response");
         let held = fill(&limiter).await;
         assert_eq!(held.len() as u64, MAX_PERMITS);
@@ -130,7 +131,7 @@ async fn peeks_and_rejections_hold_no_permit() {
 fn a_permit_dropped_outside_of_the_runtime_is_released() {
     for world in World::both() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let held = runtime.block_on(fill(&limiter));
         assert_eq!(held.len() as u64, MAX_PERMITS);
         drop(held);
@@ -141,7 +142,7 @@ fn a_permit_dropped_outside_of_the_runtime_is_released() {
 #[test]
 fn a_permit_dropped_in_another_runtime_is_released() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let [one, other] = [0, 1].map(|_| tokio::runtime::Runtime::new().expect("a runtime"));
         let held = one.block_on(fill(&limiter));
         other.block_on(async { drop(held) });
@@ -155,7 +156,7 @@ fn a_permit_dropped_in_another_runtime_is_released() {
 }
 
 fn layer(world: &World) -> (RateLimitLayer, Limiter) {
-    let limiter = world.limiter([permit_policy(LONG)]);
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
     (RateLimitLayer::new(limiter.clone()), limiter)
 }
 
@@ -219,7 +220,7 @@ async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alo
 #[tokio::test]
 async fn a_clone_of_a_permit_guard_holds_the_permit_too() {
     let world = World::memory();
-    let limiter = world.limiter([permit_policy(LONG)]);
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
     let hold = check(&limiter)
         .await
         .into_result()
@@ -276,7 +277,7 @@ async fn an_error_of_the_inner_service_releases_the_permit() {
 async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
     for world in World::both() {
         let (outer, limiter) = layer(&world);
-        let narrow = crate::support::permit_policy_of(1, LONG);
+        let narrow = crate::support::permit_policy_of(1, LONG_TTL);
         let inner = World::memory().limiter([narrow]);
         let taken = check(&inner).await;
         let app = Router::new().route("/", get(async || "hello"));
@@ -299,12 +300,12 @@ async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
 }
 
 /// Notes, when it is dropped, how many permits were free then.
-struct Witness {
+struct FreePermitsOnDrop {
     limiter: Limiter,
     seen: Arc<Mutex<Vec<u64>>>,
 }
 
-impl Drop for Witness {
+impl Drop for FreePermitsOnDrop {
     fn drop(&mut self) {
         // In process the decision is there at once.
         let mut look = std::pin::pin!(self.limiter.peek(Key::global()).into_future());
@@ -315,13 +316,13 @@ impl Drop for Witness {
             panic!("an answer at once");
         };
         let free = decision.expect("a response");
-        let free = free.policy("permits").expect("a verdict").remaining();
+        let free = free.policy("permits").expect("a policy").remaining();
         self.seen.lock().expect("no panic").push(free);
     }
 }
 
 /// Never ready, with a witness inside.
-struct Endless(#[expect(dead_code, reason = "it is dropped")] Witness);
+struct Endless(#[expect(dead_code, reason = "it is dropped")] FreePermitsOnDrop);
 
 impl Future for Endless {
     type Output = Result<Response<Body>, Infallible>;
@@ -339,7 +340,7 @@ async fn a_cancelled_request_drops_its_work_before_its_permit() {
     let endless = service_fn({
         let (limiter, seen) = (limiter.clone(), seen.clone());
         move |_: Request<Body>| {
-            Endless(Witness {
+            Endless(FreePermitsOnDrop {
                 limiter: limiter.clone(),
                 seen: seen.clone(),
             })
@@ -361,7 +362,7 @@ async fn a_cancelled_request_drops_its_work_before_its_permit() {
 
 /// A body that ends, or breaks, with what it works with still inside.
 struct Brief {
-    _witness: Witness,
+    _witness: FreePermitsOnDrop,
     ends: Option<Result<(), &'static str>>,
 }
 
@@ -389,7 +390,7 @@ async fn a_dropped_body_drops_its_work_before_its_permit() {
         let (limiter, seen) = (limiter.clone(), seen.clone());
         move |_: Request<Body>| {
             let body = Brief {
-                _witness: Witness {
+                _witness: FreePermitsOnDrop {
                     limiter: limiter.clone(),
                     seen: seen.clone(),
                 },

@@ -96,14 +96,14 @@ fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
 }
 
 /// Advances the clock by several TTLs, as fast as heartbeats allow.
-async fn several_lives(world: &World, held: u64) {
+async fn advance_several_ttls(world: &World, held: u64) {
     for _ in 0..3 {
         world.advance(PERMIT_TTL * 9 / 10);
         world.until_heartbeats(held).await;
     }
 }
 
-async fn take(limiter: &tollgate::Limiter) -> Decision {
+async fn acquire(limiter: &tollgate::Limiter) -> Decision {
     let decision = check(limiter).await;
     assert!(admitted_by_store(&decision), "{decision:?}");
     decision
@@ -115,12 +115,12 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let [one, other] = [(); 2].map(|()| runtime());
-        let first = one.block_on(take(&limiter));
-        let second = other.block_on(take(&limiter));
+        let first = one.block_on(acquire(&limiter));
+        let second = other.block_on(acquire(&limiter));
         one.block_on(async { drop(first) });
         other.block_on(until_free(&limiter, MAX_PERMITS - 1));
         drop(one);
-        other.block_on(several_lives(&world, 1));
+        other.block_on(advance_several_ttls(&world, 1));
         assert_eq!(
             other.block_on(free(&limiter)),
             MAX_PERMITS - 1,
@@ -142,11 +142,11 @@ fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
             .build()
             .expect("a runtime");
         let other = runtime();
-        let first = one.block_on(take(&limiter));
-        let second = other.block_on(take(&limiter));
+        let first = one.block_on(acquire(&limiter));
+        let second = other.block_on(acquire(&limiter));
         one.block_on(async { drop(first) });
         one.block_on(until_free(&limiter, MAX_PERMITS - 1));
-        other.block_on(several_lives(&world, 1));
+        other.block_on(advance_several_ttls(&world, 1));
         assert_eq!(
             other.block_on(free(&limiter)),
             MAX_PERMITS - 1,
@@ -164,8 +164,8 @@ fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         for _ in 0..2 {
             let runtime = runtime();
-            let held = runtime.block_on(take(&limiter));
-            runtime.block_on(several_lives(&world, 1));
+            let held = runtime.block_on(acquire(&limiter));
+            runtime.block_on(advance_several_ttls(&world, 1));
             assert_eq!(
                 runtime.block_on(free(&limiter)),
                 MAX_PERMITS - 1,
@@ -185,10 +185,10 @@ fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let [one, other] = [(); 2].map(|()| runtime());
-        let moved = one.block_on(take(&limiter));
-        let own = other.block_on(take(&limiter));
+        let moved = one.block_on(acquire(&limiter));
+        let own = other.block_on(acquire(&limiter));
         drop(one);
-        other.block_on(several_lives(&world, 2));
+        other.block_on(advance_several_ttls(&world, 2));
         assert_eq!(
             other.block_on(free(&limiter)),
             MAX_PERMITS - 2,
@@ -236,7 +236,7 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
                 let runtime = runtime.enable_all().build().expect("a runtime");
                 runtime.block_on(async {
                     for _ in 0..MAX_PERMITS {
-                        let decision = take(&held).await;
+                        let decision = acquire(&held).await;
                         tokio::spawn(async move {
                             std::future::pending::<()>().await;
                             drop(decision);

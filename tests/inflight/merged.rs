@@ -6,7 +6,7 @@ use testkit::Server;
 use tollgate::{Decision, Gcra, Key, Limiter, Policy, Quota, extract};
 
 use crate::support::{
-    LONG, MAX_PERMITS, World, admitted_by_store, build, check, free, permit_policy, store,
+    LONG_TTL, MAX_PERMITS, World, admitted_by_store, build, check, free, permit_policy, store,
     stored_permits, until, until_free,
 };
 
@@ -36,7 +36,7 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = world.limiter([permit_policy(LONG)]);
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
     free(&limiter).await;
     server.reset_stats();
     let decisions = at_once(&limiter, 50).await;
@@ -69,7 +69,7 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
     let World::Redis(server, _) = &world else {
         unreachable!()
     };
-    let limiter = world.limiter([permit_policy(LONG).cost(2)]);
+    let limiter = world.limiter([permit_policy(LONG_TTL).cost(2)]);
     let (four, three) = tokio::join!(
         limiter.check(Key::global()).times(4),
         limiter.check(Key::global()).times(3)
@@ -128,7 +128,7 @@ async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
 
 #[tokio::test]
 async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
-    let (server, limiter) = warm([permit_policy(LONG)]).await;
+    let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
         let ask = |_| tokio::spawn(limiter.check(Key::global()).into_future());
@@ -142,7 +142,7 @@ async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
 
 #[tokio::test]
 async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_permits() {
-    let (server, limiter) = warm([permit_policy(LONG).cost(2)]).await;
+    let (server, limiter) = warm([permit_policy(LONG_TTL).cost(2)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
         vec![tokio::spawn(
@@ -157,7 +157,7 @@ async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_per
 /// The dropped requests and the others share one batch.
 #[tokio::test]
 async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped() {
-    let (server, limiter) = warm([permit_policy(LONG)]).await;
+    let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let tasks: Vec<_> = (0..8)
         .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
@@ -189,7 +189,10 @@ async fn merged_requests_that_fail_half_way_hold_no_permit() {
         let rate = Policy::new("rate", Quota::requests(1_000).per_hour());
         let rate = rate.key(extract::global()).strategy(Gcra);
         let store = store(server.url_as("half", "secret"));
-        let limiter = build(Limiter::builder().store(store), [permit_policy(LONG), rate]);
+        let limiter = build(
+            Limiter::builder().store(store),
+            [permit_policy(LONG_TTL), rate],
+        );
         for decision in at_once(&limiter, n).await {
             assert!(!decision.is_admitted(), "{decision:?}");
         }

@@ -174,7 +174,7 @@ async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> (i64, us
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_never_have_more_in_flight_than_the_limit_between_them() {
+async fn two_processes_never_have_more_in_flight_than_the_limit_together() {
     let server = Server::start();
     let processes = [(); 2].map(|()| child("child_process_that_takes_turns", &server));
     for process in processes {

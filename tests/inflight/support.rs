@@ -27,7 +27,7 @@ pub(crate) const MAX_PERMITS: u64 = 10;
 pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
 
 /// A TTL that no test outlasts: a permit that is free within it was released.
-pub(crate) const LONG: Duration = Duration::from_secs(3_600);
+pub(crate) const LONG_TTL: Duration = Duration::from_secs(3_600);
 
 /// Neither on a second nor on a millisecond.
 const START: u64 = 1_750_000_000_123_457;
@@ -170,7 +170,7 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
 pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(Key::global()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    seen.policy(policy).expect("its verdict").remaining()
+    seen.policy(policy).expect("its policy").remaining()
 }
 
 /// How many permits are free.

@@ -3,14 +3,14 @@
 use tollgate::{Decision, Key, Refund, RetryAfter};
 
 use crate::support::{
-    LONG, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy, stored_permits,
-    until_free,
+    LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy,
+    stored_permits, until_free,
 };
 
 #[tokio::test]
 async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG).cost(3)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL).cost(3)]);
         let mut held = fill(&limiter).await;
         assert_eq!(
             held.len(),
@@ -36,7 +36,7 @@ async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() 
 #[tokio::test]
 async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let decision = limiter.check(Key::global()).cost(MAX_PERMITS + 1).await;
         assert!(!admitted_by_store(&decision));
         assert_eq!(decision.retry_after(), RetryAfter::Never);
@@ -52,7 +52,7 @@ async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
 #[tokio::test]
 async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_together() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG).cost(3)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL).cost(3)]);
         let several = limiter.check(Key::global()).times(5).await;
         assert_eq!(several.admitted(), 3);
         assert_eq!(free(&limiter).await, 1);
@@ -68,7 +68,7 @@ async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_to
 #[tokio::test]
 async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let several = limiter.check(Key::global()).times(2_000_000).await;
         assert!(admitted_by_store(&several));
         assert_eq!(several.admitted(), MAX_PERMITS, "{}", world.name());
@@ -85,7 +85,7 @@ async fn refund(decision: &mut Decision, units: u64) -> u64 {
 #[tokio::test]
 async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let mut first = limiter.check(Key::global()).cost(2).times(3).await;
         let second = limiter.check(Key::global()).cost(4).await;
         assert_eq!((first.admitted(), free(&limiter).await), (3, 0));
@@ -122,7 +122,7 @@ async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once(
 #[tokio::test]
 async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let held = fill(&limiter).await;
         let free_of_charge = limiter.check(Key::global()).cost(0).await;
         assert!(admitted_by_store(&free_of_charge));
@@ -135,7 +135,7 @@ async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
 #[tokio::test]
 async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
     for world in World::both() {
-        let limiter = world.limiter([crate::support::permit_policy_of(10_000, LONG)]);
+        let limiter = world.limiter([crate::support::permit_policy_of(10_000, LONG_TTL)]);
         let all = limiter.check(Key::global()).cost(10_000).await;
         assert!(admitted_by_store(&all));
         assert_eq!(free(&limiter).await, 0);
@@ -147,7 +147,7 @@ async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
 #[tokio::test]
 async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let before = fill(&limiter).await;
         let _ = limiter.reset(Key::global()).await.expect("a response");
         let after = fill(&limiter).await;
@@ -163,7 +163,7 @@ async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
 #[tokio::test]
 async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG)]);
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let decision = limiter.check(Key::global()).cost(2).await;
         let admission = decision.into_result().expect("a permit");
         admission

@@ -75,7 +75,7 @@ async fn an_allowed_client_passes_at_once_and_costs_nothing() {
     let mut head = queued(wait(&limiter));
     allowed.replace([Key::global()]);
     for _ in 0..3 {
-        let _ = wait(&limiter).await.expect("let in");
+        let _ = wait(&limiter).await.expect("admitted");
     }
     assert_eq!(time.passed(), ms(0));
     assert!(poll_once(&mut head).is_none());
@@ -98,7 +98,7 @@ async fn an_address_is_matched_against_lists_and_not_counted() {
     tokio::time::advance(ms(1_000)).await;
     let rejected = poll_once(&mut first).expect("its turn");
     assert!(is_denied(&rejected.expect_err("denied")));
-    let _ = poll_once(&mut second).expect("its turn").expect("let in");
+    let _ = poll_once(&mut second).expect("its turn").expect("admitted");
     assert_eq!(left(&limiter, "p").await, 0);
     let rejected = limiter
         .wait(Key::global(), TEST_TIMEOUT)

@@ -7,7 +7,7 @@ use testkit::{Clock, Server};
 use tollgate::{Ban, FixedWindow, Key, Limiter, Policy, Quota, RetryAfter, extract};
 
 use crate::{
-    redis::{LONG, on, until},
+    redis::{TEST_TIMEOUT, on, until},
     support::{START, left, limiter, ms, policy, poll_once, queued, wait},
 };
 
@@ -23,7 +23,7 @@ async fn rejections_left(limiter: &Limiter) -> u64 {
         .peek([("abuse", Key::global())])
         .await
         .expect("a response");
-    seen.policy("abuse").expect("its verdict").remaining()
+    seen.policy("abuse").expect("its policy").remaining()
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,14 +122,16 @@ async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gon
         }
         // No result has the ban any more, however short the timeout.
         let mut hurried = queued(limiter.wait(key, ms(0)));
-        let _ = poll_once(&mut head).expect("its turn").expect("let in");
-        let _ = poll_once(&mut hurried).expect("its turn").expect("let in");
+        let _ = poll_once(&mut head).expect("its turn").expect("admitted");
+        let _ = poll_once(&mut hurried)
+            .expect("its turn")
+            .expect("admitted");
         let _ = limiter.reset([("p", key)]).await.expect("a response");
     }
     let _ = wait(&limiter).cost(2).await.expect("all");
     let head = queued(wait(&limiter));
     let _ = limiter.reset([("p", key)]).await.expect("a response");
-    let _ = head.await.expect("let in");
+    let _ = head.await.expect("admitted");
     assert_eq!(time.passed(), ms(0));
 }
 
@@ -152,11 +154,11 @@ async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
     );
     let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..10)
-        .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
+        .map(|_| tokio::spawn(limiter.wait(Key::global(), TEST_TIMEOUT).into_future()))
         .collect();
     // Each time the first of them calls the store, the others are rejected with it.
     let sent = server.calls("evalsha");
-    until("it is asked again", async || {
+    until("it is called again", async || {
         server.calls("evalsha") >= sent + 3
     })
     .await;

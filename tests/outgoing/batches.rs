@@ -32,7 +32,7 @@ async fn waiters_admitted_together_have_separate_charges() {
     let shown = admissions.iter().map(|a| {
         let decision = &a.decisions()[0];
         assert_eq!(decision.admitted(), 1);
-        let verdict = decision.policy("p").expect("its verdict");
+        let verdict = decision.policy("p").expect("its policy");
         (
             verdict.remaining(),
             verdict.retry_after() == RetryAfter::Now,

@@ -14,7 +14,7 @@ use tollgate::{Key, MemoryStore, Policy, Quota, SlidingLog, extract};
 use crate::support::{TEST_TIMEOUT, left, limiter_on, policy, wait};
 
 /// Longer than all of them take, however busy the machine.
-const LONG: Duration = Duration::from_secs(60);
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whatever comes next to `n`.
 fn mix(n: u64) -> u64 {
@@ -67,7 +67,7 @@ async fn permits_never_exceed_the_limit_and_all_are_released() {
             }
         });
     }
-    let ended = tokio::time::timeout(LONG, crowd.join_all()).await;
+    let ended = tokio::time::timeout(RUN_TIMEOUT, crowd.join_all()).await;
     ended.expect("no waiter is forgotten");
     assert_eq!(left(&limiter, "permits").await, 3);
     assert!(turns.load(Ordering::SeqCst) >= 266);
@@ -94,7 +94,7 @@ async fn no_waiter_is_stranded_when_others_are_dropped() {
             }
         });
     }
-    let ended = tokio::time::timeout(LONG, crowd.join_all()).await;
+    let ended = tokio::time::timeout(RUN_TIMEOUT, crowd.join_all()).await;
     ended.expect("no waiter is forgotten");
     // Nor is anything left of the queue.
     let _ = wait(&limiter).await.expect("a turn");

@@ -14,13 +14,13 @@ use tollgate::{FixedWindow, Limiter, OnStoreError, Policy, RedisStore, SlidingLo
 use crate::support::{START, left, limiter_on, ms, policy, poll_once, queued, wait};
 
 /// The machine may be busy.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// On connections of its own.
 pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = RedisStore::builder()
         .url(server.url())
-        .timeout(LONG)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
     limiter_on(store.build().expect("a store"), policies)
 }
@@ -28,7 +28,10 @@ pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) ->
 pub(crate) async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !probe().await {
-        assert!(start.elapsed() < LONG, "not within {LONG:?}: {what}");
+        assert!(
+            start.elapsed() < TEST_TIMEOUT,
+            "not within {TEST_TIMEOUT:?}: {what}"
+        );
         tokio::time::sleep(ms(2)).await;
     }
 }
@@ -88,7 +91,7 @@ async fn waiters_behind_the_first_do_not_call_the_store() {
         waiting.spawn(async move { wait(&limiter).queue(2_000).await.map(drop) });
     }
     let sent = server.calls("evalsha");
-    until("the first of them asks", async || {
+    until("the first of them calls the store", async || {
         server.calls("evalsha") > sent
     })
     .await;
@@ -124,7 +127,7 @@ async fn the_result_for_a_dropped_waiter_goes_to_the_next_one_on_redis() {
         let _ = other.await.expect("admitted");
     }
     // The charge of the dropped one is refunded.
-    until("it is given back", async || left(&limiter, "p").await == 1).await;
+    until("it is refunded", async || left(&limiter, "p").await == 1).await;
 }
 
 #[tokio::test]
@@ -146,8 +149,8 @@ async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
     // No waiter comes: it is refunded.
     let sent = server.calls("evalsha");
     drop(queued(wait(&limiter)));
-    until("it is asked", async || server.calls("evalsha") > sent).await;
-    until("it is given back", async || left(&limiter, "p").await == 1).await;
+    until("it is called", async || server.calls("evalsha") > sent).await;
+    until("it is refunded", async || left(&limiter, "p").await == 1).await;
 }
 
 #[tokio::test]
@@ -159,7 +162,7 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     let waiting = limiter.clone();
     let mut head = tokio::spawn(async move { wait(&waiting).await });
     let sent = server.calls("evalsha");
-    until("it is asked", async || server.calls("evalsha") > sent).await;
+    until("it is called", async || server.calls("evalsha") > sent).await;
     let behind = queued(wait(&limiter));
     clock.advance(ms(301));
     let _ = (&mut head).await.expect("no panic").expect("admitted");
@@ -167,7 +170,7 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     std::thread::spawn(move || drop(behind))
         .join()
         .expect("no panic");
-    until("it is given back", async || left(&limiter, "p").await == 1).await;
+    until("it is refunded", async || left(&limiter, "p").await == 1).await;
 }
 
 #[tokio::test]
@@ -188,7 +191,7 @@ async fn a_store_that_hangs_holds_no_waiter_longer_than_its_timeout() {
     }
     let start = Instant::now();
     while let Some(ended) = waiting.join_next().await {
-        ended.expect("no panic").expect("let in");
+        ended.expect("no panic").expect("admitted");
     }
     // One after the other they would take twenty seconds.
     assert!(start.elapsed() < Duration::from_secs(10));

@@ -128,7 +128,7 @@ async fn a_store_failure_is_no_reason_to_wait() {
     let waits = (0..20).map(|_| wait(&rejecting));
     let turns = futures_util::future::join_all(waits.map(IntoFuture::into_future)).await;
     for turn in turns {
-        let rejected: Rejected = turn.expect_err("a fault");
+        let rejected: Rejected = turn.expect_err("a store error");
         assert!(matches!(
             rejected.decision().kind(),
             DecisionKind::StoreFailed(_)
@@ -141,7 +141,7 @@ async fn a_store_failure_is_no_reason_to_wait() {
     let admitting = admitting.build().expect("a limiter");
     let waits = (0..20).map(|_| wait(&admitting).into_future());
     for turn in futures_util::future::join_all(waits).await {
-        let admission = turn.expect("let in");
+        let admission = turn.expect("admitted");
         assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
     }
 }

@@ -24,12 +24,12 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use crate::support::{left, limiter, ms, policy};
 
 /// Returns the number of the clone that was called; panics if that was not polled ready.
-struct Picky {
+struct PolledReadyOnly {
     number: u32,
     ready: bool,
 }
 
-impl Clone for Picky {
+impl Clone for PolledReadyOnly {
     fn clone(&self) -> Self {
         Self {
             number: self.number + 1,
@@ -38,7 +38,7 @@ impl Clone for Picky {
     }
 }
 
-impl Service<()> for Picky {
+impl Service<()> for PolledReadyOnly {
     type Response = u32;
     type Error = Infallible;
     type Future = Ready<Result<u32, Infallible>>;
@@ -58,7 +58,7 @@ impl Service<()> for Picky {
 #[tokio::test(start_paused = true)]
 async fn the_service_that_was_ready_is_the_one_that_is_called() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    let picky = Picky {
+    let picky = PolledReadyOnly {
         number: 0,
         ready: false,
     };

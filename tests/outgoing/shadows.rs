@@ -7,7 +7,7 @@ use testkit::{Clock, Server};
 use tollgate::{FixedWindow, Key, Limiter, Policy, Quota, RetryAfter, extract};
 
 use crate::{
-    redis::{LONG, on, until},
+    redis::{TEST_TIMEOUT, on, until},
     support::{START, left, limiter, ms, policy, queued, wait},
 };
 
@@ -110,7 +110,7 @@ async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
         .collect();
     let shown = turns.iter().map(|admission| {
         let decisions = admission.decisions();
-        let shadow = decisions[0].policy("new").expect("a verdict");
+        let shadow = decisions[0].policy("new").expect("a policy");
         (shadow.would_reject(), shadow.remaining())
     });
     assert_eq!(
@@ -142,10 +142,10 @@ async fn redis_charges_no_shadow_twice() {
     );
     let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..6)
-        .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
+        .map(|_| tokio::spawn(limiter.wait(Key::global(), TEST_TIMEOUT).into_future()))
         .collect();
     let sent = server.calls("evalsha");
-    until("it is asked again", async || {
+    until("it is called again", async || {
         server.calls("evalsha") >= sent + 3
     })
     .await;

@@ -88,7 +88,7 @@ pub(crate) fn wait(limiter: &Limiter) -> Wait {
 /// Units left under the policy of that name.
 pub(crate) async fn left(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(Key::global()).await.expect("a response");
-    seen.policy(policy).expect("its verdict").remaining()
+    seen.policy(policy).expect("its policy").remaining()
 }
 
 /// A waiter, polled by the test.

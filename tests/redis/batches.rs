@@ -129,27 +129,27 @@ impl Operation {
     ];
 
     /// The result for the key.
-    async fn run(self, limiter: &Limiter, key: &str) -> (Seen, Duration) {
+    async fn run(self, limiter: &Limiter, key: &str) -> (State, Duration) {
         let key = Key::new(key);
         let status = match self {
             Self::Check(cost) => {
                 let decision = limiter.check(key).cost(cost).await;
-                let verdict = decision.policies().next().expect("a verdict");
-                return (seen(&decision, verdict), verdict.reset_after());
+                let policy = decision.policies().next().expect("a policy");
+                return (seen(&decision, policy), policy.reset_after());
             }
             Self::Peek => limiter.peek(key).await,
             Self::Charge(units) => limiter.charge(key, units).await,
             Self::Reset => limiter.reset(key).await,
         };
         let status = status.expect("a response");
-        let verdict = status.policies().next().expect("a verdict");
-        (seen(&status, verdict), verdict.reset_after())
+        let policy = status.policies().next().expect("a policy");
+        (seen(&status, policy), policy.reset_after())
     }
 }
 
 /// The state of a key before the operations.
 #[derive(Clone, Copy, Debug)]
-enum Before {
+enum Initial {
     Unused,
     Used,
     UsedUp,
@@ -158,7 +158,7 @@ enum Before {
     Ahead,
 }
 
-impl Before {
+impl Initial {
     const ALL: [Self; 5] = [
         Self::Unused,
         Self::Used,
@@ -191,15 +191,15 @@ impl Before {
 }
 
 /// What a caller sees, except for how long it takes for all to be free again: later requests move that.
-fn seen(response: &impl CallResult, verdict: PolicyDecision<'_>) -> Seen {
+fn seen(response: &impl CallResult, policy: PolicyDecision<'_>) -> State {
     (
         admitted_by_store(response),
-        verdict.remaining(),
-        verdict.retry_after(),
+        policy.remaining(),
+        policy.retry_after(),
     )
 }
 
-type Seen = (bool, u64, RetryAfter);
+type State = (bool, u64, RetryAfter);
 
 #[test]
 fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
@@ -208,7 +208,7 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
     let mut failures = Vec::new();
     for strategy in EACH {
         let limiter = single(&server, strategy, "10/min");
-        for before in Before::ALL {
+        for before in Initial::ALL {
             for first in Operation::ALL {
                 for second in Operation::ALL {
                     runtime.block_on(async {
@@ -234,7 +234,7 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
                                 fail(&format!("{seconds} s on"), &together, &apart);
                             }
                         }
-                        if let Before::Immortal = before {
+                        if let Initial::Immortal = before {
                             let immortal = server.immortal_keys();
                             if !immortal.is_empty() {
                                 fail("immortal", &immortal, &"");
@@ -293,8 +293,8 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
                     responses.4,
                 ];
                 let left = responses.iter().map(|response| {
-                    let verdict = response.policies().next().expect("a verdict");
-                    (admitted_by_store(response), verdict.remaining())
+                    let policy = response.policies().next().expect("a policy");
+                    (admitted_by_store(response), policy.remaining())
                 });
                 let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
                 assert_eq!(left.collect::<Vec<_>>(), expected, "{strategy:?}");
@@ -366,7 +366,7 @@ fn current_thread() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-fn remaining<'a>(verdicts: impl Iterator<Item = PolicyDecision<'a>>) -> Vec<(String, u64)> {
-    let left = verdicts.map(|verdict| (verdict.policy().to_owned(), verdict.remaining()));
+fn remaining<'a>(policies: impl Iterator<Item = PolicyDecision<'a>>) -> Vec<(String, u64)> {
+    let left = policies.map(|policy| (policy.policy().to_owned(), policy.remaining()));
     left.collect()
 }

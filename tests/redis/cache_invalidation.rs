@@ -61,7 +61,7 @@ async fn requests_of_at_least_the_cost_are_rejected_from_cache_and_smaller_ones_
             (None, DecisionSource::RejectionCache)
         );
         assert_eq!(
-            never.policy("p").expect("a verdict").retry_after(),
+            never.policy("p").expect("a policy").retry_after(),
             RetryAfter::Never
         );
     }

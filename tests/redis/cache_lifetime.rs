@@ -12,7 +12,9 @@ use testkit::{Clock as ServerClock, Server};
 use tollgate::{DecisionSource, Key, Limiter, Policy, Quota, RedisStore};
 
 use crate::{
-    rejection_cache::{BOUND, epoch_is_read, hear, key, store, three_a_minute, use_up, world},
+    rejection_cache::{
+        BOUND, epoch_is_read, key, store, three_a_minute, use_up, wait_for_read_replies, world,
+    },
     support::{START, StrategyKind, TEST_TIMEOUT, limiter, until},
 };
 
@@ -50,7 +52,7 @@ async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &Serve
         );
         // Time for what is read meanwhile, on a new connection.
         for _ in 0..20 {
-            hear(server).await;
+            wait_for_read_replies(server).await;
         }
     }
     until("it is admitted", async || {

@@ -52,7 +52,7 @@ impl Sum {
         self.failed += more.failed;
     }
 
-    fn note(&mut self, decision: &Decision) {
+    fn record(&mut self, decision: &Decision) {
         match (decision.source(), decision.is_admitted()) {
             (DecisionSource::Store, true) => self.admitted += 1,
             (DecisionSource::Store, false) => self.rejected += 1,
@@ -67,7 +67,7 @@ impl Sum {
 }
 
 /// Each task sends requests for each key in turn, `times` times, over one of the limiters.
-async fn crowd(limiters: &[Limiter], keys: fn(u64) -> Keys, rounds: u64) -> Vec<Sum> {
+async fn send_concurrently(limiters: &[Limiter], keys: fn(u64) -> Keys, rounds: u64) -> Vec<Sum> {
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let limiter = limiters[task as usize % limiters.len()].clone();
@@ -75,7 +75,7 @@ async fn crowd(limiters: &[Limiter], keys: fn(u64) -> Keys, rounds: u64) -> Vec<
                 let mut sums = [Sum::default(); KEYS as usize];
                 for step in 0..rounds * KEYS {
                     let key = (task + step) % KEYS;
-                    sums[key as usize].note(&limiter.check(keys(key)).await);
+                    sums[key as usize].record(&limiter.check(keys(key)).await);
                 }
                 sums
             })
@@ -100,7 +100,7 @@ async fn every_strategy_admits_exactly_its_quota_to_512_tasks() {
     let (_clock, server) = on_a_clock();
     for strategy in EACH {
         let policies = || vec![strategy.policy("p", &format!("{LIMIT}/month"))];
-        let sums = crowd(&limiters(&server, policies), one, 2).await;
+        let sums = send_concurrently(&limiters(&server, policies), one, 2).await;
         for sum in &sums {
             assert_eq!((sum.admitted, sum.failed), (LIMIT, 0), "{strategy:?}");
             assert_eq!(sum.rejected, 2 * TASKS - LIMIT, "{strategy:?}");
@@ -137,7 +137,7 @@ fn kill_at_random(server: &Server, stop: &AtomicBool) -> u64 {
 
 /// Sends concurrent requests while connections are killed, and again when none is: of the first, any part may have
 /// failed.
-async fn crowd_under_fire(
+async fn send_while_connections_are_killed(
     server: &Arc<Server>,
     limiters: &[Limiter],
     keys: fn(u64) -> Keys,
@@ -147,20 +147,23 @@ async fn crowd_under_fire(
         let (server, stop) = (server.clone(), stop.clone());
         move || kill_at_random(&server, &stop)
     });
-    let mut sums = crowd(limiters, keys, 2).await;
+    let mut sums = send_concurrently(limiters, keys, 2).await;
     stop.store(true, Ordering::Relaxed);
     assert!(killer.await.expect("it ends well") > 0);
     for limiter in limiters {
-        answers(limiter, keys(0)).await;
+        until_decided(limiter, keys(0)).await;
     }
-    for (sum, more) in sums.iter_mut().zip(crowd(limiters, keys, 1).await) {
+    for (sum, more) in sums
+        .iter_mut()
+        .zip(send_concurrently(limiters, keys, 1).await)
+    {
         sum.add(more);
     }
     sums
 }
 
 /// Waits until a limiter's store decides.
-async fn answers(limiter: &Limiter, keys: Keys) {
+async fn until_decided(limiter: &Limiter, keys: Keys) {
     until("it answers", async || {
         limiter.peek(keys.clone()).await.is_ok()
     })
@@ -169,7 +172,7 @@ async fn answers(limiter: &Limiter, keys: Keys) {
 
 /// What is used of each policy's quota.
 async fn used(limiter: &Limiter, keys: Keys) -> Vec<u64> {
-    answers(limiter, keys.clone()).await;
+    until_decided(limiter, keys.clone()).await;
     crate::support::used(limiter, keys).await
 }
 
@@ -180,7 +183,7 @@ async fn every_strategy_keeps_its_limit_while_connections_are_killed_at_random()
     for strategy in EACH {
         let policies = || vec![strategy.policy("p", &format!("{LIMIT}/month"))];
         let limiters = limiters(&server, policies);
-        let sums = crowd_under_fire(&server, &limiters, one).await;
+        let sums = send_while_connections_are_killed(&server, &limiters, one).await;
         for (key, sum) in (0..).zip(&sums) {
             let used = used(&limiters[0], one(key)).await[0];
             // A charge whose reply was lost stays, and no request was admitted by it.
@@ -218,7 +221,7 @@ async fn all_policies_are_charged_or_none_while_connections_are_killed_at_random
             vec![tenant, user.policy("user", &format!("{LIMIT}/month"))]
         };
         let limiters = limiters(&server, policies);
-        crowd_under_fire(&server, &limiters, two).await;
+        send_while_connections_are_killed(&server, &limiters, two).await;
         let (mut of_users, mut of_tenant) = (0, 0);
         for key in 0..KEYS {
             let used = used(&limiters[0], two(key)).await;

@@ -28,7 +28,7 @@ const DECISIONS: u64 = 10_000;
 const TURN: u64 = 128;
 
 /// Makes decisions in a loop, beside a task that does nothing but count them; checks that it had its turns.
-async fn leaves_turns(what: &str, mut decide: impl AsyncFnMut()) {
+async fn assert_yields(what: &str, mut decide: impl AsyncFnMut()) {
     let (made, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let other = tokio::spawn({
         let (made, most) = (made.clone(), most.clone());
@@ -62,23 +62,23 @@ fn limiter(units: u64) -> Limiter {
 async fn checks_in_process_yield() {
     let (open, closed) = (limiter(1_000_000), limiter(1));
     assert!(closed.check(KEY).await.is_admitted());
-    leaves_turns("admitted", async || {
+    assert_yields("admitted", async || {
         assert!(open.check(KEY).await.is_admitted());
     })
     .await;
-    leaves_turns("rejected", async || {
+    assert_yields("rejected", async || {
         assert!(!closed.check(KEY).await.is_admitted());
     })
     .await;
-    leaves_turns("peeked at", async || {
+    assert_yields("peeked at", async || {
         assert!(!closed.peek(KEY).await.expect("a response").would_admit());
     })
     .await;
-    leaves_turns("charged", async || {
+    assert_yields("charged", async || {
         let _ = closed.charge(KEY, 1).await.expect("a response");
     })
     .await;
-    leaves_turns("reset", async || {
+    assert_yields("reset", async || {
         let _ = closed.reset(KEY).await.expect("a response");
     })
     .await;
@@ -88,11 +88,11 @@ async fn checks_in_process_yield() {
 async fn waits_that_are_over_at_once_yield() {
     let (open, closed) = (limiter(1_000_000), limiter(1));
     assert!(closed.check(KEY).await.is_admitted());
-    leaves_turns("let in at once", async || {
+    assert_yields("let in at once", async || {
         let _ = open.wait(KEY, Duration::ZERO).await.expect("room");
     })
     .await;
-    leaves_turns("rejected at once", async || {
+    assert_yields("rejected at once", async || {
         closed.wait(KEY, Duration::ZERO).await.expect_err("no room");
     })
     .await;
@@ -102,11 +102,11 @@ async fn waits_that_are_over_at_once_yield() {
 async fn refunds_and_lists_of_callers_in_process_yield() {
     let limiter = limiter(1_000_000);
     let mut decision = limiter.check(KEY).cost(DECISIONS).await;
-    leaves_turns("refunded", async || {
+    assert_yields("refunded", async || {
         decision.refund(1).await.expect("a response");
     })
     .await;
-    leaves_turns("listed", async || {
+    assert_yields("listed", async || {
         limiter
             .policy("p")
             .expect("a policy")
@@ -128,7 +128,7 @@ async fn rejections_by_a_layer_yield() {
         response.status()
     };
     assert_eq!(ask().await, StatusCode::OK);
-    leaves_turns("rejected by a layer", async || {
+    assert_yields("rejected by a layer", async || {
         assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS);
     })
     .await;
@@ -149,7 +149,7 @@ async fn cached_rejections_yield() {
         limiter.check(KEY).await.source() == DecisionSource::RejectionCache
     })
     .await;
-    leaves_turns("remembered", async || {
+    assert_yields("remembered", async || {
         assert!(!limiter.check(KEY).await.is_admitted());
     })
     .await;
@@ -174,7 +174,7 @@ async fn decisions_in_place_of_a_failed_store_yield() {
         if response == OnStoreError::Reject {
             store_error(&limiter.check(KEY).await);
         }
-        leaves_turns(&format!("{response:?}"), async || {
+        assert_yields(&format!("{response:?}"), async || {
             assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
         })
         .await;

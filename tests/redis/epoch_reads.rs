@@ -49,7 +49,7 @@ async fn rejected(limiter: &Limiter) {
 }
 
 /// How often a command was turned away before it ran.
-fn turned_away(server: &Server, command: &str) -> u64 {
+fn rejected_calls(server: &Server, command: &str) -> u64 {
     let line = server.info("commandstats", &format!("cmdstat_{command}"));
     let line = line.unwrap_or_default();
     let count = line.rsplit("rejected_calls=").next();
@@ -63,7 +63,10 @@ async fn an_unreadable_epoch_is_not_read_at_each_rejection() {
     server.acl("keys", "pw", "~tg:g3:* +@all");
     let limiter = one_a_week(server.url_as("keys", "pw"), &clock);
     rejected(&limiter).await;
-    until("it is asked for", async || turned_away(&server, "eval") > 0).await;
+    until("it is requested", async || {
+        rejected_calls(&server, "eval") > 0
+    })
+    .await;
     for _ in 0..20 {
         for _ in 0..20 {
             assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
@@ -72,11 +75,11 @@ async fn an_unreadable_epoch_is_not_read_at_each_rejection() {
         server.command(&["PING"]).ok();
         tokio::task::yield_now().await;
     }
-    assert_eq!(turned_away(&server, "eval"), 1);
+    assert_eq!(rejected_calls(&server, "eval"), 1);
     clock.advance(BOUND / 2);
     assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
     until("it is tried again", async || {
-        turned_away(&server, "eval") == 2
+        rejected_calls(&server, "eval") == 2
     })
     .await;
 }
@@ -117,7 +120,7 @@ async fn without_the_right_to_info_a_rejection_is_cached_for_the_bound() {
         let calls = server.calls("eval");
         clock.advance(BOUND);
         assert_eq!(ask(&limiter).await.source(), DecisionSource::Store);
-        until("it is asked for", async || server.calls("eval") > calls).await;
+        until("it is requested", async || server.calls("eval") > calls).await;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 /// How long each of these periods may be, in seconds.
-const LONGEST: [(&str, i64); 3] = [("min", 60), ("h", 3_600), ("month", 31 * 86_400)];
+const PERIOD_SECONDS: [(&str, i64); 3] = [("min", 60), ("h", 3_600), ("month", 31 * 86_400)];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
@@ -180,7 +180,7 @@ async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
                 let (now, wait) = (clock.micros(), wait.as_micros() as u64);
                 // A server may remove a key as soon as its last millisecond begins.
                 let ends = server.expires_at(&server.only_key()) as u64 * 1_000;
-                let verdict = rejected.policy("p").expect("a verdict");
+                let verdict = rejected.policy("p").expect("a policy");
                 if ends < now + verdict.reset_after().as_micros() as u64 {
                     failures.push(format!(
                         "{strategy:?} {quota}, round {round}: {ends} ends at {now}"
@@ -219,7 +219,7 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_
         "charge",
         "refund",
     ];
-    for (strategy, (period, secs)) in each_with(EACH, LONGEST) {
+    for (strategy, (period, secs)) in each_with(EACH, PERIOD_SECONDS) {
         let limiter = single(&server, strategy, &format!("10/{period}"));
         let check = |cost| limiter.check(Key::new("key")).cost(cost).into_future();
         for touch in touches {

@@ -233,7 +233,7 @@ async fn behind_a_layer_a_store_failure_is_a_503_or_admitted_as_configured() {
 }
 
 /// Two hundred requests, while the server is silent.
-async fn all_answered(limiter: &Limiter) {
+async fn all_decided(limiter: &Limiter) {
     let start = Instant::now();
     let tasks: Vec<_> = (0..200)
         .map(|task: u64| {
@@ -257,8 +257,8 @@ async fn a_redis_that_accepts_and_never_replies_holds_no_request_past_the_deadli
     // First it hangs before there is a connection, then with all connections made.
     for _ in 0..2 {
         server.pause();
-        all_answered(&limiter).await;
-        all_answered(&limiter).await;
+        all_decided(&limiter).await;
+        all_decided(&limiter).await;
         server.resume();
         resumed(&limiter).await;
     }

@@ -75,15 +75,15 @@ pub(crate) async fn use_up(limiter: &Limiter) -> Decision {
 /// Waits until the store has read the epoch so often, which it does in the background.
 pub(crate) async fn epoch_is_read(server: &Server, reads: u64) {
     until("the epoch is read", async || server.calls("get") >= reads).await;
-    hear(server).await;
+    wait_for_read_replies(server).await;
 }
 
 /// Lets every task go on that waits for a reply received by now: on a runtime of one thread, it does so before more
 /// replies are read.
-pub(crate) async fn hear(server: &Server) {
+pub(crate) async fn wait_for_read_replies(server: &Server) {
     let mut stream = TcpStream::connect(server.addr()).await.expect("a server");
     for _ in 0..2 {
-        stream.write_all(b"PING\r\n").await.expect("a question");
+        stream.write_all(b"PING\r\n").await.expect("a request");
         let mut pong = [0; 7];
         stream.read_exact(&mut pong).await.expect("a response");
         assert_eq!(&pong, b"+PONG\r\n");
@@ -104,7 +104,7 @@ async fn a_rejected_key_costs_the_server_nothing_until_it_can_be_admitted() {
         let rejected = limiter.check(key()).await;
         assert_eq!(rejected.source(), DecisionSource::RejectionCache);
         assert_eq!(wait(&rejected), Some(ms(19_600)));
-        assert_eq!(rejected.policy("p").expect("a verdict").remaining(), 0);
+        assert_eq!(rejected.policy("p").expect("a policy").remaining(), 0);
     }
     assert_eq!(server.calls("evalsha"), 0);
     let mut sent = 0;
@@ -180,7 +180,7 @@ async fn a_cached_rejection_reports_each_policy_as_the_store_did() {
     assert!(limiter.check(key()).await.is_admitted());
     let said = |decision: &Decision| {
         let verdicts = decision.policies();
-        let verdicts = verdicts.map(|verdict| (verdict.policy().to_owned(), verdict.remaining()));
+        let verdicts = verdicts.map(|policy| (policy.policy().to_owned(), policy.remaining()));
         (decision.source(), verdicts.collect::<Vec<_>>())
     };
     let each = vec![("few".to_owned(), 0), ("many".to_owned(), 8)];
@@ -196,8 +196,8 @@ async fn a_cached_rejection_reports_each_policy_as_the_store_did() {
 async fn charged_rejections_and_in_flight_limits_always_call_the_store() {
     let (clock, server) = world();
     let counts = Policy::new("p", Quota::requests(1).per_minute()).charge_rejected(true);
-    let places = Policy::new("p", Quota::concurrent(1));
-    for policy in [counts, places] {
+    let permit_limiter = Policy::new("p", Quota::concurrent(1));
+    for policy in [counts, permit_limiter] {
         server.flush();
         let limiter = limiter(store(&server, &clock), [policy]);
         let admitted = limiter.check(key()).await;

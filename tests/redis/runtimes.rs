@@ -184,7 +184,7 @@ fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
     })
     .join()
     .expect("it doesn't panic");
-    response.try_recv().expect("an answer at once")
+    response.try_recv().expect("a result at once")
 }
 
 /// Dropping the last handle ends the workers and closes their connections, in a runtime that goes on.

@@ -87,7 +87,7 @@ fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
 fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
     runtime
         .block_on(async { timeout(TEST_TIMEOUT, check).await })
-        .expect("an answer by the deadline")
+        .expect("a result by the deadline")
 }
 
 #[test]
@@ -176,11 +176,11 @@ fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
         service.call(Request::new(()))
     });
     let response = other.block_on(async { timeout(TEST_TIMEOUT, response).await });
-    let Ok(response) = response.expect("an answer by the deadline");
+    let Ok(response) = response.expect("a result by the deadline");
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
-fn places(server: &Server) -> Limiter {
+fn permit_limiter(server: &Server) -> Limiter {
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
     limiter(store(server, TIMEOUT), [policy])
@@ -198,7 +198,7 @@ fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
     let server = Server::start();
     for other in [current_thread(), multi_thread()] {
         server.flush();
-        let limiter = places(&server);
+        let limiter = permit_limiter(&server);
         // Either may have been the first.
         let (early, late) = (current_thread(), current_thread());
         let outside = early.block_on(held(&limiter));
@@ -215,7 +215,7 @@ fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
 #[test]
 fn a_permit_dropped_with_no_other_runtime_is_freed_when_its_runtime_is_driven() {
     let server = Server::start();
-    let limiter = places(&server);
+    let limiter = permit_limiter(&server);
     let still = current_thread();
     still.block_on(async { drop(held(&limiter).await) });
     let outside = still.block_on(held(&limiter));
@@ -228,7 +228,7 @@ fn a_permit_dropped_with_no_other_runtime_is_freed_when_its_runtime_is_driven() 
 #[test]
 fn a_permit_of_an_ended_runtime_is_freed_by_another() {
     let server = Server::start();
-    let limiter = places(&server);
+    let limiter = permit_limiter(&server);
     let (ended, other) = (current_thread(), current_thread());
     assert_eq!(other.block_on(used(&limiter, KEY)), [0]);
     ended.block_on(async { drop(held(&limiter).await) });
@@ -269,7 +269,7 @@ fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
 #[test]
 fn a_permit_dropped_after_every_runtime_ended_is_freed_by_the_next() {
     let server = Server::start();
-    let limiter = places(&server);
+    let limiter = permit_limiter(&server);
     let ended = current_thread();
     let outside = ended.block_on(held(&limiter));
     ended.block_on(async { drop(held(&limiter).await) });
@@ -306,12 +306,12 @@ fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() 
             server.resume();
             assert!(polled.is_pending());
             drop(pinned);
-            until("it is answered", async || woken.0.load(Ordering::SeqCst)).await;
+            until("it has a result", async || woken.0.load(Ordering::SeqCst)).await;
             check
         });
         assert_eq!(runtime.block_on(used(&limiter, KEY)), [1]);
         thread::spawn(move || drop(check)).join().expect("a thread");
-        runtime.block_on(until("it is given back", async || {
+        runtime.block_on(until("it is refunded", async || {
             used(&limiter, KEY).await == [0]
         }));
     }

@@ -18,24 +18,24 @@ use crate::rng::Rng;
 pub(crate) struct PermitCount {
     held: AtomicU64,
     /// The most at once since this was last read.
-    most: AtomicU64,
+    max: AtomicU64,
     pub(crate) taken: AtomicU64,
 }
 
 impl PermitCount {
-    fn take(&self) {
+    fn acquire(&self) {
         let held = self.held.fetch_add(1, SeqCst) + 1;
-        self.most.fetch_max(held, SeqCst);
+        self.max.fetch_max(held, SeqCst);
         self.taken.fetch_add(1, SeqCst);
     }
 
-    fn leave(&self) {
+    fn release(&self) {
         self.held.fetch_sub(1, SeqCst);
     }
 
     /// The most that were held at once since the last time.
-    pub(crate) fn most(&self) -> u64 {
-        self.most.swap(self.held.load(SeqCst), SeqCst)
+    pub(crate) fn take_max(&self) -> u64 {
+        self.max.swap(self.held.load(SeqCst), SeqCst)
     }
 }
 
@@ -48,10 +48,10 @@ pub(crate) async fn hold_permits(
 ) {
     while !is_over.load(SeqCst) {
         if let Ok(admission) = limiter.check(Key::global()).await.into_result() {
-            permits.take();
+            permits.acquire();
             sleep(rng.ms(0, 40)).await;
             // Before it is released: from then on another task may acquire it.
-            permits.leave();
+            permits.release();
             drop(admission);
         }
         sleep(Duration::from_millis(5)).await;

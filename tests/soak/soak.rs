@@ -190,7 +190,7 @@ impl Soak<'_> {
     async fn next_interval(&mut self) -> (Arc<Interval>, u64) {
         self.intervals += 1;
         let over = self.now.next_interval(self.intervals).await;
-        let held = self.permits.most();
+        let held = self.permits.take_max();
         self.report.add(&over, held);
         (over, held)
     }

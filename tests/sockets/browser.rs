@@ -63,7 +63,7 @@ fn cors() -> CorsLayer {
         .max_age(Duration::ZERO)
 }
 
-async fn note(State(received): State<Received>, request: Request, next: Next) -> Response {
+async fn record(State(received): State<Received>, request: Request, next: Next) -> Response {
     received
         .lock()
         .expect("no panic")
@@ -76,7 +76,7 @@ impl Api {
     async fn serve(layer: RateLimitLayer, stack: impl FnOnce(Router) -> Router) -> Self {
         let received = Received::default();
         let app = Router::new().route("/", get(async || "hello"));
-        let app = stack(app).layer(from_fn_with_state(received.clone(), note));
+        let app = stack(app).layer(from_fn_with_state(received.clone(), record));
         Self {
             address: serve(app).await,
             layer,
@@ -103,12 +103,12 @@ impl Api {
             .peek(Key::global())
             .await
             .expect("a response");
-        seen.policy("pages").expect("its verdict").remaining()
+        seen.policy("pages").expect("its policy").remaining()
     }
 }
 
 /// What a page in a browser reports that requests each API four times.
-async fn answers_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<PageResponse>> {
+async fn responses_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<PageResponse>> {
     let (sender, mut responses) = mpsc::unbounded_channel();
     let tell = async move |text: String| {
         // The receiver is gone once the test is over.
@@ -201,7 +201,7 @@ async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing()
         ("outside", &outside),
         ("counting", &counting),
     ];
-    let seen = answers_in_a_browser(&apis).await;
+    let seen = responses_in_a_browser(&apis).await;
 
     let [first, second, third, fourth] = &seen["inside"][..] else {
         panic!("four answers: {seen:?}");

@@ -370,12 +370,12 @@ impl ResponseStream {
 }
 
 /// A client's messages, word by word; they end when the sender is dropped.
-pub(crate) fn said() -> (
+pub(crate) fn word_channel() -> (
     mpsc::UnboundedSender<String>,
     impl Stream<Item = String> + Send + 'static,
 ) {
-    let (say, mut said) = mpsc::unbounded_channel();
-    (say, stream::poll_fn(move |cx| said.poll_recv(cx)))
+    let (say, mut word_channel) = mpsc::unbounded_channel();
+    (say, stream::poll_fn(move |cx| word_channel.poll_recv(cx)))
 }
 
 /// A way to the server that can be cut: what is returned must be aborted, and both ends are closed at once.

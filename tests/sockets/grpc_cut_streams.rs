@@ -8,7 +8,7 @@ use tonic::{Code, transport::Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
 use crate::{
-    grpc::{Client, Host, Served, cable, router, said, serve, serve_tonic},
+    grpc::{Client, Host, Served, cable, router, serve, serve_tonic, word_channel},
     support::{ChargedLayer, DROPPED, FAILURE, IN_FLIGHT, NOTHING, World},
 };
 
@@ -80,8 +80,8 @@ async fn a_stream_that_its_client_cancels_is_free_where_configured() {
 #[tokio::test]
 async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
     for mut served in Served::everywhere().await {
-        let (say, said) = said();
-        let mut responses = served.client.bidi(said).await.expect("a head");
+        let (say, word_channel) = word_channel();
+        let mut responses = served.client.bidi(word_channel).await.expect("a head");
         say.send("one".to_owned()).expect("a call");
         assert_eq!(
             responses.next().await.expect("a response").as_deref(),
@@ -132,9 +132,9 @@ async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
 #[tokio::test]
 async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_charged() {
     for served in Served::everywhere().await {
-        let (say, said) = said();
+        let (say, word_channel) = word_channel();
         let mut client = served.client.clone();
-        let call = tokio::spawn(async move { client.client_streaming(said).await });
+        let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
         say.send("wait".to_owned()).expect("a call");
         assert_eq!(
             served.charged_layer.in_flight().await,
@@ -156,9 +156,9 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_c
 #[tokio::test]
 async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_reads_is_charged() {
     for served in Served::everywhere().await {
-        let (say, said) = said();
+        let (say, word_channel) = word_channel();
         let mut client = served.client.clone();
-        let call = tokio::spawn(async move { client.client_streaming(said).await });
+        let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
         say.send("one".to_owned()).expect("a call");
         assert_eq!(
             served.charged_layer.in_flight().await,

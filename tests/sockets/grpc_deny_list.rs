@@ -46,7 +46,7 @@ async fn a_denied_key_gets_permission_denied_from_every_method_until_it_is_unlis
             list.replace([]);
             assert_eq!(used(&limiter, "calls").await, 0);
             for response in call_all(&mut client).await {
-                response.expect("let in");
+                response.expect("admitted");
             }
             assert_eq!(used(&limiter, "calls").await, 4);
         }

@@ -52,7 +52,7 @@ async fn each_has_its_own_quota(server: SocketAddr, endpoint: impl Fn() -> Endpo
         let local = Ipv4Addr::new(127, 0, 0, last);
         // Each connection has a port of its own, which doesn't matter.
         let mut first = Client::of(from(local, server, endpoint()).await);
-        first.unary("word").await.expect("let in");
+        first.unary("word").await.expect("admitted");
         let mut second = Client::of(from(local, server, endpoint()).await);
         for client in [&mut first, &mut second] {
             let status = client.unary("word").await.expect_err("rejected");

@@ -19,7 +19,8 @@ use tower::{Service, ServiceExt};
 
 use crate::{
     grpc::{
-        BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, listen, router, said, serve,
+        BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, listen, router, serve,
+        word_channel,
     },
     support::{World, hourly, used},
 };
@@ -28,10 +29,10 @@ pub(crate) const HOSTS: [Host; 2] = [Host::Tonic, Host::Axum];
 
 /// Calls a method of each kind.
 pub(crate) async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
-    let (say, words) = said();
+    let (say, words) = word_channel();
     say.send("word".to_owned()).expect("a call");
     drop(say);
-    let (say, more) = said();
+    let (say, more) = word_channel();
     // A stream that is still open on the client's side is rejected too.
     say.send("word".to_owned()).expect("a call");
     let responses = [
@@ -74,7 +75,7 @@ async fn a_call_of_any_kind_is_rejected_with_all_details() {
             let limiter = world.limiter([hourly("50% off", 4), wide]);
             let mut client = client_of(host, &limiter).await;
             for response in call_all(&mut client).await {
-                response.expect("let in");
+                response.expect("admitted");
             }
             for response in call_all(&mut client).await {
                 let status = response.expect_err("rejected");
@@ -114,7 +115,7 @@ async fn a_retry_is_admitted_after_its_pushback_and_not_a_microsecond_earlier() 
             let evenly = Policy::new("evenly", Quota::requests(7).per_minute().burst(1));
             let limiter = world.limiter([evenly.key(extract::global())]);
             let mut client = client_of(host, &limiter).await;
-            client.unary("word").await.expect("let in");
+            client.unary("word").await.expect("admitted");
             let status = client.unary("word").await.expect_err("rejected");
             let wait = retry_delay(&status).expect("a delay");
             let ms: u64 = pushback(&status).expect("a pushback").parse().expect("ms");
@@ -150,7 +151,7 @@ async fn a_wait_that_the_pushback_cannot_hold_is_in_the_details() {
     );
     let limiter = Limiter::builder().policy(monthly.strategy(FixedWindow).key(extract::global()));
     let mut client = client_of(Host::Tonic, &limiter.build().expect("a limiter")).await;
-    client.unary("word").await.expect("let in");
+    client.unary("word").await.expect("admitted");
     let status = client.unary("word").await.expect_err("rejected");
     assert_eq!(pushback(&status), Some("-1"));
     assert!(retry_delay(&status) > Some(Duration::from_secs(89 * 86_400)));
@@ -199,7 +200,7 @@ async fn a_missing_key_is_an_invalid_argument() {
         request
             .metadata_mut()
             .insert("x-tenant", "a".parse().expect("a value"));
-        client.unary_at(UNARY, request).await.expect("let in");
+        client.unary_at(UNARY, request).await.expect("admitted");
     }
 }
 
@@ -209,7 +210,7 @@ async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
     let limiter = Limiter::builder().policy(hourly("calls", 1));
     let limiter = limiter.build().expect("a limiter");
     let mut client = client_of(Host::Tonic, &limiter).await;
-    client.unary("word").await.expect("let in");
+    client.unary("word").await.expect("admitted");
     let layers = client.unary("word").await.expect_err("rejected");
 
     let rejected = limiter.check(Key::global()).await.into_result();
@@ -240,13 +241,13 @@ async fn each_service_and_each_method_has_its_own_quota() {
             let methods = hourly("methods", 1).key(extract::grpc_method());
             let services = hourly("services", 3).key(extract::grpc_service());
             let mut client = client_of(host, &world.limiter([methods, services])).await;
-            client.unary("word").await.expect("let in");
+            client.unary("word").await.expect("admitted");
             let status = client.unary("word").await.expect_err("rejected");
             assert_eq!(violations(&status)[0].subject, "methods");
             let [unary, server, client_side, bidi] = call_all(&mut client).await;
             unary.expect_err("rejected by its method");
-            server.expect("let in");
-            client_side.expect("let in");
+            server.expect("admitted");
+            client_side.expect("admitted");
             let status = bidi.expect_err("rejected by its service");
             assert_eq!(violations(&status)[0].subject, "services");
         }
@@ -344,7 +345,7 @@ async fn http_and_grpc_on_one_port_each_get_their_own_kind_of_rejection() {
     let mut client = Client::connect(address).await;
     let mut wire = channel(address).await;
 
-    client.unary("word").await.expect("let in");
+    client.unary("word").await.expect("admitted");
     let page = raw(&mut wire, Method::GET, "/", &[]).await;
     assert_eq!((page.status, &*page.body), (StatusCode::OK, &b"hello"[..]));
 

@@ -5,7 +5,7 @@ use tollgate::{RateLimitLayer, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
-    grpc::{Client, Host, Served, is_rejection, said},
+    grpc::{Client, Host, Served, is_rejection, word_channel},
     support::{
         Charged, Ended, FAILURE, IN_FLIGHT, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken,
     },
@@ -80,8 +80,8 @@ async fn a_client_streams_outcome_is_that_of_its_response() {
             ("one two fail:9", 9),
             ("fail:9 one two", 9),
         ] {
-            let said = stream::iter(words(request));
-            let response = served.client.client_streaming(said).await;
+            let word_channel = stream::iter(words(request));
+            let response = served.client.client_streaming(word_channel).await;
             match response {
                 Ok(response) => assert_eq!((response.as_str(), 0), (request, code)),
                 Err(status) => assert_eq!(status.code(), Code::from(code), "{request}"),
@@ -99,9 +99,9 @@ async fn a_client_streams_outcome_is_that_of_its_response() {
 #[tokio::test]
 async fn a_client_stream_is_in_flight_until_its_response() {
     for served in Served::everywhere().await {
-        let (say, said) = said();
+        let (say, word_channel) = word_channel();
         let mut client = served.client.clone();
-        let call = tokio::spawn(async move { client.client_streaming(said).await });
+        let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
         for word in ["one", "two"] {
             say.send(word.to_owned()).expect("a call");
             assert_eq!(
@@ -127,8 +127,8 @@ async fn a_client_stream_is_in_flight_until_its_response() {
 async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
     for mut served in Served::everywhere().await {
         for (last, code) in [(None, 0), (Some("fail:10"), 10), (Some("mumble"), 13)] {
-            let (say, said) = said();
-            let mut responses = served.client.bidi(said).await.expect("a head");
+            let (say, word_channel) = word_channel();
+            let mut responses = served.client.bidi(word_channel).await.expect("a head");
             for word in ["one", "two", "three"] {
                 say.send(word.to_owned()).expect("a call");
                 let response = responses.next().await.expect("a response");
@@ -169,8 +169,8 @@ async fn a_stream_holds_its_permit_until_its_trailers() {
         for world in World::both() {
             let (limiter, mut client) = two_permits(&world, host).await;
             for last in [None, Some("fail:10")] {
-                let (say_one, said_one) = said();
-                let (say_two, said_two) = said();
+                let (say_one, said_one) = word_channel();
+                let (say_two, said_two) = word_channel();
                 let mut one = client.bidi(said_one).await.expect("a permit");
                 let two = client.bidi(said_two).await.expect("a permit");
                 // Almost all of their TTL, after which heartbeats renew them.

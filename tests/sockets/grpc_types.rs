@@ -33,7 +33,7 @@ fn layer() -> RateLimitLayer {
 async fn assert_two(address: SocketAddr) {
     let mut client = Client::connect(address).await;
     for _ in 0..2 {
-        assert_eq!(client.unary("word").await.expect("let in"), "word");
+        assert_eq!(client.unary("word").await.expect("admitted"), "word");
     }
     let status = client.unary("word").await.expect_err("rejected");
     assert!(is_rejection(&status), "{status}");

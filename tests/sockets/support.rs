@@ -179,11 +179,11 @@ impl ChargedLayer {
             response_failure,
         ] = CHARGES;
         let ended = Arc::<Mutex<Vec<Ended>>>::default();
-        let note = ended.clone();
+        let record = ended.clone();
         let sees = hourly("sees", 9).charge_after(move |outcome| {
             let status = outcome.status().map(|status| status.as_u16());
             let seen = (outcome.end(), status, outcome.grpc_status());
-            note.lock().expect("no panic").push(seen);
+            record.lock().expect("no panic").push(seen);
             false
         });
         let policies = [
@@ -212,8 +212,8 @@ impl ChargedLayer {
             .expect("a response");
         assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
         CHARGES.map(|name| {
-            let verdict = seen.policy(name).expect(name);
-            verdict.limit() - verdict.remaining()
+            let policy = seen.policy(name).expect(name);
+            policy.limit() - policy.remaining()
         })
     }
 

@@ -99,7 +99,7 @@ impl Socket {
 
     async fn opened(address: SocketAddr, path: &str) -> Self {
         let mut socket = Self::open(address, path).await.expect("a permit");
-        socket.lives().await;
+        socket.assert_running().await;
         socket
     }
 
@@ -109,7 +109,7 @@ impl Socket {
     }
 
     /// The handler is running, and responds.
-    async fn lives(&mut self) {
+    async fn assert_running(&mut self) {
         self.say("word").await;
         let response = self.0.next().await.expect("a socket").expect("a response");
         assert_eq!(response.into_text().expect("a text").as_str(), "word");
@@ -143,7 +143,7 @@ async fn a_socket_with_a_permit_guard_keeps_its_permit_until_it_is_closed() {
             for _ in 0..5 {
                 let rejected = Socket::open(address, "/hold").await.err();
                 assert_eq!(rejected, Some(429), "{}", world.name());
-                socket.lives().await;
+                socket.assert_running().await;
             }
             assert_eq!(used(&limiter, "permits").await, 1);
             socket.close().await;
@@ -184,7 +184,7 @@ async fn a_socket_that_outlasts_its_permits_ttl_keeps_its_permit() {
             world.until_heartbeats(1).await;
             let rejected = Socket::open(address, "/hold").await.err();
             assert_eq!(rejected, Some(429), "{}", world.name());
-            socket.lives().await;
+            socket.assert_running().await;
         }
         socket.vanish();
         until_taken(&limiter, 0).await;
@@ -204,7 +204,7 @@ async fn a_socket_without_a_permit_guard_releases_its_permit_when_it_is_opened()
                 sockets.push(socket);
             }
             for mut socket in sockets {
-                socket.lives().await;
+                socket.assert_running().await;
                 socket.close().await;
             }
         }
@@ -238,7 +238,7 @@ async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() 
             "{}",
             world.name()
         );
-        loose.lives().await;
+        loose.assert_running().await;
         loose.close().await;
 
         let mut held = Socket::opened(address, "/hold").await;
@@ -246,7 +246,7 @@ async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() 
             charged_layer.in_flight().await == SUCCESS
         })
         .await;
-        held.lives().await;
+        held.assert_running().await;
         held.close().await;
         assert_eq!(
             charged_layer.settled().await,

@@ -275,10 +275,7 @@ impl Case {
         }
         let seen = self.limiter.peek(KEY).cost(1).await.expect("a response");
         let remaining: Vec<_> = seen.policies().chain(seen.shadows()).collect();
-        let remaining: Vec<_> = remaining
-            .iter()
-            .map(|verdict| verdict.remaining())
-            .collect();
+        let remaining: Vec<_> = remaining.iter().map(|policy| policy.remaining()).collect();
         let left: Vec<_> = self.quotas.iter().map(Quota::left).collect();
         assert_eq!(remaining, left, "{text}");
     }

@@ -9,16 +9,16 @@ use crate::{
     support::{StrategyKind, World, admitted_by_store, fresh_key, left, secs, send},
 };
 
-fn places(world: &World, concurrent: u64, life: Duration) -> Limiter {
+fn permit_limiter(world: &World, concurrent: u64, ttl: Duration) -> Limiter {
     let policy = Policy::new("p", Quota::concurrent(concurrent));
-    world.limiter([policy.strategy(Concurrency::with_ttl(life))])
+    world.limiter([policy.strategy(Concurrency::with_ttl(ttl))])
 }
 
 #[tokio::test]
 async fn with_another_in_flight_limit_requests_in_flight_keep_their_permits() {
     for world in World::both() {
         let key = fresh_key();
-        let [three, two, five] = [3, 2, 5].map(|n| places(&world, n, secs(30)));
+        let [three, two, five] = [3, 2, 5].map(|n| permit_limiter(&world, n, secs(30)));
         let mut flying = Vec::new();
         for _ in 0..3 {
             flying.push(three.check(key).await);
@@ -43,7 +43,10 @@ async fn with_another_in_flight_limit_requests_in_flight_keep_their_permits() {
 async fn with_a_shorter_ttl_permits_expire_one_new_ttl_after_the_next_operation() {
     for world in World::both() {
         let key = fresh_key();
-        let (long, short) = (places(&world, 1, secs(600)), places(&world, 1, secs(30)));
+        let (long, short) = (
+            permit_limiter(&world, 1, secs(600)),
+            permit_limiter(&world, 1, secs(30)),
+        );
         let flying = long.check(key).await;
         assert!(admitted_by_store(&flying));
         world.advance(secs(100));
@@ -64,7 +67,10 @@ async fn with_a_shorter_ttl_permits_expire_one_new_ttl_after_the_next_operation(
 async fn with_a_longer_ttl_unrenewed_permits_keep_their_expiry() {
     for world in World::both() {
         let key = fresh_key();
-        let (short, long) = (places(&world, 1, secs(30)), places(&world, 1, secs(600)));
+        let (short, long) = (
+            permit_limiter(&world, 1, secs(30)),
+            permit_limiter(&world, 1, secs(600)),
+        );
         let flying = short.check(key).await;
         assert!(admitted_by_store(&flying));
         world.advance(secs(29));
@@ -87,7 +93,7 @@ async fn from_a_rate_to_an_in_flight_limit_counts_start_anew() {
             world.set(NOW);
             let (rate, flight) = (
                 world.single(strategy, "10/min"),
-                places(&world, 10, secs(30)),
+                permit_limiter(&world, 10, secs(30)),
             );
             assert_eq!(send(&rate, key, 10).await, 10);
             assert_eq!(left(&flight, key).await, 10, "{strategy:?}");

@@ -47,8 +47,8 @@ impl Change {
     /// The wait of a request under the new policy; zero if it passes.
     pub(crate) async fn wait(&self) -> Duration {
         let seen = self.new.peek(self.key).await.expect("a response");
-        let verdict = seen.policies().next().expect("a verdict");
-        verdict.retry_after().duration().expect("a wait")
+        let policy = seen.policies().next().expect("a policy");
+        policy.retry_after().duration().expect("a wait")
     }
 }
 

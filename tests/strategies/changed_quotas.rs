@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The longest wait for one unit that a quota can make by itself: in debt, or out of a full bucket.
-fn longest(strategy: StrategyKind, quota: Quota) -> Duration {
+fn max_wait(strategy: StrategyKind, quota: Quota) -> Duration {
     let period = quota.period();
     let interval = period / quota.amount() as u32;
     match strategy {
@@ -25,7 +25,7 @@ fn longest(strategy: StrategyKind, quota: Quota) -> Duration {
 }
 
 /// How long a key may live: until a debt is paid, its newest bucket has left, or its window is past.
-fn longest_life(strategy: StrategyKind, quota: Quota) -> Duration {
+fn max_ttl(strategy: StrategyKind, quota: Quota) -> Duration {
     let interval = quota.period() / quota.amount() as u32;
     match strategy {
         StrategyKind::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
@@ -33,7 +33,7 @@ fn longest_life(strategy: StrategyKind, quota: Quota) -> Duration {
         StrategyKind::Gcra => interval * 2 * quota.capacity() as u32 + secs(60),
         // A window is kept after its end, for as long as it lasted.
         StrategyKind::Calendar => 2 * quota.period() + ms(1),
-        _ => longest(strategy, quota) + ms(1),
+        _ => max_wait(strategy, quota) + ms(1),
     }
 }
 
@@ -77,7 +77,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
 
                         // A peek returns the wait that holds for a check, too.
                         let peeked = change.wait().await;
-                        assert!(peeked <= longest(strategy, quota), "{case}: {peeked:?}");
+                        assert!(peeked <= max_wait(strategy, quota), "{case}: {peeked:?}");
                         let admitted = change.new.check(change.key).times(1_000).await.admitted();
                         let RetryAfter::In(wait) = change.new.check(change.key).await.retry_after()
                         else {
@@ -89,7 +89,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
                             peeked.is_zero(),
                             "{case}: {peeked:?}, then {admitted}"
                         );
-                        assert!(wait <= longest(strategy, quota), "{case}: {wait:?}");
+                        assert!(wait <= max_wait(strategy, quota), "{case}: {wait:?}");
 
                         if let Some(server) = world.redis_server() {
                             let ttls: Vec<_> = server
@@ -97,7 +97,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
                                 .iter()
                                 .map(|key| server.command(&["PTTL", key]).int())
                                 .collect();
-                            let most = longest_life(strategy, quota).as_millis() as i64;
+                            let most = max_ttl(strategy, quota).as_millis() as i64;
                             assert!(
                                 ttls.len() == 1 && (1..=most).contains(&ttls[0]),
                                 "{case}: {ttls:?} of {most}"
@@ -116,7 +116,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
                             1,
                             "{case}, after {wait:?}"
                         );
-                        world.advance(longest_life(strategy, quota));
+                        world.advance(max_ttl(strategy, quota));
                         assert_eq!(change.left().await, quota.capacity(), "{case}");
                         if let Some(server) = world.redis_server() {
                             server.flush();
@@ -196,7 +196,7 @@ async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
         let key = fresh_key();
         assert_eq!(send(&limiter, key, 20).await, 10);
         let seen = limiter.peek(key).await.expect("a response");
-        let ends = seen.policies().next().expect("a verdict").reset_after();
+        let ends = seen.policies().next().expect("a policy").reset_after();
         for name in world.server().keys() {
             world.server().command(&["PERSIST", &name]).ok();
         }

@@ -74,12 +74,12 @@ async fn counts(
     let (admitted, wait) = exhaust(&limiter, key, &place).await;
     assert_eq!(admitted, QUOTA, "{place}");
     // A window ends on a whole millisecond; out of a full bucket the first unit slides in the next one.
-    let longest = match strategy {
+    let max_wait = match strategy {
         StrategyKind::Sliding(buckets) => period + period / buckets,
         // a month of 31 days, a day of 25 hours
         _ => period + period / 24 + Duration::from_millis(1),
     };
-    assert!(wait <= longest, "{place}: {wait:?}");
+    assert!(wait <= max_wait, "{place}: {wait:?}");
     // The wait is exact to the microsecond.
     let grain = Duration::from_micros(match start / SECOND {
         COARSE.. => 1_000,
@@ -95,7 +95,7 @@ async fn counts(
         admitted_by_store(&limiter.check(key).await),
         "{place}: late"
     );
-    world.advance(2 * longest);
+    world.advance(2 * max_wait);
     assert_eq!(left(&limiter, key).await, QUOTA, "{place}: as new");
     assert_eq!(exhaust(&limiter, key, &place).await.0, QUOTA, "{place}");
     if let Some(server) = world.redis_server() {
@@ -145,8 +145,9 @@ async fn calendar_windows_of_any_zone_are_counted_whatever_the_clock_shows() {
 #[tokio::test]
 async fn permits_are_counted_and_expire_whatever_the_clock_shows() {
     at_each_time(async |world, start, place| {
-        let places = Policy::new("places", Quota::concurrent(3)).strategy(Concurrency::new());
-        let (limiter, key) = (world.limiter([places]), fresh_key());
+        let permit_limiter =
+            Policy::new("places", Quota::concurrent(3)).strategy(Concurrency::new());
+        let (limiter, key) = (world.limiter([permit_limiter]), fresh_key());
         let mut held = Vec::new();
         for _ in 0..3 {
             held.push(limiter.check(key).await);

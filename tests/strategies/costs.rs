@@ -82,8 +82,8 @@ async fn a_huge_cost_is_never_admitted_and_charges_nothing() {
                     let rejected = limiter.check(KEY).cost(cost).await;
                     assert!(!admitted_by_store(&rejected), "{text}");
                     assert_eq!(rejected.retry_after(), RetryAfter::Never, "{text}");
-                    let verdict = rejected.policies().next().expect("a verdict");
-                    assert_eq!(verdict.cost(), cost, "{text}");
+                    let policy = rejected.policies().next().expect("a policy");
+                    assert_eq!(policy.cost(), cost, "{text}");
                     assert!(
                         !limiter
                             .peek(KEY)

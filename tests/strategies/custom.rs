@@ -71,8 +71,8 @@ async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
                         .expect("a response");
                     let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
-                        used("trial").expect("a verdict"),
-                        used("ours").expect("a verdict"),
+                        used("trial").expect("a policy"),
+                        used("ours").expect("a policy"),
                     )
                 };
                 assert_eq!(check(key, key).times(9).await.admitted(), 3);
@@ -248,8 +248,8 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
                     let seen = limiter.peek(KEY).await.expect("a response");
                     let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
-                        used("ours").expect("a verdict"),
-                        used("broken").expect("a verdict"),
+                        used("ours").expect("a policy"),
+                        used("broken").expect("a policy"),
                     )
                 };
                 assert_eq!(send(&limiter, KEY, 3).await, 3);
@@ -275,7 +275,7 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
                 let charged: u64 = decisions
                     .iter()
                     .filter(|decision| decision.is_admitted())
-                    .map(|decision| decision.policies().next().expect("a verdict").cost())
+                    .map(|decision| decision.policies().next().expect("a policy").cost())
                     .sum();
                 assert_eq!(
                     used().await.0,

@@ -229,7 +229,7 @@ async fn if_one_policy_rejects_no_other_is_charged() {
         assert_eq!(send(&limiter, KEY, 5).await, 3);
         assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
         let seen = limiter.peek(KEY).await.expect("a response");
-        let left: Vec<_> = seen.policies().map(|verdict| verdict.remaining()).collect();
+        let left: Vec<_> = seen.policies().map(|policy| policy.remaining()).collect();
         assert_eq!(left, [997, 0, 497], "{}", world.name());
         let key = Key::new("other");
         assert_eq!(limiter.check(key).times(10).await.admitted(), 3);
@@ -313,7 +313,7 @@ async fn a_user_that_may_not_change_expiries_still_counts() {
         let seen = limiter.peek(KEY).await.expect("a response");
         assert!(
             seen.policies()
-                .all(|verdict| verdict.limit() - verdict.remaining() == 20),
+                .all(|policy| policy.limit() - policy.remaining() == 20),
             "{seen:?}"
         );
         for key in server.keys() {

@@ -20,7 +20,7 @@ fn writes(world: &World) -> [u64; 4] {
 }
 
 #[tokio::test]
-async fn a_charge_by_hand_to_a_full_minute_ends_the_key_with_that_minute() {
+async fn a_manual_charge_to_a_full_minute_ends_the_key_with_that_minute() {
     let world = World::redis();
     let limiter = world.single(StrategyKind::Gcra, "10/min");
     assert!(admitted_by_store(

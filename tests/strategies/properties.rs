@@ -115,10 +115,10 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
                 for decision in from_tasks(limiter, key, *n, *cost).await {
                     assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
                     if decision.is_admitted() {
-                        let verdict = decision.policies().next().expect("a verdict");
+                        let policy = decision.policies().next().expect("a policy");
                         taken.push(Net {
                             at_ms: now,
-                            ends_ms: now + verdict.reset_after().as_millis() as u64,
+                            ends_ms: now + policy.reset_after().as_millis() as u64,
                             units: *cost,
                             decision,
                         });

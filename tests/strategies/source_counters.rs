@@ -205,7 +205,7 @@ async fn a_reset_returns_what_was_counted() {
             let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/min")]);
             assert!(admitted_by_store(&limiter.check(KEY).cost(7).await));
             let was = limiter.reset(KEY).await.expect("a response");
-            let was = was.policies().next().expect("a verdict").remaining();
+            let was = was.policies().next().expect("a policy").remaining();
             assert_eq!(was, 3, "{strategy:?} on {}", world.name());
             assert_eq!(left(&limiter, KEY).await, 10, "{strategy:?}");
             if let Some(server) = world.redis_server() {

@@ -23,7 +23,7 @@ async fn a_free_request_passes_even_when_all_is_used_up() {
             assert_eq!(limiter.check(KEY).cost(0).times(50).await.admitted(), 50);
             assert!(!admitted_by_store(&limiter.check(KEY).await));
             let seen = limiter.reset(KEY).await.expect("a response");
-            assert_eq!(seen.policies().next().expect("a verdict").limit(), 10);
+            assert_eq!(seen.policies().next().expect("a policy").limit(), 10);
             assert_eq!(left(&limiter, KEY).await, 10);
         }
     }

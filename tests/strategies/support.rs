@@ -65,6 +65,6 @@ pub(crate) async fn send_concurrently(limiter: &Limiter, key: Key, n: u64) -> u6
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
     let seen = limiter.peek(key).cost(1).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let left = seen.policies().next().map(|verdict| verdict.remaining());
-    left.expect("a verdict")
+    let left = seen.policies().next().map(|policy| policy.remaining());
+    left.expect("a policy")
 }

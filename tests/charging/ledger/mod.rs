@@ -123,7 +123,7 @@ async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Ca
         assert!(used <= LIMIT, "{used} units admitted");
     }
     let seen = limiter.peek(KEY).cost(1).await.expect("a response");
-    let reset_after = seen.policy("p").expect("a verdict").reset_after();
+    let reset_after = seen.policy("p").expect("a policy").reset_after();
     assert!(
         reset_after <= longest(case.strategy),
         "stranded for {reset_after:?}"
@@ -134,10 +134,10 @@ async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Ca
 /// After the last reported reset time, all units have refilled, and nothing is left in the store.
 async fn assert_all_refills(world: &World, limiter: &Limiter, strategy: StrategyKind) {
     let seen = limiter.peek(KEY).cost(1).await.expect("a response");
-    let reset_after = seen.policy("p").expect("a verdict").reset_after();
+    let reset_after = seen.policy("p").expect("a policy").reset_after();
     world.advance(reset_after);
     let seen = limiter.peek(KEY).cost(1).await.expect("a response");
-    let left = seen.policy("p").expect("a verdict").remaining();
+    let left = seen.policy("p").expect("a policy").remaining();
     assert_eq!(left, LIMIT as u64, "free after {reset_after:?}");
     // The last refund left a key for one window more, to the end of its last millisecond.
     world.advance(longest(strategy) + ms(1));

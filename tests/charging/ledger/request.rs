@@ -75,7 +75,7 @@ pub(super) struct ActiveRequest {
     pub(super) mode: Mode,
     pub(super) cost: u64,
     /// What the tally still has of it, and of which instant.
-    pub(super) tallied: (u64, i64),
+    pub(super) counted: (u64, i64),
     /// What it is charged, at least.
     pub(super) net: i64,
     /// Whether the handler has charged by itself.
@@ -142,7 +142,7 @@ impl ActiveRequest {
             Action::Refund(units) => units,
             Action::Settle(_) | Action::Debt(..) => ALL,
         };
-        self.leave(shared, instant, gives).await;
+        self.record_refund(shared, instant, gives).await;
         shared.record(self.number, Record::Starts(what));
         let acting = self.handle.act(what);
         let record = match drops.run(shared, acting).await {
@@ -154,11 +154,11 @@ impl ActiveRequest {
     }
 
     /// Before units are refunded: others may acquire them before the refund is known.
-    async fn leave(&mut self, shared: &Shared, instant: u64, units: i64) {
-        let (at, tallied) = &mut self.tallied;
+    async fn record_refund(&mut self, shared: &Shared, instant: u64, units: i64) {
+        let (at, counted) = &mut self.counted;
         if *at == instant {
-            let gone = units.min(*tallied);
-            *tallied -= gone;
+            let gone = units.min(*counted);
+            *counted -= gone;
             shared.admitted_units.add(instant, -gone).await;
         }
     }
@@ -182,7 +182,7 @@ impl ActiveRequest {
         };
         if let Some(what) = what {
             if matches!(what, Action::Refund(_)) {
-                self.leave(shared, instant, ALL).await;
+                self.record_refund(shared, instant, ALL).await;
             }
             shared.record(self.number, Record::Starts(what));
         }

@@ -272,7 +272,7 @@ impl Task {
             number,
             mode,
             cost,
-            tallied: (instant, units),
+            counted: (instant, units),
             net: units,
             charged: false,
             handle,

@@ -18,7 +18,7 @@ use crate::{
     history::{
         History, KEYS, Op, PolicySpec, Request, Role, Step, StrategyKind, key_named, policy_name,
     },
-    keys::{Keys, Place},
+    keys::{Keys, PolicyKey},
     model::Model,
     response::OpResult,
 };
@@ -306,7 +306,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn forget(&mut self, (policy, key): Place) {
+    async fn forget(&mut self, (policy, key): PolicyKey) {
         let keys = RequestKeys::from([(policy_name(policy), key_named(key))]);
         drop(self.single[policy].reset(keys).await.expect("a response"));
         if let Some(model) = &mut self.model {
@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
     fn change_all(&mut self) {
         let policies = 0..self.history.policies.len();
         let places = policies.flat_map(|place| (0..KEYS).map(move |key| (place, key)));
-        for place in places.collect::<HashSet<Place>>() {
+        for place in places.collect::<HashSet<PolicyKey>>() {
             self.keys.change(place);
         }
     }

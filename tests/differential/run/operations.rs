@@ -136,7 +136,7 @@ impl Run<'_> {
         }
         if is_cached(redis) {
             let agree = by_memory.admitted == Some(0) && by_redis.admitted == Some(0);
-            return if agree && self.tells_the_time(&by_redis, &by_memory) {
+            return if agree && self.times_are_exact(&by_redis, &by_memory) {
                 Ok(())
             } else {
                 Err(format!("cached {by_redis:?}\nin process {by_memory:?}"))
@@ -164,7 +164,7 @@ impl Run<'_> {
     }
 
     /// Whether all times from the cache are exact, unless something was admitted within its bound.
-    fn tells_the_time(&self, cached: &OpResult, memory: &OpResult) -> bool {
+    fn times_are_exact(&self, cached: &OpResult, memory: &OpResult) -> bool {
         let times = |under: &Under| (under.wait, under.reset, under.rejects);
         self.changed + BOUND.as_micros() as u64 >= self.now
             || cached

@@ -222,14 +222,14 @@ impl Process {
 
     /// Makes a call; returns the line of the fixture.
     pub(crate) async fn make(&mut self, call: &Call, backend: &Backend) -> String {
-        let response = self.answer(call, backend).await;
+        let response = self.run(call, backend).await;
         match response.is_empty() {
             true => call.to_string(),
             false => format!("{call}: {response}"),
         }
     }
 
-    async fn answer(&mut self, call: &Call, backend: &Backend) -> String {
+    async fn run(&mut self, call: &Call, backend: &Backend) -> String {
         let limiter = &self.limiter;
         let status = match call.action {
             Action::Wait(time) => {
