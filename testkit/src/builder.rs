@@ -58,7 +58,7 @@ impl Builder {
     /// The wall clock that the server follows.
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.setup.clock = Some(clock.clone());
-        // A step of the clock looks to both sides like a link that went silent.
+        // To both sides, a step of the clock looks like a link that timed out.
         self.arg("repl-timeout", "2147483647")
     }
 

@@ -74,7 +74,7 @@ impl Server {
         if self.version() >= (7, 0) {
             return self.command(&["PEXPIRETIME", key]).int();
         }
-        // Known if the clock stood still meanwhile.
+        // Known if the clock did not move meanwhile.
         const EXPIRY_SCRIPT: &str = "local function ms()
             local time = redis.call('TIME')
             return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -89,7 +89,7 @@ impl Server {
 
     /// How often a command ran since [`reset_stats`](Self::reset_stats), by clients
     /// and in scripts; subcommands are named like `config|get`, from 7.0 on. A run that failed
-    /// counts, such as `EVALSHA` of an unknown script; a command that was refused
+    /// counts, such as `EVALSHA` of an unknown script; a command that was rejected
     /// before it ran, because rights or memory were missing, does not.
     #[track_caller]
     pub fn calls(&self, command: &str) -> u64 {
@@ -117,7 +117,7 @@ impl Server {
 
     /// How many commands ran in all since [`reset_stats`](Self::reset_stats): those
     /// of clients, those in scripts, and the helper's own. The reset itself counts,
-    /// the question does from the next time on: right after a reset this is 1.
+    /// this query only from the next one on: right after a reset this is 1.
     #[track_caller]
     pub fn total_commands(&self) -> u64 {
         let total = self.info("stats", "total_commands_processed");

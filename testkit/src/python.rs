@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Runs a script of `tests/peers` with the packages that `cargo xtask test` installs,
-/// and returns what it prints. It is given `input` on its standard input.
+/// and returns its output, with `input` on its standard input.
 ///
 /// # Panics
-/// If the packages are not there, or the script fails, with what it says.
+/// If the packages are not there, or the script fails, with its output.
 pub fn python(script: &str, arguments: &[&str], input: &str) -> String {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/peers");
     let mut python = Command::new(interpreter())

@@ -1,5 +1,4 @@
-//! Probes of nodes that fail: they notice that a slot isn't served, and a node is asked once, and not once for each
-//! tag.
+//! Probes of failing nodes: they notice that a slot isn't served, and a node is probed once, and not once for each tag.
 
 use std::{
     collections::HashSet,

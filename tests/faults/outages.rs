@@ -23,7 +23,7 @@ fn two(url: &str) -> [Limiter; 2] {
     })
 }
 
-/// Whether the store answers nothing while it fails, or still rejects keys whose quota is used up.
+/// Whether every call fails during the outage, or rejections of keys whose quota is used up still come.
 #[derive(Clone, Copy, PartialEq)]
 enum StoreReplies {
     Nothing,

@@ -1,4 +1,4 @@
-//! Clients that lists admit or deny, whatever the policies say.
+//! Clients that lists admit or deny, whatever the policies decide.
 
 use std::{
     fs,

@@ -256,8 +256,8 @@ async fn a_key_that_lost_its_ttl_is_never_repaired() {
     assert_eq!(client.eval(LIMITER_2, &["count"], &[]).int(), 2);
     assert_eq!(client.call(&["PTTL", "count"]).int(), -1);
 
-    // By a request that is rejected, a look, and a request that passes, if it writes a TTL at all: GCRA's does when the
-    // arrival time crosses a full minute.
+    // By a rejected request, a peek, and an admitted request, if it writes a TTL at all: GCRA's does when the arrival
+    // time crosses a full minute.
     for strategy in StrategyKind::ALL {
         for (used, touch) in [(3, "passes"), (10, "is rejected"), (3, "looks")] {
             world.server().flush();
