@@ -65,7 +65,7 @@ impl PolicyAdmission {
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped after its first poll, the units are charged nevertheless.
+    /// If the future is dropped after it has sent the charge, the units are charged nevertheless.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
         for at in self.admission.charges(&self.policy, Charges::Units) {

@@ -5,7 +5,7 @@
 //! 1. A request on a [deny list](crate::LimiterBuilder::deny) is rejected with 403. One on an allow list, a CORS preflight, and
 //!    one that is [skipped](crate::LimiterBuilder::skip_path) are admitted without a charge.
 //! 2. The extractor of each policy that applies finds a key in the request's head. The body isn't read.
-//! 3. The limiter evaluates all policies in one call of the store.
+//! 3. The limiter evaluates all policies at once, all or nothing.
 //! 4. If the request is admitted, its [`Admission`](crate::Admission) is put into its extensions, and the inner service that
 //!    was polled ready is called. The `RateLimit` fields are added to its response.
 //! 5. If not, nothing is charged, the inner service isn't called, and the response is a rejection.
