@@ -29,7 +29,9 @@ pub(crate) const X_RATELIMIT: SingleValueHeaders = [
 /// ```
 /// use tower_http::cors::CorsLayer;
 ///
-/// let cors = CorsLayer::permissive().expose_headers(tollgate::exposed_headers());
+/// let headers = tollgate::exposed_headers();
+/// assert!(headers.iter().any(|name| name == "ratelimit"));
+/// let cors = CorsLayer::permissive().expose_headers(headers);
 /// ```
 pub fn exposed_headers() -> Vec<HeaderName> {
     let lists = [RETRY_AFTER, POLICY, LIMIT];

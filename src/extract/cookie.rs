@@ -16,10 +16,12 @@ use crate::{error::InvalidValue, key::Key};
 /// [verified](super::extension).
 ///
 /// ```
-/// use tollgate::{Policy, Quota, extract};
+/// use tollgate::{Key, extract::{self, KeyExtractor}};
 ///
-/// let policy = Policy::new("sessions", Quota::requests(100).per_minute())
-///     .key(extract::cookie("session"));
+/// let request = http::Request::get("/").header("cookie", "lang=it; session=8f3a").body(()).unwrap();
+/// let (parts, ()) = request.into_parts();
+/// assert_eq!(extract::cookie("session").key(&parts), Some(Key::secret("8f3a")));
+/// assert_eq!(extract::cookie("lang").readable().key(&parts), Some(Key::new("it")));
 /// ```
 pub fn cookie(name: impl Into<String>) -> Cookie {
     Cookie {

@@ -11,15 +11,16 @@ use crate::key::Key;
 /// Count by verified values: a client can change an unverified token or name with each request.
 ///
 /// ```
-/// use tollgate::{Key, Policy, Quota, extract};
+/// use tollgate::{Key, extract::{self, KeyExtractor}};
 ///
 /// #[derive(Clone)]
 /// struct User {
 ///     id: u64,
 /// }
 ///
-/// let by_user = extract::extension::<User>(|user| Key::new(user.id.to_string()));
-/// let policy = Policy::new("users", Quota::requests(100).per_minute()).key(by_user);
+/// let by_user = extract::extension::<User>(|user| Key::from(user.id));
+/// let request = http::Request::get("/").extension(User { id: 7 }).body(()).unwrap();
+/// assert_eq!(by_user.key(&request.into_parts().0), Some(Key::new("7")));
 /// ```
 ///
 /// By a claim of a JWT, whose signature a middleware has verified. For an optional claim, use [`from_fn`](super::from_fn):

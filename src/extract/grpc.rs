@@ -12,8 +12,11 @@ use crate::key::Key;
 /// path.
 ///
 /// ```
-/// use tollgate::{Policy, Quota, extract};
+/// use tollgate::{Key, Policy, Quota, extract::{self, KeyExtractor}};
 ///
+/// let request = http::Request::post("/helloworld.Greeter/SayHello").body(()).unwrap();
+/// let key = extract::grpc_service().key(&request.into_parts().0);
+/// assert_eq!(key, Some(Key::new("helloworld.Greeter")));
 /// // Each client in each service.
 /// let policy = Policy::new("calls", Quota::requests(100).per_minute())
 ///     .key((extract::peer(), extract::grpc_service()));

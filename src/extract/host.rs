@@ -14,9 +14,12 @@ use crate::key::Key;
 /// Clients choose it freely, unless the server or a proxy accepts known hosts only.
 ///
 /// ```
-/// use tollgate::{Policy, Quota, extract};
+/// use tollgate::{Key, Policy, Quota, extract::{self, KeyExtractor}};
 ///
-/// // Each client at each of the hosts that are served.
+/// let request = http::Request::get("/").header("host", "Shop.Example:8080").body(()).unwrap();
+/// let key = extract::host().key(&request.into_parts().0);
+/// assert_eq!(key, Some(Key::new("shop.example")));
+/// // Each client at each host.
 /// let policy = Policy::new("burst", Quota::requests(10).per_second())
 ///     .key((extract::host(), extract::peer()));
 /// ```

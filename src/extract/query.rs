@@ -13,10 +13,12 @@ use crate::{error::InvalidValue, key::Key};
 /// a [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// ```
-/// use tollgate::{Policy, Quota, extract};
+/// use tollgate::{Key, extract::{self, KeyExtractor}};
 ///
-/// let policy = Policy::new("maps", Quota::requests(50).per_second())
-///     .key(extract::query("map"));
+/// let request = http::Request::get("/tiles?map=old+town&api_key=sk_1").body(()).unwrap();
+/// let (parts, ()) = request.into_parts();
+/// assert_eq!(extract::query("map").key(&parts), Some(Key::new("old town")));
+/// assert_eq!(extract::query("api_key").key(&parts), Some(Key::secret("sk_1")));
 /// ```
 pub fn query(name: impl Into<String>) -> Query {
     let name = name.into();

@@ -9,17 +9,18 @@ use crate::{error::InvalidValue, key::Key, log::LogThrottle};
 /// and must not block.
 ///
 /// ```
-/// use tollgate::{Key, Policy, Quota, extract};
+/// use tollgate::{Key, extract::{self, KeyExtractor}};
 ///
+/// /// Inserted by the middleware that authenticates callers.
 /// #[derive(Clone)]
 /// struct User(u64);
 ///
-/// // What an authentication middleware left behind.
 /// let by_user = extract::from_fn(|parts| {
 ///     let User(id) = parts.extensions.get()?;
-///     Some(Key::new(id.to_string()))
+///     Some(Key::from(*id))
 /// });
-/// let policy = Policy::new("users", Quota::requests(100).per_minute()).key(by_user);
+/// let request = http::Request::get("/").extension(User(7)).body(()).unwrap();
+/// assert_eq!(by_user.key(&request.into_parts().0), Some(Key::new("7")));
 /// ```
 pub fn from_fn<F>(find: F) -> FromFn<F>
 where

@@ -36,6 +36,8 @@ impl KeyExtractor for Path {
 /// ```
 /// use tollgate::{Policy, Quota, extract};
 ///
+/// let (parts, ()) = http::Request::get("/v1/upload?part=2").body(()).unwrap().into_parts();
+/// assert_eq!(extract::original_path(&parts), "/v1/upload");
 /// let policy = Policy::new("uploads", Quota::requests(10).per_minute())
 ///     .only_with(|parts| extract::original_path(parts).ends_with("/upload"));
 /// ```

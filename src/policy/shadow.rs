@@ -44,8 +44,10 @@ impl Policy {
     /// names the candidate.
     ///
     /// ```
+    /// use http::Request;
     /// use tollgate::{Limiter, Policy, Quota, extract};
     ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let limiter = Limiter::builder()
     ///     .policy(
     ///         Policy::new("tokens", Quota::units(1_000).per_minute())
@@ -55,7 +57,13 @@ impl Policy {
     ///     // By the same key, at the same cost.
     ///     .policy(Policy::new("tokens-next", Quota::units(500).per_minute()).shadow_of("tokens"))
     ///     .build()?;
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// let request = Request::post("/").header("authorization", "Bearer sk_1").body(())?;
+    /// let status = limiter.peek_request(&request.into_parts().0).await?;
+    /// let (live, next) = (status.policy("tokens").unwrap(), status.policy("tokens-next").unwrap());
+    /// assert_eq!((next.key(), next.cost()), (live.key(), 10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Promoting a candidate

@@ -63,6 +63,7 @@ enum Kind {
 /// ```
 /// # use tollgate::{Policy, Quota};
 /// let policy = Policy::new("burst", Quota::requests(5).per_second());
+/// assert_eq!(policy.quota().to_string(), "5/s");
 /// ```
 ///
 /// ```compile_fail,E0308

@@ -31,11 +31,26 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// - **Choose it** for quotas by the calendar: 5,000 a day, from midnight on.
 ///
 /// ```
-/// use tollgate::{CalendarWindow, Policy, Quota};
+/// use std::time::Duration;
+/// use tollgate::{CalendarWindow, Limiter, ManualClock, MemoryStore, Policy, Quota};
 ///
-/// let daily = Policy::new("daily", Quota::requests(5_000).per_day()).strategy(CalendarWindow::utc());
-/// let in_shanghai = Policy::new("daily", Quota::requests(5_000).per_day())
-///     .strategy(CalendarWindow::zone("Asia/Shanghai"));
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// // At 08:00 UTC, it is 16:00 eight hours east.
+/// let clock = ManualClock::default();
+/// let daily = |name: &str| Policy::new(name, Quota::requests(5_000).per_day());
+/// let east = CalendarWindow::east_of_utc(Duration::from_secs(8 * 3_600));
+/// let limiter = Limiter::builder()
+///     .store(MemoryStore::builder().clock(clock.clone()).build())
+///     .policy(daily("utc").strategy(CalendarWindow::utc()))
+///     .policy(daily("east").strategy(east))
+///     .build()?;
+/// assert!(limiter.check("alice").cost(5_000).await.is_admitted());
+/// let status = limiter.peek("alice").await?;
+/// let hours = |policy| status.policy(policy).map(|policy| policy.reset_after().as_secs() / 3_600);
+/// assert_eq!((hours("utc"), hours("east")), (Some(16), Some(8)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalendarWindow {
@@ -91,6 +106,17 @@ impl CalendarWindow {
     /// Windows in a time zone of the IANA database, such as `Asia/Shanghai`: days, weeks or months. The system's copy of the
     /// database is used; feature `time-zones` includes one. An unknown name is a [`ConfigError`](crate::ConfigError) when the
     /// limiter is built.
+    ///
+    /// ```
+    /// use tollgate::{CalendarWindow, Limiter, Policy, Quota};
+    ///
+    /// let limiter = |zone: &str| {
+    ///     let daily = Policy::new("daily", Quota::requests(5_000).per_day());
+    ///     Limiter::builder().policy(daily.strategy(CalendarWindow::zone(zone))).build()
+    /// };
+    /// assert!(limiter("Asia/Shanghai").is_ok());
+    /// assert!(limiter("Asia/Shangri-La").is_err());
+    /// ```
     pub fn zone(name: impl Into<String>) -> Self {
         Self::in_zone(Zone::Named(name.into()))
     }
