@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use crate::{
-    decision::{CompactDecision, Decision, PermitHandle},
+    decision::{Decision, PermitHandle},
     outcome::Outcome,
 };
 
@@ -22,6 +22,7 @@ mod state;
 
 pub use rejected::Rejected;
 pub(crate) use rejected::status_of;
+pub(crate) use state::AddedDecision;
 use state::{AdmissionState, SettleLock};
 
 /// A handler's handle to the decision on its request: its status, charges and permits.
@@ -57,24 +58,30 @@ pub struct PermitGuard {
 impl Admission {
     /// An admission that holds the decision's permit.
     fn of(decision: Decision) -> Self {
-        let (admission, permit) = Self::first(decision);
-        admission.lock().hold(permit);
+        let (admission, added) = Self::first(decision);
+        if added.permit.is_some() {
+            admission.lock().hold(added.permit);
+        }
         admission
     }
 
-    /// An admission for a layer that is the first; returns the decision's permit too, which the layer holds.
-    pub(crate) fn first(decision: Decision) -> (Self, Option<Arc<dyn PermitHandle>>) {
-        let admission = Self::default();
-        let (_, permit) = admission.lock().add(decision);
-        (admission, permit)
+    /// The admission of a request's outermost layer, with its decision.
+    #[inline(always)]
+    pub(crate) fn first(decision: Decision) -> (Self, AddedDecision) {
+        let mut admission = Self::default();
+        let added = if let Some(state) = admission.exclusive_state() {
+            state.add_outer(decision)
+        } else {
+            admission.lock().add(decision)
+        };
+        (admission, added)
     }
 
-    /// An admission for a layer that is the first, of a decision in few words.
+    /// The state without its lock, if this is the only reference to it.
     #[inline]
-    pub(crate) fn compact(decision: CompactDecision) -> Self {
-        Self {
-            shared: Arc::new(Mutex::new(AdmissionState::compact(decision))),
-        }
+    fn exclusive_state(&mut self) -> Option<&mut AdmissionState> {
+        let state = Arc::get_mut(&mut self.shared)?.get_mut();
+        Some(state.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The lock that is held while charges of this request are settled.
@@ -142,8 +149,8 @@ impl Admission {
         left.next()
     }
 
-    /// Adds the decision of a layer, which holds its permit; returns its index.
-    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn PermitHandle>>) {
+    /// Adds the decision of an inner layer.
+    pub(crate) fn join(&self, decision: Decision) -> AddedDecision {
         let mut state = self.lock();
         let twice = state.double_counted_policy(&decision);
         let twice = twice.map(|policy| (policy, decision.backend.clone()));
@@ -171,19 +178,14 @@ impl Admission {
         self.lock().get(index).map(with)
     }
 
-    /// Calls `read` with the decision of this index, and drops this reference to the admission.
-    pub(crate) fn into_decision(self, index: usize, read: impl FnOnce(&Decision)) {
-        match Arc::try_unwrap(self.shared) {
-            // This was the last reference.
-            Ok(state) => {
-                let state = state.into_inner();
-                state
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .into_decision(index, read);
+    /// The same for the last reference that a layer has to the admission.
+    pub(crate) fn with_last_decision(mut self, index: usize, with: impl FnOnce(&mut Decision)) {
+        if let Some(state) = self.exclusive_state() {
+            if let Some(decision) = state.get(index) {
+                with(decision);
             }
-            Err(shared) => {
-                Self { shared }.with_decision(index, |decision| read(decision));
-            }
+        } else {
+            self.with_decision(index, with);
         }
     }
 
@@ -273,9 +275,9 @@ impl fmt::Debug for Admission {
 impl Decision {
     /// Whether its charge depends on the outcome of the request.
     pub(crate) fn depends_on_outcome(&self) -> bool {
-        self.entries
-            .iter()
-            .any(|entry| self.backend.depends_on_outcome(entry))
+        let mut entries = self.entries.iter();
+        self.backend.has_outcome_charges()
+            && entries.any(|entry| self.backend.depends_on_outcome(entry))
     }
 
     /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.

@@ -1,11 +1,8 @@
 //! The state of an admission: the decisions on one request, and its permits.
 
-use std::{
-    mem,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
-use crate::decision::{CompactDecision, Decision, LimiterBackend, PermitHandle};
+use crate::decision::{Decision, LimiterBackend, PermitHandle};
 
 /// Held while charges are settled, so that settlements of a request do not overlap.
 pub(super) type SettleLock = tokio::sync::Mutex<()>;
@@ -20,18 +17,9 @@ pub(super) struct EntryPosition {
 /// The decisions on one request, and the permits that it holds.
 #[derive(Default)]
 pub(super) struct AdmissionState {
-    outer: OuterDecision,
+    /// The outermost layer's decision.
+    outer: Option<Decision>,
     rare: Option<Box<RareState>>,
-}
-
-/// The decision of the outermost layer.
-#[derive(Default)]
-enum OuterDecision {
-    #[default]
-    None,
-    /// In compact form, until it is read.
-    Compact(CompactDecision),
-    Made(Box<Decision>),
 }
 
 /// State that most requests don't have.
@@ -46,28 +34,51 @@ struct RareState {
     settle_lock: Option<Arc<SettleLock>>,
 }
 
+/// What a layer has to know of a decision that it has added to an admission.
+#[derive(Default)]
+pub(crate) struct AddedDecision {
+    /// The decision's index in the admission.
+    pub(crate) index: usize,
+    /// Its permits, which the layer holds.
+    pub(crate) permit: Option<Arc<dyn PermitHandle>>,
+    /// Whether a charge depends on the request's outcome.
+    pub(crate) depends_on_outcome: bool,
+}
+
 impl AdmissionState {
-    /// The state after one decision, in compact form.
-    pub(super) fn compact(decision: CompactDecision) -> Self {
-        Self {
-            outer: OuterDecision::Compact(decision),
-            rare: None,
-        }
+    /// Adds the outermost layer's decision.
+    #[inline(always)]
+    pub(super) fn add_outer(&mut self, decision: Decision) -> AddedDecision {
+        self.outer = Some(decision);
+        self.added(0)
     }
 
-    /// Adds a decision; returns its index, and its permit.
-    pub(super) fn add(&mut self, mut decision: Decision) -> (usize, Option<Arc<dyn PermitHandle>>) {
-        let permit = decision.permit.take();
-        if let Some(permit) = &permit {
-            self.rare().permits.push(Arc::downgrade(permit));
-        }
-        if let OuterDecision::None = self.outer {
-            self.outer = OuterDecision::Made(Box::new(decision));
-            return (0, permit);
+    /// Adds a decision.
+    pub(super) fn add(&mut self, decision: Decision) -> AddedDecision {
+        if self.outer.is_none() {
+            return self.add_outer(decision);
         }
         let inner = &mut self.rare().inner;
         inner.push(decision);
-        (inner.len(), permit)
+        let index = inner.len();
+        self.added(index)
+    }
+
+    /// Moves the permit of the decision of this index to its layer.
+    #[inline]
+    fn added(&mut self, index: usize) -> AddedDecision {
+        let Some(decision) = self.get(index) else {
+            return AddedDecision::default();
+        };
+        let added = AddedDecision {
+            index,
+            depends_on_outcome: decision.depends_on_outcome(),
+            permit: decision.permit.take(),
+        };
+        if let Some(permit) = &added.permit {
+            self.rare().permits.push(Arc::downgrade(permit));
+        }
+        added
     }
 
     /// The name of a policy of `decision` that has charged the request to the same counter before.
@@ -85,11 +96,7 @@ impl AdmissionState {
             let mut entries = outer.entries.iter();
             entries.find_map(|entry| again(&*outer.backend, entry.policy))
         };
-        let outer = match &self.outer {
-            OuterDecision::None => None,
-            OuterDecision::Compact(compact) => again(&*compact.backend, 0),
-            OuterDecision::Made(outer) => of(outer),
-        };
+        let outer = self.outer.as_ref().and_then(of);
         outer.or_else(|| self.rare.as_ref()?.inner.iter().find_map(of))
     }
 
@@ -97,45 +104,17 @@ impl AdmissionState {
         self.rare.get_or_insert_default()
     }
 
-    fn outer(&mut self) -> Option<&mut Decision> {
-        if let OuterDecision::Compact(_) = self.outer
-            && let OuterDecision::Compact(compact) = mem::take(&mut self.outer)
-        {
-            self.outer = OuterDecision::Made(Box::new(compact.decision()));
-        }
-        match &mut self.outer {
-            OuterDecision::Made(decision) => Some(decision),
-            _ => None,
-        }
-    }
-
     pub(super) fn decisions(&mut self) -> impl Iterator<Item = &mut Decision> {
-        self.outer();
-        let outer = match &mut self.outer {
-            OuterDecision::Made(decision) => Some(&mut **decision),
-            _ => None,
-        };
         let inner = self.rare.iter_mut().flat_map(|rare| &mut rare.inner);
-        outer.into_iter().chain(inner)
+        self.outer.iter_mut().chain(inner)
     }
 
     /// The decision with this index: 0 is the outermost layer's.
+    #[inline]
     pub(super) fn get(&mut self, index: usize) -> Option<&mut Decision> {
         match index.checked_sub(1) {
-            None => self.outer(),
+            None => self.outer.as_mut(),
             Some(index) => self.rare.as_mut()?.inner.get_mut(index),
-        }
-    }
-
-    /// Calls `read` with the decision of this index.
-    pub(super) fn into_decision(mut self, index: usize, read: impl FnOnce(&Decision)) {
-        match self.outer {
-            OuterDecision::Compact(compact) if index == 0 => read(&compact.decision()),
-            _ => {
-                if let Some(decision) = self.get(index) {
-                    read(decision);
-                }
-            }
         }
     }
 

@@ -48,6 +48,8 @@ pub(crate) trait LimiterBackend: Send + Sync {
     fn adjust_detached(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture;
     /// Refunds all that was charged, without waiting for it.
     fn refund_detached(&self, entries: &mut [PolicyEntry]);
+    /// Whether a charge of any policy depends on the request's outcome.
+    fn has_outcome_charges(&self) -> bool;
     /// Whether the charge depends on the request's outcome.
     fn depends_on_outcome(&self, entry: &PolicyEntry) -> bool;
     /// Whether the policy is an in-flight limit.

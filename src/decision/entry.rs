@@ -48,6 +48,7 @@ pub(crate) enum PolicyRole {
 
 impl PolicyEntry {
     /// An entry that the store has not evaluated.
+    #[inline(always)]
     pub(crate) fn new(
         (policy, role): (u32, PolicyRole),
         key: Key,

@@ -15,7 +15,6 @@ use crate::{
 };
 
 mod backend;
-mod compact;
 mod entry;
 mod permit;
 pub(crate) mod policy_decision;
@@ -26,10 +25,9 @@ mod response_cache;
 
 pub(crate) use self::{
     backend::{AdjustFuture, Adjusted, Adjustment, AllAdjusted, LimiterBackend, longest_wait},
-    compact::CompactDecision,
     entry::{LazyStatus, PolicyEntry, PolicyRole},
     permit::{DecisionPermit, PermitHandle},
-    receipts::{Receipts, RefundStep},
+    receipts::RefundStep,
     response_cache::{CachedBody, ResponseCache},
 };
 pub use self::{policy_decision::PolicyDecision, refund::Refund};

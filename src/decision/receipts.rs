@@ -64,6 +64,12 @@ impl Clone for Receipts {
 }
 
 impl Receipts {
+    /// Sets the charge on arrival, before any clone.
+    #[inline]
+    pub(crate) fn set_first(&mut self, receipt: ChargeReceipt) {
+        self.first = receipt;
+    }
+
     /// The charge on arrival, with the units that it had then.
     pub(crate) fn first(&self) -> ChargeReceipt {
         self.first

@@ -36,6 +36,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
+    limiter: Limiter,
     shared: Arc<ShardedArc<LayerShared>>,
     enabled: bool,
 }
@@ -47,20 +48,22 @@ impl RateLimitLayer {
     }
 
     fn with(limiter: Limiter, config: ResponseConfig, enabled: bool) -> Self {
-        let shared = LayerShared {
-            limiter: CachePadded::new(limiter),
-            config,
-        };
-        let shared = Arc::new(ShardedArc::new(|| shared.clone()));
-        Self { shared, enabled }
+        let shared = limiter.refs().map(|limiter| LayerShared {
+            limiter: CachePadded::new(limiter.clone()),
+            config: config.clone(),
+        });
+        Self {
+            limiter,
+            shared: Arc::new(shared),
+            enabled,
+        }
     }
 
     /// The layer with its response settings changed by `change`.
     fn with_response_config(self, change: impl FnOnce(&mut ResponseConfig)) -> Self {
-        let LayerShared { limiter, config } = self.shared.first();
-        let (limiter, mut config) = (Limiter::clone(limiter), config.clone());
+        let mut config = self.shared.first().config.clone();
         change(&mut config);
-        Self::with(limiter, config, self.enabled)
+        Self::with(self.limiter, config, self.enabled)
     }
 
     /// Returns a builder of a layer over a limiter of its own. The builder has the limiter's settings; the layer that it builds
@@ -127,7 +130,7 @@ impl RateLimitLayer {
 
     /// The layer's limiter, for calls with keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
-        &self.shared.first().limiter
+        &self.limiter
     }
 }
 

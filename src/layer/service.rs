@@ -1,5 +1,6 @@
 use std::{
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -10,7 +11,10 @@ use super::{
     ResponseBody, ResponseFuture,
     shared::{LayerRef, RequestGuards},
 };
-use crate::{admission::Admission, limiter::Evaluation};
+use crate::{
+    admission::Admission,
+    limiter::{DecisionBuilder, PendingDecision},
+};
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer). Its error is the inner service's own.
 #[derive(Clone, Debug)]
@@ -62,20 +66,21 @@ where
             return ResponseFuture::calling(self.inner.call(request), RequestGuards::default());
         };
         let (mut parts, body) = request.into_parts();
-        let guards = match shared.limiter.evaluate_request(&parts) {
-            Evaluation::Compact(compact) => shared.admit_compact(compact, &mut parts),
-            Evaluation::Made(decision) if decision.is_admitted() => {
-                shared.admit(decision, &mut parts)
-            }
-            Evaluation::Made(decision) => {
+        let limiter = Arc::clone(&shared.limiter);
+        let mut builder = DecisionBuilder::new();
+        let guards = match limiter.evaluate_request(&mut builder, &parts) {
+            None if builder.is_admitted() => shared.admit(builder.finish(limiter), &mut parts),
+            None => {
                 // A service that was polled ready may hold a resource, such as a permit, until it is called or dropped.
                 self.inner = self.inner.clone();
+                let decision = builder.finish(limiter);
                 return ResponseFuture::rejected(shared.reject(&decision, &parts));
             }
-            Evaluation::Pending(pending) => {
+            Some(stage) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
+                let pending = PendingDecision::new(limiter, builder, stage);
                 return ResponseFuture::deciding(pending, (parts, body), ready, shared.clone());
             }
         };

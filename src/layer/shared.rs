@@ -7,8 +7,8 @@ use http::{Response, request::Parts};
 use super::in_flight::{InFlightRequest, ResponseProgress};
 use crate::{
     admission::{Admission, Rejected},
-    decision::{CompactDecision, Decision},
-    limiter::Limiter,
+    decision::Decision,
+    limiter::LimiterRef,
     respond::{
         KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
     },
@@ -17,9 +17,9 @@ use crate::{
 
 /// The limiter and the response settings of a layer. There is one copy per thread, on cache lines of its own, so that counting
 /// the references to it causes no contention between threads.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct LayerShared {
-    pub(crate) limiter: CachePadded<Limiter>,
+    pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
     pub(crate) config: ResponseConfig,
 }
 
@@ -79,23 +79,26 @@ pub(crate) struct PendingHeaders {
 
 impl LayerShared {
     /// Adds the decision of an admitted request to its extensions.
+    #[inline(always)]
     pub(crate) fn admit(self: &Arc<Self>, decision: Decision, parts: &mut Parts) -> RequestGuards {
         let handler_rejection = Some(self.handler_rejection(parts));
-        let settles = decision.depends_on_outcome();
-        let (admission, (decision_index, permit), is_inner) =
-            match parts.extensions.get::<Admission>() {
-                Some(outer) => (outer.clone(), outer.join(decision), true),
-                None => {
-                    let (admission, permit) = Admission::first(decision);
-                    (admission, (0, permit), false)
-                }
-            };
-        let in_flight = (settles || permit.is_some()).then(|| {
+        let outer = parts.extensions.get::<Admission>().cloned();
+        let is_inner = outer.is_some();
+        let (admission, added) = match outer {
+            None => Admission::first(decision),
+            Some(outer) => {
+                let added = outer.join(decision);
+                (outer, added)
+            }
+        };
+        let decision_index = added.index;
+        let settles = added.depends_on_outcome;
+        let in_flight = (settles || added.permit.is_some()).then(|| {
             let progress = settles.then(|| ResponseProgress::new(&parts.method));
             Box::new(InFlightRequest::new(
                 admission.clone(),
                 decision_index,
-                permit,
+                added.permit,
                 progress,
             ))
         });
@@ -114,27 +117,6 @@ impl LayerShared {
         HandlerRejection {
             request: self.config.keep_request(parts),
             shared: self.clone(),
-        }
-    }
-
-    /// As [`admit`](Self::admit), for a decision in its compact form.
-    #[inline]
-    pub(crate) fn admit_compact(
-        self: &Arc<Self>,
-        compact: CompactDecision,
-        parts: &mut Parts,
-    ) -> RequestGuards {
-        if parts.extensions.get::<Admission>().is_some() {
-            return self.admit(compact.decision(), parts);
-        }
-        let handler_rejection = Some(self.handler_rejection(parts));
-        let admission = Admission::compact(compact);
-        let headers = self.pending_headers(&admission, 0);
-        parts.extensions.insert(admission);
-        RequestGuards {
-            headers,
-            in_flight: None,
-            handler_rejection,
         }
     }
 
@@ -177,8 +159,9 @@ impl PendingHeaders {
     pub(crate) fn write<B>(self, response: &mut Response<B>) {
         let fields = self.fields;
         let write =
-            |decision: &Decision| write_headers(decision, fields, RetryDelay::NONE, response);
-        self.admission.into_decision(self.decision_index, write);
+            |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
+        self.admission
+            .with_last_decision(self.decision_index, write);
     }
 }
 

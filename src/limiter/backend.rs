@@ -98,6 +98,10 @@ impl LimiterBackend for LimiterRef {
         }
     }
 
+    fn has_outcome_charges(&self) -> bool {
+        self.has_outcome_charges
+    }
+
     fn depends_on_outcome(&self, entry: &PolicyEntry) -> bool {
         self.charge_of(entry).when != ChargeTime::Arrival
     }

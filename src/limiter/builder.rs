@@ -16,11 +16,11 @@ use super::{
         write_back::LocalShares,
     },
     evaluate::shadow,
-    plain,
     wait::leader::Queues,
 };
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
+    charge::ChargeTime,
     error::ConfigError,
     log::LogThrottle,
     policy::{
@@ -28,7 +28,7 @@ use crate::{
         on_store_error::{OnMisconfiguration, OnStoreError},
         skip::SkipRules,
     },
-    store::{Store, memory::MemoryStore},
+    store::{CounterMode, Store, memory::MemoryStore},
 };
 
 /// Builds a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) around one: from [`Limiter::builder`] or
@@ -255,6 +255,11 @@ impl<T> LimiterBuilder<T> {
             };
             policies.push(BoundPolicy {
                 fixed_key: policy.extractor().fixed_key(),
+                role: enforcement.role(),
+                arrival_mode: match enforcement {
+                    Enforcement::Ban => CounterMode::CountRejections,
+                    Enforcement::Live | Enforcement::Shadow { .. } => policy.counter_mode(),
+                },
                 policy,
                 enforcement,
                 limit,
@@ -265,7 +270,7 @@ impl<T> LimiterBuilder<T> {
                 unclaimed_logged: AtomicBool::new(false),
             });
         }
-        policies.sort_by_key(BoundPolicy::role);
+        policies.sort_by_key(|bound| bound.role);
         shadow::resolve_shadowed(&mut policies)?;
         self.skips.validate().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
@@ -278,9 +283,11 @@ impl<T> LimiterBuilder<T> {
             refs: Arc::new(LimiterRefs::of(LimiterCore {
                 store,
                 shares,
+                has_outcome_charges: policies
+                    .iter()
+                    .any(|bound| bound.policy.charge_mode().when != ChargeTime::Arrival),
                 reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
                 misuse_log: LogThrottle::default(),
-                is_plain: plain::is_plain(&policies, &self.lists),
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
                 on_misconfiguration: self.on_misconfiguration,
@@ -292,6 +299,7 @@ impl<T> LimiterBuilder<T> {
                 double_counting_log: LogThrottle::default(),
                 permits: PermitRegistry::default(),
                 queues,
+                has_permits: permit_ttl < Duration::MAX,
                 permit_ttl,
             })),
         })

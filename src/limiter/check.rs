@@ -14,8 +14,10 @@ use http::request::Parts;
 use tokio::task::coop::poll_proceed;
 
 use super::{
-    core::LimiterRef, evaluate::pending::MaybePending, evaluate::pending::PendingDecision,
-    keys::Keys, overrides::CheckOverrides,
+    core::LimiterRef,
+    evaluate::{decision_builder::DecisionBuilder, pending::PendingDecision},
+    keys::Keys,
+    overrides::CheckOverrides,
 };
 use crate::{
     admission::{Admission, Rejected},
@@ -105,13 +107,6 @@ impl<T> Check<T> {
         self
     }
 
-    /// Makes the call; `None` if it was made before.
-    #[inline]
-    fn evaluate(&mut self) -> Option<MaybePending> {
-        let limiter = self.limiter.take()?;
-        Some(limiter.evaluate_keys(self.op, &self.keys, self.overrides.as_deref()))
-    }
-
     fn overrides(&mut self) -> &mut CheckOverrides {
         self.overrides.get_or_insert_default()
     }
@@ -189,7 +184,8 @@ pub struct CheckFuture<T = Decision>(State<T>);
 
 enum State<T> {
     NotStarted(Check<T>),
-    Pending(PendingDecision),
+    // In a box, since futures are moved with the size of their largest state.
+    Pending(Box<PendingDecision>),
 }
 
 impl<T: CheckOutput> Future for CheckFuture<T> {
@@ -201,14 +197,21 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                 State::Pending(pending) => return Pin::new(pending).poll(cx).map(T::from_decision),
                 State::NotStarted(check) => {
                     let budget = ready!(poll_proceed(cx));
-                    match check.evaluate() {
-                        Some(MaybePending::Ready(decision)) => {
+                    let Some(limiter) = check.limiter.take() else {
+                        // Polled again after completion, which is a mistake: pending for ever.
+                        return Poll::Pending;
+                    };
+                    let overrides = check.overrides.as_deref();
+                    let mut builder = DecisionBuilder::of_call(check.op, overrides);
+                    match limiter.evaluate_keys(&mut builder, &check.keys, overrides) {
+                        None => {
                             budget.made_progress();
-                            return Poll::Ready(T::from_decision(decision));
+                            return Poll::Ready(T::from_decision(builder.finish(limiter)));
                         }
-                        Some(MaybePending::Pending(pending)) => self.0 = State::Pending(pending),
-                        // The future was polled after it was ready.
-                        None => return Poll::Pending,
+                        Some(stage) => {
+                            let pending = PendingDecision::new(limiter, builder, stage);
+                            self.0 = State::Pending(Box::new(pending));
+                        }
                     }
                 }
             }

@@ -2,10 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use http::request::Parts;
-
 use self::{
-    core::{Enforcement, LimiterRef, LimiterRefs},
+    core::{Enforcement, LimiterRefs},
     wait::leader::Queues,
 };
 use crate::{
@@ -25,7 +23,6 @@ pub(crate) mod evaluate;
 mod held_permits;
 mod keys;
 mod overrides;
-mod plain;
 mod status;
 mod wait;
 
@@ -43,7 +40,8 @@ pub use self::{
     wait::{Wait, WaitFuture},
 };
 pub(crate) use self::{
-    evaluate::{pending::PendingDecision, request::Evaluation},
+    core::LimiterRef,
+    evaluate::{decision_builder::DecisionBuilder, pending::PendingDecision},
     wait::DEFAULT_MAX_WAITERS,
 };
 
@@ -252,14 +250,13 @@ impl Limiter {
         Check::new(self.limiter(), Op::Reset, keys.into())
     }
 
-    fn limiter(&self) -> Arc<LimiterRef> {
-        self.refs.local().clone()
+    pub(crate) fn refs(&self) -> &LimiterRefs {
+        &self.refs
     }
 
-    /// Judges a request by what its head says.
     #[inline]
-    pub(crate) fn evaluate_request(&self, parts: &Parts) -> Evaluation {
-        self.limiter().evaluate_request(parts)
+    fn limiter(&self) -> Arc<LimiterRef> {
+        self.refs.local().clone()
     }
 
     /// Counts how the decisions of the [shadow policy](crate::Policy::shadow) of that name differ from those that were made;

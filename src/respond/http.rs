@@ -52,6 +52,9 @@ pub(super) fn build<B: From<Bytes>>(
 
 /// Whether `Accept` names text and no JSON, as that of a browser does (RFC 9110, 12.5.1).
 pub(super) fn prefers_plain_text(request: &HeaderMap) -> bool {
+    if !request.contains_key(ACCEPT) {
+        return false;
+    }
     let lines = request.get_all(ACCEPT).into_iter();
     let ranges = lines.filter_map(|line| line.to_str().ok());
     let mut text = false;

@@ -12,7 +12,7 @@ use crate::{
     clock::Timestamp,
     error::{InvalidValue, StoreError},
     key::Key,
-    strategy::{Rule, Snapshot},
+    strategy::Rule,
 };
 
 mod fit;
@@ -223,15 +223,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         )))
     }
 
-    /// Charges `units` for one request under one limit that does not [record callers](Rule::records_caller), if the result is known
-    /// at once. Otherwise returns `None`, and does nothing. Internal to [`MemoryStore`](crate::MemoryStore), and no part of the
-    /// interface: stores of your own leave it out.
-    #[doc(hidden)]
-    fn glance(&self, limit: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
-        let _ = (limit, key, units);
-        None
-    }
-
     /// Returns the callers whose charges under a key count now, oldest first, one for each unit; none if the rule doesn't
     /// [record them](Rule::records_caller). Charges nothing.
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
@@ -274,18 +265,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn flush(&self) -> FlushFuture {
         Box::pin(std::future::ready(()))
     }
-}
-
-/// The result of [`Store::glance`].
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub struct Glance {
-    /// Whether enough units were available. If so they are charged.
-    pub fits: bool,
-    /// The instant at which it was evaluated, on the clock that the rule counts by.
-    pub at: Timestamp,
-    /// The key's state after it.
-    pub snapshot: Snapshot,
 }
 
 /// A future of the callers under a key: see [`Store::callers`].

@@ -1,5 +1,5 @@
-//! A request under one policy is evaluated on a shorter path in process, and its decision is stored compactly. No
-//! response shows the difference.
+//! A layer with one policy responds as one with settings beside it that change nothing. The in-process store charges one
+//! existing key more directly than several.
 
 use std::time::Duration;
 

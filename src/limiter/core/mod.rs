@@ -3,6 +3,7 @@
 //! Everything else in `limiter/` is built on this module, which uses none of it.
 
 use std::{
+    fmt,
     ops::Deref,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -48,10 +49,12 @@ pub(crate) struct LimiterCore {
     pub(crate) lists: Option<Box<Lists>>,
     pub(crate) skips: SkipRules,
     pub(crate) counts_preflights: bool,
-    /// Whether a request is its key and its cost, and nothing else.
-    pub(crate) is_plain: bool,
     /// Whether a policy takes its quota, cost or conditions from requests.
     pub(crate) reads_parts: bool,
+    /// Whether a policy's charge depends on the request's outcome.
+    pub(crate) has_outcome_charges: bool,
+    /// Whether any policy is an in-flight limit.
+    pub(crate) has_permits: bool,
     /// The shortest permit TTL of any policy.
     pub(crate) permit_ttl: Duration,
     pub(crate) permits: PermitRegistry,
@@ -68,6 +71,10 @@ pub(crate) struct BoundPolicy {
     pub(crate) policy: Policy,
     pub(crate) enforcement: Enforcement,
     pub(crate) limit: LimitHandle,
+    /// The role of its entries in decisions.
+    pub(crate) role: PolicyRole,
+    /// The counter mode of a request's arrival, of a policy that is no shadow.
+    pub(crate) arrival_mode: CounterMode,
     /// Quotas of requests that are not the policy's own.
     pub(crate) quota_overrides: QuotaOverrideCache,
     /// `None` unless it was configured.
@@ -144,11 +151,27 @@ impl LimiterRef {
     }
 }
 
+impl fmt::Debug for LimiterRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimiterRef").finish_non_exhaustive()
+    }
+}
+
 impl Deref for LimiterRef {
     type Target = LimiterCore;
 
     fn deref(&self) -> &LimiterCore {
         &self.core
+    }
+}
+
+impl Enforcement {
+    pub(crate) fn role(&self) -> PolicyRole {
+        match self {
+            Self::Live => PolicyRole::Live,
+            Self::Ban => PolicyRole::Ban,
+            Self::Shadow { .. } => PolicyRole::Shadow { rejects: false },
+        }
     }
 }
 
@@ -171,10 +194,7 @@ impl LimiterCore {
     /// The limit of a policy, or of a request's own quota under it.
     #[inline]
     pub(crate) fn limit<'a>(&'a self, entry: &'a PolicyEntry) -> &'a LimitHandle {
-        match &entry.quota_override {
-            Some(quota_override) => &quota_override.limit,
-            None => &self.bound(entry.policy).limit,
-        }
+        self.bound(entry.policy).limit_of(entry)
     }
 
     /// The operation on what was charged on arrival.
@@ -216,12 +236,12 @@ impl LimiterCore {
 }
 
 impl BoundPolicy {
-    /// Its role in a new decision.
-    pub(crate) fn role(&self) -> PolicyRole {
-        match self.enforcement {
-            Enforcement::Live => PolicyRole::Live,
-            Enforcement::Ban => PolicyRole::Ban,
-            Enforcement::Shadow { .. } => PolicyRole::Shadow { rejects: false },
+    /// The policy's limit, or that of the request's own quota.
+    #[inline]
+    pub(crate) fn limit_of<'a>(&'a self, entry: &'a PolicyEntry) -> &'a LimitHandle {
+        match &entry.quota_override {
+            Some(quota_override) => &quota_override.limit,
+            None => &self.limit,
         }
     }
 

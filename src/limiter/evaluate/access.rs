@@ -90,6 +90,23 @@ impl LimiterRef {
         })
     }
 
+    /// What decides a call before its policies: misuse, access lists, conditions of all policies, or a missing key.
+    #[inline]
+    pub(crate) fn decide_call(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        let one_key = keys.all().is_some() && overrides.is_none();
+        if one_key && !self.reads_parts && self.lists.is_none() {
+            return None;
+        }
+        let kind = self.find_misuse(op, keys, overrides);
+        let kind = kind.or_else(|| self.access_check_call(op, keys, overrides));
+        kind.or_else(|| overrides?.missing.clone())
+    }
+
     /// Why a call can't be carried out, if so: it names an unknown policy, or lacks the request that a policy takes settings
     /// from.
     #[inline]

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     decision::{Decision, DecisionKind, PermitHandle, PolicyEntry},
-    limiter::core::LimiterRef,
+    limiter::{core::LimiterRef, overrides::CheckOverrides},
     store::{DecisionSource, Op},
 };
 
@@ -32,11 +32,18 @@ pub(crate) struct DecisionBuilder {
 }
 
 impl DecisionBuilder {
+    /// A request's check.
     #[inline]
-    pub(crate) fn new(op: Op, will_retry: bool) -> Self {
-        Self {
+    pub(crate) fn new() -> Self {
+        Self::of_call(Op::Acquire(1), None)
+    }
+
+    /// A call with settings of its own.
+    #[inline]
+    pub(crate) fn of_call(op: Op, overrides: Option<&CheckOverrides>) -> Self {
+        let mut builder = Self {
             op,
-            will_retry,
+            will_retry: false,
             may_wait: false,
             in_check: matches!(op, Op::Acquire(_)),
             entries: Entries::new(),
@@ -44,7 +51,17 @@ impl DecisionBuilder {
             source: DecisionSource::NotChecked,
             admitted: 0,
             permit: None,
+        };
+        if let Some(overrides) = overrides {
+            builder.will_retry = overrides.will_retry;
+            builder.may_wait = overrides.may_wait;
+            builder.in_check |= overrides.in_check;
         }
+        builder
+    }
+
+    pub(crate) fn is_admitted(&self) -> bool {
+        matches!(self.kind, DecisionKind::Admitted)
     }
 
     /// Sets the result of a request that the store does not decide.
@@ -56,7 +73,7 @@ impl DecisionBuilder {
     }
 
     /// The decision.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(self, limiter: Arc<LimiterRef>) -> Decision {
         Decision {
             backend: limiter,

@@ -89,7 +89,7 @@ impl LimiterRef {
     pub(crate) fn reject_without_runtime(self: Arc<Self>) -> Decision {
         let error = StoreError::NoRuntime("waiting needs the timers of a runtime");
         self.log_failure(&error, FailureAction::Reject);
-        let mut builder = DecisionBuilder::new(Op::Acquire(1), false);
+        let mut builder = DecisionBuilder::new();
         builder.decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::NotChecked);
         builder.finish(self)
     }

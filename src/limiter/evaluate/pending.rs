@@ -14,11 +14,11 @@ use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
 use super::decision_builder::DecisionBuilder;
 use crate::{
     decision::Decision,
-    limiter::core::LimiterRef,
+    limiter::{core::LimiterRef, keys::Keys, overrides::CheckOverrides},
     log::LogThrottle,
     policy::{Policy, QuotaLookupFuture, QuotaSource},
     quota::Quota,
-    store::{PendingResponse, StoreResponse},
+    store::{Op, PendingResponse, StoreResponse},
 };
 
 /// A decision, ready or not.
@@ -41,6 +41,22 @@ type QuotaLookups = Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>;
 pub(crate) enum PendingStage {
     QuotaLookup(QuotaLookups),
     Store(PendingResponse),
+}
+
+impl LimiterRef {
+    /// Decides a call with its own keys.
+    pub(crate) fn decide_keys(
+        self: Arc<Self>,
+        op: Op,
+        keys: &Keys,
+        overrides: &CheckOverrides,
+    ) -> MaybePending {
+        let mut builder = DecisionBuilder::of_call(op, Some(overrides));
+        match self.evaluate_keys(&mut builder, keys, Some(overrides)) {
+            None => MaybePending::Ready(builder.finish(self)),
+            Some(stage) => MaybePending::Pending(PendingDecision::new(self, builder, stage)),
+        }
+    }
 }
 
 impl PendingDecision {

@@ -1,93 +1,38 @@
 //! From a request, or the keys of a call, to operations of the store.
 
-use std::sync::Arc;
-
 use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
     decision_builder::DecisionBuilder,
-    pending::{self, MaybePending, PendingDecision, PendingStage},
+    pending::{self, PendingStage},
 };
 use crate::{
-    decision::{
-        CompactDecision, Decision, DecisionKind, PolicyEntry, PolicyRole,
-        quota_override::QuotaOverride,
-    },
+    decision::{DecisionKind, PolicyEntry, quota_override::QuotaOverride},
     key::Key,
     limiter::{
-        core::{BoundPolicy, LimiterRef},
+        core::{BoundPolicy, Enforcement, LimiterRef},
         keys::Keys,
         overrides::CheckOverrides,
     },
     quota::Quota,
     store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
+    strategy::ChargeReceipt,
 };
 
-/// The result of a request's evaluation.
-pub(crate) enum Evaluation {
-    /// A decision that admits, in compact form.
-    Compact(CompactDecision),
-    Made(Decision),
-    Pending(PendingDecision),
-}
-
 impl LimiterRef {
-    /// Evaluates an HTTP request.
-    #[inline]
-    pub(crate) fn evaluate_request(self: Arc<Self>, parts: &Parts) -> Evaluation {
-        match self.plain_request(parts) {
-            Some((key, cost)) => self.evaluate_plain(key, cost),
-            None => self.evaluate_in_full(parts),
-        }
-    }
-
-    fn evaluate_in_full(self: Arc<Self>, parts: &Parts) -> Evaluation {
-        let mut builder = DecisionBuilder::new(Op::Acquire(1), false);
-        match self.prepare_request(&mut builder, parts) {
-            None => Evaluation::Made(builder.finish(self)),
-            Some(stage) => Evaluation::Pending(PendingDecision::new(self, builder, stage)),
-        }
-    }
-
-    /// Evaluates a call with its own keys.
-    #[inline]
-    pub(crate) fn evaluate_keys(
-        self: Arc<Self>,
-        op: Op,
-        keys: &Keys,
-        overrides: Option<&CheckOverrides>,
-    ) -> MaybePending {
-        if let (Op::Acquire(1), None, Some(bound), Some(&key)) =
-            (op, overrides, self.only(), keys.all())
-            && !self.reads_parts
-        {
-            let key = bound.fixed_key.unwrap_or(key);
-            let cost = bound.policy.default_cost();
-            return match self.evaluate_plain(key, cost) {
-                Evaluation::Compact(brief) => MaybePending::Ready(brief.decision()),
-                Evaluation::Made(decision) => MaybePending::Ready(decision),
-                Evaluation::Pending(pending) => MaybePending::Pending(pending),
-            };
-        }
-        let mut builder =
-            DecisionBuilder::new(op, overrides.is_some_and(|overrides| overrides.will_retry));
-        builder.may_wait = overrides.is_some_and(|overrides| overrides.may_wait);
-        builder.in_check |= overrides.is_some_and(|overrides| overrides.in_check);
-        match self.prepare_keys(&mut builder, keys, overrides) {
-            None => MaybePending::Ready(builder.finish(self)),
-            Some(stage) => MaybePending::Pending(PendingDecision::new(self, builder, stage)),
-        }
-    }
-
-    fn prepare_request(
+    /// Evaluates an HTTP request, and returns what is pending.
+    pub(crate) fn evaluate_request(
         &self,
         builder: &mut DecisionBuilder,
         parts: &Parts,
     ) -> Option<PendingStage> {
-        if let Some(kind) = self.access_check_request(parts) {
-            builder.decide_without_store(kind, DecisionSource::NotChecked);
-            return None;
+        match self.access_check_request(parts) {
+            None => {}
+            Some(kind) => {
+                builder.decide_without_store(kind, DecisionSource::NotChecked);
+                return None;
+            }
         }
         let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
@@ -111,7 +56,7 @@ impl LimiterRef {
                 policy.cost_of(parts)
             };
             let caller = bound.caller_key(|| policy.caller_of(parts));
-            self.add_entry(builder, index, key, cost, caller, quota);
+            self.add_entry(builder, (index, bound), key, cost, caller, quota);
         }
         if lookups.is_empty() {
             return self.call_store(builder);
@@ -119,17 +64,15 @@ impl LimiterRef {
         Some(pending::start_lookups(lookups))
     }
 
-    fn prepare_keys(
+    /// Evaluates a call with its own keys, and returns what is pending.
+    pub(crate) fn evaluate_keys(
         &self,
         builder: &mut DecisionBuilder,
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<PendingStage> {
         let op = builder.op;
-        let kind = self.find_misuse(op, keys, overrides);
-        let kind = kind.or_else(|| self.access_check_call(op, keys, overrides));
-        let kind = kind.or_else(|| overrides?.missing.clone());
-        if let Some(kind) = kind {
+        if let Some(kind) = self.decide_call(op, keys, overrides) {
             builder.decide_without_store(kind, DecisionSource::NotChecked);
             return None;
         }
@@ -166,7 +109,7 @@ impl LimiterRef {
             };
             let caller = || overrides.and_then(|overrides| overrides.caller(policy));
             let caller = bound.caller_key(|| keys.caller_override().or_else(caller));
-            self.add_entry(builder, index, *key, cost, caller, quota);
+            self.add_entry(builder, (index, bound), *key, cost, caller, quota);
         }
         if lookups.is_empty() {
             return self.call_store(builder);
@@ -179,15 +122,14 @@ impl LimiterRef {
     fn add_entry(
         &self,
         builder: &mut DecisionBuilder,
-        index: usize,
+        (index, bound): (usize, &BoundPolicy),
         key: Key,
         cost: u64,
         caller: Option<Box<Key>>,
         quota: Option<Quota>,
     ) {
-        let bound = &self.policies[index];
         let quota_override = quota.and_then(|quota| self.quota_override(bound, quota));
-        let policy = (index as u32, bound.role());
+        let policy = (index as u32, bound.role);
         builder
             .entries
             .push(PolicyEntry::new(policy, key, cost, caller, quota_override));
@@ -228,29 +170,44 @@ impl LimiterRef {
 
     #[inline(always)]
     pub(crate) fn execute_on(&self, store: &dyn Store, builder: &DecisionBuilder) -> StoreResponse {
-        let DecisionBuilder {
-            op,
-            will_retry,
-            entries,
-            ..
-        } = builder;
-        let counter_op = |entry| {
-            let mut counter_op = self.counter_op(entry);
-            counter_op.units = entry.units();
-            counter_op.mode = self.counter_mode(entry, entries, *will_retry);
-            if entry.role == PolicyRole::Ban
-                && (*will_retry || self.bound(entry.policy).policy.is_block_list())
-            {
-                counter_op.units = Units::ZERO;
-            }
-            counter_op
-        };
-        match &entries[..] {
-            [entry] => store.execute(*op, &[counter_op(entry)]),
+        let entries = &builder.entries[..];
+        let counter_op = |entry| self.arrival_op(entry, entries, builder.will_retry);
+        match entries {
+            [entry] => store.execute(builder.op, &[counter_op(entry)]),
             entries => {
                 let ops: SmallVec<[CounterOp<'_>; 4]> = entries.iter().map(counter_op).collect();
-                store.execute(*op, &ops)
+                store.execute(builder.op, &ops)
             }
+        }
+    }
+
+    /// The operation on one policy's counter when the request arrives.
+    #[inline(always)]
+    fn arrival_op<'a>(
+        &'a self,
+        entry: &'a PolicyEntry,
+        entries: &[PolicyEntry],
+        will_retry: bool,
+    ) -> CounterOp<'a> {
+        let bound = self.bound(entry.policy);
+        let (mode, units) = match bound.enforcement {
+            Enforcement::Live => (bound.arrival_mode, entry.units()),
+            Enforcement::Ban if will_retry || bound.policy.is_block_list() => {
+                (bound.arrival_mode, Units::ZERO)
+            }
+            Enforcement::Ban => (bound.arrival_mode, entry.units()),
+            Enforcement::Shadow { of, .. } => {
+                let replaces = of.filter(|_| !will_retry);
+                (bound.shadow_mode(replaces, entries), entry.units())
+            }
+        };
+        CounterOp {
+            limit: bound.limit_of(entry),
+            key: entry.key,
+            units,
+            receipt: ChargeReceipt::NONE,
+            caller: entry.caller.as_deref().copied().unwrap_or(entry.key),
+            mode,
         }
     }
 

@@ -1,12 +1,10 @@
 //! From the store's response to a decision.
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 
 use super::decision_builder::DecisionBuilder;
 use crate::{
-    decision::{DecisionKind, LazyStatus, PolicyEntry, PolicyRole, Receipts, longest_wait},
+    decision::{DecisionKind, LazyStatus, PolicyEntry, PolicyRole, longest_wait},
     error::StoreError,
     limiter::{core::LimiterRef, held_permits::HeldPermits},
     store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, TOO_FEW_RESULTS},
@@ -51,7 +49,11 @@ impl LimiterRef {
 
     #[inline(always)]
     pub(crate) fn apply_result(&self, builder: &mut DecisionBuilder, result: &OpResult) {
-        for (entry, counter) in builder.entries.iter_mut().zip(&result.counters) {
+        let entries = &mut builder.entries[..];
+        let has_bans_or_shadows = entries
+            .last()
+            .is_some_and(|last| last.role != PolicyRole::Live);
+        for (entry, counter) in entries.iter_mut().zip(&result.counters[..]) {
             self.apply_counter(entry, counter, result);
         }
         builder.source = result.source;
@@ -60,12 +62,7 @@ impl LimiterRef {
         if acquires && result.admitted == 0 {
             self.mark_rejected(builder);
         }
-        let has_permits = acquires && self.permit_ttl < Duration::MAX;
-        let has_bans_or_shadows = builder
-            .entries
-            .last()
-            .is_some_and(|last| last.role != PolicyRole::Live);
-        if !acquires || has_bans_or_shadows || has_permits {
+        if !acquires || has_bans_or_shadows || self.has_permits {
             self.apply_special(builder);
         }
     }
@@ -75,15 +72,17 @@ impl LimiterRef {
     fn apply_counter(&self, entry: &mut PolicyEntry, counter: &CounterResult, result: &OpResult) {
         let at = result.time_of(counter);
         entry.lazy_status = LazyStatus::Snapshot(counter.snapshot);
-        entry.receipts = Receipts::from(ChargeReceipt {
+        let bound = self.bound(entry.policy);
+        let rule = bound.limit_of(entry).rule();
+        entry.receipts.set_first(ChargeReceipt {
             charged_at: at,
             remaining: counter.units,
-            window_id: self.limit(entry).rule().window_id(&counter.snapshot, at),
+            window_id: rule.window_id(&counter.snapshot, at),
         });
         // `admitted_after` is 0 for a rejected one of equal requests.
         if result.admitted_after > 0 && entry.role == PolicyRole::Live {
             // Equal requests were admitted after this one, so their units were still available.
-            let later = match self.bound(entry.policy).policy.counter_mode() {
+            let later = match bound.policy.counter_mode() {
                 CounterMode::Check => 0,
                 _ => entry.units().of(result.admitted_after),
             };
@@ -92,7 +91,7 @@ impl LimiterRef {
                 status.retry_after = RetryAfter::Now;
             });
         }
-        if result.age > Duration::ZERO {
+        if !result.age.is_zero() {
             // The wait for a permit is a hint, which does not age.
             if self.limit(entry).permit_ttl().is_none() {
                 let cost = entry.cost;
@@ -122,7 +121,7 @@ impl LimiterRef {
             self.apply_bans_and_shadows(builder);
         }
         let admitted = matches!(builder.kind, DecisionKind::Admitted);
-        if acquires && admitted && self.permit_ttl < Duration::MAX {
+        if acquires && admitted && self.has_permits {
             let entries = builder.entries.iter();
             let permits = entries.filter(|entry| self.bound(entry.policy).is_permit());
             // With receipts of their own. A permit that both refund is refunded once: its caller identifies it in the store.

@@ -77,6 +77,21 @@ impl BoundPolicy {
         self.policy.charge_mode().when != ChargeTime::Response
     }
 
+    /// The counter mode of a shadow, which is evaluated as if it replaced the live policy `replaces`. A request that retries
+    /// after a rejection has none: a shadow then charges it when it is admitted, not at each attempt that the shadow would have
+    /// admitted.
+    pub(crate) fn shadow_mode(
+        &self,
+        replaces: Option<u32>,
+        entries: &[PolicyEntry],
+    ) -> CounterMode {
+        let index = |live| entries.iter().position(|entry| entry.policy == live);
+        CounterMode::Shadow {
+            replaces: replaces.and_then(index),
+            charges: self.charges_on_arrival(),
+        }
+    }
+
     /// Records that of `evaluated` requests `admitted` were admitted, and that this shadow would have admitted `would_admit`.
     fn record_shadow(
         &self,
@@ -134,28 +149,6 @@ impl PolicyEntry {
 }
 
 impl LimiterRef {
-    /// The counter mode of a request under a policy. A request that retries after a rejection is charged by a shadow when it
-    /// is admitted, not at each attempt that the shadow would have admitted.
-    #[inline]
-    pub(crate) fn counter_mode(
-        &self,
-        entry: &PolicyEntry,
-        entries: &[PolicyEntry],
-        will_retry: bool,
-    ) -> CounterMode {
-        let bound = self.bound(entry.policy);
-        match bound.enforcement {
-            Enforcement::Live => bound.policy.counter_mode(),
-            Enforcement::Ban => CounterMode::CountRejections,
-            Enforcement::Shadow { of, .. } => CounterMode::Shadow {
-                replaces: of
-                    .filter(|_| !will_retry)
-                    .and_then(|live| entries.iter().position(|entry| entry.policy == live)),
-                charges: bound.charges_on_arrival(),
-            },
-        }
-    }
-
     /// The name of the live policy that a shadow would replace.
     #[inline]
     fn shadowed_policy(&self, bound: &BoundPolicy) -> Option<&str> {

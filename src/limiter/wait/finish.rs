@@ -42,7 +42,7 @@ impl WaitRequest {
         let counted = match self
             .limiter
             .clone()
-            .evaluate_keys(Op::ForceAcquire, &keys, Some(&once))
+            .decide_keys(Op::ForceAcquire, &keys, &once)
         {
             MaybePending::Ready(decision) => decision,
             MaybePending::Pending(mut pending) => await_decision(&mut pending).await,

@@ -69,9 +69,8 @@ impl WaitRequest {
 
     /// Calls the store for `n` requests that keep waiting if they are rejected.
     pub(crate) fn check(&self, n: u32) -> MaybePending {
-        let overrides = Some(&self.overrides);
         let limiter = self.limiter.clone();
-        limiter.evaluate_keys(Op::Acquire(n), &self.keys, overrides)
+        limiter.decide_keys(Op::Acquire(n), &self.keys, &self.overrides)
     }
 
     /// Calls the store once, without a queue.
@@ -83,7 +82,7 @@ impl WaitRequest {
         match self
             .limiter
             .clone()
-            .evaluate_keys(Op::Acquire(1), &self.keys, Some(&once))
+            .decide_keys(Op::Acquire(1), &self.keys, &once)
         {
             MaybePending::Ready(decision) => decision,
             MaybePending::Pending(mut pending) => await_decision(&mut pending).await,
@@ -166,7 +165,7 @@ impl WaitRequest {
     pub(crate) fn cannot_or_need_not_wait(&self) -> bool {
         let mut costs = false;
         // A ban costs nothing by itself, and a shadow rejects nothing.
-        let live = |bound: &&BoundPolicy| bound.role() == PolicyRole::Live;
+        let live = |bound: &&BoundPolicy| bound.role == PolicyRole::Live;
         for bound in self.limiter.policies.iter().filter(live) {
             let policy = &bound.policy;
             if self.limiter.key_of(bound, &self.keys).is_none() {

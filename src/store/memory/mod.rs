@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use self::shards::Shards;
 use super::{
-    CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource, Glance, LimitHandle, Op,
-    OpResult, Store, StoreResponse, Units,
+    CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource, LimitHandle, Op,
+    OpResult, Store, StoreResponse,
 };
 use crate::{
     clock::{Timestamp, wall_offset_us},
@@ -98,12 +98,6 @@ impl Store for MemoryStore {
         StoreResponse::Ready(result.ok_or(StoreError::Unsupported(
             "a limit registered by another store",
         )))
-    }
-
-    fn glance(&self, limit: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
-        let (at, admitted, snapshot) = self.shards.try_charge_existing(limit, key, 1, units)?;
-        let fits = admitted > 0;
-        Some(Glance { fits, at, snapshot })
     }
 
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
