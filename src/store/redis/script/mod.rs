@@ -48,7 +48,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "b6a00f89f96def2aaf2d44bc0ef36c5d60737b47" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "6c1d3544035be8968cd240c08458dd834de3c8e8" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\t\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x02\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"

@@ -54,6 +54,16 @@ fn key(number: u64) -> Key {
     Key::new(number.to_string())
 }
 
+#[test]
+fn the_worked_example_names_the_script_by_its_hash() {
+    let quota: Quota = "10/min".parse().expect("a quota");
+    let rule = Gcra.bind(&quota).expect("a rule");
+    let script = rule.script().expect("a script");
+    let Script { sha, .. } = Script::of(&[StrategyScript::from(&script)]);
+    let docs = include_str!("../mod.rs");
+    assert!(docs.contains(&format!("\"EVALSHA\" \"{sha}\"")), "{sha}");
+}
+
 struct Scene {
     server: Server,
     clock: Clock,
