@@ -40,9 +40,9 @@ const RULED_OUT: [&str; 20] = [
 ];
 
 /// What things were called before they had their names in the glossary. The changelog lists both.
-const OLD_NAMES: [&str; 10] = [
-    "asker", "denial", "denials", "judge", "judged", "judging", "refusals", "refuse", "refuses",
-    "unsaid",
+const OLD_NAMES: [&str; 12] = [
+    "asker", "denial", "denials", "judge", "judged", "judges", "judging", "refusal", "refusals",
+    "refuse", "refuses", "unsaid",
 ];
 
 /// Where the old names are listed.
