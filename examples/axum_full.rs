@@ -59,7 +59,7 @@ fn app(store: impl Store + Clone) -> Result<Router, ConfigError> {
         .skip_path("/health")
         .policy(around_all)
         .build()?;
-    // From the outside in: what is refused is traced, and pages of other origins can read it.
+    // From the outside in: rejections are traced, and pages of other origins can read it.
     let layers = ServiceBuilder::new()
         .layer(
             TraceLayer::new_for_http()

@@ -20,7 +20,7 @@ use tollgate::{
 struct TenantAndPath;
 
 impl KeyExtractor for TenantAndPath {
-    /// `None` is a request without a key: it is refused with 400, unless the policy's `missing_key` says otherwise.
+    /// `None` is a request without a key: it is rejected with 400, unless the policy's `missing_key` says otherwise.
     fn key(&self, parts: &Parts) -> Option<Key> {
         let tenant = parts.headers.get("x-tenant")?.to_str().ok()?;
         let tenant = Key::new(tenant.to_ascii_lowercase());

@@ -194,7 +194,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 "request {request}: admitted, {} left of the trial",
                 admission.remaining("trial").unwrap_or_default()
             ),
-            Err(refused) => println!("request {request}: {refused}"),
+            Err(rejected) => println!("request {request}: {rejected}"),
         }
     }
     Ok(())

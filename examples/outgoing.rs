@@ -121,17 +121,17 @@ async fn call(app: &App) -> Result<Bytes, BoxError> {
 
 /// 503 for calls that would have to wait for too long, 502 for other failures.
 fn failed(error: BoxError) -> Response {
-    let Some(refused) = error.downcast_ref::<Rejected>() else {
+    let Some(rejected) = error.downcast_ref::<Rejected>() else {
         return (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response();
     };
-    let seconds = refused
+    let seconds = rejected
         .retry_after()
         .duration()
         .unwrap_or_default()
         .as_secs()
         + 1;
     let status = StatusCode::SERVICE_UNAVAILABLE;
-    (status, [(RETRY_AFTER, seconds)], format!("{refused}\n")).into_response()
+    (status, [(RETRY_AFTER, seconds)], format!("{rejected}\n")).into_response()
 }
 
 /// Stands for the other side: it takes 300 ms, and answers every fifth call (`BUSY`; 0: none) with 429.

@@ -23,8 +23,8 @@ use axum::{
 use tokio::net::TcpListener;
 use tollgate::{Admission, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, store::Store};
 
-/// How many messages in a row may be too many.
-const PATIENCE: u32 = 5;
+/// Rejected messages in a row after which the connection is closed.
+const MAX_REJECTIONS: u32 = 5;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -92,15 +92,15 @@ async fn echo(mut socket: WebSocket, messages: Limiter, client: Key) -> Result<(
                 too_many = 0;
                 socket.send(message).await?;
             }
-            Err(refused) if too_many < PATIENCE => {
+            Err(rejected) if too_many < MAX_REJECTIONS => {
                 too_many += 1;
                 // Such as `quota exceeded: "messages"; retry after 1.8s`.
-                socket.send(refused.to_string().into()).await?;
+                socket.send(rejected.to_string().into()).await?;
             }
-            Err(refused) => {
+            Err(rejected) => {
                 let close = CloseFrame {
                     code: close_code::POLICY,
-                    reason: refused.to_string().into(),
+                    reason: rejected.to_string().into(),
                 };
                 return socket.send(Message::Close(Some(close))).await;
             }

@@ -5,10 +5,10 @@
 
 local key, lacking = KEYS[1], {}
 
-local function is_refused(command, ...)
-  local answer = redis.pcall(command, ...)
-  local why = type(answer) == 'table' and answer.err or ''
-  return string.find(why, "can't run this command", 1, true) or string.find(why, 'permissions to run', 1, true)
+local function is_denied(command, ...)
+  local reply = redis.pcall(command, ...)
+  local message = type(reply) == 'table' and reply.err or ''
+  return string.find(message, "can't run this command", 1, true) or string.find(message, 'permissions to run', 1, true)
 end
 
 for _, command in ipairs(ARGV) do
@@ -18,20 +18,20 @@ for _, command in ipairs(ARGV) do
   end
   -- A command for another type finds a key of the wrong one, and a command that makes no key finds one with a TTL.
   redis.pcall('SET', key, '0', 'PX', '1000')
-  local refused = false
+  local denied = false
   if command == 'TIME' then
-    refused = is_refused(command)
+    denied = is_denied(command)
   elseif command == 'SET' then
-    refused = is_refused(command, key, '0', 'PX', '1000')
+    denied = is_denied(command, key, '0', 'PX', '1000')
   else
     -- As many arguments as it wants: the server counts them before it checks rights.
     local args = {}
     for more = 0, 4 do
-      refused = refused or is_refused(command, key, unpack(args))
+      denied = denied or is_denied(command, key, unpack(args))
       args[more + 1] = '0'
     end
   end
-  if refused then
+  if denied then
     lacking[#lacking + 1] = string.lower(command)
   end
   for _, removal in ipairs({ { 'DEL', key }, { 'UNLINK', key }, { 'PEXPIREAT', key, '1' }, { 'PEXPIRE', key, '0' } }) do
