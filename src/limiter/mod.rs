@@ -1,4 +1,18 @@
 //! Policies over a store, with or without HTTP.
+//!
+//! A request's way through it:
+//!
+//! 1. A call enters by a method of `Limiter`, whose `Check` (`check`) evaluates it when it is polled; a layer calls
+//!    `LimiterRef::evaluate_request`. Both work on `core`: the policies, each bound to its limit in the store.
+//! 2. `evaluate::request` lets `evaluate::access` decide what needs no store: access lists, skip rules and invalid calls. Then it
+//!    adds an entry with key, cost and quota for each policy that applies to a `DecisionBuilder` (`evaluate::decision_builder`).
+//! 3. It makes one operation of the store for all entries. `PendingDecision` (`evaluate::pending`) awaits a response that is not
+//!    ready, and quotas that have to be looked up before.
+//! 4. `evaluate::response` sets each entry's status and receipt from the response, and adds shadows (`evaluate::shadow`), bans
+//!    and permits (`held_permits`). After a store error, `evaluate::fallback` decides.
+//! 5. The decision refers to the limiter by `backend`, which charges, refunds and settles for it later.
+//!
+//! `calls` has the calls of applications and operators beside a request's check, `wait` the queues of `Limiter::wait`.
 
 use std::{fmt, sync::Arc};
 
