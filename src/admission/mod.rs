@@ -70,7 +70,7 @@ impl Admission {
     pub(crate) fn first(decision: Decision) -> (Self, AddedDecision) {
         let mut admission = Self::default();
         let added = if let Some(state) = admission.exclusive_state() {
-            state.add_outer(decision)
+            state.add_first(decision)
         } else {
             admission.lock().add(decision)
         };

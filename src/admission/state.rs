@@ -17,8 +17,8 @@ pub(super) struct EntryPosition {
 /// The decisions on one request, and the permits that it holds.
 #[derive(Default)]
 pub(super) struct AdmissionState {
-    /// The outermost layer's decision.
-    outer: Option<Decision>,
+    /// The outermost layer's decision, or that of a call by hand.
+    first: Option<Decision>,
     rare: Option<Box<RareState>>,
 }
 
@@ -27,10 +27,10 @@ pub(super) struct AdmissionState {
 struct RareState {
     /// The decisions of layers further in.
     inner: Vec<Decision>,
-    /// The permits of all decisions, which the layers hold.
-    permits: Vec<Weak<dyn PermitHandle>>,
-    /// The permit of a decision without a layer.
-    permit: Option<Arc<dyn PermitHandle>>,
+    /// The permits that the layers hold.
+    layer_permits: Vec<Weak<dyn PermitHandle>>,
+    /// The permit of a call by hand.
+    own_permit: Option<Arc<dyn PermitHandle>>,
     settle_lock: Option<Arc<SettleLock>>,
 }
 
@@ -39,34 +39,34 @@ struct RareState {
 pub(crate) struct AddedDecision {
     /// The decision's index in the admission.
     pub(crate) index: usize,
-    /// Its permits, which the layer holds.
+    /// Its permit, which the layer holds.
     pub(crate) permit: Option<Arc<dyn PermitHandle>>,
     /// Whether a charge depends on the request's outcome.
     pub(crate) depends_on_outcome: bool,
 }
 
 impl AdmissionState {
-    /// Adds the outermost layer's decision.
+    /// Adds the first decision.
     #[inline(always)]
-    pub(super) fn add_outer(&mut self, decision: Decision) -> AddedDecision {
-        self.outer = Some(decision);
-        self.added(0)
+    pub(super) fn add_first(&mut self, decision: Decision) -> AddedDecision {
+        self.first = Some(decision);
+        self.hand_over(0)
     }
 
     /// Adds a decision.
     pub(super) fn add(&mut self, decision: Decision) -> AddedDecision {
-        if self.outer.is_none() {
-            return self.add_outer(decision);
+        if self.first.is_none() {
+            return self.add_first(decision);
         }
         let inner = &mut self.rare().inner;
         inner.push(decision);
         let index = inner.len();
-        self.added(index)
+        self.hand_over(index)
     }
 
-    /// Moves the permit of the decision of this index to its layer.
+    /// Hands the permit of the decision of this index over to its layer.
     #[inline]
-    fn added(&mut self, index: usize) -> AddedDecision {
+    fn hand_over(&mut self, index: usize) -> AddedDecision {
         let Some(decision) = self.get(index) else {
             return AddedDecision::default();
         };
@@ -76,7 +76,7 @@ impl AdmissionState {
             permit: decision.permit.take(),
         };
         if let Some(permit) = &added.permit {
-            self.rare().permits.push(Arc::downgrade(permit));
+            self.rare().layer_permits.push(Arc::downgrade(permit));
         }
         added
     }
@@ -96,7 +96,7 @@ impl AdmissionState {
             let mut entries = outer.entries.iter();
             entries.find_map(|entry| again(&*outer.backend, entry.policy))
         };
-        let outer = self.outer.as_ref().and_then(of);
+        let outer = self.first.as_ref().and_then(of);
         outer.or_else(|| self.rare.as_ref()?.inner.iter().find_map(of))
     }
 
@@ -106,28 +106,28 @@ impl AdmissionState {
 
     pub(super) fn decisions(&mut self) -> impl Iterator<Item = &mut Decision> {
         let inner = self.rare.iter_mut().flat_map(|rare| &mut rare.inner);
-        self.outer.iter_mut().chain(inner)
+        self.first.iter_mut().chain(inner)
     }
 
     /// The decision with this index: 0 is the outermost layer's.
     #[inline]
     pub(super) fn get(&mut self, index: usize) -> Option<&mut Decision> {
         match index.checked_sub(1) {
-            None => self.outer.as_mut(),
+            None => self.first.as_mut(),
             Some(index) => self.rare.as_mut()?.inner.get_mut(index),
         }
     }
 
-    /// Holds the permit of a decision without a layer.
+    /// Holds the permit of a call by hand.
     pub(super) fn hold(&mut self, permit: Option<Arc<dyn PermitHandle>>) {
         if permit.is_some() {
-            self.rare().permit = permit;
+            self.rare().own_permit = permit;
         }
     }
 
     /// The permits that are still held.
     pub(super) fn permits(&self) -> Vec<Arc<dyn PermitHandle>> {
-        let permits = self.rare.iter().flat_map(|rare| &rare.permits);
+        let permits = self.rare.iter().flat_map(|rare| &rare.layer_permits);
         permits.filter_map(Weak::upgrade).collect()
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct PolicyEntry {
     pub(crate) key: Key,
     /// The caller stored with the charge, for strategies that record callers.
     pub(crate) caller: Option<Box<Key>>,
-    /// The request's own quota, or this process's share of a quota, if that was applied.
+    /// The request's own quota, or this process's share of a quota; `None`: the policy's own quota.
     pub(crate) quota_override: Option<QuotaOverride>,
     pub(crate) lazy_status: LazyStatus,
     /// What was charged.
@@ -32,7 +32,7 @@ pub(crate) enum LazyStatus {
     Resolved(QuotaStatus),
 }
 
-/// What a policy does in a decision, in the order of a decision's entries.
+/// A policy's `Enforcement` as a decision sees it, in the order of a decision's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PolicyRole {
     /// It is enforced.

@@ -12,7 +12,6 @@ pub(crate) type QuotaOverride = Arc<OverridingQuota>;
 pub(crate) struct OverridingQuota {
     pub(crate) quota: Quota,
     pub(crate) limit: LimitHandle,
-    /// Of this process's share of a quota, which limits requests in process while the store fails: the capacity of the full
-    /// quota.
+    /// The capacity of the full quota, if this is the share of it that limits requests in process while the store fails.
     pub(crate) full_capacity: Option<u64>,
 }

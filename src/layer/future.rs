@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::{
     ResponseBody,
     in_flight::InFlightRequest,
-    shared::{LayerShared, PendingHeaders, RequestGuards},
+    shared::{LayerDecision, LayerShared, RequestGuards},
 };
 use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RejectionBody};
 
@@ -115,25 +115,27 @@ where
                     let mut guards = mem::take(guards);
                     let response = response.map(|response| guards.replace_rejection(response));
                     let RequestGuards {
-                        headers, in_flight, ..
+                        decision,
+                        in_flight,
+                        ..
                     } = guards;
                     let mut response = match response {
                         Ok(Err(response)) => response,
                         Ok(Ok(rejection)) => {
                             return Poll::Ready(Ok(finish_rejection(
-                                rejection, headers, in_flight,
+                                rejection, decision, in_flight,
                             )));
                         }
                         Err(error) => {
-                            drop(headers);
+                            drop(decision);
                             if let Some(in_flight) = in_flight {
                                 in_flight.end(RequestEnd::ServiceFailed);
                             }
                             return Poll::Ready(Err(error));
                         }
                     };
-                    if let Some(headers) = headers {
-                        headers.write(&mut response);
+                    if let Some(decision) = decision {
+                        decision.write(&mut response);
                     }
                     let Some(in_flight) = in_flight else {
                         return Poll::Ready(Ok(response.map(ResponseBody::passthrough)));
@@ -163,11 +165,11 @@ where
 #[cold]
 fn finish_rejection<B>(
     mut rejection: Response<RejectionBody>,
-    headers: Option<PendingHeaders>,
+    decision: Option<LayerDecision>,
     in_flight: Option<Box<InFlightRequest>>,
 ) -> Response<ResponseBody<B>> {
-    if let Some(headers) = headers {
-        headers.write(&mut rejection);
+    if let Some(decision) = decision {
+        decision.write(&mut rejection);
     }
     if let Some(in_flight) = in_flight {
         let (response, in_flight) = in_flight.on_response(rejection);

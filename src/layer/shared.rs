@@ -15,8 +15,8 @@ use crate::{
     sync::{CachePadded, ShardedArc},
 };
 
-/// The limiter and the response settings of a layer. There is one copy per thread, on cache lines of its own, so that counting
-/// the references to it causes no contention between threads.
+/// The limiter and the response settings of a layer. There are several copies, each on cache lines of its own, of which
+/// each thread uses one, so that counting the references to it causes no contention between threads.
 #[derive(Debug)]
 pub(crate) struct LayerShared {
     pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
@@ -50,17 +50,17 @@ impl Clone for LayerRef {
 /// What a layer keeps of an admitted request until there is a response.
 #[derive(Debug, Default)]
 pub(crate) struct RequestGuards {
-    /// The header fields to write on the response.
-    pub(crate) headers: Option<PendingHeaders>,
+    /// `None` if nothing is written on the response or refunded.
+    pub(crate) decision: Option<LayerDecision>,
     /// Set if the request's end releases a permit or settles a charge.
     pub(crate) in_flight: Option<Box<InFlightRequest>>,
-    /// Builds the response if the handler rejects the request.
-    pub(crate) handler_rejection: Option<HandlerRejection>,
+    /// For the response to a request that its handler rejects. `None` only if the layer is not enabled.
+    pub(crate) rejection_context: Option<RejectionContext>,
 }
 
 /// What a layer needs to respond to a request that its handler rejects.
 #[derive(Debug)]
-pub(crate) struct HandlerRejection {
+pub(crate) struct RejectionContext {
     shared: Arc<LayerShared>,
     request: KeptRequest,
 }
@@ -69,11 +69,12 @@ pub(crate) struct HandlerRejection {
 #[derive(Clone, Copy, Debug)]
 struct RejectedByHandler;
 
-/// The decision whose header fields are written on the response.
+/// The decision of this layer, whose header fields are written on the response, and whose charge is refunded if the handler
+/// rejects the request.
 #[derive(Debug)]
-pub(crate) struct PendingHeaders {
+pub(crate) struct LayerDecision {
     admission: Admission,
-    decision_index: usize,
+    index: usize,
     fields: RateLimitHeaders,
 }
 
@@ -81,7 +82,7 @@ impl LayerShared {
     /// Adds the decision of an admitted request to its extensions.
     #[inline(always)]
     pub(crate) fn admit(self: &Arc<Self>, decision: Decision, parts: &mut Parts) -> RequestGuards {
-        let handler_rejection = Some(self.handler_rejection(parts));
+        let rejection_context = Some(self.rejection_context(parts));
         let outer = parts.extensions.get::<Admission>().cloned();
         let is_inner = outer.is_some();
         let (admission, added) = match outer {
@@ -102,19 +103,19 @@ impl LayerShared {
                 progress,
             ))
         });
-        let headers = self.pending_headers(&admission, decision_index);
+        let decision = self.layer_decision(&admission, decision_index);
         if !is_inner {
             parts.extensions.insert(admission);
         }
         RequestGuards {
-            headers,
+            decision,
             in_flight,
-            handler_rejection,
+            rejection_context,
         }
     }
 
-    fn handler_rejection(self: &Arc<Self>, parts: &Parts) -> HandlerRejection {
-        HandlerRejection {
+    fn rejection_context(self: &Arc<Self>, parts: &Parts) -> RejectionContext {
+        RejectionContext {
             request: self.config.keep_request(parts),
             shared: self.clone(),
         }
@@ -128,22 +129,22 @@ impl LayerShared {
         self.config.rejection(decision, parts)
     }
 
-    fn pending_headers(
+    fn layer_decision(
         &self,
         admission: &Admission,
         decision_index: usize,
-    ) -> Option<PendingHeaders> {
+    ) -> Option<LayerDecision> {
         let fields = self.config.headers;
         let refunds = self.config.refunds_handler_rejections;
-        (refunds || !fields.is_none()).then(|| PendingHeaders {
+        (refunds || !fields.is_none()).then(|| LayerDecision {
             admission: admission.clone(),
-            decision_index,
+            index: decision_index,
             fields,
         })
     }
 }
 
-impl PendingHeaders {
+impl LayerDecision {
     /// Whether its decision and `other` have policies of the same name.
     fn shares_policy_with(&self, other: &Decision) -> bool {
         let shares_policy = |decision: &mut Decision| {
@@ -151,17 +152,16 @@ impl PendingHeaders {
             policies.any(|policy| other.policy(policy.policy()).is_some())
         };
         self.admission
-            .with_decision(self.decision_index, shares_policy)
+            .with_decision(self.index, shares_policy)
             .unwrap_or(false)
     }
 
-    /// Writes the fields of the decision as it is by now.
+    /// Writes the fields of the decision, as settled so far.
     pub(crate) fn write<B>(self, response: &mut Response<B>) {
         let fields = self.fields;
         let write =
             |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
-        self.admission
-            .with_last_decision(self.decision_index, write);
+        self.admission.with_last_decision(self.index, write);
     }
 }
 
@@ -173,16 +173,16 @@ impl RequestGuards {
         response: Response<B>,
     ) -> Result<Response<RejectionBody>, Response<B>> {
         let mut response = response;
-        let Some(HandlerRejection { shared, request }) = &self.handler_rejection else {
+        let Some(RejectionContext { shared, request }) = &self.rejection_context else {
             return Err(response);
         };
         let rejected = response.extensions_mut().remove::<Rejected>();
         let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
         if shared.config.refunds_handler_rejections
             && (rejected.is_some() || by_inner_layer)
-            && let Some(headers) = &self.headers
+            && let Some(decision) = &self.decision
         {
-            headers.admission.rollback_at(headers.decision_index);
+            decision.admission.rollback_at(decision.index);
         }
         let Some(rejected) = rejected else {
             return Err(response);
@@ -191,11 +191,11 @@ impl RequestGuards {
             .config
             .replace_rejection(&rejected, request, response);
         replaced.extensions_mut().insert(RejectedByHandler);
-        // A policy appears once: in the rejection, where it is one of the same name.
-        let headers = self
-            .headers
-            .take_if(|headers| headers.shares_policy_with(rejected.decision()));
-        drop(headers);
+        // If both have a policy of the same name, only the rejection's fields are written.
+        let repeated = self
+            .decision
+            .take_if(|decision| decision.shares_policy_with(rejected.decision()));
+        drop(repeated);
         Ok(replaced)
     }
 }

@@ -265,7 +265,7 @@ impl<T> LimiterBuilder<T> {
                 limit,
                 quota_overrides,
                 on_store_error,
-                share,
+                local_share: share,
                 missing_keys: MissingKeys::default(),
                 unclaimed_logged: AtomicBool::new(false),
             });
@@ -282,7 +282,7 @@ impl<T> LimiterBuilder<T> {
             queues: queues.clone(),
             refs: Arc::new(LimiterRefs::of(LimiterCore {
                 store,
-                shares,
+                local_shares: shares,
                 has_outcome_charges: policies
                     .iter()
                     .any(|bound| bound.policy.charge_mode().when != ChargeTime::Arrival),
@@ -298,7 +298,7 @@ impl<T> LimiterBuilder<T> {
                 misconfiguration_log: LogThrottle::default(),
                 double_counting_log: LogThrottle::default(),
                 permits: PermitRegistry::default(),
-                queues,
+                wait_queues: queues,
                 has_permits: permit_ttl < Duration::MAX,
                 permit_ttl,
             })),

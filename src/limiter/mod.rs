@@ -130,7 +130,7 @@ impl Limiter {
     ///
     /// Dropping the future before it completes cancels the request: a charge that was made nevertheless is refunded.
     pub fn admit(&self, keys: impl Into<Keys>) -> Check<Result<Admission, Rejected>> {
-        Check::new(self.limiter(), Op::Acquire(1), keys.into())
+        Check::new(self.local_ref(), Op::Acquire(1), keys.into())
     }
 
     /// Admits or rejects a request as [`admit`](Limiter::admit) does, and returns the [`Decision`] in either case. It never
@@ -160,7 +160,7 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check(&self, keys: impl Into<Keys>) -> Check<Decision> {
-        Check::new(self.limiter(), Op::Acquire(1), keys.into())
+        Check::new(self.local_ref(), Op::Acquire(1), keys.into())
     }
 
     /// Reports the status of a request's keys without charging them. [Address lists](crate::AddressList) are evaluated only if
@@ -187,7 +187,7 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid.
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.limiter(), Op::Peek, keys.into())
+        Check::new(self.local_ref(), Op::Peek, keys.into())
     }
 
     /// Charges `units` under every policy, also more than are left: down to a debt of at most one capacity, which has to refill
@@ -225,7 +225,7 @@ impl Limiter {
         keys: impl Into<Keys>,
         units: u64,
     ) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.limiter(), Op::ForceAcquire, keys.into()).cost(units)
+        Check::new(self.local_ref(), Op::ForceAcquire, keys.into()).cost(units)
     }
 
     /// Removes the usage of `keys`, so that their full quota is available, and ends [bans](crate::Ban) among their policies.
@@ -261,7 +261,7 @@ impl Limiter {
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. Shares in
     /// process are not reset then either.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.limiter(), Op::Reset, keys.into())
+        Check::new(self.local_ref(), Op::Reset, keys.into())
     }
 
     pub(crate) fn refs(&self) -> &LimiterRefs {
@@ -269,7 +269,7 @@ impl Limiter {
     }
 
     #[inline]
-    fn limiter(&self) -> Arc<LimiterRef> {
+    fn local_ref(&self) -> Arc<LimiterRef> {
         self.refs.local().clone()
     }
 

@@ -174,7 +174,7 @@ pub use response::{CounterResult, DecisionSource, OpResult, PendingResponse, Sto
 /// This example never removes a key. A store for production drops states that have
 /// [expired](crate::strategy::ErasedLocalRule::expires_at).
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Registers a limit, the units that `rule` counts under the name of a policy. The returned handle is passed with each
+    /// Registers a limit: `rule`, counted under a policy's name. The returned handle is passed with each
     /// operation on it.
     ///
     /// It is called when a limiter is built, for each policy and each of its quotas, and on request paths for quotas that
@@ -201,14 +201,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`StoreError::Unsupported`] for operations and modes that this store does not know, and any other error that prevents
-    /// counting. If it is unknown whether the operation was done, that is an error too, and a charge that was made stays until
-    /// it has refilled.
+    /// counting. An unknown outcome is an error too; a charge that was made stays until it refills.
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse;
 
     /// Executes an operation without a result: refunds and charges of requests that have ended, or are dropped where nothing
     /// can be awaited.
     ///
-    /// The store [queues](Store::queued) it and repeats it if it certainly failed without being done, and reports operations
+    /// The store [queues](Store::queued) it, retries it only if it is certain that it was not done, and reports operations
     /// that it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
 
@@ -227,8 +226,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [record them](Rule::records_caller). Charges nothing.
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
 
-    /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]), those of several
-    /// in one call of [`execute`](Store::execute) each. Default: 0, for a store that counts all keys in one place.
+    /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]); the limiter
+    /// calls [`execute`](Store::execute) once per shard. Default: 0, for a store that counts all keys in one place.
     fn shard(&self, key: &Key) -> usize {
         let _ = key;
         0
@@ -242,7 +241,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns a number that identifies this store in this process, the same for stores that share their counts, as clones do.
-    /// By it the limiter finds and logs requests that two layers charge under the same policy. Default: `None`, for an unknown
+    /// The limiter uses it to log requests that two layers charge under the same policy. Default: `None`, for an unknown
     /// store.
     fn id(&self) -> Option<u64> {
         None
@@ -260,7 +259,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         0
     }
 
-    /// Completes when nothing is [queued](Store::queued), and until then repeats what can be repeated.
+    /// Completes when nothing is [queued](Store::queued), and until then retries queued operations.
     /// [`Limiter::shutdown`](crate::Limiter::shutdown) awaits it, and drops it at its timeout. Default: completes at once.
     fn flush(&self) -> FlushFuture {
         Box::pin(std::future::ready(()))

@@ -118,7 +118,7 @@ impl Limiter {
             StoreResponse::Pending(result) => result.await?,
         };
         if op == Op::Reset {
-            core.queues.clear_rejections(&under);
+            core.wait_queues.clear_rejections(&under);
         }
         Ok(())
     }

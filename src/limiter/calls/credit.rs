@@ -124,7 +124,7 @@ impl Credit {
 
     async fn send(self) -> Result<Credited, CallError> {
         let mut current = self.peek.await?.into_decision();
-        let limiter = self.policy.limiter();
+        let limiter = self.policy.local_ref();
         let entry = current
             .entries
             .iter()
@@ -159,7 +159,7 @@ impl Credit {
         let entries = current.entries.iter();
         let keys = entries.map(|entry| (entry.policy, entry.key));
         limiter
-            .queues
+            .wait_queues
             .clear_rejections(&keys.collect::<SmallVec<[_; 2]>>());
         current.kind = match longest_wait(&*limiter, &current.entries) {
             RetryAfter::Now => DecisionKind::Admitted,

@@ -136,8 +136,8 @@ impl PolicyHandle {
         store.callers(&self.bound().limit, &key).await
     }
 
-    pub(crate) fn limiter(&self) -> Arc<LimiterRef> {
-        self.limiter.limiter()
+    pub(crate) fn local_ref(&self) -> Arc<LimiterRef> {
+        self.limiter.local_ref()
     }
 
     /// Whether a request was counted by this policy.

@@ -37,7 +37,7 @@ impl Limiter {
         let limits = core.policies.iter().flat_map(BoundPolicy::limits);
         let report = core.store.health_check(&limits.collect::<Vec<_>>());
         let mut report = report.await;
-        let dropped = core.shares.as_ref().map_or(0, LocalShares::dropped);
+        let dropped = core.local_shares.as_ref().map_or(0, LocalShares::dropped);
         report.add_dropped_write_backs(dropped);
         report
     }

@@ -63,7 +63,7 @@ impl Limiter {
                 None => {}
             }
         }
-        Check::new(self.limiter(), Op::Peek, keys.into()).with(CheckOverrides {
+        Check::new(self.local_ref(), Op::Peek, keys.into()).with(CheckOverrides {
             parts: Some(Arc::new(parts.clone())),
             any_request: true,
             missing,

@@ -107,7 +107,10 @@ impl Limiter {
 impl LimiterCore {
     /// The numbers of the store's queued operations, and of keys to be written back.
     fn queued(&self) -> (u64, u64) {
-        let unwritten = self.shares.as_ref().map_or(0, LocalShares::unwritten_keys);
+        let unwritten = self
+            .local_shares
+            .as_ref()
+            .map_or(0, LocalShares::unwritten_keys);
         (self.store.queued(), unwritten as u64)
     }
 

@@ -86,6 +86,6 @@ impl Limiter {
     ///
     /// If the request has to wait in a tokio runtime whose timers are not enabled.
     pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
-        Wait::new(self.limiter(), self.queues.clone(), keys.into(), timeout)
+        Wait::new(self.local_ref(), self.queues.clone(), keys.into(), timeout)
     }
 }

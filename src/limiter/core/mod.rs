@@ -41,8 +41,8 @@ pub(crate) mod write_back;
 /// The policies of a limiter, its store, and what they share.
 pub(crate) struct LimiterCore {
     pub(crate) store: Arc<dyn Store>,
-    /// Counts local shares of quotas while the store fails, if any policy has one.
-    pub(crate) shares: Option<LocalShares>,
+    /// Counts the policies' local shares while the store fails; `None` if no policy has one.
+    pub(crate) local_shares: Option<LocalShares>,
     pub(crate) policies: Box<[BoundPolicy]>,
     pub(crate) on_store_error: Option<OnStoreError>,
     pub(crate) on_misconfiguration: OnMisconfiguration,
@@ -58,11 +58,11 @@ pub(crate) struct LimiterCore {
     /// The shortest permit TTL of any policy.
     pub(crate) permit_ttl: Duration,
     pub(crate) permits: PermitRegistry,
-    pub(crate) queues: Arc<dyn WakeLeaders>,
+    pub(crate) wait_queues: Arc<dyn WakeLeaders>,
     pub(crate) outage_log: LogThrottle,
     pub(crate) misconfiguration_log: LogThrottle,
     pub(crate) double_counting_log: LogThrottle,
-    /// Of calls that can't be carried out.
+    /// For invalid calls.
     pub(crate) misuse_log: LogThrottle,
 }
 
@@ -73,18 +73,18 @@ pub(crate) struct BoundPolicy {
     pub(crate) limit: LimitHandle,
     /// The role of its entries in decisions.
     pub(crate) role: PolicyRole,
-    /// The counter mode of a request's arrival, of a policy that is no shadow.
+    /// How an arriving request is counted. Not used for shadows: see `shadow_mode`.
     pub(crate) arrival_mode: CounterMode,
-    /// Quotas of requests that are not the policy's own.
+    /// Limits for quotas other than the policy's own.
     pub(crate) quota_overrides: QuotaOverrideCache,
     /// `None` unless it was configured.
     pub(crate) on_store_error: Option<OnStoreError>,
-    /// What counts it in process while the store fails, if it is to be.
-    pub(crate) share: Option<LocalShare>,
-    /// The key of all requests, if they have the same one.
+    /// The share of the local fallback; `None` if it is not configured.
+    pub(crate) local_share: Option<LocalShare>,
+    /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
     pub(crate) missing_keys: MissingKeys,
-    /// Whether it was logged that a decision was dropped with a permit of this policy.
+    /// Whether the error about a decision that was dropped with a permit was logged.
     pub(crate) unclaimed_logged: AtomicBool,
 }
 
@@ -108,14 +108,15 @@ pub(crate) trait WakeLeaders: Send + Sync {
     /// Wakes the leader of the queue for these keys, one or none for each policy: units or permits were refunded.
     fn notify_leader(&self, queue_key: &[Option<Key>]);
 
-    /// Clears the last rejections of queues for these keys, each under a policy, and wakes their leaders: the keys were reset.
+    /// Forgets the last rejection of each queue of these policies and keys, and wakes its leader: the keys were reset.
     fn clear_rejections(&self, keys: &[(u32, Key)]);
 }
 
-/// The references to a limiter's core, one for each of some threads.
+/// Several references to a limiter's core, of which each thread uses one.
 pub(crate) type LimiterRefs = ShardedArc<LimiterRef>;
 
-/// One thread's reference to a limiter's core, which its decisions keep. Padded, since its thread counts the references to it.
+/// A reference to a limiter's core, which the decisions of its threads hold. Padded, so that its reference count shares no cache
+/// line.
 pub(crate) struct LimiterRef {
     core: CachePadded<Arc<LimiterCore>>,
     response_cache: ResponseCache,
@@ -197,7 +198,7 @@ impl LimiterCore {
         self.bound(entry.policy).limit_of(entry)
     }
 
-    /// The operation on what was charged on arrival.
+    /// The operation that refunds, renews or settles the entry's first charge.
     #[inline]
     pub(crate) fn counter_op<'a>(&'a self, entry: &'a PolicyEntry) -> CounterOp<'a> {
         let receipt = entry.receipts.first();
@@ -213,7 +214,7 @@ impl LimiterCore {
 
     /// The store that charged the entry, and so refunds, renews and settles it.
     pub(crate) fn store_for(&self, entry: &PolicyEntry) -> &dyn Store {
-        match &self.shares {
+        match &self.local_shares {
             Some(shares) if self.is_local_share(entry) => shares,
             _ => &*self.store,
         }
@@ -229,7 +230,7 @@ impl LimiterCore {
     /// charged once or not at all.
     #[inline]
     pub(crate) fn write_back(&self) {
-        if let Some(shares) = &self.shares {
+        if let Some(shares) = &self.local_shares {
             shares.write_back(&*self.store);
         }
     }
@@ -270,7 +271,7 @@ impl BoundPolicy {
 
     /// The key that all requests without a key share, if they do.
     #[cold]
-    pub(crate) fn missing_key(&self) -> Option<Key> {
+    pub(crate) fn shared_missing_key(&self) -> Option<Key> {
         self.missing_keys.missing_key(&self.policy)
     }
 

@@ -96,7 +96,7 @@ impl LimiterRef {
 
     /// Evaluates in process the policies that have a local share.
     fn evaluate_locally(&self, builder: &mut DecisionBuilder, error: StoreError) {
-        let Some(shares) = &self.shares else {
+        let Some(shares) = &self.local_shares else {
             builder
                 .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;
@@ -127,14 +127,14 @@ impl LimiterRef {
     /// The same entry under the policy's local share; `None` if it has none.
     fn to_local_entry(&self, shares: &LocalShares, mut entry: PolicyEntry) -> Option<PolicyEntry> {
         let bound = self.bound(entry.policy);
-        let share = bound.share.as_ref()?;
+        let share = bound.local_share.as_ref()?;
         entry.quota_override = Some(share.of(shares, &bound.policy, entry.quota_override.as_ref()));
         Some(entry)
     }
 
     /// Resets the local shares of these entries.
     pub(crate) fn reset_local_shares(&self, entries: &[PolicyEntry]) {
-        let Some(shares) = &self.shares else {
+        let Some(shares) = &self.local_shares else {
             return;
         };
         let local = entries

@@ -27,7 +27,8 @@ pub(crate) enum MaybePending {
     Pending(PendingDecision),
 }
 
-/// A decision that waits for the store, or for quotas to be looked up.
+/// A decision that waits for the store, or for quotas to be looked up. Dropping it cancels the request: the store refunds what it
+/// charges for it (on Redis, `ResponseHandle`).
 pub(crate) struct PendingDecision {
     /// Taken when the decision is made.
     state: Option<(Arc<LimiterRef>, DecisionBuilder)>,

@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl LimiterRef {
-    /// Evaluates an HTTP request, and returns what is pending.
+    /// Evaluates an HTTP request. Returns what is pending; `None` if the request is decided.
     pub(crate) fn evaluate_request(
         &self,
         builder: &mut DecisionBuilder,
@@ -41,7 +41,7 @@ impl LimiterRef {
                 continue;
             }
             let found = bound.find_key(parts);
-            let Some(key) = found.or_else(|| bound.missing_key()) else {
+            let Some(key) = found.or_else(|| bound.shared_missing_key()) else {
                 if bound.rejects_missing_key() {
                     self.reject_missing_key(builder, index, parts);
                     return None;
@@ -50,11 +50,7 @@ impl LimiterRef {
             };
             let quota =
                 pending::quota_of_request(policy, parts, builder.entries.len(), &mut lookups);
-            let cost = if bound.is_ban() {
-                1
-            } else {
-                policy.cost_of(parts)
-            };
+            let cost = bound.cost_of(Some(parts));
             let caller = bound.caller_key(|| policy.caller_of(parts));
             self.add_entry(builder, (index, bound), key, cost, caller, quota);
         }
@@ -64,7 +60,7 @@ impl LimiterRef {
         Some(pending::start_lookups(lookups))
     }
 
-    /// Evaluates a call with its own keys, and returns what is pending.
+    /// Evaluates a call with its own keys. Returns what is pending; `None` if the call is decided.
     pub(crate) fn evaluate_keys(
         &self,
         builder: &mut DecisionBuilder,
@@ -93,17 +89,17 @@ impl LimiterRef {
             if bound.is_ban() && op == Op::ForceAcquire && !keys.names_policy(policy.name()) {
                 continue;
             }
-            let conditions = concerns_request(op, overrides)
+            let checks_conditions = concerns_request(op, overrides)
                 && !overrides.is_some_and(|overrides| overrides.any_request);
-            if conditions && parts.is_some_and(|parts| policy.skips(parts)) {
+            if checks_conditions && parts.is_some_and(|parts| policy.skips(parts)) {
                 continue;
             }
-            let own_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
-            let quota = own_quota.or_else(|| {
+            let call_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
+            let quota = call_quota.or_else(|| {
                 pending::quota_of_request(policy, parts?, builder.entries.len(), &mut lookups)
             });
-            let own_cost = self.cost_in_call(bound, overrides);
-            let cost = match own_cost {
+            let call_cost = self.cost_in_call(bound, overrides);
+            let cost = match call_cost {
                 Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
                 _ => bound.cost_of(parts),
             };
@@ -222,7 +218,7 @@ impl LimiterRef {
     }
 }
 
-/// Whether a call is about a request, so that access lists, conditions and costs of requests apply.
+/// Whether access lists, conditions and costs of requests apply: to checks and peeks, unless they are unconditional.
 pub(crate) fn concerns_request(op: Op, overrides: Option<&CheckOverrides>) -> bool {
     matches!(op, Op::Acquire(_) | Op::Peek)
         && !overrides.is_some_and(|overrides| overrides.unconditional)

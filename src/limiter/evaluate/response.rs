@@ -42,7 +42,7 @@ impl LimiterRef {
     fn clear_local_state(&self, builder: &DecisionBuilder) {
         let entries = builder.entries.iter();
         let keys = entries.map(|entry| (entry.policy, entry.key));
-        self.queues
+        self.wait_queues
             .clear_rejections(&keys.collect::<SmallVec<[_; 1]>>());
         self.reset_local_shares(&builder.entries);
     }
@@ -50,6 +50,7 @@ impl LimiterRef {
     #[inline(always)]
     pub(crate) fn apply_result(&self, builder: &mut DecisionBuilder, result: &OpResult) {
         let entries = &mut builder.entries[..];
+        // Entries are ordered by role: bans follow live policies, and shadows bans.
         let has_bans_or_shadows = entries
             .last()
             .is_some_and(|last| last.role != PolicyRole::Live);
@@ -63,7 +64,7 @@ impl LimiterRef {
             self.mark_rejected(builder);
         }
         if !acquires || has_bans_or_shadows || self.has_permits {
-            self.apply_special(builder);
+            self.apply_rare_cases(builder);
         }
     }
 
@@ -104,14 +105,14 @@ impl LimiterRef {
     fn mark_rejected(&self, builder: &mut DecisionBuilder) {
         builder.kind = DecisionKind::Rejected;
         for entry in &mut builder.entries {
-            // A rejection's status is read more than once.
+            // Resolved now, since a rejection reads it several times.
             entry.lazy_status = LazyStatus::Resolved(entry.status(self));
         }
     }
 
     /// Applies what only peeks, bans, shadows and permits need.
     #[cold]
-    fn apply_special(&self, builder: &mut DecisionBuilder) {
+    fn apply_rare_cases(&self, builder: &mut DecisionBuilder) {
         let acquires = matches!(builder.op, Op::Acquire(_));
         if !acquires && longest_wait(self, &builder.entries) != RetryAfter::Now {
             builder.kind = DecisionKind::Rejected;
@@ -124,7 +125,8 @@ impl LimiterRef {
         if acquires && admitted && self.has_permits {
             let entries = builder.entries.iter();
             let permits = entries.filter(|entry| self.bound(entry.policy).is_permit());
-            // With receipts of their own. A permit that both refund is refunded once: its caller identifies it in the store.
+            // With receipts of their own. A permit that is refunded by its holder and by the decision is refunded once, since its
+            // caller identifies it in the store.
             let permits = permits.filter_map(|entry| {
                 let units = entry.receipts.first().remaining;
                 (units > 0).then(|| entry.with_receipts(entry.receipts.split(units)))

@@ -51,7 +51,7 @@ impl Drop for UnclaimedGrant {
             let runtime = self.runtime.as_ref().filter(|_| outside);
             let _entered = runtime.map(Handle::enter);
             self.limiter.refund_entries(&mut decision.entries);
-            self.limiter.queues.notify_leader(&self.queue_key);
+            self.limiter.wait_queues.notify_leader(&self.queue_key);
         }
     }
 }
@@ -82,7 +82,7 @@ impl Drop for NotifyingPermit {
     fn drop(&mut self) {
         // Released before the leader looks for it.
         self.permit = None;
-        self.limiter.queues.notify_leader(&self.queue_key);
+        self.limiter.wait_queues.notify_leader(&self.queue_key);
     }
 }
 
