@@ -144,3 +144,20 @@ async fn a_shadow_candidate_is_credited_with_its_policy() {
         assert_eq!(used(&limiter, "next").await, 200, "{}", world.name());
     }
 }
+
+#[tokio::test]
+async fn the_units_of_a_credit_are_those_of_the_policy_that_was_named() {
+    for world in World::both() {
+        let next = together(StrategyKind::Fixed, "next", "2/min").shadow_of("tokens");
+        let limiter = world.limiter([together(StrategyKind::Fixed, "tokens", "9/min"), next]);
+        for _ in 0..5 {
+            let _ = limiter.check(KEY).await;
+        }
+        let tokens = limiter.policy("tokens").expect("a policy");
+        let credited = tokens.credit(KEY, 4).await.expect("a response");
+        assert_eq!(credited.units(), 4, "{}", world.name());
+        for (name, left) in [("tokens", 1), ("next", 0)] {
+            assert_eq!(used(&limiter, name).await, left, "{name}");
+        }
+    }
+}

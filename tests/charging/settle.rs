@@ -4,6 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::FutureExt;
 use http::Request;
+use http_body_util::BodyExt;
 use tollgate::{Admission, Policy, outcome};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -509,6 +510,45 @@ async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
                 .expect("a response");
             let used = used(layer.limiter(), "p").await;
             assert_eq!(used, true_cost, "{}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_on_response_charge_of_an_inner_layer_is_refunded_as_its_own() {
+    for world in World::both() {
+        let outer = world.layer([window("outer", "10/min")]);
+        let inner = window("inner", "10/min").cost(2);
+        let inner = world.layer([inner.charge_after(outcome::success)]);
+        let (send, receive) = std::sync::mpsc::channel();
+        let handler = service_fn(move |request: Request<()>| {
+            send.send(admission_of(&request)).expect("a test");
+            async { Ok::<_, Infallible>(text(200)) }
+        });
+        let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
+        BodyExt::collect(response.into_body())
+            .await
+            .expect("a body");
+        let admission = receive.recv().expect("an admission");
+        for true_cost in [5, 1] {
+            let each = [("inner", true_cost)];
+            admission.settle_each(each).await.expect("a response");
+            let used = used(inner.limiter(), "inner").await;
+            assert_eq!(used, true_cost, "{}", world.name());
+        }
+        assert_eq!(used(outer.limiter(), "outer").await, 1, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_settled_where_those_before_it_had_no_key() {
+    for world in World::both() {
+        let limiter = world.limiter([window("other", "10/min"), window("p", "10/min")]);
+        let admission = limiter.admit([("p", KEY)]).await.expect("room");
+        for true_cost in [5, 2] {
+            let policy = admission.policy("p").expect("a policy");
+            policy.settle(true_cost).await.expect("a response");
+            assert_eq!(used(&limiter, "p").await, true_cost, "{}", world.name());
         }
     }
 }

@@ -115,6 +115,24 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
 }
 
 #[tokio::test]
+async fn a_candidate_is_evaluated_in_place_of_the_live_policy_where_others_have_no_key() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            window("other", "1/h"),
+            window("live", "2/h"),
+            window("looser", "4/h").shadow_of("live"),
+        ]);
+        for _ in 0..5 {
+            let _ = limiter.check([("live", KEY)]).await;
+        }
+        assert_eq!(stats(&limiter, "looser"), (5, 0, 2), "{}", world.name());
+        for (name, expected) in [("other", 0), ("live", 2), ("looser", 4)] {
+            assert_eq!(used(&limiter, name).await, expected, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn concurrent_requests_are_compared_like_sequential_ones() {
     for world in World::both() {
         let limiter = world.limiter([

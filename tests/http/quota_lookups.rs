@@ -10,9 +10,13 @@ use std::{
 
 use http::Request;
 use tokio::sync::Semaphore;
-use tollgate::{Policy, Quota};
+use tollgate::{Policy, Quota, RateLimitLayer};
 
-use crate::{calls::limiter, log::Log};
+use crate::{
+    calls::limiter,
+    log::Log,
+    support::{hello, send, to},
+};
 
 /// A database that responds when the test allows it, and the application's cache in front of it.
 #[derive(Default)]
@@ -96,4 +100,30 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     while tiers.running.load(Ordering::SeqCst) > 0 {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn a_quota_that_is_looked_up_is_its_own_policys_where_others_are_skipped() {
+    let tier = |name: &str, requests| {
+        let policy = Policy::new(name.to_owned(), Quota::requests(1).per_hour());
+        let quota = Quota::requests(requests).per_hour();
+        policy.quota_lookup(Duration::from_secs(60), move |_| async move { Some(quota) })
+    };
+    let limiter = limiter([
+        tier("elsewhere", 100).only_path("/elsewhere"),
+        tier("api", 200),
+        tier("user", 300),
+    ]);
+    let (parts, ()) = Request::new(()).into_parts();
+    let decision = limiter.check("alice").parts(&parts).await;
+    let limits: Vec<_> = decision.policies().map(|policy| policy.limit()).collect();
+    assert_eq!(limits, [200, 300]);
+
+    let app = hello(&RateLimitLayer::new(limiter));
+    let response = send(&app, to("/")).await;
+    let policies = response.field("ratelimit-policy");
+    assert_eq!(
+        policies.as_deref(),
+        Some(r#""api";q=200;w=3600, "user";q=300;w=3600"#)
+    );
 }

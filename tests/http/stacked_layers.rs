@@ -9,7 +9,8 @@ use axum::{Router, routing::get};
 use http::StatusCode;
 use serde_json::json;
 use tollgate::{
-    Admission, FixedWindow, Key, MemoryStore, Policy, RateLimitLayer, extract, store::Store,
+    Admission, FixedWindow, Key, MemoryStore, Policy, RateLimitHeaders, RateLimitLayer, extract,
+    store::Store,
 };
 
 use crate::{
@@ -63,6 +64,16 @@ async fn handlers_get_one_admission_with_the_outermost_decision_first() {
         used(stack.inner.limiter(), "search", Key::global()).await,
         1
     );
+}
+
+#[tokio::test]
+async fn a_response_lists_the_inner_layers_policies_where_the_outer_one_writes_no_fields() {
+    let (outer, _) = layer([shared("everything", "10/h")]);
+    let (inner, _) = layer([shared("search", "5/h")]);
+    let app = hello(&inner).layer(outer.headers(RateLimitHeaders::none()));
+    let response = send(&app, to("/")).await;
+    let policies = response.field("ratelimit-policy");
+    assert_eq!(policies.as_deref(), Some(r#""search";q=5;w=3600"#));
 }
 
 #[tokio::test]

@@ -66,6 +66,24 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_rejected_is_counted_by_the_quota_of_its_call() {
+    let strict = Quota::requests(1).per_hour();
+    let (limiter, _) = limiter([policy("p", "1/hour burst 1"), abuse().tier_quotas([strict])]);
+    let _ = wait(&limiter).await.expect("the first");
+    let late = limiter
+        .wait(Key::global(), ms(500))
+        .quota_for("abuse", strict)
+        .await;
+    let late = late.expect_err("too late");
+    let rejected = late
+        .decision()
+        .policies()
+        .filter(|policy| policy.rejected());
+    let names: Vec<_> = rejected.map(|policy| policy.policy()).collect();
+    assert_eq!(names, ["p", "abuse"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_retried() {
     let (limiter, _) = limiter([
         policy("p", "1/hour burst 1"),
