@@ -1,4 +1,5 @@
-//! Which rate-limit header fields responses have, and in which format.
+//! Which rate-limit header fields responses have, and in which format. `respond/write.rs` writes them; `respond/delay.rs` computes
+//! `Retry-After`.
 
 use std::time::Duration;
 

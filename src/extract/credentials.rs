@@ -1,3 +1,5 @@
+//! Headers and bearer tokens, and which names look like a credential's.
+
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};

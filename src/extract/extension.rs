@@ -1,3 +1,5 @@
+//! Keys that a closure of the application makes: of an extension ([`extension`]), or of the whole head ([`from_fn`]).
+
 use std::{any, borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
@@ -23,7 +25,7 @@ use crate::key::Key;
 /// assert_eq!(by_user.key(&request.into_parts().0), Some(Key::new("7")));
 /// ```
 ///
-/// By a claim of a JWT, whose signature a middleware has verified. For an optional claim, use [`from_fn`](super::from_fn):
+/// By a claim of a JWT, whose signature a middleware has verified. For an optional claim, use [`from_fn`]:
 ///
 /// ```
 /// # use tollgate::{Key, extract};
@@ -85,7 +87,7 @@ impl<T> Extension<T> {
 
 impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        parts.extensions.get().map(|left| (self.find)(left))
+        parts.extensions.get().map(|value| (self.find)(value))
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
@@ -105,5 +107,68 @@ impl<T> Clone for Extension<T> {
 impl<T> fmt::Debug for Extension<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Extension<{}>(..)", any::type_name::<T>())
+    }
+}
+
+/// Counts by the key that a closure returns for a request's head; `None` if the request has no key. It runs on the request path
+/// and must not block.
+///
+/// ```
+/// use tollgate::{Key, extract::{self, KeyExtractor}};
+///
+/// /// Inserted by the middleware that authenticates callers.
+/// #[derive(Clone)]
+/// struct User(u64);
+///
+/// let by_user = extract::from_fn(|parts| {
+///     let User(id) = parts.extensions.get()?;
+///     Some(Key::from(*id))
+/// });
+/// let request = http::Request::get("/").extension(User(7)).body(()).unwrap();
+/// assert_eq!(by_user.key(&request.into_parts().0), Some(Key::new("7")));
+/// ```
+pub fn from_fn<F>(find: F) -> FromFn<F>
+where
+    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+{
+    FromFn {
+        find,
+        name: Cow::Borrowed(field::A_KEY),
+    }
+}
+
+/// The extractor of a closure's key, from [`from_fn`].
+#[derive(Clone)]
+pub struct FromFn<F> {
+    find: F,
+    name: Cow<'static, str>,
+}
+
+impl<F> FromFn<F> {
+    /// Sets the name of the key in the 400 response to a request without one: with `"a tenant in its path"` it is "The request
+    /// lacks a tenant in its path."
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+}
+
+impl<F> KeyExtractor for FromFn<F>
+where
+    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+{
+    fn key(&self, parts: &Parts) -> Option<Key> {
+        (self.find)(parts)
+    }
+
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        self.name.clone()
+    }
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromFn(..)")
     }
 }

@@ -100,13 +100,12 @@ pub use self::address::client::{ClientIp, client_ip};
 pub(crate) use self::address::networks::parse_network;
 pub(crate) use self::address::peer::NO_PEER;
 pub use self::address::peer::{Peer, PeerAddr, peer};
-pub use self::tuple::{FromFn, from_fn};
 pub use self::uri::{Global, Method, Path, global, method, original_path, path};
 #[cfg(feature = "axum")]
 pub use self::uri::{RoutePath, matched_path};
 pub use cookie::{Cookie, cookie};
 pub use credentials::{Bearer, Header, bearer, header};
-pub use extension::{Extension, extension};
+pub use extension::{Extension, FromFn, extension, from_fn};
 pub use extractor::{KeyExtractor, MissingKey, OrElse, OrSame};
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};

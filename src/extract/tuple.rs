@@ -1,72 +1,11 @@
-use std::{borrow::Cow, fmt};
+//! Tuples of extractors, and the keys of their parts.
+
+use std::borrow::Cow;
 
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey, field};
 use crate::{error::InvalidValue, key::Key, log::LogThrottle};
-
-/// Counts by the key that a closure returns for a request's head; `None` if the request has no key. It runs on the request path
-/// and must not block.
-///
-/// ```
-/// use tollgate::{Key, extract::{self, KeyExtractor}};
-///
-/// /// Inserted by the middleware that authenticates callers.
-/// #[derive(Clone)]
-/// struct User(u64);
-///
-/// let by_user = extract::from_fn(|parts| {
-///     let User(id) = parts.extensions.get()?;
-///     Some(Key::from(*id))
-/// });
-/// let request = http::Request::get("/").extension(User(7)).body(()).unwrap();
-/// assert_eq!(by_user.key(&request.into_parts().0), Some(Key::new("7")));
-/// ```
-pub fn from_fn<F>(find: F) -> FromFn<F>
-where
-    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
-{
-    FromFn {
-        find,
-        name: Cow::Borrowed(field::A_KEY),
-    }
-}
-
-/// The extractor of a closure's key, from [`from_fn`].
-#[derive(Clone)]
-pub struct FromFn<F> {
-    find: F,
-    name: Cow<'static, str>,
-}
-
-impl<F> FromFn<F> {
-    /// Sets the name of the key in the 400 response to a request without one: with `"a tenant in its path"` it is "The request
-    /// lacks a tenant in its path."
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.name = name.into();
-        self
-    }
-}
-
-impl<F> KeyExtractor for FromFn<F>
-where
-    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
-{
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        (self.find)(parts)
-    }
-
-    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
-        self.name.clone()
-    }
-}
-
-impl<F> fmt::Debug for FromFn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromFn(..)")
-    }
-}
 
 /// The key of a tuple's part. A part that counts all requests without a key in one bucket does so within a tuple too.
 fn part_key(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {

@@ -1,3 +1,5 @@
+//! The path, the method and the axum route of a request, and the one key of all requests ([`global`]).
+
 #[cfg(feature = "axum")]
 use std::sync::Arc;
 

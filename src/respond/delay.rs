@@ -1,4 +1,4 @@
-//! The time after which a rejected request can be retried.
+//! The time after which a rejected request can be retried: `Retry-After`, and gRPC's retry pushback.
 
 use std::time::Duration;
 
@@ -81,6 +81,7 @@ impl RetryDelay {
     }
 }
 
+/// A duration in whole seconds, rounded up.
 pub(crate) fn whole_seconds(duration: Duration) -> u64 {
     let part = u64::from(duration.subsec_nanos() > 0);
     duration.as_secs().saturating_add(part)

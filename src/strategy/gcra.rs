@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// The generic cell rate algorithm (ITU-T I.371), the default strategy: a bucket of `burst` units that drains evenly, at
+/// The generic cell rate algorithm (ITU-T I.371), the default strategy: a bucket of `burst` units that refills evenly, at
 /// `requests` per period.
 ///
 /// - **Rule**: a charge of n units moves the theoretical arrival time TAT to max(TAT, now) + n x T, where the emission
@@ -78,7 +78,7 @@ impl State for Tat {
 }
 
 impl GcraRule {
-    /// How far ahead of now the theoretical arrival time lies, in ticks.
+    /// How far ahead of now the theoretical arrival time lies, in ticks: the tolerance if it lies further than any debt.
     fn ahead(&self, &Tat(tat): &Tat, now: Timestamp) -> u64 {
         let ahead = tat.saturating_sub(rate::ticks_since_epoch(now));
         self.0.capped(u64::try_from(ahead).unwrap_or(0))
@@ -96,7 +96,7 @@ impl LocalRule for GcraRule {
     fn available(&self, state: &mut Tat, now: Timestamp) -> i64 {
         let ahead = self.ahead(state, now);
         if ahead == self.0.tolerance {
-            // The stored one may lie further ahead, and was capped.
+            // The stored TAT may lie further ahead than `ahead`, which is capped: write it back.
             *state = self.tat(ahead, now);
         }
         self.0.available(ahead)
@@ -141,6 +141,7 @@ impl LocalRule for GcraRule {
         let (ticks, refunded) = self
             .0
             .refundable(receipt.charged_at, receipt.remaining, now, want);
+        // Writes back a TAT that is capped.
         LocalRule::available(self, state, now);
         let ahead = self.ahead(state, now);
         if ticks > 0 && ahead > 0 {
@@ -187,6 +188,7 @@ impl Rule for GcraRule {
         )
     }
 
+    /// Computed for each call not because of the time, but because tiers may be registered later.
     fn time_params(&self, _now: Timestamp) -> Vec<i64> {
         self.0.max_debt_of_tiers()
     }

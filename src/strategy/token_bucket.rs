@@ -163,6 +163,7 @@ impl Rule for TokenBucketRule {
         Some(LuaScript::new(include_str!("token_bucket.lua"), self.0.params()).snapshot_len(1))
     }
 
+    /// Computed for each call not because of the time, but because tiers may be registered later.
     fn time_params(&self, _now: Timestamp) -> Vec<i64> {
         self.0.max_debt_of_tiers()
     }

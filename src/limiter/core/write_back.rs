@@ -242,8 +242,8 @@ impl Store for LocalShares {
 }
 
 impl LocalShares {
-    /// Charges some of what was charged in process to the store, which responds again. Each charge is sent once, so it is made
-    /// once or not at all.
+    /// Sends the store, which responds again, some of the charges that were made in process. Each is sent once, so it is made once
+    /// or not at all.
     #[inline]
     pub(crate) fn write_back(&self, store: &dyn Store) {
         if self.any.load(Ordering::Relaxed) {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_are_recorded_and_refunds_and_resets_are_not() {
+    fn charges_are_recorded_refunds_are_subtracted_and_resets_remove_them() {
         let (shares, key) = (LocalShares::default(), Key::global());
         let limit = share(&shares, &FixedWindow, Quota::requests(9).per_month());
         let counter = |units, receipt| CounterOp {

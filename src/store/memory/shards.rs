@@ -81,7 +81,7 @@ fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // A strategy that panics leaves a state of integers, which still counts.
+    // State left by a panicking strategy is plain integers, and usable.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -91,7 +91,7 @@ fn local_rule<'a>(counter: &'a CounterOp<'_>) -> Option<&'a dyn AnyRule> {
 
 impl Shards {
     pub(super) fn new(clock: Arc<dyn Clock>, max_keys: usize) -> Self {
-        // A store for few keys has one shard, so that the keys nearest to their full quota are found among all.
+        // With few keys there is one shard, so that eviction compares all of them.
         let count = (max_keys / 1_024).clamp(1, 64);
         let shard = || CachePadded::new(Mutex::new(Shard::new(max_keys / count)));
         Self {
@@ -103,7 +103,7 @@ impl Shards {
         }
     }
 
-    /// How many keys are held.
+    /// How many keys there are.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
@@ -144,7 +144,7 @@ impl Shards {
 
     /// Does an operation on all counters; `None` if one is of another store.
     pub(super) fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
-        let mut locked = self.lock(counters)?;
+        let mut locked = self.lock_shards(counters)?;
         self.execute_locked(op, counters, &mut locked)
     }
 
@@ -163,8 +163,8 @@ impl Shards {
             for (counter, slot) in counters.iter().zip(&locked.slots) {
                 let shard = &mut *locked.shards[slot.shard];
                 let now = clocks.of(counter.limit);
-                let available = local_rule(counter)?.available(shard.get(counter, slot), now);
-                free.push(u64::try_from(available).unwrap_or(0));
+                let balance = local_rule(counter)?.available(shard.get(counter, slot), now);
+                free.push(u64::try_from(balance).unwrap_or(0));
             }
             (admitted, rejected) = admit(counters, &free, times);
         }
@@ -172,12 +172,13 @@ impl Shards {
         for (index, (counter, slot)) in counters.iter().zip(&locked.slots).enumerate() {
             let shard = &mut *locked.shards[slot.shard];
             let (rule, now) = (local_rule(counter)?, clocks.of(counter.limit));
-            let mut charge = 0;
-            let units = match op.for_counter(counter) {
+            // `reported` is returned to the caller, `charged` is taken from the key.
+            let mut charged = 0;
+            let reported = match op.for_counter(counter) {
                 Op::Acquire(times) => {
                     let times = u64::from(times);
-                    let available = free.get(index).copied().unwrap_or(0);
-                    let units = match counter.mode {
+                    let own_free = free.get(index).copied().unwrap_or(0);
+                    let reported = match counter.mode {
                         CounterMode::Check | CounterMode::CountRejections => 0,
                         CounterMode::Charge | CounterMode::ChargeRejectedToo => {
                             counter.units.of(admitted)
@@ -188,20 +189,20 @@ impl Shards {
                                 Some(live) => fit_excluding(counters, &free, live, times),
                                 None => admitted,
                             };
-                            counter.units.of(fit(counter, available, others))
+                            counter.units.of(fit(counter, own_free, others))
                         }
                     };
-                    charge = match counter.mode {
-                        CounterMode::CountRejections => counter.units.of(rejected).min(available),
-                        _ => units,
+                    charged = match counter.mode {
+                        CounterMode::CountRejections => counter.units.of(rejected).min(own_free),
+                        _ => reported,
                     };
                     if counter.mode == CounterMode::ChargeRejectedToo && rejected > 0 {
                         let wanted = counter.units.of(rejected);
-                        let available = rule.available(shard.get(counter, slot), now);
-                        let left = available.saturating_sub_unsigned(units);
-                        charge += rejected_charge(counter, left, wanted);
+                        let balance = rule.available(shard.get(counter, slot), now);
+                        let left = balance.saturating_sub_unsigned(reported);
+                        charged += rejected_charge(counter, left, wanted);
                     }
-                    units
+                    reported
                 }
                 Op::Peek => {
                     // Also corrects a state that the clock made impossible, so that the reported status comes true.
@@ -210,10 +211,10 @@ impl Shards {
                 }
                 Op::Reset => 0,
                 Op::ForceAcquire | Op::Settle => {
-                    let available = rule.available(shard.get(counter, slot), now);
-                    let max = available.saturating_add_unsigned(counter.limit.rule().capacity());
-                    charge = counter.units.get().min(u64::try_from(max).unwrap_or(0));
-                    charge
+                    let balance = rule.available(shard.get(counter, slot), now);
+                    let max = balance.saturating_add_unsigned(counter.limit.rule().capacity());
+                    charged = counter.units.get().min(u64::try_from(max).unwrap_or(0));
+                    charged
                 }
                 Op::Renew => shard
                     .get(counter, slot)
@@ -222,19 +223,20 @@ impl Shards {
                     let (want, caller) = (counter.units.get(), &counter.caller);
                     let state = shard.get(counter, slot);
                     let refunded = rule.refund(state, now, &counter.receipt, want, caller);
+                    // As for a peek: corrects an impossible state.
                     rule.available(shard.get(counter, slot), now);
                     refunded
                 }
             };
-            if charge > 0 {
+            if charged > 0 {
                 let (state, dropped) = shard.entry(counter, slot, &*self.clock);
                 // Permits that rejected requests are charged have no holder that could renew or release them.
                 let unheld = match counter.limit.permit_ttl() {
-                    Some(_) => charge - units,
+                    Some(_) => charged - reported,
                     None => 0,
                 };
-                if charge > unheld {
-                    rule.charge(state, now, charge - unheld, &counter.caller);
+                if charged > unheld {
+                    rule.charge(state, now, charged - unheld, &counter.caller);
                 }
                 if unheld > 0 {
                     rule.charge(state, now, unheld, &Key::unique());
@@ -250,7 +252,7 @@ impl Shards {
             }
             results.push(CounterResult {
                 clock_skew_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
-                ..CounterResult::new(units, snapshot)
+                ..CounterResult::new(reported, snapshot)
             });
         }
         Some(OpResult {
@@ -263,7 +265,7 @@ impl Shards {
         })
     }
 
-    /// Charges a key that is held for as many of `times` requests as there are units for; `None` if it isn't held.
+    /// Charges an existing key for as many of `times` requests as there are units for; `None` if there is no such key.
     #[inline]
     pub(super) fn try_charge_existing(
         &self,
@@ -283,7 +285,7 @@ impl Shards {
         Some((now, admitted, snapshot))
     }
 
-    /// The callers recorded under a key; `None` if it isn't held.
+    /// The callers recorded under a key; `None` if there is no such key.
     pub(super) fn recorded_callers(&self, limit: &LimitHandle, key: &Key) -> Option<Vec<Key>> {
         let counter = CounterOp {
             limit,
@@ -304,14 +306,14 @@ impl Shards {
     #[inline]
     fn slot(&self, limit: &LimitHandle, key: &Key) -> Option<KeySlot> {
         let hash = hash(&self.hasher, key);
-        // The shard is chosen by bits between those by which tables choose a slot and compare. Scaling needs no division.
+        // The shard is chosen by bits between those by which tables choose a slot and compare. Multiply-shift in place of a modulo.
         let middle = u64::from((hash >> 24) as u32);
         let shard = ((middle * self.shards.len() as u64) >> 32) as usize;
         let table = *limit.context::<TableIndex>()?;
         Some(KeySlot { shard, table, hash })
     }
 
-    fn lock<'a>(&'a self, counters: &[CounterOp<'_>]) -> Option<LockedShards<'a>> {
+    fn lock_shards<'a>(&'a self, counters: &[CounterOp<'_>]) -> Option<LockedShards<'a>> {
         let mut slots: SmallVec<[KeySlot; 4]> = counters
             .iter()
             .map(|counter| self.slot(counter.limit, &counter.key))

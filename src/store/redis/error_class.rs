@@ -1,4 +1,7 @@
-//! What to do about each error of a server: one table.
+//! What a worker does about each error of a server: a table by error code.
+//!
+//! The sender of a batch makes two exceptions (`worker/dispatch.rs`). An error while a connection is opened counts as a failure
+//! whatever its code is. A timeout doesn't count if the batch was sent less than half of the store's timeout before.
 
 use redis::{ErrorKind, RedisError};
 
@@ -11,7 +14,7 @@ pub(crate) struct ErrorAction {
     pub(crate) retry: Option<Retry>,
     /// It closes the connection.
     pub(crate) reconnect: bool,
-    /// It counts for the [circuit breaker](super::breaker): nothing can be counted there now.
+    /// It counts as a failure for the [circuit breaker](super::breaker).
     pub(crate) counts_as_failure: bool,
 }
 

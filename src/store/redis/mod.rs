@@ -68,10 +68,10 @@ pub use builder::RedisStoreBuilder;
 /// A store on Redis 6.2 or newer, exact for any number of processes, which counts by the server's clock. Clones share
 /// connections and caches.
 ///
-/// Connections come from a [deadpool-redis](deadpool_redis) pool. In each tokio runtime a worker sends all requests over one of
-/// them: requests that arrive while its last batches are in flight are sent as the next batch, in one script call of up to 128
-/// keys, with equal requests merged. Nothing is connected or spawned before the first request, so an application starts while
-/// Redis is down.
+/// Connections come from a [deadpool-redis](deadpool_redis) pool. In each tokio runtime,
+/// [workers](RedisStoreBuilder::connections) send all requests, each over one of them: requests that arrive while a worker's
+/// last batches are in flight are sent as the next batch, in one script call of up to 128 keys, with equal requests merged.
+/// Nothing is connected or spawned before the first request, so an application starts while Redis is down.
 ///
 /// Rejections are cached: a key that Redis rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness),
 /// without a round trip, until its `Retry-After` has passed.
@@ -120,7 +120,7 @@ impl RedisStore {
 /// How often a flush checks whether it is done, and retries what could not be sent.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The callers in a list, after its header. An expired list may exist for its last millisecond.
+/// The callers in a list, after its header. An expired list may still exist during its last millisecond.
 const CALLERS_SCRIPT: &str = "
     if redis.call('PTTL', KEYS[1]) == 0 then
         return {}
@@ -136,6 +136,7 @@ impl Store for RedisStore {
                 "a strategy with a half for Redis, or a MemoryStore",
             ));
         };
+        // `RedisLimit::capacity` reads it there.
         let capacity = script.params.first().map(|first| u64::try_from(*first));
         if capacity != Some(Ok(rule.capacity())) {
             return Err(InvalidValue::new(
@@ -228,7 +229,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             while shared.pending_refunds.queued() > 0 {
                 for tag in shared.pending_refunds.tags() {
-                    // A server that is being probed is sent it when it responds.
+                    // The response to a probe sends them while the breaker is open.
                     if !shared.breaker(tag).is_open() {
                         shared.pending_refunds.resend(tag);
                     }
@@ -246,7 +247,7 @@ impl Store for RedisStore {
         let workers = &self.inner.workers;
         match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
-            // One response for each slot: there is none for all.
+            // Each slot responds by itself, so there is no one response.
             Ok(counters) if cross_slot::spans_slots(workers, &counters) => {
                 for part in cross_slot::parts(workers, counters) {
                     workers.execute_detached(op, part.counters);

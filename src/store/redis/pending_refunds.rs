@@ -16,7 +16,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::{
     batch::MAX_BATCH_KEYS,
     request::{
-        PendingRequest, UndeliveredGuard, ended,
+        PendingRequest, Sent, UndeliveredGuard, ended,
         limit::{Workers, workers_of},
         op::{CounterOps, OwnedCounterOp},
     },
@@ -58,11 +58,17 @@ struct RefundsByTag {
 impl PendingRefunds {
     /// Fails a request, and keeps what has to be sent later.
     ///
-    /// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they were
-    /// not sent, or refund permits, each of which is refunded once only. A request for a permit that was sent, and may have taken
+    /// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they did
+    /// not run, or refund permits, each of which is refunded once only. A request for a permit that was sent, and may have taken
     /// one, leaves a refund of it. Those that were sent, and are not sent again, are counted as unconfirmed and logged.
-    pub(crate) fn fail(&self, tag: usize, request: PendingRequest, error: StoreError, sent: bool) {
-        let op = request.op;
+    pub(crate) fn fail_and_keep(
+        &self,
+        tag: usize,
+        request: PendingRequest,
+        error: StoreError,
+        sent: Sent,
+    ) {
+        let (op, sent) = (request.op, sent == Sent::Maybe);
         let is_kept = match op {
             Op::Refund | Op::ForceAcquire | Op::Settle => request.retries_refunds(),
             Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
@@ -120,7 +126,7 @@ impl PendingRefunds {
     /// Keeps an unsent request without a waiter, whose runtime has ended or which had none, for the next runtime
     /// that uses the store.
     pub(crate) fn keep_for_next_runtime(&self, tag: usize, request: PendingRequest) {
-        self.fail(tag, request, ended(), false);
+        self.fail_and_keep(tag, request, ended(), Sent::No);
     }
 
     /// Counts a refund or a charge as undelivered until the guard is dropped.
@@ -317,13 +323,17 @@ mod tests {
         PendingRequest::detached(RequestState::new(Op::Refund, counters, Instant::now(), 0))
     }
 
+    fn fail(refunds: &PendingRefunds, tag: usize, request: PendingRequest, sent: Sent) {
+        refunds.fail_and_keep(tag, request, StoreError::Timeout, sent);
+    }
+
     #[test]
     fn a_bounded_number_is_kept_and_each_is_sent_when_its_own_server_replies() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let refunds = PendingRefunds::default();
         for index in 0..MAX_PENDING_REFUNDS + 9 {
-            refunds.fail(index % 2, refund_unread(&limit), StoreError::Timeout, false);
+            fail(&refunds, index % 2, refund_unread(&limit), Sent::No);
         }
         assert_eq!(refunds.refunds().len, MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 9);
@@ -350,8 +360,8 @@ mod tests {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
         let refunds = PendingRefunds::default();
-        for sent in [true, false].repeat(MAX_PENDING_REFUNDS) {
-            refunds.fail(0, refund_unread(&limit), StoreError::Timeout, sent);
+        for sent in [Sent::Maybe, Sent::No].repeat(MAX_PENDING_REFUNDS) {
+            fail(&refunds, 0, refund_unread(&limit), sent);
         }
         assert_eq!(refunds.refunds().len, 2 * MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 0);
@@ -366,7 +376,7 @@ mod tests {
             remaining: 5,
             ..ChargeReceipt::NONE
         };
-        refunds.fail(0, give_back_of(&limit, receipt), StoreError::Timeout, false);
+        fail(&refunds, 0, give_back_of(&limit, receipt), Sent::No);
         let (_, counters) = refunds.take(0).remove(0);
         assert_eq!(counters[0].receipt().remaining, 1);
     }
@@ -381,12 +391,9 @@ mod tests {
             remaining: 5,
             ..ChargeReceipt::NONE
         };
-        let refund = give_back_of(&limit, receipt);
-        refunds.fail(0, refund, StoreError::Timeout, true);
+        fail(&refunds, 0, give_back_of(&limit, receipt), Sent::Maybe);
         let (_, counters) = refunds.take(0).remove(0);
-        assert_eq!(
-            (counters[0].receipt().remaining, counters[0].units.get()),
-            (5, 1)
-        );
+        let (receipt, units) = (counters[0].receipt(), counters[0].units);
+        assert_eq!((receipt.remaining, units.get()), (5, 1));
     }
 }

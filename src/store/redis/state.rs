@@ -64,7 +64,7 @@ impl StoreState {
         if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
         }
-        let Some(read) = self.rejection_cache.start_epoch_read() else {
+        let Some(read_at) = self.rejection_cache.start_epoch_read() else {
             return;
         };
         let reading = EpochReadGuard(self.clone());
@@ -76,7 +76,7 @@ impl StoreState {
                 };
                 let epoch = tokio::time::timeout(shared.timeout, key.read(&shared.topology));
                 if let Ok(Ok(Some((epoch, time)))) = epoch.await {
-                    shared.rejection_cache.note_epoch(&epoch, time, read);
+                    shared.rejection_cache.note_epoch(&epoch, time, read_at);
                 }
             }));
         }

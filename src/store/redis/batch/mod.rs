@@ -20,10 +20,10 @@ pub(crate) mod encode;
 /// Most keys in one call: 512 blocked a server for 1.8 ms.
 pub(super) const MAX_BATCH_KEYS: usize = 128;
 
-/// Most equal requests that are merged into one entry: Lua's integers are exact up to twice as many.
-const MAX_MERGED: u64 = 1 << 52;
+/// The largest number of requests sent for one entry: Lua's integers are exact up to twice as many.
+const MAX_COUNT: u64 = 1 << 52;
 
-/// The requests of one call: those for one operation form a group, equal ones are merged.
+/// The requests of one call, grouped by operation, policies and cost. Equal requests of a group are merged.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     groups: Vec<OpGroup>,
@@ -32,7 +32,8 @@ pub(crate) struct Batch {
     keys: usize,
     /// Whether it holds a request that needs a call of its own.
     exclusive: bool,
-    /// Lower bound of the requests' deadlines.
+    /// A lower bound of the waiters' deadlines: [`push`](Self::push) includes the requests without a waiter,
+    /// [`fail_overdue`](Self::fail_overdue) leaves them out. `None` if no waiter is left.
     earliest_deadline: Option<Instant>,
     /// Fires at `earliest_deadline`.
     pub(super) timer: DeadlineTimer,
@@ -59,12 +60,13 @@ pub(super) struct MergedRequests {
 }
 
 impl Batch {
-    /// Adds a request, or returns it if the batch is full.
+    /// Adds a request, or returns it if the batch is full. An acquire or peek equal to one in the batch is always added, since it
+    /// adds no key.
     pub(super) fn push(&mut self, request: PendingRequest) -> Result<(), Box<PendingRequest>> {
-        let fits = self.keys + request.counters.len() <= MAX_BATCH_KEYS
-            && !self.exclusive
-            && !request.send_alone;
-        let fits = fits || self.keys == 0;
+        let fits = self.keys == 0
+            || self.keys + request.counters.len() <= MAX_BATCH_KEYS
+                && !self.exclusive
+                && !request.send_alone;
         let merges = matches!(request.op, Op::Acquire(_) | Op::Peek);
         let groups = &mut self.groups;
         let group = groups.iter_mut().position(|group| group.accepts(&request));
@@ -116,7 +118,8 @@ impl Batch {
         self.has_expired = false;
     }
 
-    /// The next deadline of a waiter; if none waits, the last deadline, if that is still to come.
+    /// When to call [`fail_overdue`](Self::fail_overdue) next: at `earliest_deadline`. If no waiter is left, the last deadline, if
+    /// that is still to come.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.earliest_deadline.or_else(|| {
             let last = self.requests().map(|request| request.deadline).max();
@@ -125,7 +128,7 @@ impl Batch {
     }
 
     /// Fails the requests past their deadline. They stay in the batch, since they may have been sent.
-    pub(super) fn time_out(&mut self, now: Instant) {
+    pub(super) fn fail_overdue(&mut self, now: Instant) {
         self.has_expired = true;
         for entry in self.entries() {
             for request in &mut entry.requests {
@@ -139,8 +142,8 @@ impl Batch {
         self.earliest_deadline = earliest_deadline;
     }
 
-    /// Removes the requests past their deadline before they are sent. Refunds are always sent.
-    pub(super) fn expire_overdue(&mut self) {
+    /// Removes the acquires and peeks past their deadline before the batch is sent. Other operations are always sent.
+    pub(super) fn remove_overdue(&mut self) {
         if !mem::take(&mut self.has_expired) {
             return;
         }
@@ -237,6 +240,7 @@ impl OpGroup {
     }
 
     fn accepts(&self, request: &PendingRequest) -> bool {
+        // `times` may differ.
         mem::discriminant(&self.op) == mem::discriminant(&request.op)
             && self.limits.len() == request.counters.len()
             && request
@@ -258,7 +262,7 @@ impl OpGroup {
 }
 
 impl MergedRequests {
-    /// The operation; an empty group has none.
+    /// The operation; `Peek` for an entry without requests.
     pub(super) fn op(&self) -> Op {
         self.requests.first().map_or(Op::Peek, |q| q.op)
     }
@@ -271,7 +275,7 @@ impl MergedRequests {
 
     /// The number of equal requests.
     fn count(&self) -> u64 {
-        self.requests.iter().map(count).sum::<u64>().min(MAX_MERGED)
+        self.requests.iter().map(count).sum::<u64>().min(MAX_COUNT)
     }
 
     /// The caller of each request, under each policy that records callers: at most as many as a full quota has

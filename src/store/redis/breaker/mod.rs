@@ -1,4 +1,5 @@
-//! The circuit breaker: stops calls to a store that failed, and has it probed until it responds.
+//! The circuit breaker: stops calls to a store that failed, and has it probed until it responds. Which errors count as a failure
+//! is decided by `error_class.rs`, with the exceptions named there.
 
 use std::{
     num::NonZeroU32,

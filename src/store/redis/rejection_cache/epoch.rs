@@ -32,7 +32,7 @@ pub(crate) struct Epoch {
     /// Zero if none was read yet.
     number: AtomicU64,
     /// When it was read, in microseconds on the cache's clock: no later than it was current.
-    read: AtomicI64,
+    read_at: AtomicI64,
     /// When it was last requested, whatever the result.
     requested_at: AtomicI64,
     is_being_read: AtomicBool,
@@ -51,7 +51,7 @@ impl Default for Epoch {
     fn default() -> Self {
         Self {
             number: AtomicU64::new(0),
-            read: AtomicI64::new(i64::MIN),
+            read_at: AtomicI64::new(i64::MIN),
             requested_at: AtomicI64::new(i64::MIN),
             is_being_read: AtomicBool::new(false),
             last: Mutex::default(),
@@ -68,8 +68,9 @@ impl Epoch {
     /// Whether the epoch is still that number, by a reading less than `max_staleness` ago.
     pub(crate) fn holds(&self, number: u64, now: Timestamp, max_staleness: Duration) -> bool {
         // In this order: the number was written before this time was.
-        let read = Timestamp::from_micros(self.read.load(Ordering::Acquire));
-        number > 0 && self.number() == number && read <= now && now.since(read) < max_staleness
+        let read_at = Timestamp::from_micros(self.read_at.load(Ordering::Acquire));
+        let is_fresh = read_at <= now && now.since(read_at) < max_staleness;
+        number > 0 && self.number() == number && is_fresh
     }
 
     /// Starts a reading, unless one is in progress or was requested less than `pause` ago.
@@ -88,17 +89,17 @@ impl Epoch {
         self.is_being_read.store(false, Ordering::Release);
     }
 
-    /// Stores the value that was requested at `read`, when the server's clock showed `time`. If the two clocks have
+    /// Stores the value that was requested at `read_at`, when the server's clock showed `time`. If the two clocks have
     /// drifted apart by more than `max_staleness` since the last reading (the server's was set, or this machine was
     /// suspended), waits of one are not waits of the other: then it counts as a new value.
     pub(crate) fn note(
         &self,
         value: &str,
         time: Timestamp,
-        read: Timestamp,
+        read_at: Timestamp,
         max_staleness: Duration,
     ) {
-        let clock_offset = time.as_micros().saturating_sub(read.as_micros());
+        let clock_offset = time.as_micros().saturating_sub(read_at.as_micros());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = Duration::from_micros(clock_offset.abs_diff(last.clock_offset));
         last.clock_offset = clock_offset;
@@ -106,7 +107,7 @@ impl Epoch {
             value.clone_into(&mut last.value);
             self.number.fetch_add(1, Ordering::AcqRel);
         }
-        self.read.store(read.as_micros(), Ordering::Release);
+        self.read_at.store(read_at.as_micros(), Ordering::Release);
     }
 }
 
@@ -114,7 +115,8 @@ impl Epoch {
 /// restart or a failover, since those may bring older counts back.
 ///
 /// A call that refunds, resets or charges past the quota deletes the key, and the next process that reads the epoch sets
-/// a value that no key ever had. So a server that was flushed, or came back empty, has another epoch, too.
+/// a value that no key ever had. So a server that was flushed, or came back empty, has another epoch, too. Its name
+/// is the store's prefix and `gen`: a stored name, which stays.
 ///
 /// A cluster has none: a call deletes keys of one slot only, and while a slot migrates it cannot touch both the key that
 /// it counts by and one that may not exist. There a rejection is cached for `max_staleness` at most.

@@ -29,7 +29,7 @@ mod tests;
 /// Shards, each under a lock of its own.
 const SHARDS: usize = 16;
 
-/// Counters of invalidations by this process. Keys that share a counter invalidate each other's entries, which
+/// Invalidation counters of this process. Keys that share a counter invalidate each other's entries, which
 /// costs a call.
 const INVALIDATION_COUNTERS: usize = 8_192;
 
@@ -55,8 +55,8 @@ pub(crate) struct RejectionCache {
     /// Capacity of each shard.
     capacity: usize,
     len: AtomicIsize,
-    /// Invalidations by this process, by the hash of policy and key.
-    changes: Box<[AtomicU64]>,
+    /// The invalidation counters, by the hash of policy and key.
+    invalidations: Box<[AtomicU64]>,
     epoch: Epoch,
 }
 
@@ -66,13 +66,13 @@ pub(crate) struct CacheToken {
     /// Zero if none was read.
     epoch: u64,
     /// The sum of the keys' invalidation counters. They only grow: an equal sum means that each is equal.
-    changes: u64,
+    invalidations: u64,
 }
 
 /// The hash that finds a request's entry, and the invalidations of its keys so far, by which it is still valid or not.
 struct CacheSlot {
     hash: u64,
-    changes: u64,
+    invalidations: u64,
 }
 
 impl RejectionCache {
@@ -85,7 +85,7 @@ impl RejectionCache {
             shards: Default::default(),
             capacity: capacity.div_ceil(SHARDS),
             len: AtomicIsize::new(0),
-            changes: (0..INVALIDATION_COUNTERS)
+            invalidations: (0..INVALIDATION_COUNTERS)
                 .map(|_| AtomicU64::new(0))
                 .collect(),
             epoch: Epoch::default(),
@@ -102,10 +102,13 @@ impl RejectionCache {
             return None;
         }
         let now = self.clock.now();
-        let CacheSlot { hash, changes } = self.slot(counters.clone());
+        let CacheSlot {
+            hash,
+            invalidations,
+        } = self.slot(counters.clone());
         let mut shard = self.lock(hash);
         let rejection = shard.find(hash, counters.clone())?;
-        if rejection.is_over(now) || rejection.changes != changes {
+        if rejection.is_over(now) || rejection.invalidations != invalidations {
             self.add_len(-isize::from(shard.remove(hash, counters)));
             return None;
         }
@@ -140,7 +143,7 @@ impl RejectionCache {
     ) -> Option<CacheToken> {
         self.is_cacheable(op, counters.clone()).then(|| CacheToken {
             epoch: self.epoch.number(),
-            changes: self.slot(counters).changes,
+            invalidations: self.slot(counters).invalidations,
         })
     }
 
@@ -224,7 +227,7 @@ impl RejectionCache {
             expires_at: requested_at + wait,
             rejects_all_until: requested_at + rejects_all_for,
             epoch: token.epoch,
-            changes: token.changes,
+            invalidations: token.invalidations,
         };
         let more = self
             .lock(hash)
@@ -235,7 +238,7 @@ impl RejectionCache {
     /// Invalidates the entries of all requests for these keys, under every quota, and those of requests in flight.
     pub(crate) fn invalidate<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) {
         for counter in counters {
-            self.counter(self.hash(&counter))
+            self.invalidations(self.hash(&counter))
                 .fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -253,9 +256,9 @@ impl RejectionCache {
             .then_some(now)
     }
 
-    /// Stores the epoch that was requested at `read`, when the server's clock showed `time`.
-    pub(crate) fn note_epoch(&self, epoch: &str, time: Timestamp, read: Timestamp) {
-        self.epoch.note(epoch, time, read, self.max_staleness);
+    /// Stores the epoch that was requested at `read_at`, when the server's clock showed `time`.
+    pub(crate) fn note_epoch(&self, epoch: &str, time: Timestamp, read_at: Timestamp) {
+        self.epoch.note(epoch, time, read_at, self.max_staleness);
     }
 
     pub(crate) fn epoch(&self) -> &Epoch {
@@ -265,14 +268,14 @@ impl RejectionCache {
     fn slot<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) -> CacheSlot {
         let none = CacheSlot {
             hash: 0,
-            changes: 0,
+            invalidations: 0,
         };
-        counters.fold(none, |CacheSlot { hash, changes }, counter| {
+        counters.fold(none, |slot, counter| {
             let own = self.hash(&counter);
-            let of_line = self.counter(own).load(Ordering::Acquire);
+            let invalidations = self.invalidations(own).load(Ordering::Acquire);
             CacheSlot {
-                hash: hash.rotate_left(5) ^ own,
-                changes: changes.wrapping_add(of_line),
+                hash: slot.hash.rotate_left(5) ^ own,
+                invalidations: slot.invalidations.wrapping_add(invalidations),
             }
         })
     }
@@ -282,8 +285,9 @@ impl RejectionCache {
         self.hasher.hash_one((counter.limit.policy(), counter.key))
     }
 
-    fn counter(&self, hash: u64) -> &AtomicU64 {
-        &self.changes[hash as usize % INVALIDATION_COUNTERS]
+    /// The invalidation counter of a policy and key, by their hash.
+    fn invalidations(&self, hash: u64) -> &AtomicU64 {
+        &self.invalidations[hash as usize % INVALIDATION_COUNTERS]
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {

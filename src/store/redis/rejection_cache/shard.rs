@@ -53,7 +53,7 @@ pub(crate) struct CachedRejection {
     pub(crate) rejects_all_until: Timestamp,
     /// The cache's state when the request arrived.
     pub(crate) epoch: u64,
-    pub(crate) changes: u64,
+    pub(crate) invalidations: u64,
 }
 
 /// One policy of a cached rejection.

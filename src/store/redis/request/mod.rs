@@ -63,6 +63,16 @@ pub(crate) struct PendingRequest {
     done: bool,
 }
 
+/// Whether a call was sent that may have executed a request which failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It did not run.
+    #[default]
+    No,
+    /// It may have run.
+    Maybe,
+}
+
 impl PendingRequest {
     /// A request without a waiter.
     pub(crate) fn detached(state: Arc<RequestState>) -> Self {

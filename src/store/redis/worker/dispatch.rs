@@ -21,13 +21,13 @@ use crate::{
         connection::ConnectionRef,
         error_class::{self, ErrorAction, Retry},
         rejection_cache::epoch::EpochKey,
-        request::PendingRequest,
+        request::{PendingRequest, Sent},
         state::StoreState,
         topology::Route,
     },
 };
 
-/// Pause before a batch is sent again that the server could not execute yet (LOADING, BUSY and the like).
+/// Pause before a batch is sent again after TRYAGAIN, on a route that follows no redirects.
 const TRYAGAIN_DELAY: Duration = Duration::from_millis(10);
 
 /// Pause between redirects once [`IMMEDIATE_REDIRECTS`] were followed, for nodes that redirect to each other.
@@ -78,7 +78,7 @@ pub(crate) async fn send_batch(
     let fail = |request| {
         shared
             .pending_refunds
-            .fail(route.tag(), request, error.clone(), outcome.sent)
+            .fail_and_keep(route.tag(), request, error.clone(), outcome.sent)
     };
     unanswered.for_each(fail);
     batch.clear();
@@ -94,8 +94,7 @@ struct BatchOutcome {
     /// Whether all deadlines have passed.
     timed_out: bool,
     connection: Option<ConnectionRef>,
-    /// Whether the script may have run.
-    sent: bool,
+    sent: Sent,
     /// The error of the requests that are left in the batch.
     error: Option<StoreError>,
     retry: Vec<PendingRequest>,
@@ -116,7 +115,10 @@ impl BatchOutcome {
         Self {
             action: error_class::CONNECTION_LOST,
             timed_out: true,
-            sent: connection.is_some(),
+            sent: match connection {
+                Some(_) => Sent::Maybe,
+                None => Sent::No,
+            },
             connection,
             ..Self::default()
         }
@@ -128,7 +130,10 @@ impl BatchOutcome {
             action: error_class::classify(error),
             connection: Some(connection),
             // An error reply proves that the script did not run.
-            sent: error.code().is_none(),
+            sent: match error.code() {
+                Some(_) => Sent::No,
+                None => Sent::Maybe,
+            },
             error: Some(error_class::to_store_error(error)),
             ..Self::default()
         }
@@ -163,7 +168,9 @@ fn handle_reply(
         Ok(mut reply) => {
             shared.update_clock_offset(reply.at);
             for (request, error) in reply.failed.drain(..) {
-                shared.pending_refunds.fail(tag, request, error, false);
+                shared
+                    .pending_refunds
+                    .fail_and_keep(tag, request, error, Sent::No);
             }
             let retry = reply.retry_with_time.iter_mut();
             retry.for_each(|request| request.time_synced = true);
@@ -178,7 +185,7 @@ fn handle_reply(
         Err(malformed) => BatchOutcome {
             action: error_class::CONNECTION_LOST,
             connection,
-            sent: true,
+            sent: Sent::Maybe,
             error: Some(malformed),
             ..BatchOutcome::default()
         },
@@ -196,7 +203,7 @@ async fn execute(
     let (mut with_text, mut asking, mut redirects) = (false, false, 0);
     loop {
         // Connecting and redirects take time.
-        batch.expire_overdue();
+        batch.remove_overdue();
         let now = shared.server_time();
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
         let call = batch.call(&script, with_text, now, epoch);
@@ -259,7 +266,7 @@ async fn with_deadlines<T>(batch: &mut Batch, part: impl Future<Output = T>) -> 
         }
         while let Some(deadline) = batch.next_deadline() {
             ready!(batch.timer.poll(deadline, cx));
-            batch.time_out(Instant::now());
+            batch.fail_overdue(Instant::now());
         }
         Poll::Ready(None)
     })

@@ -8,7 +8,7 @@
 //! 2. [`Worker::run`] does the steps of its [`Schedule`] ([`schedule`]): it drains the queue, fills a [`Batch`] and hands it to
 //!    [`dispatch::send_batch`].
 //! 3. `send_batch` encodes one EVALSHA, follows redirects, decodes the reply and completes each request.
-//! 4. Requests to be retried (the cluster moved their keys, or the clocks differ) go to the front of the backlog.
+//! 4. Requests to be retried (their slot is migrating, or the clocks differ) go to the front of the backlog.
 //!
 //! [`shared_task`] lets a request's own task send a small batch. [`runtimes`] has the workers of each runtime, and takes requests
 //! from runtimes that make no progress.
@@ -33,7 +33,7 @@ use self::{
 use super::{
     batch::{Batch, deadline_timer::DeadlineTimer},
     breaker::Breaker,
-    request::PendingRequest,
+    request::{PendingRequest, Sent},
     state::StoreState,
     topology::Route,
 };
@@ -47,8 +47,8 @@ mod runtimes;
 mod schedule;
 pub(crate) mod shared_task;
 
-/// Up to this size of the last batch, and while the worker is idle, the task that pushes a request polls the worker inline, which
-/// sends it. Above, it wakes the worker's task: by the time that runs, further requests have arrived.
+/// If at most so many requests waited for the last batch, the task that pushes a request polls the worker inline, which sends it.
+/// Above, it wakes the worker's task: by the time that runs, further requests have arrived.
 const MAX_INLINE_SEND: usize = 4;
 
 #[derive(Debug)]
@@ -61,9 +61,9 @@ pub(crate) struct Worker {
     queue: CachePadded<Mutex<RequestQueue<PendingRequest>>>,
     task: SharedTask,
     /// Requests that waited when the last batch was filled; zero while the worker is idle.
-    last_batch_len: AtomicUsize,
-    /// Queue length at which a push wakes the worker while one batch is in flight.
-    wakes_at: AtomicUsize,
+    last_waiting: AtomicUsize,
+    /// While a batch is in flight, every so many queued requests wake the worker.
+    wake_every: AtomicUsize,
 }
 
 /// A batch in flight. Resolves to the emptied batch, for reuse, and the requests to retry.
@@ -78,8 +78,8 @@ impl Worker {
             tag,
             queue: CachePadded::default(),
             task: SharedTask::default(),
-            last_batch_len: AtomicUsize::new(0),
-            wakes_at: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
+            last_waiting: AtomicUsize::new(0),
+            wake_every: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
         }
     }
 
@@ -90,7 +90,7 @@ impl Worker {
     /// [`StoreError::CircuitOpen`] while the circuit breaker is open.
     pub(crate) fn push(&self, request: PendingRequest) -> Result<(), StoreError> {
         if self.enqueue(request)? {
-            match self.last_batch_len.load(Ordering::Relaxed) {
+            match self.last_waiting.load(Ordering::Relaxed) {
                 0..=MAX_INLINE_SEND => self.task.poll_inline(),
                 _ => self.task.wake(),
             }
@@ -106,10 +106,10 @@ impl Worker {
             self.fail(request, open.clone());
             return Err(open);
         }
-        // Not under the lock: a caller that gets its error may retry at once.
         let enqueue = self
             .queue()
-            .push(request, self.wakes_at.load(Ordering::Relaxed));
+            .push(request, self.wake_every.load(Ordering::Relaxed));
+        // The lock is released here: a waiter that gets its error may push again at once.
         if let PushOutcome::Closed(request) = enqueue {
             self.shared
                 .pending_refunds
@@ -126,10 +126,10 @@ impl Worker {
         }
     }
 
-    /// Removes the detached requests whose deadline is before `queued_before` from the queue.
-    pub(crate) fn stalled(&self, queued_before: Instant) -> Vec<PendingRequest> {
+    /// Removes the detached requests whose deadline is before `deadline_before` from the queue.
+    pub(crate) fn take_stalled(&self, deadline_before: Instant) -> Vec<PendingRequest> {
         let stalls =
-            |request: &PendingRequest| request.is_detached() && request.deadline < queued_before;
+            |request: &PendingRequest| request.is_detached() && request.deadline < deadline_before;
         self.queue().extract(stalls)
     }
 
@@ -173,10 +173,10 @@ impl Worker {
                         schedule.retry(again);
                     }
                     () = self.task.notified() => {}
-                    () = wait_deadline(&mut timer, schedule.first()) => self.expire_overdue(&mut schedule),
+                    () = wait_deadline(&mut timer, schedule.first()) => self.fail_overdue(&mut schedule),
                 },
                 Step::AwaitRequest => {
-                    self.last_batch_len.store(0, Ordering::Relaxed);
+                    self.last_waiting.store(0, Ordering::Relaxed);
                     self.task.notified().await;
                 }
                 Step::End => return,
@@ -196,7 +196,7 @@ impl Worker {
 
     /// Fills a batch. Requests past their deadline fail, cancelled ones are dropped.
     fn fill(&self, schedule: &mut Schedule<PendingRequest>, batch: &mut Batch) {
-        self.last_batch_len
+        self.last_waiting
             .store(schedule.waiting(), Ordering::Relaxed);
         let now = Instant::now();
         let requests = schedule.fill(|request| {
@@ -209,13 +209,13 @@ impl Worker {
         });
         if !batch.is_empty() {
             let keys = batch.keys();
-            let wakes_at = schedule.sent(BatchLoad { requests, keys });
-            self.wakes_at.store(wakes_at, Ordering::Relaxed);
+            let wake_every = schedule.sent(BatchLoad { requests, keys });
+            self.wake_every.store(wake_every, Ordering::Relaxed);
         }
     }
 
-    /// Fails the requests at the front of the backlog whose deadline has passed.
-    fn expire_overdue(&self, schedule: &mut Schedule<PendingRequest>) {
+    /// Removes the requests at the front of the backlog whose deadline has passed, and fails them.
+    fn fail_overdue(&self, schedule: &mut Schedule<PendingRequest>) {
         let now = Instant::now();
         while let Some(late) = schedule.take_first_if(|first| first.deadline <= now) {
             self.fail(late, StoreError::Timeout);
@@ -225,7 +225,7 @@ impl Worker {
     /// Fails a request that was not sent.
     fn fail(&self, request: PendingRequest, error: StoreError) {
         let refunds = &self.shared.pending_refunds;
-        refunds.fail(self.tag, request, error, false);
+        refunds.fail_and_keep(self.tag, request, error, Sent::No);
     }
 
     fn queue(&self) -> MutexGuard<'_, RequestQueue<PendingRequest>> {

@@ -19,7 +19,7 @@ use crate::{
             hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
-                PendingRequest, RequestState, UndeliveredGuard, ended,
+                PendingRequest, RequestState, Sent, UndeliveredGuard, ended,
                 limit::Workers,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
@@ -246,7 +246,7 @@ impl Workers for WorkerPool {
         let tag = tag.map_or(0, |counter| self.shared.topology.tag_of(&counter.key));
         let state = RequestState::new(Op::Refund, counters, self.deadline(), 0);
         let refunds = &self.shared.pending_refunds;
-        refunds.fail(tag, PendingRequest::detached(state), ended(), true);
+        refunds.fail_and_keep(tag, PendingRequest::detached(state), ended(), Sent::Maybe);
     }
 
     fn cache_rejection(

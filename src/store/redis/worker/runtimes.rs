@@ -136,12 +136,12 @@ impl Runtimes {
     /// Removes the stalled requests from the queues of all runtimes but one: detached requests, whose timeout is the store's
     /// like that of any other.
     pub(super) fn take_stalled(&self, but: runtime::Id, timeout: Duration) -> Vec<PendingRequest> {
-        let queued_before = Instant::now() + timeout - timeout.min(MAX_STALL);
+        let deadline_before = Instant::now() + timeout - timeout.min(MAX_STALL);
         let sets = self.sets.load();
         let others = sets.iter().filter(|set| !set.is_of(but));
         let workers = others.flat_map(|set| set.workers.iter());
         workers
-            .flat_map(|worker| worker.stalled(queued_before))
+            .flat_map(|worker| worker.take_stalled(deadline_before))
             .collect()
     }
 

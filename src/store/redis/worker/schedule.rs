@@ -109,8 +109,8 @@ impl<T> Schedule<T> {
         waiting - self.backlog.len()
     }
 
-    /// Notes the size of the batch that was sent. Returns the number of queued requests at which a push wakes the worker while
-    /// that batch is in flight.
+    /// Notes the size of the batch that was sent. While that is in flight, every so many queued requests as are returned wake the
+    /// worker.
     pub(super) fn sent(&mut self, load: BatchLoad) -> usize {
         self.last = load;
         flush_threshold(1, load)
@@ -214,8 +214,8 @@ mod tests {
                         });
                         if !batch.is_empty() {
                             let keys = KEYS * requests;
-                            let wakes_at = schedule.sent(BatchLoad { requests, keys });
-                            assert_eq!(wakes_at, THRESHOLD);
+                            let wake_every = schedule.sent(BatchLoad { requests, keys });
+                            assert_eq!(wake_every, THRESHOLD);
                             sent += requests;
                             in_flight.push(batch);
                         }
