@@ -1,6 +1,6 @@
--- Generic cell rate algorithm. State: the theoretical arrival time (TAT) in ticks of 50 ns, modulo a round of
--- 225,000,000 s, as an integer from 1 to the round: never 0, so that the result of an INCRBY says whether there was a key.
--- A key expires at the first multiple of a lap (60 s, a divisor of the round) at or after its TAT.
+-- Generic cell rate algorithm. State: the theoretical arrival time (TAT) in ticks of 50 ns, modulo a cycle of 225,000,000 s.
+-- It is an integer from 1 to the length of the cycle. It is never 0: so the result of an INCRBY says whether there was a key.
+-- A key expires at the first whole minute at or after its TAT. A cycle is a whole number of minutes.
 --
 -- p, in ticks but for the burst: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier
 --    of the policy, if that is more than twice the tolerance
@@ -8,8 +8,8 @@
 --    further ahead than any debt, and has to be written)
 -- luacheck: read globals call format now now_s now_us ceil min max foreign number expiry
 
-local round, lap = 4500000000000000, 1200000000
-local now_ticks, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
+local cycle, minute = 4500000000000000, 1200000000
+local now_ticks, cycle_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
 
 local function available(key, p)
   local value = call('GET', key)
@@ -17,16 +17,17 @@ local function available(key, p)
     return p[1], 0, 0
   end
   local tat, tolerance, found = number(key, value, 16), p[3], 1
-  if tat > round then
+  if tat > cycle then
     foreign(key, 'not an arrival time')
   end
-  -- The shorter way round. A debt and the steps of a clock are less than half a round.
+  -- The shorter way around the cycle: a debt and the steps of a clock are less than half of it.
   local ahead = tat - now_ticks
-  if ahead > round / 2 then
-    ahead = ahead - round
-  elseif ahead <= -round / 2 then
-    ahead = ahead + round
+  if ahead > cycle / 2 then
+    ahead = ahead - cycle
+  elseif ahead <= -cycle / 2 then
+    ahead = ahead + cycle
   end
+  -- 0 is not ours, and counts as full.
   if ahead < 0 or tat == 0 then
     ahead = 0
   elseif ahead > (p[4] or 2 * tolerance) then
@@ -37,14 +38,14 @@ local function available(key, p)
   return (free - free % p[2]) / p[2], ahead, found
 end
 
--- When a key whose TAT lies so far ahead expires, in ms since the epoch, as text.
+-- The expiry of a key whose TAT lies so far ahead, in ms since the epoch, as text.
 local function expires_ms(ahead)
   local tat = now_ticks + ahead
-  return format('%d', round_ms + (tat + -tat % lap) / 20000)
+  return format('%d', cycle_ms + (tat + -tat % minute) / 20000)
 end
 
 local function write(key, ahead)
-  call('SET', key, format('%d', (now_ticks + ahead - 1) % round + 1), 'PXAT', expires_ms(ahead))
+  call('SET', key, format('%d', (now_ticks + ahead - 1) % cycle + 1), 'PXAT', expires_ms(ahead))
 end
 
 local function charge(key, p, ahead, _, _, units)
@@ -53,7 +54,7 @@ local function charge(key, p, ahead, _, _, units)
   return ahead, 1
 end
 
--- Refunds what time has not returned, to the fraction of a unit.
+-- Refunds the part that time has not refilled already, to the fraction of a unit.
 local function refund(key, p, ahead, found, _, charged_at, _, remaining, want)
   local ticks = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
   if ticks >= ahead and ahead > 0 then
@@ -68,10 +69,13 @@ end
 
 local function repair(key, p, ahead, found)
   if found == 2 then
+    -- The stored TAT is further ahead than any debt: the capped one replaces it.
     write(key, ahead)
   elseif found == 1 and ahead == 0 then
+    -- The TAT has passed: the key counts as a missing one.
     call('DEL', key)
   elseif found == 1 then
+    -- A TTL that is missing or too long is shortened.
     local expires, expected = expiry(key), expires_ms(ahead)
     if expires == -1 or expires > tonumber(expected) then
       call('PEXPIREAT', key, expected)

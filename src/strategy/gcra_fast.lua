@@ -1,14 +1,14 @@
 -- The fast path of GCRA, run in the driver's main chunk: it makes no function. One INCRBY per policy charges a key and
 -- returns the result. All policies of an entry are charged before the first result is compared with its tolerance; then each
--- charge is reduced to the requests that are admitted, and keys that are new, stale, capped or past the end of a lap are
+-- charge is reduced to the requests that are admitted, and keys that are new, stale, capped or past the end of a minute are
 -- written. See gcra.lua for the state.
 --
 -- Leaves to gcra.lua, uncharged: requests that cost nothing or more than a burst, keys with values of another program, and
 -- commands that the server rejects.
 -- luacheck: globals try tonumber type format now_s now_us now_ms KEYS args seg policy_count seg_first_key seg_last_key request_counts keys_done reply reply_len
 
-local round, lap = 4500000000000000, 1200000000
-local now_ticks, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
+local cycle, minute = 4500000000000000, 1200000000
+local now_ticks, cycle_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
 -- What is added to a key, as a number and as text, and its tolerance; under several policies, a list of each.
 local add, text, tolerance, adds, texts, tolerances
 if policy_count > 1 then
@@ -56,17 +56,17 @@ while keys_done < seg_last_key do
       break
     end
     local ahead = value - now_ticks
-    -- Most often the key existed, has enough units, and stays in its lap.
-    if ahead <= add or ahead > tolerance or (value - 1) % lap < add then
+    -- Most often the key existed, has enough units, and stays in its minute.
+    if ahead <= add or ahead > tolerance or (value - 1) % minute < add then
       is_plain = false
-      if value < add or value - add > round then
+      if value < add or value - add > cycle then
         failed = 0
         break
       end
-      if ahead > round / 2 then
-        ahead = ahead - round
-      elseif ahead <= -round / 2 then
-        ahead = ahead + round
+      if ahead > cycle / 2 then
+        ahead = ahead - cycle
+      elseif ahead <= -cycle / 2 then
+        ahead = ahead + cycle
       end
       if value == add or ahead <= add then
         rewrites = rewrites or {}
@@ -94,14 +94,14 @@ while keys_done < seg_last_key do
       local key, step = KEYS[keys_done + j], args[seg + 3 * j + 1] * args[args[seg + 3 * j] + 5]
       local net, before = admitted * step, reply[reply_len + 1 + j] - fitting * step
       local tat, rewrite = now_ticks + before + net, rewrites and rewrites[j]
-      local ends_lap = (tat - 1) % lap < net
+      local ends_minute = (tat - 1) % minute < net
       if rewrite == 'new' and admitted == 0 then
         -- A rejected request leaves no key behind, also where the user may not DEL.
         if try('DEL', key) ~= 1 then
           try('PEXPIREAT', key, '1')
         end
-      elseif rewrite or admitted < fitting or ends_lap then
-        local expires_at = format('%d', round_ms + (tat + -tat % lap) / 20000)
+      elseif rewrite or admitted < fitting or ends_minute then
+        local expires_at = format('%d', cycle_ms + (tat + -tat % minute) / 20000)
         if not rewrite and admitted < fitting then
           try('INCRBY', key, format('%d', net - fitting * step))
         end
@@ -110,12 +110,12 @@ while keys_done < seg_last_key do
           if type(ttl) == 'number' and (ttl < 0 or now_ms + ttl > expires_at + 1) then
             try('PEXPIREAT', key, expires_at)
           end
-        elseif not rewrite and ends_lap and (tat > round or try('PEXPIREAT', key, expires_at) ~= 1) then
-          rewrite = 'lap'
+        elseif not rewrite and ends_minute and (tat > cycle or try('PEXPIREAT', key, expires_at) ~= 1) then
+          rewrite = 'minute'
         end
-        if rewrite and not try('SET', key, format('%d', (tat - 1) % round + 1), 'PXAT', expires_at).ok then
-          -- Keys before `failed` are charged the net by now, this one too if it ends a lap; the others are charged in full.
-          failed = rewrite == 'lap' and j + 1 or j
+        if rewrite and not try('SET', key, format('%d', (tat - 1) % cycle + 1), 'PXAT', expires_at).ok then
+          -- Keys before `failed` are charged the net by now, this one too if it ends a minute; the others are charged in full.
+          failed = rewrite == 'minute' and j + 1 or j
           break
         end
       end

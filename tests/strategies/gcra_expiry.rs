@@ -1,7 +1,7 @@
 //! GCRA's keys on Redis: what a single command takes, and when they end.
 //!
-//! An arrival time is stored modulo a round of 225,000,000 s, and a key ends at the end of a lap of 60 s
-//! (`src/strategy/gcra.lua`): the tests are about where rounds and laps meet.
+//! An arrival time is stored modulo a cycle of 225,000,000 s, and a key ends at the end of a minute
+//! (`src/strategy/gcra.lua`): the tests are about where cycles and minutes meet.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn a_repeated_request_is_counted_by_one_command() {
     server.reset_stats();
     assert_eq!(send(&limiter, KEY, 400).await, 400);
     assert_eq!(calls(), [400, 0, 0, 0]);
-    // On to the next lap of its arrival time: 590 x 0.1 s.
+    // On to the next minute of its arrival time: 590 x 0.1 s.
     assert_eq!(send(&limiter, KEY, 198).await, 198);
     assert_eq!(calls(), [598, 0, 1, 0]);
     // Rejections leave all as it was.
@@ -47,7 +47,7 @@ async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back
     assert_eq!(send(&limiter, KEY, 2).await, 2);
     server.reset_stats();
     assert_eq!(send(&limiter, KEY, 300).await, 300);
-    // 300 x 7.2 s are 36 laps, and 300 x 0.1 s are into the next one.
+    // 300 x 7.2 s are 36 minutes, and 300 x 0.1 s are into the next one.
     assert_eq!(calls(), [900, 0, 37, 0]);
     // 498 more are too many for the last alone, as one request and one by one: it is charged for none, nor are others.
     let contents = || {
@@ -116,7 +116,7 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
                 }
                 for key in server.keys() {
                     let ttl = server.command(&["PTTL", &key]).int();
-                    // Arrival times are at most a minute ahead, and a lap is a minute.
+                    // Arrival times are at most a minute ahead.
                     assert!(
                         (0..=120_000).contains(&ttl),
                         "{case}: {key} ends in {ttl} ms"
@@ -168,7 +168,7 @@ async fn a_key_created_by_a_rejected_request_is_deleted() {
 
 #[tokio::test]
 async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
-    // Ages up to two rounds, of the deepest debt.
+    // Ages up to two cycles, of the deepest debt.
     for (quota, refill) in [
         ("60/h", 3_600),
         ("2/h burst 60", 108_000),
@@ -302,7 +302,7 @@ async fn a_user_that_may_not_read_expiries_still_counts() {
 #[tokio::test]
 async fn a_user_that_may_not_change_expiries_still_counts() {
     let server = Server::start();
-    // Each takes a lap of its own.
+    // Each takes a minute of its own.
     for quotas in [
         &["1/min burst 1000"][..],
         &["1/min burst 900", "1/min burst 800"],

@@ -8,13 +8,13 @@ local call, try, tonumber, type, format = redis.call, redis.pcall, tonumber, typ
 local time = call('TIME')
 local now_s, now_us = time[1] + 0, time[2] + 0
 local now = now_s * 1000000 + now_us
--- The current ms, and the first that begins at or after now: a key that is to live until then may expire when it begins.
+-- `now` in ms, rounded down and up. A state that counts until an instant expires at that instant rounded up, never before.
 local now_ms, next_ms = (now - now % 1000) / 1000, (now + -now % 1000) / 1000
 
 -- The keys of all entries, and how many have been evaluated.
 local KEYS, keys_done = KEYS, 0
 local args = { cmsgpack.unpack(ARGV[1]) }
--- As long as it will be at least, since a table that grows is copied: the keys only take up the space.
+-- Preallocated, since a growing table is copied: filled with the keys, which only take up the space.
 local reply, reply_len = { now, nil, (unpack or table.unpack)(KEYS) }, 1
 -- Keys that are left as they were found, and what repairs them: see general.lua.
 local repairs
@@ -36,7 +36,7 @@ while args[seg] do
   request_counts = args[seg_tail] == 1 and args[seg_tail + 1]
 
   -- The strategy of all its policies, if a fast path may evaluate it: an acquisition that charges what is admitted, by policies
-  -- that record no callers.
+  -- that record no callers and whose parameters are not in a list (see mod.rs).
   local fast = op == 1 and args[args[seg + 3]]
   for i = seg + 3, seg_tail - 1, 3 do
     local policy = args[i]
@@ -46,9 +46,9 @@ while args[seg] do
     end
   end
 
-  -- A fast path stops at an entry that it can't evaluate, and counts that here. The general path evaluates one entry after
-  -- the first miss, two after the next, then four.
-  local fast_misses = 0
+  -- The runs of the fast path, counted by what mod.rs (Script::of) puts into its slot. Each run stops at an entry that it
+  -- can't evaluate. The general path evaluates one entry after the first run, two after the next, then four.
+  local fast_runs = 0
   repeat
     local fast_first_key = keys_done
     -- SLOT: fast paths
@@ -56,6 +56,7 @@ while args[seg] do
       for i = fast_first_key + 1, keys_done do
         local repair = repairs[KEYS[i]]
         if repair then
+          -- The fast path evaluated this key after it was left: it is read again before the repair.
           repair.is_outdated = true
         end
       end
@@ -64,7 +65,7 @@ while args[seg] do
       if not evaluate then
         -- SLOT: general path
       end
-      evaluate(fast_misses > 0 and 2 ^ (fast_misses - 1) or entry_count)
+      evaluate(fast_runs > 0 and 2 ^ (fast_runs - 1) or entry_count)
     end
   until keys_done == seg_last_key
   seg, seg_first_key = seg_tail + 2, seg_last_key
@@ -75,7 +76,8 @@ if keys_done < #KEYS then
   try('DEL', KEYS[keys_done + 1])
 end
 
--- Last of all: after a PEXPIREAT the server no longer checks for memory, and a later write might be done in part.
+-- Last: after a PEXPIREAT the server no longer checks this script's writes for memory, so a later one could run although
+-- memory is full.
 if repairs then
   for key, repair in pairs(repairs) do
     local strategy, p, a, b, c = repair[1], repair[2], repair[3], repair[4], repair[5]

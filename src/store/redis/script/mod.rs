@@ -48,7 +48,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "6c1d3544035be8968cd240c08458dd834de3c8e8" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "bc8cc30b5079afdce63ebe0f5c848d4acd2f765b" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\t\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x02\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"
@@ -146,7 +146,7 @@ impl Script {
             sources += &format!("if strategy == {number} then\n{}\nend\n", strategy.source);
             if let Some(fast_path) = strategy.fast_path {
                 fast_paths += &format!(
-                    "if fast == {number} then\nfast_misses = fast_misses + 1\n{fast_path}\nend\n"
+                    "if fast == {number} then\nfast_runs = fast_runs + 1\n{fast_path}\nend\n"
                 );
             }
         }

@@ -95,14 +95,14 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Where a history starts: shortly before a round ends, and a lap, and well within them.
+/// Where a history starts: shortly before a cycle ends, and a minute, and well within them.
 fn starts() -> impl Strategy<Value = u64> {
-    let round_end = START;
+    let cycle_end = START;
     prop_oneof![
         Just(START),
         Just(START + 70 * SECOND),
-        (1..100_u64).prop_map(move |secs| round_end - secs * SECOND),
-        (1..14_u64).prop_map(move |days| round_end - days * 86_400 * SECOND),
+        (1..100_u64).prop_map(move |secs| cycle_end - secs * SECOND),
+        (1..14_u64).prop_map(move |days| cycle_end - days * 86_400 * SECOND),
         (1..2_000_u64).prop_map(|millis| START + 600 * SECOND - millis * 1_000),
     ]
 }

@@ -36,7 +36,7 @@ use crate::{
 
 mod histories;
 
-/// 2027-01-15 08:00:00 UTC, where a round of GCRA's ends and the next begins.
+/// 2027-01-15 08:00:00 UTC, where a cycle of GCRA's ends and the next begins.
 const START: u64 = 1_800_000_000_000_000;
 
 /// The last is another strategy's.
