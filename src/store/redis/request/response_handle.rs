@@ -1,4 +1,7 @@
-//! The caller's side of a request: polls for the response, and cancels it when dropped.
+//! The caller's side of a request: polls for the response, and cancels the request when dropped.
+//!
+//! A cancelled request is not sent any more, if it only acquires or peeks. If it was sent, its result is unread, and what that
+//! charged is refunded. A [`RollbackGuard`] refunds the same for a response that has arrived and is dropped before it is read.
 
 use std::{
     future::poll_fn,
