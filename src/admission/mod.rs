@@ -58,21 +58,19 @@ pub struct PermitGuard {
 impl Admission {
     /// An admission that holds the decision's permit.
     fn of(decision: Decision) -> Self {
-        let (admission, added) = Self::first(decision);
+        let (admission, added) = Self::first(&mut Some(decision));
         if added.permit.is_some() {
             admission.lock().hold(added.permit);
         }
         admission
     }
 
-    /// The admission of a request's outermost layer, with its decision.
-    #[inline(always)]
-    pub(crate) fn first(decision: Decision) -> (Self, AddedDecision) {
+    /// The admission of a request's outermost layer. The decision is moved out of its place only once, since it is large.
+    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, AddedDecision) {
         let mut admission = Self::default();
-        let added = if let Some(state) = admission.exclusive_state() {
-            state.add_first(decision)
-        } else {
-            admission.lock().add(decision)
+        let added = match admission.exclusive_state() {
+            Some(state) => state.add_first(decision),
+            None => AddedDecision::default(),
         };
         (admission, added)
     }

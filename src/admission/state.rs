@@ -1,6 +1,9 @@
 //! The state of an admission: the decisions on one request, and its permits.
 
-use std::sync::{Arc, Weak};
+use std::{
+    mem,
+    sync::{Arc, Weak},
+};
 
 use crate::decision::{Decision, LimiterBackend, PermitHandle};
 
@@ -46,17 +49,16 @@ pub(crate) struct AddedDecision {
 }
 
 impl AdmissionState {
-    /// Adds the first decision.
-    #[inline(always)]
-    pub(super) fn add_first(&mut self, decision: Decision) -> AddedDecision {
-        self.first = Some(decision);
+    /// Moves the first decision here.
+    pub(super) fn add_first(&mut self, decision: &mut Option<Decision>) -> AddedDecision {
+        mem::swap(&mut self.first, decision);
         self.hand_over(0)
     }
 
     /// Adds a decision.
     pub(super) fn add(&mut self, decision: Decision) -> AddedDecision {
         if self.first.is_none() {
-            return self.add_first(decision);
+            return self.add_first(&mut Some(decision));
         }
         let inner = &mut self.rare().inner;
         inner.push(decision);

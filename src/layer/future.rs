@@ -102,7 +102,7 @@ where
                         return Poll::Pending;
                     };
                     if decision.is_admitted() {
-                        let guards = shared.admit(decision, &mut parts);
+                        let guards = shared.admit(&mut Some(decision), &mut parts);
                         let inner = service.call(Request::from_parts(parts, body));
                         State::Calling { inner, guards }
                     } else {

@@ -69,7 +69,9 @@ where
         let limiter = Arc::clone(&shared.limiter);
         let mut builder = DecisionBuilder::new();
         let guards = match limiter.evaluate_request(&mut builder, &parts) {
-            None if builder.is_admitted() => shared.admit(builder.finish(limiter), &mut parts),
+            None if builder.is_admitted() => {
+                shared.admit(&mut Some(builder.finish(limiter)), &mut parts)
+            }
             None => {
                 // A service that was polled ready may hold a resource, such as a permit, until it is called or dropped.
                 self.inner = self.inner.clone();

@@ -79,17 +79,20 @@ pub(crate) struct LayerDecision {
 }
 
 impl LayerShared {
-    /// Adds the decision of an admitted request to its extensions.
-    #[inline(always)]
-    pub(crate) fn admit(self: &Arc<Self>, decision: Decision, parts: &mut Parts) -> RequestGuards {
+    /// Moves the decision of an admitted request to its extensions.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        decision: &mut Option<Decision>,
+        parts: &mut Parts,
+    ) -> RequestGuards {
         let rejection_context = Some(self.rejection_context(parts));
         let outer = parts.extensions.get::<Admission>().cloned();
         let is_inner = outer.is_some();
         let (admission, added) = match outer {
             None => Admission::first(decision),
             Some(outer) => {
-                let added = outer.join(decision);
-                (outer, added)
+                let added = decision.take().map(|decision| outer.join(decision));
+                (outer, added.unwrap_or_default())
             }
         };
         let decision_index = added.index;
