@@ -166,3 +166,19 @@ async fn a_ban_of_all_requests_is_only_imposed_by_name() {
         assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
     }
 }
+
+#[tokio::test]
+async fn a_candidate_records_the_caller_that_the_live_policy_extracts() {
+    for world in World::both() {
+        let live = together(StrategyKind::List, "live", "5/min").caller(extract::header("x-user"));
+        let next = together(StrategyKind::List, "p", "9/min").shadow_of("live");
+        let limiter = world.limiter([live, next]);
+        assert!(limiter.check(KEY).parts(&head("alice")).await.is_admitted());
+        assert_eq!(
+            callers(&limiter).await,
+            [Key::new("alice")],
+            "{}",
+            world.name()
+        );
+    }
+}

@@ -370,6 +370,26 @@ async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
 }
 
 #[tokio::test]
+async fn a_candidate_replaces_its_policy_between_two_others_of_another_slot() {
+    let master_keys = MasterKeys::find(cluster(), "between").await;
+    let limiter = limiter(
+        store(cluster()),
+        [
+            StrategyKind::Fixed.policy("a", "9/h"),
+            StrategyKind::Fixed.policy("b", "2/h"),
+            StrategyKind::Fixed.policy("c", "9/h"),
+            StrategyKind::Fixed.policy("looser", "4/h").shadow_of("b"),
+        ],
+    );
+    let [one, other, third] = [0, 1, 2].map(|place| master_keys.key(place));
+    let keys = || -> Keys { [("a", one), ("b", other), ("c", one), ("looser", third)].into() };
+    for _ in 0..5 {
+        let _ = limiter.check(keys()).await;
+    }
+    assert_eq!(used(&limiter, keys()).await, [2, 2, 2, 4]);
+}
+
+#[tokio::test]
 async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     let cluster = Cluster::start(3, 0);
     let master_keys = MasterKeys::find(&cluster, "fails").await;

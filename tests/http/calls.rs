@@ -460,6 +460,15 @@ async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
 }
 
 #[tokio::test]
+async fn a_call_without_a_request_is_an_error_if_only_a_shadow_needs_one() {
+    let hourly = |name| Policy::new(name, Quota::requests(9).per_hour());
+    let limiter = limiter([hourly("p"), hourly("next").cost_with(|_| 2).shadow()]);
+    let decision = limiter.check("alice").await;
+    let kind = decision.kind();
+    assert!(matches!(kind, DecisionKind::PartsRequired { policy, .. } if &**policy == "next"));
+}
+
+#[tokio::test]
 async fn errors_of_calls_are_responses_and_never_500() {
     let store = || StoreError::Unsupported("anything");
     let unknown = || two().policy("acount").expect_err("an error");
