@@ -187,6 +187,29 @@ async fn a_clock_that_stepped_back_while_units_were_left_locks_no_key_out() {
     }
 }
 
+/// A rejected request charges nothing; still, units refill from the step on.
+#[tokio::test]
+async fn a_rejection_after_a_clock_stepped_back_has_an_exact_wait() {
+    for world in World::both() {
+        for strategy in [
+            StrategyKind::Gcra,
+            StrategyKind::Bucket,
+            StrategyKind::Fixed,
+        ] {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.single(strategy, "10/min");
+            let key = fresh_key();
+            world.set(NOW + 3_600_000_000);
+            assert_eq!(send(&limiter, key, 20).await, 10, "{name}");
+            world.set(NOW);
+            let rejected = limiter.check(key).await;
+            let wait = rejected.retry_after().duration().expect("a wait");
+            world.advance(wait);
+            assert_eq!(send(&limiter, key, 1).await, 1, "{name}: {wait:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
     let world = World::redis();
