@@ -159,3 +159,19 @@ async fn redis_charges_no_shadow_twice() {
     assert_eq!(used(&limiter, "looser").await, 8);
     assert_eq!(stats(&limiter, "looser"), (7, 0, 0));
 }
+
+/// A candidate is charged for a check in place of the live policy, and for a waiter only once it is rejected.
+#[tokio::test]
+async fn a_check_and_a_waiter_of_one_batch_charge_a_shadow_separately() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let looser = window("looser", "9/hour").shadow_of("live");
+    let limiter = on(&server, [window("live", "1/hour"), looser]);
+    assert!(limiter.check(Key::global()).await.is_admitted());
+    let check = limiter.check(Key::global()).into_future();
+    let wait = limiter.wait(Key::global(), ms(5_000)).into_future();
+    let (rejected, waited) = tokio::join!(check, wait);
+    assert!(!rejected.is_admitted() && waited.is_err());
+    assert_eq!(used(&limiter, "looser").await, 3);
+    assert_eq!(stats(&limiter, "looser"), (3, 0, 2));
+}
