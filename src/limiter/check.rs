@@ -15,7 +15,7 @@ use tokio::task::coop::poll_proceed;
 
 use super::{
     core::LimiterRef,
-    evaluate::{decision_builder::DecisionBuilder, pending::PendingDecision},
+    evaluate::decision_builder::{DecisionBuilder, PendingDecision},
     keys::Keys,
     overrides::CheckOverrides,
 };

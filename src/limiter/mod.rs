@@ -6,7 +6,7 @@
 //!    `LimiterRef::evaluate_request`. Both work on `core`: the policies, each bound to its limit in the store.
 //! 2. `evaluate::request` lets `evaluate::access` decide what needs no store: access lists, skip rules and invalid calls. Then it
 //!    adds an entry with key, cost and quota for each policy that applies to a `DecisionBuilder` (`evaluate::decision_builder`).
-//! 3. It makes one operation of the store for all entries. `PendingDecision` (`evaluate::pending`) awaits a response that is not
+//! 3. It makes one operation of the store for all entries. `PendingDecision` awaits a response that is not
 //!    ready, and quotas that have to be looked up before.
 //! 4. `evaluate::response` sets each entry's status and receipt from the response, and adds shadows (`evaluate::shadow`), bans
 //!    and permits (`held_permits`). After a store error, `evaluate::fallback` decides.
@@ -55,7 +55,7 @@ pub use self::{
 };
 pub(crate) use self::{
     core::LimiterRef,
-    evaluate::{decision_builder::DecisionBuilder, pending::PendingDecision},
+    evaluate::decision_builder::{DecisionBuilder, PendingDecision},
     wait::DEFAULT_MAX_WAITERS,
 };
 

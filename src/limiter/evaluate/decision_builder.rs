@@ -1,13 +1,19 @@
-//! A decision under construction.
+//! A decision under construction, and while it is pending.
 
-use std::sync::Arc;
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use smallvec::SmallVec;
 
+use super::quota_lookup::QuotaLookups;
 use crate::{
     decision::{Decision, DecisionKind, PermitHandle, PolicyEntry},
-    limiter::{core::LimiterRef, overrides::CheckOverrides},
-    store::{DecisionSource, Op},
+    limiter::{core::LimiterRef, keys::Keys, overrides::CheckOverrides},
+    store::{DecisionSource, Op, PendingResponse, StoreResponse},
 };
 
 /// One entry for each policy that applies.
@@ -82,6 +88,88 @@ impl DecisionBuilder {
             admitted: self.admitted,
             entries: self.entries,
             permit: self.permit.into(),
+        }
+    }
+}
+
+/// A decision, ready or not.
+pub(crate) enum MaybePending {
+    Ready(Decision),
+    Pending(PendingDecision),
+}
+
+/// A decision that waits for the store, or for quotas to be looked up. Dropping it cancels the request: the store refunds what it
+/// charges for it (on Redis, `ResponseHandle`).
+pub(crate) struct PendingDecision {
+    /// Taken when the decision is made.
+    state: Option<(Arc<LimiterRef>, DecisionBuilder)>,
+    stage: PendingStage,
+}
+
+/// What a pending decision waits for.
+pub(crate) enum PendingStage {
+    QuotaLookups(QuotaLookups),
+    Store(PendingResponse),
+}
+
+impl LimiterRef {
+    /// Decides a call with its own keys.
+    pub(crate) fn decide_keys(
+        self: Arc<Self>,
+        op: Op,
+        keys: &Keys,
+        overrides: &CheckOverrides,
+    ) -> MaybePending {
+        let mut builder = DecisionBuilder::of_call(op, Some(overrides));
+        match self.evaluate_keys(&mut builder, keys, Some(overrides)) {
+            None => MaybePending::Ready(builder.finish(self)),
+            Some(stage) => MaybePending::Pending(PendingDecision::new(self, builder, stage)),
+        }
+    }
+}
+
+impl PendingDecision {
+    pub(crate) fn new(
+        limiter: Arc<LimiterRef>,
+        builder: DecisionBuilder,
+        stage: PendingStage,
+    ) -> Self {
+        let state = Some((limiter, builder));
+        Self { state, stage }
+    }
+}
+
+impl Future for PendingDecision {
+    type Output = Decision;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
+        let this = &mut *self;
+        loop {
+            // Polled again after it was ready, which is a mistake: pending for ever.
+            let Some((limiter, builder)) = &mut this.state else {
+                return Poll::Pending;
+            };
+            match &mut this.stage {
+                PendingStage::QuotaLookups(lookups) => {
+                    for (index, quota) in ready!(lookups.as_mut().poll(cx)) {
+                        let entry = &mut builder.entries[index];
+                        let bound = limiter.bound(entry.policy);
+                        entry.quota_override = limiter.quota_override(bound, quota);
+                    }
+                    this.stage = PendingStage::Store(match limiter.execute(builder) {
+                        StoreResponse::Ready(response) => PendingResponse::ready(response),
+                        StoreResponse::Pending(response) => response,
+                    });
+                }
+                PendingStage::Store(response) => {
+                    let response = ready!(Pin::new(response).poll(cx));
+                    limiter.apply_response(builder, response);
+                    return match this.state.take() {
+                        Some((limiter, builder)) => Poll::Ready(builder.finish(limiter)),
+                        None => Poll::Pending,
+                    };
+                }
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod decision_builder;
 pub(crate) mod fallback;
-pub(crate) mod pending;
+pub(crate) mod quota_lookup;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod shadow;

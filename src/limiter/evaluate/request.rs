@@ -4,8 +4,8 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
-    decision_builder::DecisionBuilder,
-    pending::{self, PendingStage},
+    decision_builder::{DecisionBuilder, PendingStage},
+    quota_lookup::{quota_of_request, run_lookups},
 };
 use crate::{
     decision::{DecisionKind, PolicyEntry, quota_override::QuotaOverride},
@@ -48,8 +48,7 @@ impl LimiterRef {
                 }
                 continue;
             };
-            let quota =
-                pending::quota_of_request(policy, parts, builder.entries.len(), &mut lookups);
+            let quota = quota_of_request(policy, parts, builder.entries.len(), &mut lookups);
             let cost = bound.cost_of(Some(parts));
             let caller = bound.caller_key(|| policy.caller_of(parts));
             self.add_entry(builder, (index, bound), key, cost, caller, quota);
@@ -57,7 +56,7 @@ impl LimiterRef {
         if lookups.is_empty() {
             return self.call_store(builder);
         }
-        Some(pending::start_lookups(lookups))
+        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
     }
 
     /// Evaluates a call with its own keys. Returns what is pending; `None` if the call is decided.
@@ -95,9 +94,8 @@ impl LimiterRef {
                 continue;
             }
             let call_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
-            let quota = call_quota.or_else(|| {
-                pending::quota_of_request(policy, parts?, builder.entries.len(), &mut lookups)
-            });
+            let quota = call_quota
+                .or_else(|| quota_of_request(policy, parts?, builder.entries.len(), &mut lookups));
             let call_cost = self.cost_in_call(bound, overrides);
             let cost = match call_cost {
                 Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
@@ -110,7 +108,7 @@ impl LimiterRef {
         if lookups.is_empty() {
             return self.call_store(builder);
         }
-        Some(pending::start_lookups(lookups))
+        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
     }
 
     /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.

@@ -4,7 +4,7 @@ use super::request::{WaitRequest, await_decision};
 use crate::{
     decision::{Decision, DecisionKind, PolicyRole},
     key::Key,
-    limiter::{evaluate::pending::MaybePending, keys::Keys, overrides::CheckOverrides},
+    limiter::{evaluate::decision_builder::MaybePending, keys::Keys, overrides::CheckOverrides},
     store::Op,
     strategy::RetryAfter,
 };

@@ -13,7 +13,8 @@ use super::{
 use crate::{
     decision::{Decision, DecisionKind},
     limiter::{
-        core::LimiterCore, evaluate::pending::MaybePending, evaluate::pending::PendingDecision,
+        core::LimiterCore, evaluate::decision_builder::MaybePending,
+        evaluate::decision_builder::PendingDecision,
     },
     strategy::RetryAfter,
 };

@@ -14,8 +14,9 @@ use crate::{
     limiter::{
         core::{BoundPolicy, LimiterRef},
         evaluate::{
+            decision_builder::{MaybePending, PendingDecision},
             fallback::FailureAction,
-            pending::{MaybePending, PendingDecision, quota_of_request, run_lookups},
+            quota_lookup::{quota_of_request, run_lookups},
         },
         keys::Keys,
         overrides::CheckOverrides,

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use super::{
     RedisStore,
-    batch::{Batch, decode},
+    batch::{Batch, wire},
     cluster::node,
     health,
     request::{PendingRequest, RequestState, op::OwnedCounterOp},
@@ -49,7 +49,7 @@ impl Store for ScriptedStore {
         request.time_synced = true;
         let _ = batch.push(request);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
-        let reply = decode::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));
+        let reply = wire::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));
         drop(bytes);
         drop(batch);
         if let Ok(reply) = &reply {

@@ -14,8 +14,7 @@ use super::{
 use crate::store::{CounterMode, LimitHandle, Op, Units};
 
 pub(crate) mod deadline_timer;
-pub(crate) mod decode;
-pub(crate) mod encode;
+pub(crate) mod wire;
 
 /// Most keys in one call: 512 blocked a server for 1.8 ms.
 pub(super) const MAX_BATCH_KEYS: usize = 128;

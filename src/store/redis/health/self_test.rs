@@ -14,7 +14,7 @@ use crate::{
         health::{HealthIssue, HealthReport},
         redis::{
             RedisStore,
-            batch::{Batch, decode},
+            batch::{Batch, wire},
             request::{
                 PendingRequest, RequestState, ended, limit::RedisLimit, op::OwnedCounterOp,
                 response_handle::RollbackGuard,
@@ -148,7 +148,7 @@ impl RedisStore {
             }
             reply => reply,
         };
-        let _ = decode::decode_and_complete(&mut batch, reply?)?;
+        let _ = wire::decode_and_complete(&mut batch, reply?)?;
         read(response.into_rollback_guard().await?)
     }
 

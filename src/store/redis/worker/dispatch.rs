@@ -15,7 +15,7 @@ use super::probe;
 use crate::{
     error::StoreError,
     store::redis::{
-        batch::{Batch, decode},
+        batch::{Batch, wire},
         breaker::Breaker,
         cluster::node::Redirect,
         connection::ConnectionRef,
@@ -164,7 +164,7 @@ fn handle_reply(
     let connection = Some(connection);
     // Once more, before the waiters are woken: a rejection decided before this batch may have been cached since it was sent.
     shared.rejection_cache.invalidate(batch.invalidated());
-    match decode::decode_and_complete(batch, reply) {
+    match wire::decode_and_complete(batch, reply) {
         Ok(mut reply) => {
             shared.update_clock_offset(reply.at);
             for (request, error) in reply.failed.drain(..) {

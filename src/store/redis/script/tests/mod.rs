@@ -20,7 +20,7 @@ use crate::{
     store::{
         CounterOp, LimitHandle, Op, OpResult,
         redis::{
-            batch::{Batch, MAX_BATCH_KEYS, decode},
+            batch::{Batch, MAX_BATCH_KEYS, wire},
             key_names::KeyNames,
             request::{
                 PendingRequest, RequestState,
@@ -159,7 +159,7 @@ impl Scene {
             .query(&mut self.databases[database])
             .expect("an answer");
         assert!(
-            decode::decode_and_complete(&mut batch, reply).is_ok(),
+            wire::decode_and_complete(&mut batch, reply).is_ok(),
             "a whole answer"
         );
         let tell = |mut answer: ResponseHandle| {

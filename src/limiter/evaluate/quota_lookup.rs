@@ -1,0 +1,125 @@
+//! The quotas that policies take from requests, by a function or by a lookup that takes time.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use http::request::Parts;
+use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
+
+use crate::{
+    log::LogThrottle,
+    policy::{Policy, QuotaLookupFuture, QuotaSource},
+    quota::Quota,
+};
+
+/// Lookups that run, which return the quotas with the index of their entry.
+pub(crate) type QuotaLookups = Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>;
+
+/// The lookup of a request's quota under one policy.
+pub(crate) struct QuotaLookup {
+    /// Returned with the quota.
+    pub(crate) index: usize,
+    /// The policy's name.
+    pub(crate) policy: Arc<str>,
+    pub(crate) lookup: QuotaLookupFuture,
+    pub(crate) timeout: Duration,
+}
+
+/// The quota that a policy takes from a request. One that has to be looked up is added to `lookups`, to be returned with `index`.
+pub(crate) fn quota_of_request(
+    policy: &Policy,
+    parts: &Parts,
+    index: usize,
+    lookups: &mut Vec<QuotaLookup>,
+) -> Option<Quota> {
+    match policy.quota_source() {
+        QuotaSource::Policy => None,
+        QuotaSource::FromRequest(find) => find(parts),
+        QuotaSource::Lookup(look_up, timeout) => {
+            lookups.push(QuotaLookup {
+                index,
+                policy: policy.shared_name(),
+                lookup: look_up(parts),
+                timeout: *timeout,
+            });
+            None
+        }
+    }
+}
+
+/// Upper bound of the lookups past their timeout that run on, in this process.
+const MAX_LATE_LOOKUPS: usize = 64;
+
+/// Awaits lookups, each no longer than its timeout.
+pub(crate) async fn run_lookups(lookups: Vec<QuotaLookup>) -> Vec<(usize, Quota)> {
+    let mut found = Vec::new();
+    let mut waiting: Vec<_> = lookups
+        .into_iter()
+        .map(|pending| {
+            let late = Box::pin(sleep(pending.timeout));
+            (Some(pending), late)
+        })
+        .collect();
+    poll_fn(|cx| {
+        waiting.retain_mut(|(pending, late)| {
+            if let Some(QuotaLookup { index, lookup, .. }) = pending
+                && let Poll::Ready(quota) = lookup.as_mut().poll(cx)
+            {
+                found.extend(quota.map(|quota| (*index, quota)));
+                return false;
+            }
+            if late.as_mut().poll(cx).is_pending() {
+                return true;
+            }
+            if let Some(pending) = pending.take() {
+                run_on(pending);
+            }
+            false
+        });
+        if waiting.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    found
+}
+
+/// Lets a lookup past its timeout run on in the background, so that the application's cache fills.
+#[cold]
+fn run_on(pending: QuotaLookup) {
+    let QuotaLookup {
+        policy,
+        lookup,
+        timeout,
+        ..
+    } = pending;
+    static RUNNING: Semaphore = Semaphore::const_new(MAX_LATE_LOOKUPS);
+    static LATE: LogThrottle = LogThrottle::new();
+    let permit = RUNNING.try_acquire().ok();
+    let runs_on = match (permit, Handle::try_current()) {
+        (Some(permit), Ok(runtime)) => {
+            drop(runtime.spawn(async move {
+                let _ = lookup.await;
+                drop(permit);
+            }));
+            true
+        }
+        _ => false,
+    };
+    LATE.log_with(|suppressed| {
+        tracing::warn!(
+            policy = &*policy,
+            ?timeout,
+            in_background = runs_on,
+            suppressed,
+            "quota_lookup exceeded its timeout; the policy's own quota is used"
+        );
+    });
+}
