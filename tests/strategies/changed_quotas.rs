@@ -210,6 +210,22 @@ async fn a_rejection_after_a_clock_stepped_back_has_an_exact_wait() {
     }
 }
 
+/// What the newest bucket holds may have been charged by another request.
+#[tokio::test]
+async fn a_refund_after_a_clock_stepped_back_takes_no_units_of_a_later_bucket() {
+    for world in World::both() {
+        let limiter = world.single(StrategyKind::Sliding(10), "10/min");
+        world.set(NOW);
+        let mut first = limiter.check(fresh_key()).cost(5).await;
+        let key = first.policies().next().expect("a policy").key();
+        world.advance(secs(6));
+        assert!(admitted_by_store(&limiter.check(key).cost(3).await));
+        world.set(NOW);
+        let refunds = first.refund(5).await.expect("a response");
+        assert_eq!(refunds[0].units(), 0, "{}", world.name());
+    }
+}
+
 #[tokio::test]
 async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
     let world = World::redis();

@@ -359,3 +359,36 @@ impl fmt::Debug for Cluster {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing connects to it.
+    fn open(node: ConnectionInfo) -> Result<ConnectionSource, ConfigError> {
+        let config = deadpool_redis::Config::from_connection_info(node);
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+        Ok(ConnectionSource::new(pool.expect("a pool"), 1))
+    }
+
+    #[tokio::test]
+    async fn a_redirect_without_a_host_is_to_the_host_of_the_tags_owner() {
+        let seeds = ["redis://10.0.0.1:7000", "redis://10.0.0.2:7000"];
+        let seeds = seeds.map(redis::IntoConnectionInfo::into_connection_info);
+        let seeds = seeds.map(|seed| seed.expect("an address"));
+        let tags = HashTags::new(2).expect("tags");
+        let cluster = Arc::new(Cluster::new(seeds.into(), tags, 1, open).expect("a cluster"));
+        cluster.map.store(Arc::new(SlotMap {
+            nodes: cluster.seeds.clone(),
+            owners: cluster.seeds.iter().cloned().map(Some).collect(),
+        }));
+        let kind = redis::ErrorKind::Server(ServerErrorKind::Ask);
+        let error = RedisError::from((kind, "ASK", "1 :7001".to_owned()));
+        for (tag, host) in ["10.0.0.1", "10.0.0.2"].into_iter().enumerate() {
+            let Some(Redirect::Ask(node)) = cluster.redirect(tag, &error) else {
+                panic!("it is a redirect");
+            };
+            assert_eq!((&*node.host, node.port), (host, 7001));
+        }
+    }
+}
