@@ -131,6 +131,9 @@
 //! | `redis-tls` | no | Redis over TLS, by rustls: `rediss://`, own roots and client certificates |
 //! | `tonic` | no | `google.rpc` details in gRPC rejections, [`Rejected`] as a `tonic::Status`, the peers of tonic's connections |
 //! | `tonic-tls` | no | the peers of tonic's connections under TLS |
+//! | `config` | no | `config::Document`: limits from configuration files, in TOML |
+//! | `config-yaml`, `config-json` | no | configuration files in YAML and JSON |
+//! | `config-schema` | no | the JSON Schema of configuration files |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
 //! Without features, there are the layer, the limiter, and counts in process.
@@ -163,6 +166,8 @@
 //! [tower]: https://docs.rs/tower
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "config")]
+pub mod config;
 pub mod extract;
 pub mod layer;
 #[doc = include_str!("../docs/operations.md")]
