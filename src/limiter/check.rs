@@ -184,8 +184,7 @@ pub struct CheckFuture<T = Decision>(State<T>);
 
 enum State<T> {
     NotStarted(Check<T>),
-    // In a box, since futures are moved with the size of their largest state.
-    Pending(Box<PendingDecision>),
+    Pending(PendingDecision),
 }
 
 impl<T: CheckOutput> Future for CheckFuture<T> {
@@ -210,7 +209,7 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                         }
                         Some(stage) => {
                             let pending = PendingDecision::new(limiter, builder, stage);
-                            self.0 = State::Pending(Box::new(pending));
+                            self.0 = State::Pending(pending);
                         }
                     }
                 }
