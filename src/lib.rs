@@ -202,6 +202,7 @@ mod quota;
 mod random;
 mod respond;
 mod sync;
+mod timers;
 
 pub use access::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use admission::{

@@ -18,6 +18,7 @@ use crate::{
     decision::PermitHandle,
     log::LogThrottle,
     store::{CounterOp, Op, StoreResponse},
+    timers::runtime_with_timers,
 };
 
 /// How often a permit is renewed within its TTL.
@@ -48,7 +49,7 @@ impl HeldPermits {
         if entries.is_empty() {
             return None;
         }
-        let runtime = Handle::try_current().ok();
+        let runtime = runtime_with_timers();
         let (id, is_new) = limiter.permits.lock().add(&entries, runtime.as_ref());
         match &runtime {
             Some(runtime) if is_new => {
@@ -60,7 +61,7 @@ impl HeldPermits {
                 LOG.log_with(|suppressed| {
                     tracing::warn!(
                         suppressed,
-                        "permits of in-flight limits can't be renewed outside of a tokio runtime: take them from a task of one"
+                        "permits of in-flight limits can't be renewed outside of a tokio runtime with timers: take them from a task of one"
                     );
                 });
             }

@@ -93,9 +93,7 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Panics
-    ///
-    /// A request that looks up its quota panics outside of a tokio runtime with timers.
+    /// Outside of a tokio runtime with timers a lookup that is not ready at once counts as late, and an error is logged.
     #[must_use]
     pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
     where

@@ -4,6 +4,7 @@ use std::{thread, time::Duration};
 
 use futures_util::FutureExt;
 use testkit::{Proxy, Server};
+use tokio::runtime::Builder;
 use tollgate::{
     Admission, Concurrency, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
     RedisStore,
@@ -160,4 +161,29 @@ fn a_shutdown_in_process_needs_no_runtime() {
     let limiter = Limiter::builder().policy(policy(9)).build();
     let limiter = limiter.expect("a limiter");
     assert_eq!(limiter.shutdown(TEST_TIMEOUT).now_or_never(), Some(Ok(())));
+}
+
+#[test]
+fn a_shutdown_without_timers_reports_at_once_what_is_queued() {
+    let (server, network) = network();
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let limiter = permits(through(&network));
+    let held = runtime.block_on(held(&limiter, 3));
+    network.cut();
+    // Not sent, since the runtime is not driven.
+    drop(held);
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    for result in [
+        limiter.shutdown(TEST_TIMEOUT).now_or_never(),
+        Some(without_timers.block_on(limiter.shutdown(TEST_TIMEOUT))),
+    ] {
+        let error = result.expect("a result at once").expect_err("queued");
+        assert_eq!((error.operations(), error.write_backs()), (3, 0));
+    }
+    network.pass();
+    let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
+    sent.expect("the store responds");
+    let other = permits(store(&server));
+    assert_eq!(runtime.block_on(used_on_the_store(&other, KEY)), 0);
 }

@@ -7,8 +7,10 @@ use std::{
 
 use futures_util::FutureExt;
 use testkit::Server;
+use tokio::runtime::Builder;
 use tollgate::{
-    DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
+    Admission, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    Quota, Rejected, StoreError,
 };
 
 use crate::support::{TEST_TIMEOUT, nowhere, store, until};
@@ -139,19 +141,32 @@ async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
 }
 
 #[test]
-fn waiting_without_a_runtime_is_rejected_and_does_not_panic() {
+fn waiting_without_timers_is_rejected_and_does_not_panic() {
     let policy = Policy::new("p", Quota::requests(1).per_hour());
-    let limiter = Limiter::builder()
-        .policy(policy)
-        .build()
-        .expect("a limiter");
-    let patience = Duration::from_secs(36_000);
-    let wait = || limiter.wait(KEY, patience).into_future().now_or_never();
-    assert!(
-        wait().expect("at once").is_ok(),
-        "there is room for the first"
-    );
-    let rejected = wait().expect("at once").expect_err("it would have to wait");
-    let kind = format!("{:?}", rejected.decision().kind());
-    assert!(kind.contains("NoRuntime"), "{kind}");
+    let limiter = Limiter::builder().policy(policy).build();
+    let limiter = limiter.expect("a limiter");
+    let wait = || {
+        let timeout = Duration::from_secs(36_000);
+        limiter.wait(KEY, timeout).into_future()
+    };
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    let with_timers = Builder::new_current_thread().enable_time().build();
+    let with_timers = with_timers.expect("a runtime");
+    let is_rejected = |result: Result<Admission, Rejected>| {
+        let rejected = result.expect_err("it would have to wait");
+        let kind = rejected.decision().kind();
+        let error = matches!(kind, DecisionKind::StoreFailed(StoreError::NoRuntime(_)));
+        assert!(error, "{kind:?}");
+    };
+    let admitted = wait().now_or_never().expect("at once");
+    assert!(admitted.is_ok(), "there is room for the first");
+    for _ in 0..2 {
+        is_rejected(wait().now_or_never().expect("at once"));
+        is_rejected(without_timers.block_on(wait()));
+    }
+    // Behind another one, which waits.
+    let mut first = wait();
+    with_timers.block_on(async { assert!((&mut first).now_or_never().is_none()) });
+    is_rejected(wait().now_or_never().expect("at once"));
+    is_rejected(without_timers.block_on(wait()));
 }

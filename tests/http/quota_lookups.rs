@@ -1,6 +1,7 @@
 //! Quotas that are looked up: what becomes of a look-up that takes longer than its timeout.
 
 use std::{
+    future::{IntoFuture, pending, ready},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -8,8 +9,9 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use http::Request;
-use tokio::sync::Semaphore;
+use tokio::{runtime::Builder, sync::Semaphore};
 use tollgate::{Policy, Quota, RateLimitLayer};
 
 use crate::{
@@ -60,9 +62,12 @@ impl Tiers {
     }
 }
 
-/// One test: all look-ups of a process that outlast their timeout share 64 slots.
+/// Held by each test with late look-ups, since these share 64 slots in a process.
+static LATE_SLOTS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test(start_paused = true)]
 async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
+    let _slots = LATE_SLOTS.lock().await;
     let tiers = Arc::new(Tiers::default());
     let found = tiers.clone();
     let policy = Policy::new("api", Quota::requests(500).per_hour());
@@ -126,4 +131,30 @@ async fn a_quota_that_is_looked_up_is_its_own_policys_where_others_are_skipped()
         policies.as_deref(),
         Some(r#""api";q=200;w=3600, "user";q=300;w=3600"#)
     );
+}
+
+#[test]
+fn without_timers_a_look_up_that_is_not_ready_at_once_is_late_and_an_error_is_logged() {
+    let _slots = LATE_SLOTS.blocking_lock();
+    let found = Quota::requests(1_000).per_hour();
+    let policy = |name: &str| Policy::new(name.to_owned(), Quota::requests(500).per_hour());
+    let timeout = Duration::from_secs(60);
+    let limiter = limiter([
+        policy("hangs").quota_lookup(timeout, |_| pending()),
+        policy("cached").quota_lookup(timeout, move |_| ready(Some(found))),
+    ]);
+    let log = Log::default();
+    let _guard = log.errors();
+    let (parts, ()) = Request::new(()).into_parts();
+    let check = || limiter.check("alice").parts(&parts).into_future();
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    for decision in [
+        check().now_or_never().expect("a decision at once"),
+        without_timers.block_on(check()),
+    ] {
+        let limits = decision.policies().map(|policy| policy.limit());
+        assert_eq!(limits.collect::<Vec<_>>(), [500, 1_000]);
+    }
+    let lines = log.lines("quota_lookup can't wait outside of a tokio runtime with timers");
+    assert!(lines[0].contains(r#"policy="hangs""#), "{lines:?}");
 }

@@ -5,8 +5,12 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::Decision;
 
-use crate::support::{
-    MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, fill, free, permit_policy, until_free,
+use crate::{
+    log::Log,
+    support::{
+        LONG_TTL, MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, fill, free,
+        permit_policy, until_free,
+    },
 };
 
 #[tokio::test]
@@ -264,4 +268,22 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
             );
         }
     }
+}
+
+#[test]
+fn a_permit_that_is_taken_without_timers_is_released_and_a_warning_says_that_it_is_not_renewed() {
+    let world = World::memory();
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
+    let log = Log::default();
+    let _guard = log.warnings();
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    without_timers.block_on(async {
+        let held = fill(&limiter).await;
+        assert_eq!(free(&limiter).await, 0);
+        drop(held);
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
+    });
+    let warning =
+        "permits of in-flight limits can't be renewed outside of a tokio runtime with timers";
+    assert_eq!(log.lines(warning).len(), 1, "{}", log.text());
 }

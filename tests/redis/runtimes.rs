@@ -4,9 +4,9 @@ use std::{future::IntoFuture, sync::mpsc, thread};
 
 use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{DecisionKind, Key, Limiter};
+use tollgate::{DecisionKind, DecisionSource, Key, Limiter, OnMisconfiguration, StoreError};
 
-use crate::support::{StrategyKind, admitted_by_store, hammer, single, store, used};
+use crate::support::{StrategyKind, admitted_by_store, hammer, single, store, store_error, used};
 
 fn current_thread() -> Runtime {
     Builder::new_current_thread()
@@ -161,14 +161,47 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
 fn a_check_outside_any_runtime_is_an_error() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    let decision = poll_outside(&limiter);
-    assert!(
-        matches!(
-            decision.kind(),
-            DecisionKind::StoreFailed(tollgate::StoreError::NoRuntime(_))
-        ),
-        "{decision:?}"
+    let error = store_error(&poll_outside(&limiter));
+    assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+}
+
+#[test]
+fn in_a_runtime_without_timers_the_store_is_misconfigured() {
+    let server = Server::start();
+    let without_timers = Builder::new_current_thread().enable_io().build();
+    let without_timers = without_timers.expect("a runtime");
+    let limiter = |on_misconfiguration| {
+        let policy = StrategyKind::Gcra.policy("p", "10/h");
+        let limiter = Limiter::builder().store(store(&server)).policy(policy);
+        let limiter = limiter.on_misconfiguration(on_misconfiguration).build();
+        limiter.expect("a limiter")
+    };
+    let (rejects, admits) = (
+        limiter(OnMisconfiguration::Reject),
+        limiter(OnMisconfiguration::AsStoreError),
     );
+    let check = |limiter: &Limiter| limiter.check(Key::new("key")).into_future();
+    // Also once it has connections, in another runtime.
+    let with_timers = multi_thread();
+    for used_units in [1, 2] {
+        let decision = without_timers.block_on(check(&rejects));
+        assert!(!decision.is_admitted(), "{decision:?}");
+        let error = store_error(&decision);
+        assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+        let decision = without_timers.block_on(check(&admits));
+        let kind = decision.kind();
+        assert!(matches!(kind, DecisionKind::Admitted), "{kind:?}");
+        assert_eq!(decision.source(), DecisionSource::Fallback);
+        let health = without_timers.block_on(rejects.health_check());
+        let issues = health.issues().iter();
+        let mut issues = issues.map(ToString::to_string);
+        assert!(issues.any(|issue| issue.contains("no tokio runtime with timers")));
+        assert!(admitted_by_store(&with_timers.block_on(check(&rejects))));
+        assert_eq!(
+            with_timers.block_on(used(&admits, Key::new("key"))),
+            [used_units]
+        );
+    }
 }
 
 /// Tokio's own futures need a runtime to be polled in; a result that is there at once does not.

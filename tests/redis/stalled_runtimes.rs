@@ -144,20 +144,27 @@ fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
 }
 
 #[test]
-fn a_check_awaited_without_a_runtime_completes_if_another_runtime_runs() {
+fn a_check_awaited_without_timers_completes_if_another_runtime_runs() {
+    let without_a_runtime = block_on::<CheckFuture>;
+    let without_timers = |check: CheckFuture| {
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(check)
+    };
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
     let limiter = single(&server, TIMEOUT);
     assert!(admitted_by_store(
         &other.block_on(limiter.check(KEY).into_future())
     ));
-    let check = asked_in(&still, &limiter);
-    let (sender, response) = mpsc::channel();
-    thread::spawn(move || {
-        let _ = sender.send(block_on(check));
-    });
-    let decision = response.recv_timeout(TEST_TIMEOUT).expect("a response");
-    assert!(matches!(store_error(&decision), StoreError::Timeout));
+    for awaited in [without_a_runtime, without_timers] {
+        let check = asked_in(&still, &limiter);
+        let (sender, response) = mpsc::channel();
+        thread::spawn(move || {
+            let _ = sender.send(awaited(check));
+        });
+        let decision = response.recv_timeout(TEST_TIMEOUT).expect("a response");
+        assert!(matches!(store_error(&decision), StoreError::Timeout));
+    }
 }
 
 /// As `tower::buffer` does: a worker calls the service, and the caller awaits its response.
@@ -210,6 +217,22 @@ fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
             used(&limiter, KEY).await == [0]
         }));
     }
+}
+
+#[test]
+fn a_permit_dropped_in_a_runtime_without_timers_is_freed_by_another() {
+    let server = Server::start();
+    let limiter = permit_limiter(&server);
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    let (ended, other) = (current_thread(), current_thread());
+    let [first, second] = [(); 2].map(|()| ended.block_on(held(&limiter)));
+    without_timers.block_on(async { drop(first) });
+    drop(ended);
+    // No runtime is left that could send it.
+    without_timers.block_on(async { drop(second) });
+    other.block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::{
     key::Key,
     limiter::{Limiter, core::LimiterCore, core::write_back::LocalShares},
     store::{CounterOp, Op, StoreResponse},
+    timers::runtime_with_timers,
 };
 
 /// The pause before a store that failed is called again.
@@ -79,28 +80,23 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`ShutdownError`] counts the operations that were not sent in time. They stay queued.
+    /// [`ShutdownError`] counts the operations that were not sent in time. They stay queued. Outside of a tokio runtime with timers
+    /// it is returned at once, if something is queued.
     ///
     /// # Cancellation
     ///
     /// Dropping the future ends the wait; what was not sent stays queued.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime with timers, if something is queued.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         consume_budget().await;
         let core = self.refs.core();
         if core.queued() == (0, 0) {
             return Ok(());
         }
-        match timed(timeout, core.flush()).await {
-            Ok(()) => Ok(()),
-            Err(_) => {
-                let (operations, write_backs) = core.queued();
-                Err(ShutdownError::new(operations, write_backs))
-            }
+        if runtime_with_timers().is_some() && timed(timeout, core.flush()).await.is_ok() {
+            return Ok(());
         }
+        let (operations, write_backs) = core.queued();
+        Err(ShutdownError::new(operations, write_backs))
     }
 }
 

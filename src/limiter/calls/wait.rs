@@ -67,7 +67,7 @@ impl Limiter {
     ///   ([`Check::parts`](crate::Check::parts));
     /// - the store failed, and the limiter [rejects](crate::OnStoreError::Reject) then, or the store is
     ///   [misconfigured](crate::StoreError::is_misconfiguration);
-    /// - it would have to wait outside of a tokio runtime: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
+    /// - it would have to wait outside of a tokio runtime with timers: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
     ///
     /// Under [`charge_rejected`](crate::Policy::charge_rejected) each rejected store call for the first in the queue is
     /// charged.
@@ -81,10 +81,6 @@ impl Limiter {
     ///
     /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
     /// those by other processes take effect at its next call.
-    ///
-    /// # Panics
-    ///
-    /// If the request has to wait in a tokio runtime whose timers are not enabled.
     pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
         Wait::new(self.local_ref(), self.queues.clone(), keys.into(), timeout)
     }

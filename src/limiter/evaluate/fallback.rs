@@ -84,7 +84,7 @@ impl LimiterRef {
         }
     }
 
-    /// Rejects a request that would have to wait outside of a tokio runtime.
+    /// Rejects a request that would have to wait outside of a tokio runtime with timers.
     #[cold]
     pub(crate) fn reject_without_runtime(self: Arc<Self>) -> Decision {
         let error = StoreError::NoRuntime("waiting needs the timers of a runtime");

@@ -15,6 +15,7 @@ use crate::{
     log::LogThrottle,
     policy::{Policy, QuotaLookupFuture, QuotaSource},
     quota::Quota,
+    timers::runtime_with_timers,
 };
 
 /// Lookups that run, which return the quotas with the index of their entry.
@@ -55,13 +56,15 @@ pub(crate) fn quota_of_request(
 /// Upper bound of the lookups past their timeout that run on, in this process.
 const MAX_LATE_LOOKUPS: usize = 64;
 
-/// Awaits lookups, each no longer than its timeout.
+/// Awaits lookups, each no longer than its timeout. Without timers one that is not ready at once is late, since nothing would end a
+/// lookup that hangs.
 pub(crate) async fn run_lookups(lookups: Vec<QuotaLookup>) -> Vec<(usize, Quota)> {
     let mut found = Vec::new();
+    let has_timers = runtime_with_timers().is_some();
     let mut waiting: Vec<_> = lookups
         .into_iter()
         .map(|pending| {
-            let late = Box::pin(sleep(pending.timeout));
+            let late = has_timers.then(|| Box::pin(sleep(pending.timeout)));
             (Some(pending), late)
         })
         .collect();
@@ -73,11 +76,14 @@ pub(crate) async fn run_lookups(lookups: Vec<QuotaLookup>) -> Vec<(usize, Quota)
                 found.extend(quota.map(|quota| (*index, quota)));
                 return false;
             }
-            if late.as_mut().poll(cx).is_pending() {
+            if late
+                .as_mut()
+                .is_some_and(|late| late.as_mut().poll(cx).is_pending())
+            {
                 return true;
             }
             if let Some(pending) = pending.take() {
-                run_on(pending);
+                run_on(pending, late.is_some());
             }
             false
         });
@@ -93,7 +99,7 @@ pub(crate) async fn run_lookups(lookups: Vec<QuotaLookup>) -> Vec<(usize, Quota)
 
 /// Lets a lookup past its timeout run on in the background, so that the application's cache fills.
 #[cold]
-fn run_on(pending: QuotaLookup) {
+fn run_on(pending: QuotaLookup, had_timer: bool) {
     let QuotaLookup {
         policy,
         lookup,
@@ -102,6 +108,7 @@ fn run_on(pending: QuotaLookup) {
     } = pending;
     static RUNNING: Semaphore = Semaphore::const_new(MAX_LATE_LOOKUPS);
     static LATE: LogThrottle = LogThrottle::new();
+    static UNTIMED: LogThrottle = LogThrottle::new();
     let permit = RUNNING.try_acquire().ok();
     let runs_on = match (permit, Handle::try_current()) {
         (Some(permit), Ok(runtime)) => {
@@ -113,13 +120,25 @@ fn run_on(pending: QuotaLookup) {
         }
         _ => false,
     };
-    LATE.log_with(|suppressed| {
-        tracing::warn!(
-            policy = &*policy,
-            ?timeout,
-            in_background = runs_on,
-            suppressed,
-            "quota_lookup exceeded its timeout; the policy's own quota is used"
-        );
-    });
+    let policy = &*policy;
+    if had_timer {
+        LATE.log_with(|suppressed| {
+            tracing::warn!(
+                policy,
+                ?timeout,
+                in_background = runs_on,
+                suppressed,
+                "quota_lookup exceeded its timeout; the policy's own quota is used"
+            );
+        });
+    } else {
+        UNTIMED.log_with(|suppressed| {
+            tracing::error!(
+                policy,
+                in_background = runs_on,
+                suppressed,
+                "quota_lookup can't wait outside of a tokio runtime with timers; the policy's own quota is used"
+            );
+        });
+    }
 }

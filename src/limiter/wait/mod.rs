@@ -16,7 +16,6 @@ use std::{
 
 use http::request::Parts;
 use tokio::{
-    runtime::Handle,
     task::coop::poll_proceed,
     time::{Instant, sleep_until},
 };
@@ -32,6 +31,7 @@ use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
     quota::Quota,
+    timers::runtime_with_timers,
 };
 
 mod finish;
@@ -153,7 +153,7 @@ async fn wait_in_queue(limits: WaiterLimits, queues: &Arc<Queues>) -> Option<Dec
     let leader = match join(request.limiter.core(), queues, limits) {
         JoinOutcome::Rejected(decision) => return Some(decision),
         JoinOutcome::Leader(leader) => leader,
-        JoinOutcome::Queued(_) if Handle::try_current().is_err() => {
+        JoinOutcome::Queued(_) if runtime_with_timers().is_none() => {
             return Some(request.limiter.clone().reject_without_runtime());
         }
         JoinOutcome::Queued(mut ticket) => {
@@ -199,7 +199,7 @@ async fn run_leader(
             leader.publish_rejection(rejection.clone());
             return rejection.at(now);
         }
-        if Handle::try_current().is_err() {
+        if runtime_with_timers().is_none() {
             leader.publish_rejection(rejection);
             return request.limiter.clone().reject_without_runtime();
         }

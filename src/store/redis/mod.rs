@@ -18,8 +18,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
-
 use self::{
     key_names::KeyNames,
     rejection_cache::CacheKey,
@@ -38,6 +36,7 @@ use crate::{
     error::{InvalidValue, StoreError},
     key::Key,
     strategy::Rule,
+    timers::runtime_with_timers,
 };
 
 mod batch;
@@ -200,7 +199,7 @@ impl Store for RedisStore {
             let mut range = redis::cmd("EVAL");
             range.arg(CALLERS_SCRIPT).arg(1).arg(name);
             shared.breaker(tag).check()?;
-            if Handle::try_current().is_err() {
+            if runtime_with_timers().is_none() {
                 return Err(StoreError::NoRuntime("`callers` waits for the server"));
             }
             let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);

@@ -6,8 +6,6 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::{
     breaker::Breaker,
     pending_refunds::PendingRefunds,
@@ -18,6 +16,7 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     log::LogThrottle,
+    timers::runtime_with_timers,
 };
 
 /// The state that the workers of a store share.
@@ -68,8 +67,8 @@ impl StoreState {
             return;
         };
         let reading = EpochReadGuard(self.clone());
-        if let Ok(handle) = Handle::try_current() {
-            drop(handle.spawn(async move {
+        if let Some(runtime) = runtime_with_timers() {
+            drop(runtime.spawn(async move {
                 let shared = &reading.0;
                 let Some(key) = &shared.epoch else {
                     return;

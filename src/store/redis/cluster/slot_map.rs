@@ -12,7 +12,6 @@ use std::{
 use arc_swap::ArcSwap;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError, ServerErrorKind};
 use tokio::{
-    runtime::Handle,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -25,6 +24,7 @@ use crate::{
         error_class,
         hash_tags::HashTags,
     },
+    timers::runtime_with_timers,
 };
 
 /// Nodes queried at a time for the slot map. The first reply counts.
@@ -207,12 +207,12 @@ impl Cluster {
 
     /// Refreshes the slot map in the background.
     pub(crate) fn schedule_refresh(self: &Arc<Self>) {
-        let Ok(handle) = Handle::try_current() else {
+        let Some(runtime) = runtime_with_timers() else {
             return;
         };
         if self.refreshing.try_lock().is_ok() && self.last_refresh().is_none() {
             let cluster = self.clone();
-            drop(handle.spawn(async move { cluster.refresh().await }));
+            drop(runtime.spawn(async move { cluster.refresh().await }));
         }
     }
 

@@ -19,6 +19,7 @@ use crate::{
         },
     },
     strategy::Snapshot,
+    timers::runtime_with_timers,
 };
 
 /// The counters of a request whose keys share a slot, and their positions in the request.
@@ -113,11 +114,12 @@ pub(super) async fn await_replies(
     let (mut replies, mut error) = (SmallVec::new(), None);
     for PendingPart { part, response } in pending {
         let guard = match (response, deadline) {
-            (Ok(response), None) => response.into_rollback_guard().await,
-            (Ok(response), Some(deadline)) => {
+            // Elsewhere the part's own deadline applies.
+            (Ok(response), Some(deadline)) if runtime_with_timers().is_some() => {
                 let guard = timeout_at(deadline, response.into_rollback_guard()).await;
                 guard.unwrap_or(Err(StoreError::Timeout))
             }
+            (Ok(response), _) => response.into_rollback_guard().await,
             (Err(failed), _) => Err(failed),
         };
         match guard {

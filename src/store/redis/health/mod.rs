@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::cmd;
-use tokio::{runtime::Handle, time::timeout};
+use tokio::time::timeout;
 
 use super::{RedisStore, topology::Topology};
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
         LimitHandle,
         health::{HealthIssue, HealthReport},
     },
+    timers::runtime_with_timers,
 };
 
 pub(crate) mod self_test;
@@ -40,7 +41,7 @@ impl RedisStore {
     /// Checks each server, and tries each limit there.
     pub(crate) async fn check_health(&self, limits: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
-        if Handle::try_current().is_err() {
+        if runtime_with_timers().is_none() {
             let server = "the server".into();
             let error = StoreError::NoRuntime("`health_check` waits for the server");
             health.add_issue(HealthIssue::Unreachable { server, error });

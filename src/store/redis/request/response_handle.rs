@@ -19,6 +19,7 @@ use super::{PendingRequest, RequestState, ended, limit::workers_of, response_slo
 use crate::{
     error::StoreError,
     store::{OpResult, PendingResponse, PollResponse},
+    timers::runtime_with_timers,
 };
 
 /// A response that is waited for. Dropping it cancels the request and refunds what it charged.
@@ -93,23 +94,21 @@ impl ResponseHandle {
     /// runtime starts a timer there.
     #[inline]
     fn ensure_deadline_timer(&mut self) {
-        let here = Handle::try_current().ok();
-        let timed_by = here.as_ref().map(Handle::id);
+        let timed_by = Handle::try_current().ok().map(|here| here.id());
         if timed_by != self.timed_by {
             let before = mem::replace(&mut self.timed_by, timed_by);
-            self.start_deadline_timer(here, before);
+            self.start_deadline_timer(before);
         }
     }
 
     #[cold]
-    fn start_deadline_timer(&self, here: Option<Handle>, before: Option<runtime::Id>) {
+    fn start_deadline_timer(&self, before: Option<runtime::Id>) {
         let Some(state) = self.state.clone() else {
             return;
         };
         let workers = workers_of(&state.counters);
         let other = || workers.and_then(|workers| workers.other_runtime(before));
-        // In a task of its own, since a runtime without timers panics.
-        if let Some(runtime) = here.or_else(other) {
+        if let Some(runtime) = runtime_with_timers().or_else(other) {
             drop(runtime.spawn(async move {
                 sleep_until(state.deadline).await;
                 state.expire();

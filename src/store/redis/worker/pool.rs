@@ -27,6 +27,7 @@ use crate::{
             state::StoreState,
         },
     },
+    timers::runtime_with_timers,
 };
 
 #[derive(Debug)]
@@ -79,6 +80,10 @@ impl WorkerPool {
         if sets.iter().any(|set| set.is_of(runtime.id())) {
             return sets;
         }
+        // Its workers would need timers.
+        if runtime_with_timers().is_none() {
+            return sets;
+        }
         drop(sets);
         self.runtimes.spawn(runtime, |runtime| {
             let pool = Arc::downgrade(self);
@@ -91,7 +96,7 @@ impl WorkerPool {
     ///
     /// # Errors
     ///
-    /// [`StoreError::NoRuntime`] outside of a tokio runtime, [`StoreError::CircuitOpen`] while the circuit breaker is open.
+    /// [`StoreError::NoRuntime`] outside of a tokio runtime with timers, [`StoreError::CircuitOpen`] while the circuit breaker is open.
     pub(crate) fn execute(
         self: &Arc<Self>,
         op: Op,
@@ -121,8 +126,11 @@ impl WorkerPool {
         cache_token: Option<CacheToken>,
         retries_refunds: bool,
     ) -> Result<ResponseHandle, StoreError> {
-        let no_runtime =
-            || StoreError::NoRuntime("the Redis store sends requests from the caller's runtime");
+        let no_runtime = || {
+            StoreError::NoRuntime(
+                "the Redis store sends requests from the caller's runtime, which needs timers",
+            )
+        };
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let here = Handle::try_current().map_err(|_| no_runtime())?;
         let state = RequestState::with_cache_token(

@@ -7,7 +7,6 @@ use std::{
 
 use redis::{Cmd, Value};
 use tokio::{
-    runtime::Handle,
     task::JoinSet,
     time::{Instant, timeout, timeout_at},
 };
@@ -21,6 +20,7 @@ use crate::{
         state::StoreState,
         topology::Topology,
     },
+    timers::runtime_with_timers,
 };
 
 /// The next probe waits for no longer than this for the one before, so that a probe without a response does not delay
@@ -34,7 +34,7 @@ const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Spawns a task on this runtime that probes until the breaker closes, unless there is one already. If the runtime ends first,
 /// the next request spawns another one.
 pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize) {
-    let Ok(runtime) = Handle::try_current() else {
+    let Some(runtime) = runtime_with_timers() else {
         return;
     };
     let Some(lease) = breaker.lease(Instant::now()) else {
