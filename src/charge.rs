@@ -1,8 +1,8 @@
 //! When a policy charges a request, and by which outcomes.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, setting::Code};
 
 /// When a policy charges a request, and by which outcomes.
 #[derive(Clone)]
@@ -11,13 +11,13 @@ pub(crate) struct ChargeMode {
     /// Whether rejected requests are charged too.
     pub(crate) rejected: bool,
     /// `None` to charge every outcome.
-    should_charge: Option<OutcomeFn>,
+    should_charge: Option<Code<OutcomeFn>>,
     /// Whether requests that were dropped before they had a response are charged.
     pub(crate) dropped: bool,
 }
 
 /// Whether an outcome is charged.
-type OutcomeFn = Arc<dyn Fn(&Outcome<'_>) -> bool + Send + Sync>;
+pub(crate) type OutcomeFn = dyn Fn(&Outcome<'_>) -> bool + Send + Sync;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChargeTime {
@@ -30,13 +30,14 @@ pub(crate) enum ChargeTime {
 
 impl ChargeMode {
     /// Charges at `when` the outcomes for which `should_charge` returns true.
-    pub(crate) fn set(
-        &mut self,
-        when: ChargeTime,
-        should_charge: impl Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
-    ) {
+    pub(crate) fn set(&mut self, when: ChargeTime, should_charge: Code<OutcomeFn>) {
         self.when = when;
-        self.should_charge = Some(Arc::new(should_charge));
+        self.should_charge = Some(should_charge);
+    }
+
+    /// The outcomes that are charged, unless all are.
+    pub(crate) fn outcomes(&self) -> Option<&Code<OutcomeFn>> {
+        self.should_charge.as_ref()
     }
 
     /// Whether a request with this outcome is charged.

@@ -201,6 +201,7 @@ mod policy;
 mod quota;
 mod random;
 mod respond;
+mod setting;
 mod sync;
 mod timers;
 
@@ -232,7 +233,7 @@ pub use outcome::Outcome;
 #[doc(inline)]
 pub use outgoing::OutgoingLayer;
 pub use policy::{
-    Cost, Policy,
+    Policy,
     on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError},
 };
 pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::{header, request::Parts};
 
-use super::{KeyExtractor, field};
+use super::{KeyExtractor, field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by the value of a cookie (RFC 6265), which may have any bytes. The key is [`Key::secret`], since most cookies are
@@ -73,6 +73,10 @@ impl KeyExtractor for Cookie {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         field::key(field::text(texts)?.as_bytes().trim_ascii(), self.secret)
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some(text::field("cookie", &self.name, self.secret, true).into())
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {

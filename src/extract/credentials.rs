@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
-use super::{KeyExtractor, field};
+use super::{KeyExtractor, field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by the value of a header, which may have any bytes. The key is [`Key::new`], or [`Key::secret`] for a header that
@@ -62,6 +62,11 @@ impl KeyExtractor for Header {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         field::key(field::text(texts)?.as_bytes(), self.secret)
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let name = self.name.as_ref().ok()?.as_str();
+        Some(text::field("header", name, self.secret, is_credential(name)).into())
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
@@ -128,9 +133,26 @@ impl KeyExtractor for Bearer {
         (!token.is_empty()).then(|| self.key_of(token.as_bytes()))
     }
 
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some(match &self.hash_key {
+            Some(hash_key) => format!("bearer hash_key {}", fingerprint(hash_key)).into(),
+            None => "bearer".into(),
+        })
+    }
+
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
         "a bearer token (Authorization header)".into()
     }
+}
+
+/// A short text that distinguishes hash keys and does not disclose them, unless they can be guessed.
+fn fingerprint(hash_key: &[u8; 32]) -> String {
+    let hash = blake3::derive_key(
+        "tollgate fingerprint of a bearer token's hash key",
+        hash_key,
+    );
+    let hash = u32::from_le_bytes([hash[0], hash[1], hash[2], hash[3]]);
+    format!("{hash:08x}")
 }
 
 impl std::fmt::Debug for Bearer {

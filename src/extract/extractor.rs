@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
-use super::field;
+use super::{field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// What a policy does with a request without a key: set by [`Policy::missing_key`](crate::Policy::missing_key).
@@ -102,6 +102,18 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         ""
     }
 
+    /// Returns the text that stands for the extractor in a configuration document, such as `"header:x-tenant | peer"`.
+    ///
+    /// A document that has the text must be read back as an extractor that finds the same keys. So the text holds every setting
+    /// that keys depend on; of two policies whose extractors have the same text, the keys are taken for the same. Secrets are
+    /// not part of it.
+    ///
+    /// Default: `None`, for code that a document can't describe. It is written out as `code`, and such a document can't be
+    /// loaded.
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        None
+    }
+
     /// Validates the extractor's settings, when a limiter is built. Default: `Ok`.
     ///
     /// # Errors
@@ -196,6 +208,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).missing_key_hint()
     }
 
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        (**self).config_text()
+    }
+
     fn validate(&self) -> Result<(), InvalidValue> {
         (**self).validate()
     }
@@ -265,6 +281,13 @@ impl KeyExtractor for OrElse {
         self.last().map_or("", KeyExtractor::missing_key_hint)
     }
 
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let texts = self.extractors.iter();
+        let texts = texts.map(|(_, extractor)| Some(text::alternative(extractor.config_text()?)));
+        let texts: Vec<_> = texts.collect::<Option<_>>()?;
+        Some(texts.join(" | ").into())
+    }
+
     fn validate(&self) -> Result<(), InvalidValue> {
         self.extractors
             .iter()
@@ -316,6 +339,11 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrSame<A, B> {
 
     fn missing_key_hint(&self) -> &'static str {
         self.second.missing_key_hint()
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let (first, second) = (self.first.config_text()?, self.second.config_text()?);
+        Some(format!("same({first}, {second})").into())
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

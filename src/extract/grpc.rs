@@ -39,6 +39,10 @@ impl KeyExtractor for GrpcService {
         (!service.contains('/')).then(|| Key::new(service))
     }
 
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("grpc_service".into())
+    }
+
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
         "a gRPC service in its path".into()
     }
@@ -63,6 +67,10 @@ impl KeyExtractor for GrpcMethod {
         let path = format!("/{}", field::text(texts)?);
         let (_, method) = full_name(&path)?;
         (method.len() + 1 == path.len()).then(|| Key::new(method))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("grpc_method".into())
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {

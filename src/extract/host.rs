@@ -49,6 +49,10 @@ impl KeyExtractor for Host {
         key_of(&authority(field::text(texts)?.as_bytes())?)
     }
 
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("host".into())
+    }
+
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
         "a host (Host header)".into()
     }

@@ -93,6 +93,7 @@ mod field;
 mod grpc;
 mod host;
 mod query;
+pub(crate) mod text;
 pub(crate) mod tuple;
 pub(crate) mod uri;
 

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{KeyExtractor, credentials::is_credential, field};
+use super::{KeyExtractor, credentials::is_credential, field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a query parameter, decoded like a form (`application/x-www-form-urlencoded` of the WHATWG's URL standard): `+` and
@@ -67,6 +67,11 @@ impl KeyExtractor for Query {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         field::key(field::text(texts)?.as_bytes(), self.secret)
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let by_default = is_credential(&self.name);
+        Some(text::field("query", &self.name, self.secret, by_default).into())
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {

@@ -43,6 +43,11 @@ macro_rules! tuple {
                 Some(Key::tuple([$(self.$index.fixed_key()?),+]))
             }
 
+            fn config_text(&self) -> Option<Cow<'_, str>> {
+                let parts = [$(self.$index.config_text()?),+];
+                Some(format!("[{}]", parts.join(", ")).into())
+            }
+
             fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
                 let mut name = None;
                 $(name = name.or_else(|| missing_part_name(&self.$index, parts));)+

@@ -1,5 +1,6 @@
 //! The path, the method and the axum route of a request, and the one key of all requests ([`global`]).
 
+use std::borrow::Cow;
 #[cfg(feature = "axum")]
 use std::sync::Arc;
 
@@ -29,6 +30,10 @@ impl KeyExtractor for Path {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         field::text(texts).map(Key::new)
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("path".into())
     }
 }
 
@@ -68,6 +73,10 @@ impl KeyExtractor for Method {
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         field::text(texts).map(Key::new)
     }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("method".into())
+    }
 }
 
 /// Counts each axum route separately: `/users/{id}` is one, whatever the id. The key is [`Key::new`] of the route. Requests
@@ -103,6 +112,10 @@ impl KeyExtractor for RoutePath {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         field::text(texts).map(Key::new)
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("matched_path".into())
     }
 }
 
@@ -142,6 +155,10 @@ impl KeyExtractor for Global {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         texts.is_empty().then(Key::global)
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("global".into())
     }
 
     fn fixed_key(&self) -> Option<Key> {

@@ -36,10 +36,10 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn by_hand(mut self) -> Self {
-        self.extractor = Some(Arc::new(ByHand));
-        self.by_hand = true;
-        self
+    pub fn by_hand(self) -> Self {
+        let mut policy = self.key(ByHand);
+        policy.by_hand = true;
+        policy
     }
 
     /// A policy under a [`Ban`] that counts no rejections: it blocks the keys that are passed to

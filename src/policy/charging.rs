@@ -1,7 +1,16 @@
 //! When a policy charges requests.
 
+use std::{
+    any::{Any, TypeId},
+    sync::Arc,
+};
+
 use super::Policy;
-use crate::{charge::ChargeTime, outcome::Outcome};
+use crate::{
+    charge::{ChargeTime, OutcomeFn},
+    outcome::{self, Outcome},
+    setting::{Code, CodeId, SettingValue},
+};
 
 /// When to charge.
 ///
@@ -156,11 +165,37 @@ impl Policy {
         self
     }
 
-    fn charge_by<F>(mut self, when: ChargeTime, charges: F) -> Self
+    fn charge_by<F>(self, when: ChargeTime, charges: F) -> Self
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
+        let built_in = outcome_name::<F>();
+        let charges = Arc::new(charges);
+        let id = CodeId::of(&charges);
+        self.charge_outcomes(
+            when,
+            match built_in {
+                Some(name) => Code::described(charges, SettingValue::text(name)),
+                None => Code::new(charges, id),
+            },
+        )
+    }
+
+    /// Charges at `when` the outcomes for which `charges` returns true.
+    pub(crate) fn charge_outcomes(mut self, when: ChargeTime, charges: Code<OutcomeFn>) -> Self {
         self.charge.set(when, charges);
         self
     }
+}
+
+/// The name of a function of [`outcome`], by its type.
+fn outcome_name<F: 'static>() -> Option<&'static str> {
+    let names: [(TypeId, _); 4] = [
+        (outcome::success.type_id(), "success"),
+        (outcome::failure.type_id(), "failure"),
+        (outcome::client_error.type_id(), "client_error"),
+        (outcome::server_error.type_id(), "server_error"),
+    ];
+    let name = names.into_iter().find(|(id, _)| *id == TypeId::of::<F>());
+    name.map(|(_, name)| name)
 }

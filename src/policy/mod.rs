@@ -10,6 +10,7 @@ use crate::{
     extract::{self, KeyExtractor, MissingKey},
     key::Key,
     quota::Quota,
+    setting::{Code, CodeId},
     store::CounterMode,
     strategy::{Concurrency, Gcra, Strategy},
 };
@@ -19,6 +20,7 @@ mod charging;
 mod conditions;
 pub(crate) mod on_store_error;
 mod quotas;
+mod settings;
 mod shadow;
 pub(crate) mod skip;
 mod validate;
@@ -41,11 +43,11 @@ mod validate;
 pub struct Policy {
     name: Arc<str>,
     quota: Quota,
-    strategy: Option<Arc<dyn Strategy>>,
-    extractor: Option<Arc<dyn KeyExtractor>>,
+    strategy: Option<Code<dyn Strategy>>,
+    extractor: Option<Code<dyn KeyExtractor>>,
     missing: Option<MissingKey>,
     cost: Option<Cost>,
-    caller: Option<Arc<dyn KeyExtractor>>,
+    caller: Option<Code<dyn KeyExtractor>>,
     pub(crate) charge: ChargeMode,
     quota_source: QuotaSource,
     tier_quotas: Vec<Quota>,
@@ -68,25 +70,25 @@ pub(crate) struct ShadowConfig {
 pub(crate) enum QuotaSource {
     /// The policy, for all requests.
     Policy,
-    FromRequest(QuotaFn),
+    FromRequest(Code<QuotaFn>),
     /// Looked up, with a timeout.
-    Lookup(QuotaLookupFn, Duration),
+    Lookup(Code<QuotaLookupFn>, Duration),
 }
 
-type QuotaFn = Arc<dyn Fn(&Parts) -> Option<Quota> + Send + Sync>;
-type QuotaLookupFn = Arc<dyn Fn(&Parts) -> QuotaLookupFuture + Send + Sync>;
+pub(crate) type CostFn = dyn Fn(&Parts) -> u64 + Send + Sync;
+pub(crate) type QuotaFn = dyn Fn(&Parts) -> Option<Quota> + Send + Sync;
+pub(crate) type QuotaLookupFn = dyn Fn(&Parts) -> QuotaLookupFuture + Send + Sync;
 
 /// The look-up of a quota.
 pub(crate) type QuotaLookupFuture = Pin<Box<dyn Future<Output = Option<Quota>> + Send>>;
 
 /// The cost of a request, in units.
-#[derive(Clone)]
-#[non_exhaustive]
-pub enum Cost {
+#[derive(Clone, Debug)]
+enum Cost {
     /// The same number of units for each request. A request that costs 0 is always admitted.
     Fixed(u64),
     /// The number of units that the function returns for the request's head.
-    With(Arc<dyn Fn(&Parts) -> u64 + Send + Sync>),
+    With(Code<CostFn>),
 }
 
 impl Policy {
@@ -116,17 +118,18 @@ impl Policy {
 
     /// Sets the strategy that counts the quota. Default: [`Gcra`], or [`Concurrency`] for a quota of requests in flight.
     #[must_use]
-    pub fn strategy(mut self, strategy: impl Strategy) -> Self {
-        self.strategy = Some(Arc::new(strategy));
-        self
+    pub fn strategy(self, strategy: impl Strategy) -> Self {
+        let strategy = Arc::new(strategy);
+        let id = CodeId::of(&strategy);
+        self.counted_by(Code::new(strategy, id))
     }
 
     /// Sets the extractor of the key that a request is counted by. Default: [`extract::peer`], the client's address.
     #[must_use]
-    pub fn key(mut self, extractor: impl KeyExtractor) -> Self {
-        self.extractor = Some(Arc::new(extractor));
-        self.by_hand = false;
-        self
+    pub fn key(self, extractor: impl KeyExtractor) -> Self {
+        let extractor = Arc::new(extractor);
+        let id = CodeId::of(&extractor);
+        self.keyed_by(Code::new(extractor, id))
     }
 
     /// Sets what happens to a request without a key. By default requests without a client address share one bucket, and those
@@ -154,21 +157,23 @@ impl Policy {
     /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::Check::cost) and adds the fields to its response
     /// by [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to).
     #[must_use]
-    pub fn cost_with<F>(mut self, cost: F) -> Self
+    pub fn cost_with<F>(self, cost: F) -> Self
     where
         F: Fn(&Parts) -> u64 + Send + Sync + 'static,
     {
-        self.cost = Some(Cost::With(Arc::new(cost)));
-        self
+        let cost = Arc::new(cost);
+        let id = CodeId::of(&cost);
+        self.cost_from(Code::new(cost, id))
     }
 
     /// Sets the extractor of the caller that is recorded with each charge, for strategies that store callers, such as
     /// [`ListWindow`](crate::ListWindow). Default: the policy's own key. Calls by hand set
     /// [`Check::parts`](crate::Check::parts) or [`Keys::caller`](crate::Keys::caller).
     #[must_use]
-    pub fn caller(mut self, extractor: impl KeyExtractor) -> Self {
-        self.caller = Some(Arc::new(extractor));
-        self
+    pub fn caller(self, extractor: impl KeyExtractor) -> Self {
+        let extractor = Arc::new(extractor);
+        let id = CodeId::of(&extractor);
+        self.called_by(Code::new(extractor, id))
     }
 
     /// Sets what happens to requests under this policy when the store fails, in place of the limiter's
@@ -177,6 +182,31 @@ impl Policy {
     #[must_use]
     pub fn on_store_error(mut self, action: impl Into<OnStoreError>) -> Self {
         self.on_store_error = Some(action.into());
+        self
+    }
+
+    /// [`strategy`](Policy::strategy), of any type.
+    pub(crate) fn counted_by(mut self, strategy: Code<dyn Strategy>) -> Self {
+        self.strategy = Some(strategy);
+        self
+    }
+
+    /// [`key`](Policy::key), of any type.
+    pub(crate) fn keyed_by(mut self, extractor: Code<dyn KeyExtractor>) -> Self {
+        self.extractor = Some(extractor);
+        self.by_hand = false;
+        self
+    }
+
+    /// [`cost_with`](Policy::cost_with), of any type.
+    pub(crate) fn cost_from(mut self, cost: Code<CostFn>) -> Self {
+        self.cost = Some(Cost::With(cost));
+        self
+    }
+
+    /// [`caller`](Policy::caller), of any type.
+    pub(crate) fn called_by(mut self, extractor: Code<dyn KeyExtractor>) -> Self {
+        self.caller = Some(extractor);
         self
     }
 
@@ -307,14 +337,5 @@ impl fmt::Debug for Policy {
             .field("shadow", &self.shadow)
             .field("on_store_error", &self.on_store_error)
             .finish()
-    }
-}
-
-impl fmt::Debug for Cost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(units) => write!(f, "Fixed({units})"),
-            Self::With(_) => f.write_str("With(..)"),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! What happens to a request when the store fails: in an outage, or because it is misconfigured.
 
-use crate::{error::InvalidValue, quota::Quota};
+use crate::{error::InvalidValue, quota::Quota, setting::SettingValue};
 
 /// What happens to a request in an outage of the store: for all policies of a limiter
 /// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one
@@ -157,6 +157,22 @@ impl From<LocalFallback> for OnStoreError {
 }
 
 impl OnStoreError {
+    /// The value of the setting.
+    pub(crate) fn value(self) -> SettingValue {
+        match self {
+            Self::Admit => SettingValue::text("admit"),
+            Self::Reject => SettingValue::text("reject"),
+            Self::LocalFallback(fallback) => {
+                let processes = SettingValue::Number(fallback.processes.into());
+                let mut table = vec![("processes", processes)];
+                if fallback.write_back {
+                    table.push(("write_back", SettingValue::Flag(true)));
+                }
+                SettingValue::table([("local_fallback", SettingValue::table(table))])
+            }
+        }
+    }
+
     /// An error for a fallback that is shared by no process.
     pub(crate) fn validate(self) -> Result<(), InvalidValue> {
         match self {

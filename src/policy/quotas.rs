@@ -4,8 +4,11 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use super::{Policy, QuotaLookupFuture, QuotaSource};
-use crate::quota::Quota;
+use super::{Policy, QuotaFn, QuotaLookupFn, QuotaLookupFuture, QuotaSource};
+use crate::{
+    quota::Quota,
+    setting::{Code, CodeId},
+};
 
 impl Policy {
     /// Sets the quota of each request to the one that `find` returns for its head, such as that of its caller's tier. If it
@@ -40,11 +43,18 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn quota_with<F>(mut self, find: F) -> Self
+    pub fn quota_with<F>(self, find: F) -> Self
     where
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
-        self.quota_source = QuotaSource::FromRequest(Arc::new(find));
+        let find = Arc::new(find);
+        let id = CodeId::of(&find);
+        self.quota_from(Code::new(find, id))
+    }
+
+    /// Sets the quota of each request to the one that `find` returns for its head.
+    pub(crate) fn quota_from(mut self, find: Code<QuotaFn>) -> Self {
+        self.quota_source = QuotaSource::FromRequest(find);
         self
     }
 
@@ -95,13 +105,24 @@ impl Policy {
     ///
     /// Outside of a tokio runtime with timers a lookup that is not ready at once counts as late, and an error is logged.
     #[must_use]
-    pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
+    pub fn quota_lookup<F, L>(self, timeout: Duration, look_up: F) -> Self
     where
         F: Fn(&Parts) -> L + Send + Sync + 'static,
         L: Future<Output = Option<Quota>> + Send + 'static,
     {
         let look_up = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
-        self.quota_source = QuotaSource::Lookup(Arc::new(look_up), timeout);
+        let look_up = Arc::new(look_up);
+        let id = CodeId::of(&look_up);
+        self.quota_looked_up(timeout, Code::new(look_up, id))
+    }
+
+    /// Sets the quota of each request to the result of an async look-up.
+    pub(crate) fn quota_looked_up(
+        mut self,
+        timeout: Duration,
+        look_up: Code<QuotaLookupFn>,
+    ) -> Self {
+        self.quota_source = QuotaSource::Lookup(look_up, timeout);
         self
     }
 

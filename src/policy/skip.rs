@@ -1,6 +1,6 @@
 //! Which requests a limit applies to.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method,
@@ -8,26 +8,30 @@ use http::{
     request::Parts,
 };
 
-use crate::{error::InvalidValue, extract::original_path};
+use crate::{
+    error::InvalidValue,
+    extract::original_path,
+    setting::{Code, CodeId, SettingValue},
+};
 
 /// Conditions on requests: by their path, by their method, and by functions.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SkipRules(Option<Box<Conditions>>);
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Conditions {
     skip: Matches,
     only: Matches,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Matches {
     paths: Vec<Box<str>>,
     methods: Vec<Method>,
-    with: Vec<SkipFn>,
+    with: Vec<Code<ConditionFn>>,
 }
 
-type SkipFn = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+pub(crate) type ConditionFn = dyn Fn(&Parts) -> bool + Send + Sync;
 
 impl SkipRules {
     pub(crate) fn add_path(&mut self, path: &str) {
@@ -39,7 +43,11 @@ impl SkipRules {
     }
 
     pub(crate) fn add(&mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) {
-        self.conditions().skip.with.push(Arc::new(condition));
+        self.add_code(unnamed(condition));
+    }
+
+    pub(crate) fn add_code(&mut self, condition: Code<ConditionFn>) {
+        self.conditions().skip.with.push(condition);
     }
 
     pub(crate) fn only_path(&mut self, path: &str) {
@@ -51,7 +59,11 @@ impl SkipRules {
     }
 
     pub(crate) fn only_with(&mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) {
-        self.conditions().only.with.push(Arc::new(condition));
+        self.only_code(unnamed(condition));
+    }
+
+    pub(crate) fn only_code(&mut self, condition: Code<ConditionFn>) {
+        self.conditions().only.with.push(condition);
     }
 
     fn conditions(&mut self) -> &mut Conditions {
@@ -68,6 +80,16 @@ impl SkipRules {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// The values of `skip` and of `only`, each unset if it has no conditions.
+    pub(crate) fn values(&self) -> [SettingValue; 2] {
+        let conditions = self.0.as_deref();
+        let value = |matches: Option<&Matches>| matches.map_or(SettingValue::Unset, Matches::value);
+        [
+            value(conditions.map(|conditions| &conditions.skip)),
+            value(conditions.map(|conditions| &conditions.only)),
+        ]
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
@@ -110,27 +132,35 @@ impl Conditions {
     }
 }
 
-impl fmt::Debug for SkipRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(conditions) => f
-                .debug_struct("SkipRules")
-                .field("skip", &conditions.skip)
-                .field("only", &conditions.only)
-                .finish(),
-            None => f.write_str("SkipRules"),
+impl Matches {
+    fn value(&self) -> SettingValue {
+        let with = |condition: &Code<ConditionFn>| condition.value().clone();
+        let lists: [(_, Vec<_>); 3] = [
+            (
+                "paths",
+                self.paths.iter().map(SettingValue::display).collect(),
+            ),
+            (
+                "methods",
+                self.methods.iter().map(SettingValue::display).collect(),
+            ),
+            ("with", self.with.iter().map(with).collect()),
+        ];
+        let lists = lists.into_iter().filter(|(_, list)| !list.is_empty());
+        let lists: Vec<_> = lists
+            .map(|(name, list)| (name, SettingValue::List(list)))
+            .collect();
+        match lists.is_empty() {
+            true => SettingValue::Unset,
+            false => SettingValue::table(lists),
         }
     }
 }
 
-impl fmt::Debug for Matches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Matches")
-            .field("paths", &self.paths)
-            .field("methods", &self.methods)
-            .field("with", &self.with.len())
-            .finish()
-    }
+fn unnamed(condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Code<ConditionFn> {
+    let condition = Arc::new(condition);
+    let id = CodeId::of(&condition);
+    Code::new(condition, id)
 }
 
 /// Whether every server reads `path` as `name`, or as a path below it if `name` ends with `/*`.

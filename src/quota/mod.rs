@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::error::InvalidValue;
 
+mod duration;
 mod text;
 
+pub(crate) use duration::DurationText;
 pub use text::ParseQuotaError;
 
 /// The largest capacity of a quota: fifteen digits, which is what a structured field holds (RFC 9651, section 3.3.1).

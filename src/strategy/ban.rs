@@ -1,10 +1,15 @@
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
     State, Strategy, window,
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::{DurationText, Quota},
+};
 
 /// A strategy that blocks a key that other policies have rejected too often, for a duration that doubles with each ban.
 ///
@@ -106,6 +111,14 @@ impl Strategy for Ban {
             max_ban: validated_ban_us(max_ban)?,
             manual_ban: 0,
         }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let first = DurationText(self.first_ban);
+        Some(match self.max_ban {
+            Some(longest) => format!("ban {first} max {}", DurationText(longest)).into(),
+            None => format!("ban {first}").into(),
+        })
     }
 }
 

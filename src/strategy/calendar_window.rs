@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -14,7 +15,12 @@ use super::{
     Strategy,
     window::{self, CalendarUnit, MAX_COUNT, Window, Windows},
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::{DurationText, Quota},
+};
 
 /// A strategy with one counter per calendar window: each second, minute, hour, day, week or month, in UTC, at an offset from
 /// it, or in a time zone.
@@ -194,6 +200,21 @@ impl Strategy for CalendarWindow {
             windows_id: windows_id.finish(),
         }))
     }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let offset = |seconds: i64| DurationText(Duration::from_secs(seconds.unsigned_abs()));
+        let zone = match &self.zone {
+            Zone::Offset(0) => "utc".to_owned(),
+            Zone::Offset(seconds @ 1..) => format!("east_of_utc {}", offset(*seconds)),
+            Zone::Offset(seconds) => format!("west_of_utc {}", offset(*seconds)),
+            Zone::Named(name) => format!("zone {name}"),
+        };
+        let week = match self.week_start {
+            Weekday::Monday => String::new(),
+            day => format!(" week_starts_on {}", day.name()),
+        };
+        Some(format!("calendar_window {zone}{week}").into())
+    }
 }
 
 /// Calendar windows for one quota.
@@ -206,6 +227,19 @@ struct CalendarRule {
 }
 
 impl Weekday {
+    /// The day's name in a configuration document.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Monday => "monday",
+            Self::Tuesday => "tuesday",
+            Self::Wednesday => "wednesday",
+            Self::Thursday => "thursday",
+            Self::Friday => "friday",
+            Self::Saturday => "saturday",
+            Self::Sunday => "sunday",
+        }
+    }
+
     fn civil(self) -> civil::Weekday {
         match self {
             Self::Monday => civil::Weekday::Monday,

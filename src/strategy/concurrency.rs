@@ -1,10 +1,15 @@
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
     State, Strategy,
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::{DurationText, Quota},
+};
 
 /// A strategy that limits the number of requests in flight at once, for [`Quota::concurrent`].
 ///
@@ -94,6 +99,13 @@ impl Strategy for Concurrency {
             concurrent,
             ttl: self.ttl,
         }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some(match *self == Self::new() {
+            true => "concurrency".into(),
+            false => format!("concurrency ttl {}", DurationText(self.ttl)).into(),
+        })
     }
 }
 

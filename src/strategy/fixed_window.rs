@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
@@ -49,6 +49,10 @@ impl Strategy for FixedWindow {
             requests: quota.amount(),
             period,
         }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("fixed_window".into())
     }
 }
 

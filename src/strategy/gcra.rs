@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
@@ -60,6 +60,10 @@ impl Strategy for Gcra {
 
     fn tiers_share_period(&self) -> bool {
         false
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("gcra".into())
     }
 }
 

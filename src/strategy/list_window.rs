@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
@@ -48,6 +48,10 @@ impl Strategy for ListWindow {
             requests: quota.amount(),
             period,
         }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("list_window".into())
     }
 }
 

@@ -30,6 +30,7 @@
 //! with others. [`LocalRule`] has a complete example for one process, and `examples/custom_strategy.rs` one for both.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc,
@@ -106,6 +107,17 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     /// as that of [`Gcra`] and [`TokenBucket`]. Default: true.
     fn tiers_share_period(&self) -> bool {
         true
+    }
+
+    /// Returns the text that stands for the strategy in a configuration document, such as `"sliding_window buckets 10"`.
+    ///
+    /// A document that has the text must be read back as a strategy that counts the same. So the text holds every setting; of
+    /// two policies whose strategies have the same text, they are taken for the same.
+    ///
+    /// Default: `None`, for code that a document can't describe. It is written out as `code`, and such a document can't be
+    /// loaded.
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        None
     }
 }
 

@@ -1,4 +1,4 @@
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
@@ -49,6 +49,10 @@ impl Strategy for SlidingLog {
             requests: quota.amount(),
             period,
         }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("sliding_log".into())
     }
 }
 

@@ -117,6 +117,13 @@ impl Strategy for SlidingWindow {
             tick_us,
         }))
     }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some(match self.buckets.get() {
+            1 => "sliding_window".into(),
+            buckets => format!("sliding_window buckets {buckets}").into(),
+        })
+    }
 }
 
 /// A sliding window for one quota.

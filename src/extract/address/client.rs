@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::InvalidValue,
-    extract::{KeyExtractor, MissingKey, Peer, field},
+    extract::{KeyExtractor, MissingKey, Peer, field, text},
     key::Key,
     log::LogThrottle,
 };
@@ -260,6 +260,26 @@ impl KeyExtractor for ClientIp {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         Some(self.prefixes.key_of(field::text(texts)?.parse().ok()?))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        self.validate().ok()?;
+        let mut text = "client_ip".to_owned();
+        if let Some(hops) = self.hops {
+            text.push_str(&format!(" hops {hops}"));
+        }
+        if let Some(proxies) = &self.proxies {
+            text.push_str(&format!(" trusted_proxies {}", proxies.text()));
+        }
+        match &self.source {
+            Some(Source::List(List::Forwarded)) => text.push_str(" forwarded"),
+            Some(Source::One(Ok(name))) => {
+                text.push_str(&format!(" header {}", text::quoted(name.as_str())));
+            }
+            _ => {}
+        }
+        text.push_str(&self.prefixes.settings_text());
+        Some(text.into())
     }
 
     fn on_missing_key(&self) -> MissingKey {

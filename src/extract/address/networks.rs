@@ -28,6 +28,15 @@ impl Networks {
         self.nets.iter().any(|net| net.contains(&address))
     }
 
+    /// The networks, separated by commas; `none` if there are none.
+    pub(crate) fn text(&self) -> String {
+        let texts: Vec<_> = self.nets.iter().map(IpNet::to_string).collect();
+        match texts.is_empty() {
+            true => "none".to_owned(),
+            false => texts.join(","),
+        }
+    }
+
     pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
         self.invalid.clone().map_or(Ok(()), Err)
     }

@@ -56,6 +56,18 @@ impl Peer {
         self
     }
 
+    /// The prefixes that are not the default ones, as text, each after a space.
+    pub(crate) fn settings_text(&self) -> String {
+        let mut text = String::new();
+        if self.v6 != peer().v6 {
+            text.push_str(&format!(" ipv6_prefix {}", self.v6));
+        }
+        if self.v4 != peer().v4 {
+            text.push_str(&format!(" ipv4_prefix {}", self.v4));
+        }
+        text
+    }
+
     /// The key of an address, by the prefix that counts.
     pub(crate) fn key_of(&self, address: IpAddr) -> Key {
         Key::network(address, self.v4, self.v6)
@@ -69,6 +81,10 @@ impl KeyExtractor for Peer {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         Some(self.key_of(field::text(texts)?.parse().ok()?))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some(format!("peer{}", self.settings_text()).into())
     }
 
     fn on_missing_key(&self) -> MissingKey {

@@ -1,0 +1,162 @@
+//! Extractors as text, as a configuration document has them: `header:x-tenant | peer`.
+
+use std::borrow::Cow;
+
+/// Whether a name stands in a text as it is, rather than in quotes.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !name.is_empty() && name.bytes().all(plain)
+}
+
+/// A name, in quotes if it has other characters than letters, digits, `-`, `_` and `.`.
+pub(super) fn quoted(name: &str) -> Cow<'_, str> {
+    if is_plain(name) {
+        return name.into();
+    }
+    let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{name}\"").into()
+}
+
+/// The text of an extractor of a named field, such as `header:x-api-key readable`.
+pub(super) fn field(kind: &str, name: &str, secret: bool, secret_by_default: bool) -> String {
+    let name = quoted(name);
+    let setting = match secret {
+        _ if secret == secret_by_default => "",
+        true => " secret",
+        false => " readable",
+    };
+    format!("{kind}:{name}{setting}")
+}
+
+/// The text of one of several alternatives: in parentheses if it has alternatives itself.
+pub(super) fn alternative(text: Cow<'_, str>) -> Cow<'_, str> {
+    match has_alternatives(&text) {
+        true => format!("({text})").into(),
+        false => text,
+    }
+}
+
+/// Whether there is a `|` outside of quotes and brackets.
+fn has_alternatives(text: &str) -> bool {
+    let (mut depth, mut quoted) = (0_u32, false);
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '"' => quoted = !quoted,
+            '\\' if quoted => drop(chars.next()),
+            _ if quoted => {}
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            '|' if depth == 0 => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::extract::{self, KeyExtractor};
+
+    fn text(extractor: impl KeyExtractor) -> String {
+        extractor.config_text().expect("a text").into_owned()
+    }
+
+    #[test]
+    fn an_extractor_has_a_text_with_the_settings_that_are_no_defaults() {
+        for (extractor, expected) in [
+            (text(extract::peer()), "peer"),
+            (
+                text(extract::peer().ipv4_prefix(24).ipv6_prefix(56)),
+                "peer ipv6_prefix 56 ipv4_prefix 24",
+            ),
+            (text(extract::client_ip()), "client_ip"),
+            (
+                text(
+                    extract::client_ip()
+                        .hops(2)
+                        .trusted_proxies(["10.0.0.0/8", "192.0.2.1"])
+                        .forwarded(),
+                ),
+                "client_ip hops 2 trusted_proxies 10.0.0.0/8,192.0.2.1/32 forwarded",
+            ),
+            (
+                text(
+                    extract::client_ip()
+                        .trusted_proxies([""; 0])
+                        .header("CF-Connecting-IP"),
+                ),
+                "client_ip trusted_proxies none header cf-connecting-ip",
+            ),
+            (text(extract::header("X-Tenant")), "header:x-tenant"),
+            (
+                text(extract::header("x-tenant").secret()),
+                "header:x-tenant secret",
+            ),
+            (text(extract::header("x-api-key")), "header:x-api-key"),
+            (
+                text(extract::header("x-api-key").readable()),
+                "header:x-api-key readable",
+            ),
+            (text(extract::header("a|b")), "header:\"a|b\""),
+            (
+                text(extract::query("say \"hi\\\"")),
+                r#"query:"say \"hi\\\"""#,
+            ),
+            (text(extract::cookie("session")), "cookie:session"),
+            (text(extract::bearer()), "bearer"),
+            (text(extract::host()), "host"),
+            (text(extract::path()), "path"),
+            (text(extract::method()), "method"),
+            (text(extract::grpc_service()), "grpc_service"),
+            (text(extract::grpc_method()), "grpc_method"),
+            (text(extract::global()), "global"),
+            (
+                text((extract::host(), extract::path(), extract::global())),
+                "[host, path, global]",
+            ),
+            (
+                text(
+                    extract::host()
+                        .or_else(extract::path())
+                        .or_else(extract::peer()),
+                ),
+                "host | path | peer",
+            ),
+            (
+                text(extract::host().or_else(extract::path().or_else(extract::peer()))),
+                "host | (path | peer)",
+            ),
+            (
+                text(
+                    extract::header("a|b")
+                        .or_else((extract::host().or_else(extract::path()), extract::peer())),
+                ),
+                "header:\"a|b\" | [host | path, peer]",
+            ),
+            (
+                text(extract::host().or_same(extract::header("x-host"))),
+                "same(host, header:x-host)",
+            ),
+        ] {
+            assert_eq!(extractor, expected);
+        }
+    }
+
+    #[test]
+    fn hash_keys_have_different_texts_and_are_not_disclosed() {
+        let keyed = |byte| text(extract::bearer().hash_key([byte; 32]));
+        assert_eq!(keyed(1), keyed(1));
+        assert_ne!(keyed(1), keyed(2));
+        assert_eq!(keyed(1).len(), "bearer hash_key 01234567".len());
+    }
+
+    #[test]
+    fn code_of_the_application_has_no_text_nor_has_what_contains_it() {
+        let code = || extract::from_fn(|_| None);
+        assert!(code().config_text().is_none());
+        assert!((extract::host(), code()).config_text().is_none());
+        assert!(code().or_else(extract::host()).config_text().is_none());
+        assert!(extract::host().or_same(code()).config_text().is_none());
+    }
+}
