@@ -1,7 +1,7 @@
 //! What a build script makes of `helloworld.proto`, by `tonic_prost_build::compile_protos`. Checked in, so that the example
 //! builds without `protoc`.
 
-/// Who is to be greeted.
+/// The request for a greeting.
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HelloRequest {
