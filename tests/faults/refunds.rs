@@ -46,33 +46,33 @@ async fn left(limiter: &Limiter) -> u64 {
     seen.policy("p").expect("a policy").remaining()
 }
 
-/// Requests that were dropped meanwhile lock no other out.
-#[tokio::test]
-async fn permits_released_during_an_outage_are_free_after_it() {
-    let (_server, proxy, store) = network();
-    let limiter = permit_policy(store, 300);
-    let held = take(&limiter, 300).await;
+/// Permits dropped in an outage are free after it, as the limiter or one in another process sees it.
+async fn are_free_after_an_outage(permits: u64, seen_by_another: bool) {
+    let (server, proxy, store) = network();
+    let limiter = permit_policy(store, permits);
+    let observer = match seen_by_another {
+        true => permit_policy(crate::support::store(&server), permits),
+        false => limiter.clone(),
+    };
+    let held = take(&limiter, permits as usize).await;
+    assert_eq!(left(&observer).await, 0);
     proxy.cut();
     opened(&limiter).await;
-    // More than one batch holds.
     drop(held);
     proxy.pass();
-    until("all are free", async || left(&limiter).await == 300).await;
+    until("all are free", async || left(&observer).await == permits).await;
+}
+
+/// More than one batch holds.
+#[tokio::test]
+async fn permits_released_during_an_outage_are_free_after_it() {
+    are_free_after_an_outage(300, false).await;
 }
 
 /// Another process finds them free, though this one sends nothing more.
 #[tokio::test]
 async fn permits_are_released_although_no_request_comes() {
-    let (server, proxy, store) = network();
-    let limiter = permit_policy(store, 3);
-    let other = permit_policy(crate::support::store(&server), 3);
-    let held = take(&limiter, 3).await;
-    assert_eq!(left(&other).await, 0);
-    proxy.cut();
-    opened(&limiter).await;
-    drop(held);
-    proxy.pass();
-    until("all are free", async || left(&other).await == 3).await;
+    are_free_after_an_outage(3, true).await;
 }
 
 /// They are in a batch without a reply, or in the queue behind it.
@@ -127,6 +127,20 @@ async fn without_a_breaker_permits_are_free_after_the_next_reply() {
     until("all are free", async || left(&limiter).await == 5).await;
 }
 
+/// A layer that refunds each request when it has its response.
+fn refunding_layer(store: RedisStore, units: u64, cost: u64) -> RateLimitLayer {
+    let policy = Policy::new("p", quota(units))
+        .strategy(FixedWindow)
+        .key(extract::global())
+        .cost(cost)
+        .refund_unless(|_| false);
+    let layer = RateLimitLayer::builder()
+        .store(store)
+        .policy(policy)
+        .on_store_error(OnStoreError::Reject);
+    layer.build().expect("a layer")
+}
+
 type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A request that is charged five, and given them back with the response. While it is handled, something happens.
@@ -134,16 +148,7 @@ async fn reserve_and_refund(
     store: RedisStore,
     meanwhile: impl Fn() -> Meanwhile + Clone,
 ) -> Limiter {
-    let policy = Policy::new("p", quota(100))
-        .strategy(FixedWindow)
-        .key(extract::global())
-        .cost(5)
-        .refund_unless(|_| false);
-    let layer = RateLimitLayer::builder()
-        .store(store)
-        .policy(policy)
-        .on_store_error(OnStoreError::Reject);
-    let layer = layer.build().expect("a layer");
+    let layer = refunding_layer(store, 100, 5);
     let limiter = layer.limiter().clone();
     assert_eq!(
         limiter.charge(KEY, 10).await.expect("a response").source(),
@@ -291,15 +296,7 @@ async fn dropped_refunds_are_counted_and_logged_once_an_outage() {
     const MANY: usize = 10_007;
     let log = Log::get();
     let (_server, proxy, store) = network();
-    let policy = Policy::new("p", quota(20_000))
-        .strategy(FixedWindow)
-        .key(extract::global())
-        .refund_unless(|_| false);
-    let layer = RateLimitLayer::builder()
-        .store(store)
-        .policy(policy)
-        .on_store_error(OnStoreError::Reject);
-    let layer = layer.build().expect("a layer");
+    let layer = refunding_layer(store, 20_000, 1);
     let limiter = layer.limiter().clone();
     for episode in 1..=2 {
         let handled = Arc::new(Semaphore::new(0));

@@ -30,8 +30,6 @@ use tonic::{
 };
 use tower::{Service, service_fn};
 
-use crate::support::{ChargedLayer, World};
-
 /// What no codec encodes.
 const UNSPEAKABLE: &str = "\0";
 
@@ -219,40 +217,6 @@ pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A server that counts by [`ChargedLayer`], and a client of it.
-pub(crate) struct Served {
-    pub(crate) charged_layer: ChargedLayer,
-    pub(crate) address: SocketAddr,
-    pub(crate) client: Client,
-    pub(crate) name: String,
-    _world: World,
-}
-
-impl Served {
-    pub(crate) async fn new(world: World, host: Host, charged_layer: ChargedLayer) -> Self {
-        let address = host.serve(charged_layer.layer.clone()).await;
-        Self {
-            client: Client::connect(address).await,
-            name: format!("{host:?} {}", world.name()),
-            charged_layer,
-            address,
-            _world: world,
-        }
-    }
-
-    /// Under each host, on each store.
-    pub(crate) async fn everywhere() -> Vec<Self> {
-        let mut everywhere = Vec::new();
-        for host in [Host::Tonic, Host::Axum] {
-            for world in World::both() {
-                let charged_layer = ChargedLayer::new(&world);
-                everywhere.push(Self::new(world, host, charged_layer).await);
-            }
-        }
-        everywhere
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Client(client::Grpc<Channel>);
 
@@ -347,6 +311,12 @@ impl ResponseStream {
     /// The next; `None` at the end of a call that succeeded.
     pub(crate) async fn next(&mut self) -> Result<Option<String>, Status> {
         self.stream.message().await
+    }
+
+    /// Asserts that there is a next message, and what it says.
+    pub(crate) async fn expect_next(&mut self, message: &str) {
+        let next = self.next().await.expect("a response");
+        assert_eq!(next.as_deref(), Some(message));
     }
 
     /// Cancels the call.

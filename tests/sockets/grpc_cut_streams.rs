@@ -8,8 +8,9 @@ use tonic::{Code, transport::Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
 use crate::{
-    grpc::{Client, Host, Served, cable, router, serve, serve_tonic, word_channel},
-    support::{ChargedLayer, DROPPED, FAILURE, IN_FLIGHT, NOTHING, World},
+    grpc::{Client, Host, cable, router, serve, serve_tonic, word_channel},
+    grpc_served::Served,
+    support::{ChargedLayer, DROPPED, FAILURE, NOTHING, World},
 };
 
 #[tokio::test]
@@ -20,23 +21,10 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
             .server_streaming("one wait")
             .await
             .expect("a head");
-        assert_eq!(
-            responses.next().await.expect("a response").as_deref(),
-            Some("one")
-        );
-        assert_eq!(
-            served.charged_layer.in_flight().await,
-            IN_FLIGHT,
-            "{}",
-            served.name
-        );
+        responses.expect_next("one").await;
+        served.assert_in_flight().await;
         responses.cancel();
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
         // The connection stays open.
         assert_eq!(
             served.client.unary("word").await.expect("a response"),
@@ -56,23 +44,10 @@ async fn a_stream_that_its_client_cancels_is_free_where_configured() {
                 .server_streaming("one wait")
                 .await
                 .expect("a head");
-            assert_eq!(
-                responses.next().await.expect("a response").as_deref(),
-                Some("one")
-            );
-            assert_eq!(
-                served.charged_layer.in_flight().await,
-                IN_FLIGHT,
-                "{}",
-                served.name
-            );
+            responses.expect_next("one").await;
+            served.assert_in_flight().await;
             responses.cancel();
-            assert_eq!(
-                served.charged_layer.settled().await,
-                (NOTHING, None),
-                "{}",
-                served.name
-            );
+            served.assert_settled(NOTHING, None).await;
         }
     }
 }
@@ -83,23 +58,10 @@ async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
         let (say, word_channel) = word_channel();
         let mut responses = served.client.bidi(word_channel).await.expect("a head");
         say.send("one".to_owned()).expect("a call");
-        assert_eq!(
-            responses.next().await.expect("a response").as_deref(),
-            Some("one")
-        );
-        assert_eq!(
-            served.charged_layer.in_flight().await,
-            IN_FLIGHT,
-            "{}",
-            served.name
-        );
+        responses.expect_next("one").await;
+        served.assert_in_flight().await;
         responses.cancel();
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
         drop(say);
     }
 }
@@ -113,19 +75,9 @@ async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
             .server_streaming("flood")
             .await
             .expect("a head");
-        assert_eq!(
-            served.charged_layer.in_flight().await,
-            IN_FLIGHT,
-            "{}",
-            served.name
-        );
+        served.assert_in_flight().await;
         responses.cancel();
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
     }
 }
 
@@ -136,20 +88,10 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_c
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
         say.send("wait".to_owned()).expect("a call");
-        assert_eq!(
-            served.charged_layer.in_flight().await,
-            IN_FLIGHT,
-            "{}",
-            served.name
-        );
+        served.assert_in_flight().await;
         // The client has the word, and reads no more.
         call.abort();
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
     }
 }
 
@@ -160,20 +102,10 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_reads_is_c
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
         say.send("one".to_owned()).expect("a call");
-        assert_eq!(
-            served.charged_layer.in_flight().await,
-            IN_FLIGHT,
-            "{}",
-            served.name
-        );
+        served.assert_in_flight().await;
         call.abort();
         // The handler sees the end of the stream, and responds; but its response is not sent.
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
     }
 }
 
@@ -183,24 +115,11 @@ async fn streams_whose_client_disconnects_are_charged() {
         let (way, cut) = cable(served.address).await;
         let mut far = Client::connect(way).await;
         let mut responses = far.server_streaming("one wait").await.expect("a head");
-        assert_eq!(
-            responses.next().await.expect("a response").as_deref(),
-            Some("one")
-        );
-        assert_eq!(
-            served.charged_layer.in_flight().await,
-            IN_FLIGHT,
-            "{}",
-            served.name
-        );
+        responses.expect_next("one").await;
+        served.assert_in_flight().await;
         cut.abort();
         responses.next().await.expect_err("a broken connection");
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
     }
 }
 
@@ -215,12 +134,7 @@ async fn a_stream_that_panics_half_way_is_charged() {
         while let Ok(response) = responses.next().await {
             assert!(response.is_some(), "it ended well");
         }
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
     }
 }
 

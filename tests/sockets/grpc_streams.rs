@@ -5,10 +5,9 @@ use tollgate::{RateLimitLayer, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
-    grpc::{Client, Host, Served, is_rejection, word_channel},
-    support::{
-        Charged, Ended, FAILURE, IN_FLIGHT, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken,
-    },
+    grpc::{Client, Host, is_rejection, word_channel},
+    grpc_served::Served,
+    support::{Charged, Ended, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken},
 };
 
 fn words(words: &str) -> Vec<String> {
@@ -104,12 +103,7 @@ async fn a_client_stream_is_in_flight_until_its_response() {
         let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
         for word in ["one", "two"] {
             say.send(word.to_owned()).expect("a call");
-            assert_eq!(
-                served.charged_layer.in_flight().await,
-                IN_FLIGHT,
-                "{}",
-                served.name
-            );
+            served.assert_in_flight().await;
         }
         drop(say);
         let response = call.await.expect("no panic").expect("a response");
@@ -133,12 +127,7 @@ async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
                 say.send(word.to_owned()).expect("a call");
                 let response = responses.next().await.expect("a response");
                 assert_eq!(response.as_deref(), Some(word));
-                assert_eq!(
-                    served.charged_layer.in_flight().await,
-                    IN_FLIGHT,
-                    "{}",
-                    served.name
-                );
+                served.assert_in_flight().await;
             }
             if let Some(last) = last {
                 say.send(last.to_owned()).expect("a call");

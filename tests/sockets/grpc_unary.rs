@@ -6,10 +6,9 @@ use tollgate::{RateLimitLayer, outcome, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
-    grpc::{Client, Host, SERVER_STREAMING, Served, is_rejection},
-    support::{
-        ChargedLayer, DROPPED, FAILURE, IN_FLIGHT, NOTHING, SUCCESS, World, hourly, until, used,
-    },
+    grpc::{Client, Host, SERVER_STREAMING, is_rejection},
+    grpc_served::Served,
+    support::{ChargedLayer, DROPPED, FAILURE, NOTHING, SUCCESS, World, hourly, until, used},
 };
 
 #[tokio::test]
@@ -20,12 +19,7 @@ async fn a_call_that_succeeds_is_a_success() {
             "word"
         );
         let ended = Some((RequestEnd::Completed, Some(200), Some(0)));
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (SUCCESS, ended),
-            "{}",
-            served.name
-        );
+        served.assert_settled(SUCCESS, ended).await;
     }
 }
 
@@ -36,12 +30,7 @@ async fn a_call_that_fails_at_once_has_failed_by_its_head() {
             let status = served.client.unary(word).await.expect_err("an error");
             assert_eq!(status.code(), Code::from(code));
             let ended = Some((RequestEnd::Completed, Some(200), Some(code)));
-            assert_eq!(
-                served.charged_layer.settled().await,
-                (FAILURE, ended),
-                "{}",
-                served.name
-            );
+            served.assert_settled(FAILURE, ended).await;
         }
     }
 }
@@ -53,12 +42,7 @@ async fn a_call_to_an_unknown_method_has_failed() {
         let response = served.client.unary_at("/test.Calls/Nothing", request).await;
         assert_eq!(response.expect_err("an error").code(), Code::Unimplemented);
         let ended = Some((RequestEnd::Completed, Some(200), Some(12)));
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (FAILURE, ended),
-            "{}",
-            served.name
-        );
+        served.assert_settled(FAILURE, ended).await;
     }
 }
 
@@ -68,12 +52,7 @@ async fn a_call_that_fails_after_its_head_has_failed_by_its_trailers() {
         let status = served.client.unary("mumble").await;
         assert_eq!(status.expect_err("an error").code(), Code::Internal);
         let ended = Some((RequestEnd::Completed, Some(200), Some(13)));
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (FAILURE, ended),
-            "{}",
-            served.name
-        );
+        served.assert_settled(FAILURE, ended).await;
     }
 }
 
@@ -85,12 +64,7 @@ async fn a_call_that_fails_after_its_message_has_failed_by_its_trailers() {
         let response = served.client.unary_at(SERVER_STREAMING, request).await;
         assert_eq!(response.expect_err("an error").code(), Code::Unavailable);
         let ended = Some((RequestEnd::Completed, Some(200), Some(14)));
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (FAILURE, ended),
-            "{}",
-            served.name
-        );
+        served.assert_settled(FAILURE, ended).await;
     }
 }
 
@@ -99,19 +73,9 @@ async fn a_call_that_its_client_cancels_is_charged() {
     for mut served in Served::everywhere().await {
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.unary("wait").await });
-        assert_eq!(
-            served.charged_layer.in_flight().await,
-            IN_FLIGHT,
-            "{}",
-            served.name
-        );
+        served.assert_in_flight().await;
         call.abort();
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
         // The connection stays open.
         assert_eq!(
             served.client.unary("word").await.expect("a response"),
@@ -142,12 +106,7 @@ async fn a_call_whose_deadline_passes_is_charged() {
 async fn a_call_whose_handler_panics_is_charged() {
     for mut served in Served::everywhere().await {
         served.client.unary("panic").await.expect_err("a panic");
-        assert_eq!(
-            served.charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            served.name
-        );
+        served.assert_settled(DROPPED, None).await;
     }
 }
 
@@ -159,19 +118,9 @@ async fn a_call_that_is_dropped_is_free_where_configured() {
             let mut served = Served::new(world, host, charged_layer).await;
             let mut client = served.client.clone();
             let call = tokio::spawn(async move { client.unary("wait").await });
-            assert_eq!(
-                served.charged_layer.in_flight().await,
-                IN_FLIGHT,
-                "{}",
-                served.name
-            );
+            served.assert_in_flight().await;
             call.abort();
-            assert_eq!(
-                served.charged_layer.settled().await,
-                (NOTHING, None),
-                "{}",
-                served.name
-            );
+            served.assert_settled(NOTHING, None).await;
             // A call whose outcome is known is still charged by it.
             served.client.unary("fail:2").await.expect_err("an error");
             assert_eq!(

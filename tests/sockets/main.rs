@@ -10,6 +10,7 @@ mod grpc_deny_list;
 mod grpc_peers;
 #[cfg(feature = "tonic")]
 mod grpc_rejected;
+mod grpc_served;
 mod grpc_streams;
 mod grpc_types;
 mod grpc_unary;

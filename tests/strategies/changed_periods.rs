@@ -8,18 +8,12 @@ use crate::{
 
 #[tokio::test]
 async fn with_a_longer_period_an_even_rate_keeps_the_time_that_was_used() {
-    for_all(
-        &EVEN,
-        6,
-        "10/min",
-        "10/h",
-        async |world, strategy, change| {
-            // 36 seconds are a tenth of what a unit now takes.
-            assert_eq!(change.left().await, 9, "{strategy:?} on {}", world.name());
-            world.advance(secs(36));
-            assert_eq!(change.left().await, 10, "{strategy:?} on {}", world.name());
-        },
-    )
+    for_all(&EVEN, 6, "10/min", "10/h", async |world, _, change| {
+        // 36 seconds are a tenth of what a unit now takes.
+        change.assert_left(9).await;
+        world.advance(secs(36));
+        change.assert_left(10).await;
+    })
     .await;
 }
 
@@ -30,22 +24,12 @@ async fn with_a_longer_period_an_open_window_ends_when_it_would_have() {
         6,
         "10/min",
         "10/h",
-        async |world, strategy, change| {
-            assert_eq!(
-                send(&change.new, change.key, 20).await,
-                4,
-                "{strategy:?} on {}",
-                world.name()
-            );
-            assert_eq!(change.wait().await, secs(60));
+        async |world, _, change| {
+            change.assert_admits(4, 20).await;
+            change.assert_wait(secs(60)).await;
             world.advance(secs(60));
-            assert_eq!(send(&change.new, change.key, 20).await, 10);
-            assert_eq!(
-                change.wait().await,
-                secs(3_600),
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(10, 20).await;
+            change.assert_wait(secs(3_600)).await;
         },
     )
     .await;
@@ -71,36 +55,16 @@ async fn with_a_longer_period_all_stored_charges_count_in_it() {
                 StrategyKind::Sliding(1) => secs(3_590 + 360),
                 _ => secs(3_590 + 36),
             };
-            assert_eq!(
-                change.wait().await,
-                expected,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_wait(expected).await;
             // Also when its own time to live, of the shorter period, would have passed.
             for step in [1, 60, 120] {
                 world.advance(secs(step));
-                assert_eq!(
-                    send(&change.new, change.key, 1).await,
-                    0,
-                    "{strategy:?} on {}",
-                    world.name()
-                );
+                change.assert_admits(0, 1).await;
             }
             world.set(NOW + expected.as_micros() as u64 - 1);
-            assert_eq!(
-                send(&change.new, change.key, 1).await,
-                0,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(0, 1).await;
             world.set(NOW + expected.as_micros() as u64);
-            assert_eq!(
-                send(&change.new, change.key, 1).await,
-                1,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(1, 1).await;
         },
     )
     .await;
@@ -110,29 +74,13 @@ async fn with_a_longer_period_all_stored_charges_count_in_it() {
 
 #[tokio::test]
 async fn with_a_shorter_period_an_even_rate_is_at_most_used_up() {
-    for_all(
-        &EVEN,
-        6,
-        "10/h",
-        "10/min",
-        async |world, strategy, change| {
-            assert_eq!(change.left().await, 0, "{strategy:?} on {}", world.name());
-            assert_eq!(send(&change.new, change.key, 1).await, 0);
-            assert_eq!(
-                change.wait().await,
-                secs(6),
-                "{strategy:?} on {}",
-                world.name()
-            );
-            world.advance(secs(60));
-            assert_eq!(
-                send(&change.new, change.key, 20).await,
-                10,
-                "{strategy:?} on {}",
-                world.name()
-            );
-        },
-    )
+    for_all(&EVEN, 6, "10/h", "10/min", async |world, _, change| {
+        change.assert_left(0).await;
+        change.assert_admits(0, 1).await;
+        change.assert_wait(secs(6)).await;
+        world.advance(secs(60));
+        change.assert_admits(10, 20).await;
+    })
     .await;
 }
 
@@ -143,29 +91,14 @@ async fn with_a_shorter_period_an_open_window_ends_one_new_period_after_the_next
         10,
         "10/h",
         "10/min",
-        async |world, strategy, change| {
+        async |world, _, change| {
             world.advance(secs(600));
-            assert_eq!(send(&change.new, change.key, 1).await, 0);
-            assert_eq!(
-                change.wait().await,
-                secs(60),
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(0, 1).await;
+            change.assert_wait(secs(60)).await;
             world.advance(secs(59));
-            assert_eq!(
-                change.wait().await,
-                secs(1),
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_wait(secs(1)).await;
             world.advance(secs(1));
-            assert_eq!(
-                send(&change.new, change.key, 20).await,
-                10,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(10, 20).await;
         },
     )
     .await;
@@ -191,20 +124,10 @@ async fn with_a_shorter_period_charges_within_it_count() {
                 StrategyKind::Sliding(1) => secs(50 + 6),
                 _ => secs(56) + ms(600),
             };
-            assert_eq!(send(&change.new, change.key, 1).await, 0);
-            assert_eq!(
-                change.wait().await,
-                expected,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(0, 1).await;
+            change.assert_wait(expected).await;
             world.advance(expected);
-            assert_eq!(
-                send(&change.new, change.key, 1).await,
-                1,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(1, 1).await;
         },
     )
     .await;
@@ -214,14 +137,9 @@ async fn with_a_shorter_period_charges_within_it_count() {
         10,
         "10/h",
         "10/min",
-        async |world, strategy, change| {
+        async |world, _, change| {
             world.advance(secs(60));
-            assert_eq!(
-                send(&change.new, change.key, 20).await,
-                10,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_admits(10, 20).await;
         },
     )
     .await;
@@ -243,15 +161,11 @@ async fn with_other_buckets_earlier_charges_count_in_the_current_ones() {
                 || (old.0, new.0) == (StrategyKind::Sliding(20), StrategyKind::Sliding(10))
             {
                 let change = Change::after(&world, 6, old, new).await;
-                assert_eq!(
-                    send(&change.new, change.key, 20).await,
-                    4,
-                    "{old:?} to {new:?}"
-                );
+                change.assert_admits(4, 20).await;
                 continue;
             }
             let change = Change::after(&world, 6, strategies.0, strategies.1).await;
-            assert_eq!(change.left().await, 4, "{strategies:?} on {}", world.name());
+            change.assert_left(4).await;
             // None is lost, in any order of requests.
             let mut all = 6;
             for limiter in [&change.new, &change.old, &change.new, &change.old] {
@@ -267,21 +181,11 @@ async fn with_other_buckets_earlier_charges_count_in_the_current_ones() {
             (StrategyKind::Sliding(20), "10/20s"),
         )
         .await;
-        assert_eq!(change.wait().await, ms(20_100), "{}", world.name());
+        change.assert_wait(ms(20_100)).await;
         world.advance(ms(20_099));
-        assert_eq!(
-            send(&change.new, change.key, 1).await,
-            0,
-            "{}",
-            world.name()
-        );
+        change.assert_admits(0, 1).await;
         world.advance(ms(1));
-        assert_eq!(
-            send(&change.new, change.key, 1).await,
-            1,
-            "{}",
-            world.name()
-        );
+        change.assert_admits(1, 1).await;
     }
 }
 
@@ -300,11 +204,7 @@ async fn under_another_strategy_counts_start_anew_and_the_old_key_expires() {
                     continue;
                 }
                 let change = Change::after(&world, 10, (old, "10/min"), (new, "10/min")).await;
-                assert_eq!(
-                    send(&change.new, change.key, 20).await,
-                    10,
-                    "{old:?} to {new:?}"
-                );
+                change.assert_admits(10, 20).await;
                 // And back: nothing of it was touched.
                 assert_eq!(left(&change.old, change.key).await, 0, "{new:?} to {old:?}");
                 world.advance(secs(121));
@@ -332,11 +232,11 @@ async fn a_refund_goes_to_its_bucket_also_after_an_operation_with_another_width(
             let change =
                 Change::after(&world, 1, (strategy, "10/min"), (strategy, "10/hour")).await;
             let mut charged = charge(&change.old, change.key, 2).await;
-            assert_eq!(change.left().await, 7);
+            change.assert_left(7).await;
             for _ in 0..2 {
                 let refunds = charged.refund(1).await.expect("a refund");
                 assert_eq!(refunds[0].units(), 1, "{strategy:?} on {}", world.name());
-                assert_eq!(change.left().await, 7 + 1);
+                change.assert_left(7 + 1).await;
                 assert!(admitted_by_store(
                     &change.new.charge(change.key, 1).await.expect("a response")
                 ));

@@ -1,6 +1,6 @@
 //! What becomes of what was used when a policy changes under live keys: every cell of `docs/changing-policies.md`.
 
-use std::time::Duration;
+use std::{panic::Location, time::Duration};
 
 use tollgate::{Key, Limiter};
 
@@ -14,6 +14,8 @@ pub(crate) struct Change {
     pub(crate) old: Limiter,
     pub(crate) new: Limiter,
     pub(crate) key: Key,
+    /// The change and the store, for failures.
+    case: String,
 }
 
 impl Change {
@@ -29,6 +31,7 @@ impl Change {
             old: world.single(old, from),
             new: world.single(new, to),
             key: fresh_key(),
+            case: format!("{old:?} {from} to {new:?} {to} on {}", world.name()),
         };
         assert!(admitted_by_store(
             &change
@@ -49,6 +52,30 @@ impl Change {
         let seen = self.new.peek(self.key).await.expect("a response");
         let policy = seen.policies().next().expect("a policy");
         policy.retry_after().duration().expect("a wait")
+    }
+
+    /// Asserts how many units are left under the new policy.
+    #[track_caller]
+    pub(crate) fn assert_left(&self, units: u64) -> impl Future<Output = ()> {
+        let caller = Location::caller();
+        async move { assert_eq!(self.left().await, units, "{}, at {caller}", self.case) }
+    }
+
+    /// Asserts the [wait](Self::wait).
+    #[track_caller]
+    pub(crate) fn assert_wait(&self, wait: Duration) -> impl Future<Output = ()> {
+        let caller = Location::caller();
+        async move { assert_eq!(self.wait().await, wait, "{}, at {caller}", self.case) }
+    }
+
+    /// Asserts how many of these requests the new policy admits.
+    #[track_caller]
+    pub(crate) fn assert_admits(&self, admitted: u64, requests: u64) -> impl Future<Output = ()> {
+        let caller = Location::caller();
+        async move {
+            let sent = send(&self.new, self.key, requests).await;
+            assert_eq!(sent, admitted, "{}, at {caller}", self.case);
+        }
     }
 }
 
@@ -82,50 +109,22 @@ const COUNTED: [StrategyKind; 6] = [
 
 #[tokio::test]
 async fn with_another_number_of_requests_an_even_rate_keeps_the_share_that_was_used() {
-    for_all(
-        &EVEN,
-        6,
-        "10/min",
-        "20/min",
-        async |world, strategy, change| {
-            assert_eq!(
-                change.left().await,
-                20 - 12,
-                "{strategy:?} on {}",
-                world.name()
-            );
-        },
-    )
+    for_all(&EVEN, 6, "10/min", "20/min", async |_, _, change| {
+        change.assert_left(20 - 12).await;
+    })
     .await;
-    for_all(
-        &EVEN,
-        6,
-        "10/min",
-        "5/min",
-        async |world, strategy, change| {
-            assert_eq!(
-                change.left().await,
-                5 - 3,
-                "{strategy:?} on {}",
-                world.name()
-            );
-        },
-    )
+    for_all(&EVEN, 6, "10/min", "5/min", async |_, _, change| {
+        change.assert_left(5 - 3).await;
+    })
     .await;
 }
 
 #[tokio::test]
 async fn with_another_number_of_requests_earlier_charges_stay_counted() {
-    for_all(
-        &COUNTED,
-        6,
-        "10/min",
-        "20/min",
-        async |world, strategy, change| {
-            assert_eq!(change.left().await, 14, "{strategy:?} on {}", world.name());
-            assert_eq!(send(&change.new, change.key, 30).await, 14);
-        },
-    )
+    for_all(&COUNTED, 6, "10/min", "20/min", async |_, _, change| {
+        change.assert_left(14).await;
+        change.assert_admits(14, 30).await;
+    })
     .await;
     for_all(
         &COUNTED,
@@ -133,12 +132,8 @@ async fn with_another_number_of_requests_earlier_charges_stay_counted() {
         "10/min",
         "5/min",
         async |world, strategy, change| {
-            assert_eq!(
-                change.left().await,
-                0,
-                "{strategy:?} on {}: never below zero",
-                world.name()
-            );
+            // Never below zero.
+            change.assert_left(0).await;
             let expected = match strategy {
                 // Its window began with its first request; the calendar's with the minute.
                 StrategyKind::Fixed | StrategyKind::List | StrategyKind::Log => secs(60),
@@ -148,12 +143,7 @@ async fn with_another_number_of_requests_earlier_charges_stay_counted() {
                 // And here when the bucket of 6 s, in its fifth second, has.
                 _ => secs(56) + secs(2),
             };
-            assert_eq!(
-                change.wait().await,
-                expected,
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_wait(expected).await;
             world.advance(expected);
             assert!(
                 admitted_by_store(&change.new.check(change.key).await),
@@ -173,8 +163,8 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
         6,
         "10/min",
         "10/min burst 20",
-        async |world, strategy, change| {
-            assert_eq!(change.left().await, 14, "{strategy:?} on {}", world.name());
+        async |_, _, change| {
+            change.assert_left(14).await;
         },
     )
     .await;
@@ -183,15 +173,10 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
         16,
         "10/min burst 20",
         "10/min",
-        async |world, strategy, change| {
-            assert_eq!(change.left().await, 0);
+        async |_, _, change| {
+            change.assert_left(0).await;
             // Six more than the new burst are waited for, and then one.
-            assert_eq!(
-                change.wait().await,
-                secs(7 * 6),
-                "{strategy:?} on {}",
-                world.name()
-            );
+            change.assert_wait(secs(7 * 6)).await;
         },
     )
     .await;
@@ -201,13 +186,8 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
         20,
         "10/min burst 20",
         "10/min burst 5",
-        async |world, strategy, change| {
-            assert_eq!(
-                change.wait().await,
-                secs(6),
-                "{strategy:?} on {}",
-                world.name()
-            );
+        async |_, _, change| {
+            change.assert_wait(secs(6)).await;
         },
     )
     .await;
