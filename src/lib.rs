@@ -187,6 +187,7 @@ pub mod fuzzing {
 
 mod access;
 mod admission;
+mod changes;
 mod charge;
 mod clock;
 mod decision;
@@ -210,6 +211,7 @@ pub use admission::{
     Admission, PermitGuard, Rejected, meter::UnitMeter, policy_admission::PolicyAdmission,
     settle::SettleError,
 };
+pub use changes::{Changes, PolicyChange, PolicyChangeKind, SettingChange};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TokioClock};
 /// The connection pool of [`RedisStore`], in the version that this crate uses.
 #[cfg(feature = "redis")]

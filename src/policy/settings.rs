@@ -14,7 +14,6 @@ impl Policy {
     ///
     /// A setting of a [candidate](Policy::shadow_of) is a default only if it is not set, since a document without it has the
     /// live policy's.
-    #[allow(dead_code, reason = "read by `Changes`")]
     pub(crate) fn settings(&self) -> Vec<Setting> {
         let [strategy, key] = [self.strategy_setting(), self.key_setting()];
         let missing_key = self.setting(

@@ -16,25 +16,50 @@ use crate::{error::InvalidValue, quota::Quota};
 struct Format {
     rule: TypeId,
     text: &'static str,
+    family: Family,
+}
+
+/// What built-in strategies count, and so what becomes of it under another quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// The time until all units are back.
+    EvenRate,
+    /// The units of a window that a request opens.
+    Window,
+    CalendarWindow,
+    SlidingLog,
+    SlidingWindow,
+    Concurrency,
+    Ban,
 }
 
 /// The rules of the built-in strategies.
 static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
     let rate = Quota::requests(1).per_minute();
     let rules = [
-        Gcra.bind(&rate),
-        TokenBucket.bind(&rate),
-        FixedWindow.bind(&rate),
-        CalendarWindow::utc().bind(&rate),
-        ListWindow.bind(&rate),
-        SlidingLog.bind(&rate),
-        SlidingWindow::new().bind(&rate),
-        Concurrency::new().bind(&Quota::concurrent(1)),
-        Ban::for_duration(Duration::from_secs(1)).bind(&rate),
+        (Gcra.bind(&rate), Family::EvenRate),
+        (TokenBucket.bind(&rate), Family::EvenRate),
+        (FixedWindow.bind(&rate), Family::Window),
+        (CalendarWindow::utc().bind(&rate), Family::CalendarWindow),
+        (ListWindow.bind(&rate), Family::Window),
+        (SlidingLog.bind(&rate), Family::SlidingLog),
+        (SlidingWindow::new().bind(&rate), Family::SlidingWindow),
+        (
+            Concurrency::new().bind(&Quota::concurrent(1)),
+            Family::Concurrency,
+        ),
+        (
+            Ban::for_duration(Duration::from_secs(1)).bind(&rate),
+            Family::Ban,
+        ),
     ];
-    let formats = rules.into_iter().flatten().map(|rule| Format {
+    let rules = rules
+        .into_iter()
+        .filter_map(|(rule, family)| Some((rule.ok()?, family)));
+    let formats = rules.map(|(rule, family)| Format {
         rule: type_of(&*rule),
         text: rule.state_format(),
+        family,
     });
     formats.collect()
 });
@@ -42,6 +67,13 @@ static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
 fn type_of(rule: &dyn Rule) -> TypeId {
     let rule: &dyn Any = rule;
     rule.type_id()
+}
+
+/// What a rule counts; `None` for a strategy of the application.
+pub(crate) fn family(rule: &dyn Rule) -> Option<Family> {
+    let rule = type_of(rule);
+    let format = BUILT_IN.iter().find(|format| format.rule == rule);
+    format.map(|format| format.family)
 }
 
 /// Whether `text` has the form of a state format: a lowercase letter and a digit. No part of a prefix has it, so that a key in Redis
@@ -83,7 +115,7 @@ mod tests {
     fn each_built_in_format_has_its_own_letter_and_is_in_the_operations_guide() {
         let table = include_str!("../../docs/operations.md");
         assert_eq!(BUILT_IN.len(), 9);
-        for (index, Format { rule, text }) in BUILT_IN.iter().enumerate() {
+        for (index, Format { rule, text, .. }) in BUILT_IN.iter().enumerate() {
             assert!(is_state_format(text), "{text}");
             assert!(table.contains(&format!("\n| `{text}` |")), "{text}");
             for other in &BUILT_IN[..index] {

@@ -1,0 +1,198 @@
+//! What becomes of a policy's counts when the policy changes: the table of `docs/changing-policies.md`, in words.
+
+use std::{cmp::Ordering, fmt};
+
+use crate::{
+    policy::Policy,
+    quota::Quota,
+    strategy::{
+        Strategy, TierRefills,
+        format::{self, Family},
+    },
+};
+
+/// What becomes of the counts of `before` under `after`, a policy of the same name. `rekeyed` says that requests may have
+/// other keys.
+pub(super) fn after_change(before: &Policy, after: &Policy, rekeyed: bool) -> String {
+    let mut effects = Vec::new();
+    let strategies = [before.strategy_or_default(), after.strategy_or_default()];
+    let rules = [before, after].map(|policy| policy.bind(&policy.quota(), &TierRefills::default()));
+    if let [Ok(old), Ok(new)] = rules {
+        if old.state_format() != new.state_format() {
+            return "another strategy: the counts start afresh, and the old ones expire by themselves"
+                .to_owned();
+        }
+        let texts = strategies.map(Strategy::config_text);
+        let same_strategy = texts[0].is_some() && texts[0] == texts[1];
+        let change = Change {
+            from: before.quota(),
+            to: after.quota(),
+            same_strategy,
+        };
+        if change.from != change.to || !same_strategy {
+            match format::family(&*new) {
+                Some(family) => change.describe(family, after, &mut effects),
+                None => effects.push("the strategy's own code reads the counts".to_owned()),
+            }
+        }
+    }
+    if rekeyed {
+        effects.push("a request that has another key now is counted afresh".to_owned());
+    }
+    match effects.is_empty() {
+        true => "the counts stay".to_owned(),
+        false => effects.join("; "),
+    }
+}
+
+/// A change of a quota or of a strategy's settings.
+struct Change {
+    from: Quota,
+    to: Quota,
+    same_strategy: bool,
+}
+
+impl Change {
+    fn describe(&self, family: Family, after: &Policy, effects: &mut Vec<String>) {
+        let period = self.to.period().cmp(&self.from.period());
+        let says = |effects: &mut Vec<String>, text: &str| effects.push(text.to_owned());
+        match family {
+            Family::EvenRate => effects.extend(self.even_rate(after)),
+            Family::Window => {
+                effects.push(self.count_stays());
+                match period {
+                    Ordering::Greater => says(
+                        effects,
+                        "an open window ends when it would have, and the next lasts for the new period",
+                    ),
+                    Ordering::Less => says(
+                        effects,
+                        "an open window ends one new period after the next access, or earlier",
+                    ),
+                    Ordering::Equal => {}
+                }
+            }
+            Family::CalendarWindow => {
+                effects.push(self.count_stays());
+                if period != Ordering::Equal || !self.same_strategy {
+                    says(effects, "the current window's count counts in the new one");
+                }
+            }
+            Family::SlidingLog => {
+                effects.push(self.count_stays());
+                if period != Ordering::Equal {
+                    says(effects, "each stored charge counts for the new period");
+                }
+            }
+            Family::SlidingWindow => {
+                effects.push(self.count_stays());
+                if period != Ordering::Equal || !self.same_strategy {
+                    says(
+                        effects,
+                        "each old bucket counts in the new one in which it ends",
+                    );
+                }
+            }
+            Family::Concurrency => {
+                let permits = "requests in flight keep their permits";
+                match self.to.amount().cmp(&self.from.amount()) {
+                    Ordering::Less => effects.push(format!(
+                        "{permits}, and none is admitted until there are fewer than {}",
+                        self.to.amount()
+                    )),
+                    _ => says(effects, permits),
+                }
+                if !self.same_strategy {
+                    says(effects, "a permit has the new TTL from its next renewal on");
+                }
+            }
+            Family::Ban => says(
+                effects,
+                "counted rejections and bans stay, and the next ban follows the new settings",
+            ),
+        }
+    }
+
+    /// The count of a strategy that counts units stays.
+    fn count_stays(&self) -> String {
+        match self.from.amount() == self.to.amount() {
+            true => "the count stays".to_owned(),
+            false => format!("the count stays: {}", self.example(|used| used)),
+        }
+    }
+
+    /// What a strategy that counts time does; `None` for the same quota.
+    fn even_rate(&self, after: &Policy) -> Option<String> {
+        let interval = |quota: &Quota| {
+            let ticks = quota.period().as_micros().saturating_mul(20);
+            ticks.div_ceil(u128::from(quota.amount().max(1)))
+        };
+        let tolerance = |quota: &Quota| interval(quota).saturating_mul(quota.capacity().into());
+        let (from, to) = (&self.from, &self.to);
+        if interval(from) == interval(to) && from.capacity() == to.capacity() {
+            return None;
+        }
+        let ratio = |capacity: &Quota, amount: &Quota| {
+            u128::from(capacity.capacity()) * u128::from(amount.amount())
+        };
+        let kept = if interval(from) == interval(to) {
+            "the used units stay"
+        } else if from.period() == to.period() && ratio(from, to) == ratio(to, from) {
+            "the used share stays"
+        } else {
+            "the time until the used units are free stays"
+        };
+        let tiers = after.declared_quotas().iter().chain([to]);
+        let max_debt = 2 * tiers.map(tolerance).max().unwrap_or_default();
+        let example = self.example(|used| {
+            let ticks = u128::from(used) * interval(from);
+            let units = match ticks > max_debt {
+                true => to.capacity().into(),
+                false => ticks.div_ceil(interval(to).max(1)),
+            };
+            u64::try_from(units).unwrap_or(u64::MAX)
+        });
+        let cut = match tolerance(to) < tolerance(from) {
+            true => ", up to a debt of one burst",
+            false => "",
+        };
+        Some(format!("{kept}{cut}: {example}"))
+    }
+
+    /// An example: of so many used units under the old quota, how many `becomes` says are used under the new one.
+    fn example(&self, becomes: impl Fn(u64) -> u64) -> Example {
+        let capacity = self.from.capacity();
+        let used = (u128::from(capacity) * 3).div_ceil(5) as u64;
+        Example {
+            used,
+            capacity,
+            becomes: becomes(used),
+            of: self.to.capacity(),
+        }
+    }
+}
+
+/// `6 of 10 are 12 of 20`.
+struct Example {
+    used: u64,
+    capacity: u64,
+    becomes: u64,
+    of: u64,
+}
+
+impl fmt::Display for Example {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            used,
+            capacity,
+            becomes,
+            of,
+        } = self;
+        write!(f, "{used} of {capacity} are ")?;
+        match becomes.checked_sub(*of) {
+            Some(0) => write!(f, "all {of}"),
+            Some(_) => write!(f, "more than all {of}"),
+            None => write!(f, "{becomes} of {of}"),
+        }
+    }
+}

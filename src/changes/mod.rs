@@ -1,0 +1,279 @@
+//! What a new configuration changes.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    policy::Policy,
+    setting::{Setting, SettingValue},
+};
+
+mod counts;
+
+/// What a new configuration changes in a running limiter: each policy, and the settings of the limiter and its layer.
+///
+/// It is displayed with one line for each policy and for each other setting that has changed:
+///
+/// ```text
+/// on_store_error: admit -> reject
+/// api: altered: quota 10/min -> 20/min (the used share stays: 6 of 10 are 12 of 20)
+/// login: kept
+/// uploads: removed (its counts expire by themselves)
+/// ```
+#[derive(Clone, Debug)]
+pub struct Changes {
+    policies: Vec<PolicyChange>,
+    settings: Vec<SettingChange>,
+}
+
+/// What a new configuration changes in one policy.
+///
+/// Policies are the same if they have the same name: another name is one policy removed and one added.
+#[derive(Clone, Debug)]
+pub struct PolicyChange {
+    name: Arc<str>,
+    kind: PolicyChangeKind,
+    settings: Vec<SettingChange>,
+    counts: Option<String>,
+}
+
+/// Whether a policy is in the old configuration, in the new one, or in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyChangeKind {
+    /// In both, with the same settings.
+    Kept,
+    /// In both, with other settings.
+    Altered,
+    /// In the new one only.
+    Added,
+    /// In the old one only.
+    Removed,
+}
+
+/// A setting that a new configuration changes.
+///
+/// Code of the application that has no name in a configuration document, such as a closure that is passed to
+/// [`Policy::cost_with`], is `code`. It has changed unless it is the same closure without captured values, or the same value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingChange {
+    setting: &'static str,
+    from: String,
+    to: String,
+}
+
+impl Changes {
+    /// Compares two sets of policies, each in its order and with what candidates inherit from their live policies.
+    ///
+    /// Called while the policies of both sets exist: code without a name is compared by its address.
+    #[allow(dead_code, reason = "called when a limiter is reconfigured")]
+    pub(crate) fn between<'a>(
+        before: impl IntoIterator<Item = &'a Policy>,
+        after: impl IntoIterator<Item = &'a Policy>,
+    ) -> Self {
+        let mut before: Vec<_> = before.into_iter().map(Some).collect();
+        let mut policies = Vec::new();
+        for policy in after {
+            let is_same =
+                |old: &&mut Option<&Policy>| old.is_some_and(|old| old.name() == policy.name());
+            let old = before.iter_mut().find(is_same).and_then(Option::take);
+            policies.push(match old {
+                Some(old) => PolicyChange::between(old, policy),
+                None => PolicyChange::added(policy),
+            });
+        }
+        let removed = before.into_iter().flatten();
+        policies.extend(removed.map(PolicyChange::removed));
+        Self {
+            policies,
+            settings: Vec::new(),
+        }
+    }
+
+    /// Adds the settings outside of policies that differ. Both lists have the same settings in the same order.
+    #[allow(dead_code, reason = "called when a limiter is reconfigured")]
+    pub(crate) fn with_settings(mut self, before: &[Setting], after: &[Setting]) -> Self {
+        self.settings.extend(changed(before, after));
+        self
+    }
+
+    /// The policies: those of the new configuration in its order, kept ones too, then the removed ones.
+    pub fn policies(&self) -> impl ExactSizeIterator<Item = &PolicyChange> {
+        self.policies.iter()
+    }
+
+    /// The policy of this name, if it was or is in the configuration.
+    pub fn policy(&self, name: &str) -> Option<&PolicyChange> {
+        self.policies.iter().find(|policy| policy.name() == name)
+    }
+
+    /// The settings of the limiter and the layer that have changed.
+    pub fn settings(&self) -> &[SettingChange] {
+        &self.settings
+    }
+
+    /// Whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        let kept = |policy: &PolicyChange| policy.kind == PolicyChangeKind::Kept;
+        self.settings.is_empty() && self.policies.iter().all(kept)
+    }
+}
+
+impl PolicyChange {
+    fn between(before: &Policy, after: &Policy) -> Self {
+        let settings: Vec<_> = changed(&before.settings(), &after.settings()).collect();
+        let (kind, counts) = match settings.is_empty() {
+            true => (PolicyChangeKind::Kept, None),
+            false => {
+                let is_key = |change: &SettingChange| change.setting == "key";
+                let rekeyed = settings.iter().any(is_key);
+                let counts = counts::after_change(before, after, rekeyed);
+                (PolicyChangeKind::Altered, Some(counts))
+            }
+        };
+        Self {
+            name: after.shared_name(),
+            kind,
+            settings,
+            counts,
+        }
+    }
+
+    fn added(policy: &Policy) -> Self {
+        let settings = policy.settings().into_iter();
+        let settings = settings.filter(|setting| !setting.is_default);
+        Self {
+            name: policy.shared_name(),
+            kind: PolicyChangeKind::Added,
+            settings: settings
+                .map(|setting| SettingChange {
+                    setting: setting.name,
+                    from: SettingValue::Unset.to_string(),
+                    to: setting.value.to_string(),
+                })
+                .collect(),
+            counts: None,
+        }
+    }
+
+    fn removed(policy: &Policy) -> Self {
+        Self {
+            name: policy.shared_name(),
+            kind: PolicyChangeKind::Removed,
+            settings: Vec::new(),
+            counts: Some("its counts expire by themselves".to_owned()),
+        }
+    }
+
+    /// The policy's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the policy was kept, altered, added or removed.
+    pub fn kind(&self) -> PolicyChangeKind {
+        self.kind
+    }
+
+    /// The settings that have changed; of an added policy, all that are no defaults.
+    pub fn settings(&self) -> &[SettingChange] {
+        &self.settings
+    }
+
+    /// What becomes of the policy's counts, by the [table of strategies](crate::strategy#changing-a-live-policy), in words:
+    /// "the used share stays: 6 of 10 are 12 of 20". `None` for a policy that was kept or added.
+    pub fn counts(&self) -> Option<&str> {
+        self.counts.as_deref()
+    }
+}
+
+impl SettingChange {
+    /// The setting's name, that of the builder's method and in a configuration document.
+    pub fn setting(&self) -> &str {
+        self.setting
+    }
+
+    /// The value before, as a configuration document has it; `none` if it was not set.
+    pub fn from(&self) -> &str {
+        &self.from
+    }
+
+    /// The value now, as a configuration document has it; `none` if it is not set.
+    pub fn to(&self) -> &str {
+        &self.to
+    }
+}
+
+/// The settings whose values differ. A default that follows from another setting is no change by itself.
+fn changed<'a>(
+    before: &'a [Setting],
+    after: &'a [Setting],
+) -> impl Iterator<Item = SettingChange> + 'a {
+    after.iter().filter_map(|new| {
+        let old = before.iter().find(|old| old.name == new.name)?;
+        let derived = old.is_default && new.is_default;
+        (old.value != new.value && !derived).then(|| SettingChange {
+            setting: new.name,
+            from: old.value.to_string(),
+            to: new.value.to_string(),
+        })
+    })
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = self.settings.iter().map(|change| {
+            let SettingChange { setting, from, to } = change;
+            match from == to {
+                true => format!("{setting}: other {to}"),
+                false => format!("{setting}: {from} -> {to}"),
+            }
+        });
+        let lines: Vec<_> = settings
+            .chain(self.policies.iter().map(PolicyChange::to_string))
+            .collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl fmt::Display for PolicyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.kind)?;
+        for (index, change) in self.settings.iter().enumerate() {
+            f.write_str(if index == 0 { ": " } else { ", " })?;
+            match self.kind {
+                PolicyChangeKind::Added => write!(f, "{} {}", change.setting, change.to)?,
+                _ => change.fmt(f)?,
+            }
+        }
+        match &self.counts {
+            Some(counts) => write!(f, " ({counts})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for PolicyChangeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kept => "kept",
+            Self::Altered => "altered",
+            Self::Added => "added",
+            Self::Removed => "removed",
+        })
+    }
+}
+
+/// `quota 10/min -> 20/min`.
+impl fmt::Display for SettingChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { setting, from, to } = self;
+        match from == to {
+            // Code that is displayed alike.
+            true => write!(f, "{setting} other {to}"),
+            false => write!(f, "{setting} {from} -> {to}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

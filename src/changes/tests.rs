@@ -1,0 +1,266 @@
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Policy, Quota, SlidingLog,
+    SlidingWindow, Strategy, TokenBucket, extract,
+};
+
+fn policy(quota: &str) -> Policy {
+    Policy::new("api", quota.parse::<Quota>().expect(quota))
+}
+
+/// The only policy's line after its name.
+fn line(before: &Policy, after: &Policy) -> String {
+    let changes = Changes::between([before], [after]);
+    let line = changes.to_string();
+    line.strip_prefix("api: ").expect("the name").to_owned()
+}
+
+fn under(strategy: impl Strategy + Clone, from: &str, to: &str) -> String {
+    let [before, after] = [from, to].map(|quota| policy(quota).strategy(strategy.clone()));
+    let line = line(&before, &after);
+    let change = format!("altered: quota {from} -> {to} (");
+    let counts = line.strip_prefix(&change).expect(&line);
+    counts.strip_suffix(')').expect(&line).to_owned()
+}
+
+#[test]
+fn a_policy_is_kept_altered_added_or_removed() {
+    let named =
+        |name: &'static str, quota: &str| Policy::new(name, quota.parse::<Quota>().expect(quota));
+    let before = [
+        named("api", "10/min"),
+        named("login", "5/h"),
+        named("uploads", "1/s"),
+    ];
+    let after = [
+        named("new", "7/day").strategy(FixedWindow),
+        named("login", "5/h"),
+        named("api", "20/min").cost(2),
+    ];
+    let changes = Changes::between(&before, &after);
+    assert_eq!(
+        changes.to_string(),
+        "new: added: quota 7/day, strategy fixed_window\n\
+         login: kept\n\
+         api: altered: quota 10/min -> 20/min, cost 1 -> 2 (the used share stays: 6 of 10 are 12 of 20)\n\
+         uploads: removed (its counts expire by themselves)"
+    );
+    let kinds: Vec<_> = changes.policies().map(PolicyChange::kind).collect();
+    use PolicyChangeKind::{Added, Altered, Kept, Removed};
+    assert_eq!(kinds, [Added, Kept, Altered, Removed]);
+    assert!(!changes.is_empty());
+    let api = changes.policy("api").expect("a policy");
+    let quota = &api.settings()[0];
+    assert_eq!(
+        (quota.setting(), quota.from(), quota.to()),
+        ("quota", "10/min", "20/min")
+    );
+    assert!(Changes::between(&before, &before).is_empty());
+}
+
+#[test]
+fn settings_outside_of_policies_are_compared_one_by_one() {
+    let settings = |action: &'static str| {
+        ["on_store_error", "on_misconfiguration"].map(|name| Setting {
+            name,
+            value: SettingValue::text(if name == "on_store_error" {
+                action
+            } else {
+                "reject"
+            }),
+            is_default: false,
+        })
+    };
+    let policy = policy("1/s");
+    let changes = Changes::between([&policy], [&policy]);
+    assert!(
+        changes
+            .clone()
+            .with_settings(&settings("admit"), &settings("admit"))
+            .is_empty()
+    );
+    let changes = changes.with_settings(&settings("admit"), &settings("reject"));
+    assert!(!changes.is_empty());
+    assert_eq!(
+        changes.to_string(),
+        "on_store_error: admit -> reject\napi: kept"
+    );
+}
+
+#[test]
+fn an_even_rate_keeps_the_share_the_time_or_the_units() {
+    let even = |from, to| {
+        let text = under(Gcra, from, to);
+        assert_eq!(text, under(TokenBucket, from, to));
+        text
+    };
+    assert_eq!(
+        even("10/min", "20/min"),
+        "the used share stays: 6 of 10 are 12 of 20"
+    );
+    assert_eq!(
+        even("10/min", "5/min"),
+        "the used share stays: 6 of 10 are 3 of 5"
+    );
+    assert_eq!(
+        even("10/s burst 20", "20/s burst 40"),
+        "the used share stays: 12 of 20 are 24 of 40"
+    );
+    let time = "the time until the used units are free stays";
+    assert_eq!(
+        even("10/min", "10/h"),
+        format!("{time}: 6 of 10 are 1 of 10")
+    );
+    assert_eq!(
+        even("10/h", "10/min"),
+        format!("{time}, up to a debt of one burst: 6 of 10 are all 10")
+    );
+    assert_eq!(
+        even("10/min", "10/40s"),
+        format!("{time}, up to a debt of one burst: 6 of 10 are 9 of 10")
+    );
+    assert_eq!(
+        even("10/min", "10/min burst 20"),
+        "the used units stay: 6 of 10 are 6 of 20"
+    );
+    assert_eq!(
+        even("10/min burst 20", "10/min"),
+        "the used units stay, up to a debt of one burst: 12 of 20 are more than all 10"
+    );
+    assert_eq!(
+        even("10/min", "600/h"),
+        "the used units stay: 6 of 10 are 6 of 600"
+    );
+    assert_eq!(even("10/min", "10/min burst 10"), "the counts stay");
+}
+
+#[test]
+fn a_window_keeps_its_count_and_its_end() {
+    for text in [
+        |from: &str, to: &str| under(FixedWindow, from, to),
+        |from: &str, to: &str| under(ListWindow, from, to),
+    ] {
+        assert_eq!(
+            text("10/min", "20/min"),
+            "the count stays: 6 of 10 are 6 of 20"
+        );
+        assert_eq!(
+            text("10/min", "5/min"),
+            "the count stays: 6 of 10 are more than all 5"
+        );
+        assert_eq!(
+            text("10/min", "10/h"),
+            "the count stays; an open window ends when it would have, and the next lasts for the new period"
+        );
+        assert_eq!(
+            text("10/min", "20/s"),
+            "the count stays: 6 of 10 are 6 of 20; an open window ends one new period after the next access, or earlier"
+        );
+    }
+}
+
+#[test]
+fn calendar_windows_logs_and_sliding_windows_keep_their_counts() {
+    let calendar = |from, to| under(CalendarWindow::utc(), from, to);
+    assert_eq!(
+        calendar("10/min", "20/min"),
+        "the count stays: 6 of 10 are 6 of 20"
+    );
+    let carried = "the count stays; the current window's count counts in the new one";
+    assert_eq!(calendar("10/min", "10/h"), carried);
+    assert_eq!(calendar("10/h", "10/min"), carried);
+    let log = "the count stays; each stored charge counts for the new period";
+    assert_eq!(under(SlidingLog, "10/min", "10/h"), log);
+    assert_eq!(under(SlidingLog, "10/h", "10/min"), log);
+    let sliding = "the count stays; each old bucket counts in the new one in which it ends";
+    assert_eq!(under(SlidingWindow::new(), "10/min", "10/h"), sliding);
+    let [two, ten] =
+        [2, 10].map(|buckets| policy("10/min").strategy(SlidingWindow::buckets(buckets)));
+    assert_eq!(
+        line(&two, &ten),
+        format!(
+            "altered: strategy sliding_window buckets 2 -> sliding_window buckets 10 ({sliding})"
+        )
+    );
+    let [utc, east] = [
+        CalendarWindow::utc(),
+        CalendarWindow::east_of_utc(Duration::from_secs(7_200)),
+    ]
+    .map(|strategy| policy("10/day").strategy(strategy));
+    assert_eq!(
+        line(&utc, &east),
+        format!(
+            "altered: strategy calendar_window utc -> calendar_window east_of_utc 2h ({carried})"
+        )
+    );
+}
+
+#[test]
+fn permits_and_bans_stay() {
+    let [two, three] = ["2 concurrent", "3 concurrent"].map(policy);
+    let more =
+        "altered: quota 2 concurrent -> 3 concurrent (requests in flight keep their permits)";
+    assert_eq!(line(&two, &three), more);
+    assert_eq!(
+        line(
+            &three,
+            &two.clone()
+                .strategy(Concurrency::with_ttl(Duration::from_secs(9)))
+        ),
+        "altered: quota 3 concurrent -> 2 concurrent, strategy concurrency -> concurrency ttl 9s (requests in flight keep \
+         their permits, and none is admitted until there are fewer than 2; a permit has the new TTL from its next renewal on)"
+    );
+    let ban = Ban::for_duration(Duration::from_secs(60));
+    assert_eq!(
+        under(ban, "3/min", "5/min"),
+        "counted rejections and bans stay, and the next ban follows the new settings"
+    );
+}
+
+#[test]
+fn another_strategy_starts_afresh() {
+    let afresh = "another strategy: the counts start afresh, and the old ones expire by themselves";
+    let gcra = policy("10/min");
+    for (text, other) in [
+        (
+            "strategy gcra -> fixed_window",
+            gcra.clone().strategy(FixedWindow),
+        ),
+        (
+            "strategy gcra -> token_bucket",
+            gcra.clone().strategy(TokenBucket),
+        ),
+        ("quota 10/min -> 2 concurrent", policy("2 concurrent")),
+    ] {
+        assert_eq!(line(&gcra, &other), format!("altered: {text} ({afresh})"));
+    }
+}
+
+#[test]
+fn other_keys_start_afresh_and_other_settings_leave_the_counts() {
+    let policy = policy("10/min");
+    assert_eq!(
+        line(&policy, &policy.clone().key(extract::header("x-tenant"))),
+        "altered: key peer -> header:x-tenant (a request that has another key now is counted afresh)"
+    );
+    let stay = "(the counts stay)";
+    assert_eq!(
+        line(&policy, &policy.clone().cost(5)),
+        format!("altered: cost 1 -> 5 {stay}")
+    );
+    assert_eq!(
+        line(&policy, &policy.clone().shadow()),
+        format!("altered: shadow false -> true {stay}")
+    );
+    let code = |units: u64| policy.clone().cost_with(move |_| units);
+    assert_eq!(
+        line(&policy, &code(1)),
+        format!("altered: cost 1 -> code {stay}")
+    );
+    assert_eq!(
+        line(&code(1), &code(1)),
+        format!("altered: cost other code {stay}")
+    );
+}
