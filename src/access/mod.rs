@@ -38,6 +38,12 @@ impl From<KeyList> for AccessList {
 /// What happens to a request whose address an [`AddressList`] can't find. In both cases an error with the remedy is logged, at
 /// most every 10 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "config",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum OnUnknownAddress {
     /// The request is on no address list: the policies are evaluated.

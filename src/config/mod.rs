@@ -1,4 +1,31 @@
 //! Limits from configuration files.
 //!
-//! A document says what the builders of a [`Limiter`](crate::Limiter) and a [`RateLimitLayer`](crate::RateLimitLayer) say, as
+//! A [`Document`] says what the builders of a [`Limiter`](crate::Limiter) and a [`RateLimitLayer`](crate::RateLimitLayer) say, as
 //! text: in TOML, or in YAML or JSON with the features `config-yaml` and `config-json`.
+
+mod document;
+mod error;
+mod format;
+mod secret;
+mod tree;
+
+pub use document::{
+    Document,
+    access::{
+        AddressesSection, BearerSection, ClientIpSection, FileSection, KeyText, KeysSection,
+        ListSection,
+    },
+    conditions::ConditionsSection,
+    policy::{
+        ChargeSection, CostRule, CostSection, KeySection, Named, PolicySection, QuotaLookupSection,
+    },
+    response::{HeaderFormat, HeaderSettings, HeadersSection, RejectionSection},
+    store::{
+        BreakerSection, RejectionCacheSection, RejectionCacheSettings, SentinelSection,
+        StoreSection, TlsSection,
+    },
+    store_error::{LocalFallbackSection, LocalSection, OnStoreErrorSection, StoreErrorAction},
+};
+pub use error::{LoadError, Mistake, Position};
+pub use format::Format;
+pub use secret::Secret;

@@ -1,0 +1,106 @@
+//! The parts of a document about addresses and access lists.
+
+use std::{fmt, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::values::forms;
+use crate::config::secret::Secret;
+
+/// A list of requests that are denied or allowed: of addresses, or of keys of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct ListSection {
+    /// Addresses and networks, such as `"192.0.2.0/24"`, or a file with one in each line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<AddressesSection>,
+    /// The name of the policy whose keys these are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Keys as the policy's key finds them in requests, or a file with one in each line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<KeysSection>,
+}
+
+forms! {
+    /// Addresses and networks.
+    pub enum AddressesSection, "an array of addresses and networks, or { file = \"path\" }" {
+        /// These.
+        Entries(Vec<String>) from array;
+        /// Those of a file.
+        File(FileSection) from table;
+    }
+}
+
+forms! {
+    /// Keys of a policy.
+    pub enum KeysSection, "an array of keys, or { file = \"path\" }" {
+        /// These.
+        Entries(Vec<KeyText>) from array;
+        /// Those of a file.
+        File(FileSection) from table;
+    }
+}
+
+/// The text of a key, which may be a credential: `Debug` and errors don't show it. `hash:` and the 20 characters of a hash,
+/// as in logs and the store, are a key of which only the hash is known.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct KeyText(pub String);
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// A file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct FileSection {
+    /// The file's path. A relative path is relative to the document's folder.
+    pub file: PathBuf,
+}
+
+/// How clients' addresses are found behind proxies, where a key or list is by `client_ip`: see
+/// [`extract::client_ip`](crate::extract::client_ip).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct ClientIpSection {
+    /// The networks and addresses of trusted proxies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trusted_proxies: Vec<String>,
+    /// The number of proxies that add to the list: from 1 to 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hops: Option<usize>,
+    /// Whether `Forwarded` is read in place of `X-Forwarded-For`. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forwarded: Option<bool>,
+    /// A header that holds only the client's address, which is read in place of `X-Forwarded-For`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// The bits of an IPv6 address that count. Default: 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv6_prefix: Option<u8>,
+    /// The bits of an IPv4 address that count. Default: 32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv4_prefix: Option<u8>,
+}
+
+/// How bearer tokens are hashed, where a key is by `bearer`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct BearerSection {
+    /// The secret key that tokens are hashed under: 32 bytes, as 64 hexadecimal digits. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash_key: Option<Secret>,
+}

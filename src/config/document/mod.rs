@@ -1,0 +1,273 @@
+//! Documents: what a configuration file says.
+
+use std::{
+    collections::HashMap,
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Format,
+    error::{LoadError, Mistake, Position},
+    tree::{self, path::Path as ValuePath},
+};
+use crate::{access::OnUnknownAddress, policy::on_store_error::OnMisconfiguration};
+
+pub(crate) mod access;
+pub(crate) mod conditions;
+mod named;
+pub(crate) mod policy;
+pub(crate) mod response;
+pub(crate) mod store;
+pub(crate) mod store_error;
+mod values;
+
+use self::{
+    access::{BearerSection, ClientIpSection, ListSection},
+    conditions::ConditionsSection,
+    policy::{Named, PolicySection},
+    response::{HeadersSection, RejectionSection},
+    store::StoreSection,
+    store_error::OnStoreErrorSection,
+};
+
+/// The settings of a [`Limiter`](crate::Limiter), or of a [`RateLimitLayer`](crate::RateLimitLayer) and its limiter, as a
+/// configuration file has them.
+///
+/// The fields have the names of the builders' methods, and what is left out has the builders' defaults. A limiter ignores the
+/// settings of layers: `enabled`, `headers`, `rejection`, `on_rejection` and `refund_handler_rejections`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Document {
+    /// The JSON Schema of the document, for editors.
+    #[serde(rename = "$schema", skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
+    /// Whether the layer limits requests. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// The rate-limit fields of responses: `draft` (default), `draft_11`, `draft_06`, `x_ratelimit`, `x_ratelimit_epoch`,
+    /// `none`, or a table with `format`, `closest` and `jitter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<HeadersSection>,
+    /// The body of the response to a rejected request. Default: problem details, or plain text for a browser.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejection: Option<RejectionSection>,
+    /// The registered name of the function that responds to rejected requests, in place of `rejection`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_rejection: Option<String>,
+    /// Whether the layer refunds a request whose handler rejects it. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refund_handler_rejections: Option<bool>,
+    /// What happens to a request in an outage of the store: `admit`, `reject` or `{ local_fallback = { processes = 4 } }`.
+    /// Default: requests are admitted, and outgoing calls wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_store_error: Option<OnStoreErrorSection>,
+    /// What happens to a request when the store is misconfigured. Default: `reject`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_misconfiguration: Option<OnMisconfiguration>,
+    /// What happens to a request whose address an access list can't find. Default: `pass`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_unknown_address: Option<OnUnknownAddress>,
+    /// Whether CORS preflights are counted. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count_preflights: Option<bool>,
+    /// Requests to which no policy applies.
+    #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
+    pub skip: ConditionsSection,
+    /// Requests to which alone the policies apply.
+    #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
+    pub only: ConditionsSection,
+    /// Requests that are denied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<ListSection>,
+    /// Requests that are admitted without evaluating a policy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<ListSection>,
+    /// How the key `client_ip`, and lists of addresses, find addresses behind proxies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ip: Option<ClientIpSection>,
+    /// How the key `bearer` hashes tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bearer: Option<BearerSection>,
+    /// The store. Default: counts are kept in process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreSection>,
+    /// The policies by name, at least one.
+    #[serde(skip_serializing_if = "Named::is_empty")]
+    pub policies: Named<PolicySection>,
+    #[serde(skip)]
+    source: Arc<Source>,
+}
+
+/// Where a document is from.
+#[derive(Default)]
+struct Source {
+    file: Option<PathBuf>,
+    /// The positions of values by their paths.
+    positions: HashMap<String, Position>,
+}
+
+impl Document {
+    /// Reads a document from a file, whose extension says its format: `.toml`, `.yaml` or `.yml`, `.json`. It blocks while it
+    /// reads.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] if the file can't be read, if the feature of its format is off, and for the mistakes of
+    /// [`parse`](Self::parse).
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let path = path.as_ref();
+        let mistake = |found: String, expected: &str| {
+            LoadError::new(Some(path), vec![Mistake::new("", found, expected)])
+        };
+        let format = Format::of(path)
+            .map_err(|expected| mistake("a file without a known extension".into(), expected))?;
+        let text = fs::read_to_string(path).map_err(|error| {
+            mistake(format!("no readable file: {error}"), "a file of UTF-8 text")
+        })?;
+        let document = Self::parse(&text, format).map_err(|error| error.in_file(path))?;
+        Ok(document.in_file(path))
+    }
+
+    /// Reads a document from text. Relative paths in it are relative to the current folder.
+    ///
+    /// ```
+    /// use tollgate::config::{Document, Format};
+    ///
+    /// let text = r#"
+    /// [policies.api]
+    /// quota = "100/min burst 20"
+    /// key = "header:x-tenant"
+    /// "#;
+    /// let document = Document::parse(text, Format::Toml)?;
+    /// assert_eq!(document.policies.get("api").unwrap().quota, Some("100/min burst 20".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] with all errors of syntax; or else with all values that can't be read, unknown fields, and missing ones.
+    /// What depends on other values, on files, on the environment and on registered names is checked when a limiter is built.
+    pub fn parse(text: &str, format: Format) -> Result<Self, LoadError> {
+        let failed = |mistakes| LoadError::new(None, mistakes);
+        let tree = tree::parse(text, format).map_err(failed)?;
+        let mut positions = HashMap::new();
+        tree.for_each_position(&ValuePath::default(), &mut |path, position| {
+            positions.insert(path.to_string(), position);
+        });
+        let (document, mut mistakes) = tree::read(tree);
+        let mut document: Self = document.ok_or_else(|| failed(mistakes.clone()))?;
+        document.source = Arc::new(Source {
+            file: None,
+            positions,
+        });
+        for mistake in document.missing() {
+            let is_within = |known: &Mistake| known.path().starts_with(mistake.path());
+            if !mistakes.iter().any(is_within) {
+                mistakes.push(mistake);
+            }
+        }
+        document.fail_on(mistakes)?;
+        Ok(document)
+    }
+
+    /// A mistake if there are no policies, and one for each policy without a quota.
+    pub(crate) fn missing(&self) -> Vec<Mistake> {
+        let policies = ValuePath::default().key("policies");
+        let mut mistakes = Vec::new();
+        if self.policies.is_empty() {
+            let expected = "at least one policy, such as [policies.api] with quota = \"100/min\"";
+            mistakes.push(self.mistake(&policies, "no policy", expected));
+        }
+        for (name, policy) in self.policies.iter() {
+            if policy.quota.is_none() && policy.block_list != Some(true) {
+                let path = policies.key(name).key("quota");
+                mistakes.push(self.mistake(&path, "nothing", "a quota such as \"100/min\""));
+            }
+        }
+        mistakes
+    }
+
+    /// A mistake at the position of its value, or of what would contain it.
+    pub(crate) fn mistake(
+        &self,
+        path: &ValuePath,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Mistake {
+        let mut position = None;
+        let mut at = Some(path.clone());
+        while let Some(path) = at.filter(|_| position.is_none()) {
+            position = self.source.positions.get(&path.to_string()).copied();
+            at = path.parent();
+        }
+        Mistake::new(path, found, expected).at(position)
+    }
+
+    /// An error, if there are mistakes.
+    pub(crate) fn fail_on(&self, mistakes: Vec<Mistake>) -> Result<(), LoadError> {
+        match mistakes.is_empty() {
+            true => Ok(()),
+            false => Err(LoadError::new(self.file(), mistakes)),
+        }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        self.source.file.as_deref()
+    }
+
+    /// The folder that relative paths are relative to.
+    #[allow(dead_code, reason = "for the store's secrets")]
+    pub(crate) fn folder(&self) -> &Path {
+        let folder = self.file().and_then(Path::parent);
+        folder.unwrap_or(Path::new(""))
+    }
+
+    fn in_file(mut self, path: &Path) -> Self {
+        let positions = self.source.positions.clone();
+        self.source = Arc::new(Source {
+            file: Some(path.to_owned()),
+            positions,
+        });
+        self
+    }
+
+    /// The text of the document, without [secrets](super::Secret).
+    pub fn to_text(&self, format: Format) -> String {
+        let text = match format {
+            Format::Toml => toml::to_string(self).map_err(|error| error.to_string()),
+            #[cfg(feature = "config-yaml")]
+            Format::Yaml => yaml_serde::to_string(self).map_err(|error| error.to_string()),
+            #[cfg(feature = "config-json")]
+            Format::Json => serde_json::to_string_pretty(self).map_err(|error| error.to_string()),
+        };
+        // Numbers beyond what TOML can say are the only values that have no text.
+        text.unwrap_or_else(|error| format!("# {error}\n"))
+    }
+
+    /// The [JSON Schema](https://json-schema.org/draft/2020-12/schema) of documents, by which editors complete and check them.
+    #[cfg(feature = "config-schema")]
+    pub fn schema() -> serde_json::Value {
+        let mut schema = schemars::schema_for!(Self);
+        schema.insert("title".to_owned(), "tollgate configuration".into());
+        schema.to_value()
+    }
+}
+
+/// Equal, whatever a document was read from.
+impl PartialEq for Source {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}

@@ -1,0 +1,120 @@
+//! The part of a document about the store.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::values::{duration, forms};
+use crate::config::secret::Secret;
+
+/// The store on Redis: one of `url`, `cluster` and `sentinel`, and settings. See `RedisStoreBuilder`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct StoreSection {
+    /// The URL of one server, such as `"${REDIS_URL}"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<Secret>,
+    /// The URLs of some nodes of a Redis Cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Vec<Secret>>,
+    /// Sentinels, and the master that they know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sentinel: Option<SentinelSection>,
+    /// The prefix of every key: empty, or ending with a colon. Default: `tg:`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// How long a request waits for the store, such as `"50ms"`: from 1 ms to a day. Default: 100 ms.
+    #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "config-schema",
+        schemars(with = "Option<super::values::DurationSchema>")
+    )]
+    pub timeout: Option<Duration>,
+    /// The number of workers, each with a connection, per tokio runtime: from 1 to 64. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<usize>,
+    /// How many calls in a row have to fail to open the circuit breaker, or `false` for none. Default: 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub circuit_breaker_threshold: Option<BreakerSection>,
+    /// The cache of rejections, or `false` for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejection_cache: Option<RejectionCacheSection>,
+    /// The number of hash tags of keys on a cluster: a power of two, at most 1,024. Default: 32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash_tags: Option<usize>,
+    /// Certificates, for `rediss://` URLs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsSection>,
+}
+
+/// Sentinels, and the master that they know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SentinelSection {
+    /// The master's name.
+    pub master: String,
+    /// The URLs of the sentinels.
+    pub urls: Vec<Secret>,
+    /// A URL with the user, password, database and TLS of the servers; its host is a placeholder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_url: Option<Secret>,
+}
+
+forms! {
+    /// The threshold of the circuit breaker.
+    pub enum BreakerSection, "a number of failed calls, or false" {
+        /// The number of calls that have to fail in a row.
+        Threshold(u32) from number;
+        /// Whether there is a circuit breaker, with the default threshold.
+        Enabled(bool) from flag;
+    }
+}
+
+forms! {
+    /// The cache of rejections.
+    pub enum RejectionCacheSection, "{ staleness = \"1s\", capacity = 100000 }, or false" {
+        /// Whether there is a cache, with the defaults.
+        Enabled(bool) from flag;
+        /// The cache's settings.
+        Settings(RejectionCacheSettings) from table;
+    }
+}
+
+/// The settings of the cache of rejections.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct RejectionCacheSettings {
+    /// How old a cached rejection may be, such as `"100ms"`: at most an hour. Default: 1 s.
+    #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "config-schema",
+        schemars(with = "Option<super::values::DurationSchema>")
+    )]
+    pub staleness: Option<Duration>,
+    /// How many rejections are cached at most. Default: 100,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<usize>,
+}
+
+/// Certificates and their key, in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct TlsSection {
+    /// The root certificates of trusted servers. Default: those that the system trusts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root_certificates: Option<Secret>,
+    /// The client's certificate. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_certificate: Option<Secret>,
+    /// The key of the client's certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_key: Option<Secret>,
+}

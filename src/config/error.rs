@@ -1,0 +1,157 @@
+//! The error of a document: all of its mistakes, each with its place.
+
+use std::{
+    error, fmt,
+    path::{Path, PathBuf},
+};
+
+use super::secret::redacted;
+
+/// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes.
+///
+/// It displays one line for each, such as
+/// `limits.toml:12:9: policies.api.quota: found "100/mins"; expected a quota such as "100/min"`.
+///
+/// ```
+/// use tollgate::config::{Document, Format};
+///
+/// let text = "
+/// [policies.api]
+/// quota = '100/mins x'
+/// cost = -1
+/// ";
+/// let error = Document::parse(text, Format::Toml).unwrap_err();
+/// let paths: Vec<_> = error.mistakes().iter().map(|mistake| mistake.path()).collect();
+/// assert_eq!(paths, ["policies.api.quota", "policies.api.cost"]);
+/// assert!(error.to_string().starts_with(r#"3:9: policies.api.quota: found "100/mins x"; expected a quota such as"#));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    file: Option<PathBuf>,
+    mistakes: Vec<Mistake>,
+}
+
+/// A mistake in a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    path: String,
+    position: Option<Position>,
+    found: String,
+    expected: String,
+}
+
+/// A position in a document's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct Position {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+}
+
+impl LoadError {
+    /// The mistakes in their order in the text, as far as positions are known.
+    pub(crate) fn new(file: Option<&Path>, mut mistakes: Vec<Mistake>) -> Self {
+        mistakes.sort_by_key(|mistake| mistake.position);
+        mistakes.dedup();
+        Self {
+            file: file.map(Path::to_owned),
+            mistakes,
+        }
+    }
+
+    /// The mistakes, at least one.
+    pub fn mistakes(&self) -> &[Mistake] {
+        &self.mistakes
+    }
+
+    /// The document's file, if it was loaded from one.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The error, naming the file that the text is from.
+    pub(crate) fn in_file(mut self, file: &Path) -> Self {
+        self.file = Some(file.to_owned());
+        self
+    }
+}
+
+impl Mistake {
+    pub(crate) fn new(
+        path: impl ToString,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self {
+            path: path.to_string(),
+            position: None,
+            found: redacted(&found.into()),
+            expected: redacted(&expected.into()),
+        }
+    }
+
+    pub(crate) fn at(mut self, position: Option<Position>) -> Self {
+        self.position = position;
+        self
+    }
+
+    /// The path of the value, such as `policies.api.quota`; empty for the document as a whole.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Where the value is in the text. Known for TOML, and for errors of syntax in every format.
+    pub fn position(&self) -> Option<Position> {
+        self.position
+    }
+
+    /// What was found there.
+    pub fn found(&self) -> &str {
+        &self.found
+    }
+
+    /// What would be valid.
+    pub fn expected(&self) -> &str {
+        &self.expected
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        write!(f, "found {}; expected {}", self.found, self.expected)
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, mistake) in self.mistakes.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            if let Some(file) = &self.file {
+                write!(f, "{}:", file.display())?;
+            }
+            if let Some(position) = mistake.position {
+                write!(f, "{position}:")?;
+            }
+            if self.file.is_some() || mistake.position.is_some() {
+                f.write_str(" ")?;
+            }
+            write!(f, "{mistake}")?;
+        }
+        Ok(())
+    }
+}
+
+impl error::Error for LoadError {}

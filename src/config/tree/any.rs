@@ -1,0 +1,123 @@
+//! From a format without positions, YAML or JSON, to a tree.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+use super::{Entry, Node, Path, Value};
+use crate::config::error::Mistake;
+
+/// The tree, or the keys that its tables have twice.
+pub(super) fn without_duplicates(mut node: Node) -> Result<Node, Vec<Mistake>> {
+    let mut mistakes = Vec::new();
+    if node.value == Value::Null {
+        // An empty text of YAML, as of TOML, is an empty table.
+        node.value = Value::Table(Vec::new());
+    }
+    find_duplicates(&node, &Path::default(), &mut mistakes);
+    if mistakes.is_empty() {
+        Ok(node)
+    } else {
+        Err(mistakes)
+    }
+}
+
+fn find_duplicates(node: &Node, path: &Path, mistakes: &mut Vec<Mistake>) {
+    match &node.value {
+        Value::Table(entries) => {
+            let mut keys = std::collections::HashSet::new();
+            for entry in entries {
+                let path = path.key(&entry.key);
+                if !keys.insert(&entry.key) {
+                    mistakes.push(Mistake::new(&path, "it a second time", "each key once"));
+                }
+                find_duplicates(&entry.node, &path, mistakes);
+            }
+        }
+        Value::Array(nodes) => {
+            for (index, node) in nodes.iter().enumerate() {
+                find_duplicates(node, &path.index(index), mistakes);
+            }
+        }
+        _ => {}
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = deserializer.deserialize_any(AnyValue)?;
+        Ok(Self::new(value, None))
+    }
+}
+
+/// A key of a table: YAML's may be numbers.
+fn key_text<E: serde::de::Error>(node: &Node) -> Result<String, E> {
+    match &node.value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Bool(bool) => Ok(bool.to_string()),
+        Value::Unsigned(number) => Ok(number.to_string()),
+        Value::Signed(number) => Ok(number.to_string()),
+        _ => Err(E::custom("a key that is no text")),
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value without a tag")
+    }
+
+    fn visit_bool<E>(self, bool: bool) -> Result<Value, E> {
+        Ok(Value::Bool(bool))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::Unsigned(number))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(u64::try_from(number).map_or(Value::Signed(number), Value::Unsigned))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::Float(number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut nodes = Vec::new();
+        while let Some(node) = seq.next_element()? {
+            nodes.push(node);
+        }
+        Ok(Value::Array(nodes))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key::<Node>()? {
+            let key =
+                key_text(&key).map_err(|error: serde::de::value::Error| A::Error::custom(error))?;
+            let node = map.next_value()?;
+            entries.push(Entry {
+                key,
+                key_position: None,
+                node,
+            });
+        }
+        Ok(Value::Table(entries))
+    }
+}

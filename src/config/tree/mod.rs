@@ -1,0 +1,110 @@
+//! The values of a document's text, in their order, with their positions.
+//!
+//! A document is parsed into a tree, and deserialized from it: so each mistake has its path and position, and the others are
+//! found after the first.
+
+use super::error::Position;
+
+#[cfg(any(feature = "config-json", feature = "config-yaml"))]
+mod any;
+mod de;
+mod parse;
+pub(crate) mod path;
+mod read;
+
+use self::path::{Path, Segment};
+pub(crate) use self::{parse::parse, read::read};
+
+/// A value and where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) position: Option<Position>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    #[cfg_attr(
+        not(any(feature = "config-json", feature = "config-yaml")),
+        allow(dead_code, reason = "TOML has none")
+    )]
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    String(String),
+    /// A date or time of TOML, which no field takes.
+    Date,
+    Array(Vec<Node>),
+    Table(Vec<Entry>),
+    /// Was a mistake, which is already known.
+    Removed,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_position: Option<Position>,
+    pub(crate) node: Node,
+}
+
+impl Node {
+    pub(crate) fn new(value: Value, position: Option<Position>) -> Self {
+        Self { value, position }
+    }
+
+    /// The value at a path.
+    fn get(&self, path: &[Segment]) -> Option<&Self> {
+        let Some((first, rest)) = path.split_first() else {
+            return Some(self);
+        };
+        let child = match (first, &self.value) {
+            (Segment::Key(key), Value::Table(entries)) => {
+                let mut entries = entries.iter();
+                entries
+                    .find(|entry| entry.key == *key)
+                    .map(|entry| &entry.node)
+            }
+            (Segment::Index(index), Value::Array(nodes)) => nodes.get(*index),
+            _ => None,
+        };
+        child?.get(rest)
+    }
+
+    fn get_mut(&mut self, path: &[Segment]) -> Option<&mut Self> {
+        let Some((first, rest)) = path.split_first() else {
+            return Some(self);
+        };
+        let child = match (first, &mut self.value) {
+            (Segment::Key(key), Value::Table(entries)) => {
+                let mut entries = entries.iter_mut();
+                let found = entries.find(|entry| entry.key == *key);
+                found.map(|entry| &mut entry.node)
+            }
+            (Segment::Index(index), Value::Array(nodes)) => nodes.get_mut(*index),
+            _ => None,
+        };
+        child?.get_mut(rest)
+    }
+
+    /// Calls `visit` with the path and position of each value.
+    pub(crate) fn for_each_position(&self, path: &Path, visit: &mut impl FnMut(&Path, Position)) {
+        if let Some(position) = self.position {
+            visit(path, position);
+        }
+        match &self.value {
+            Value::Table(entries) => {
+                for entry in entries {
+                    entry.node.for_each_position(&path.key(&entry.key), visit);
+                }
+            }
+            Value::Array(nodes) => {
+                for (index, node) in nodes.iter().enumerate() {
+                    node.for_each_position(&path.index(index), visit);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Configuration documents: what they say, their mistakes, and the limiters that are built of them.
+
+mod parsing;

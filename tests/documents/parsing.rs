@@ -1,0 +1,115 @@
+//! From text to a document, and its mistakes.
+
+use tollgate::config::{Document, Format};
+
+/// The mistakes of a text in TOML, one line each.
+fn mistakes(text: &str) -> Vec<String> {
+    let error = Document::parse(text, Format::Toml).expect_err("mistakes");
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+/// Every field, in the order in which documents are written.
+pub(crate) const EVERY_FIELD: &str = include_str!("every_field.toml");
+
+#[test]
+fn a_document_with_every_field_is_read_and_written_in_each_format() {
+    let document = Document::parse(EVERY_FIELD, Format::Toml).expect("a document");
+    for format in [Format::Toml, Format::Yaml, Format::Json] {
+        let text = document.to_text(format);
+        let read = Document::parse(&text, format).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(read, document, "{text}");
+        assert_eq!(read.to_text(format), text);
+    }
+}
+
+#[test]
+fn all_mistakes_are_found_at_once_each_at_its_place() {
+    let text = r#"
+enabled = "yes"
+headerz = "draft"
+on_store_error = "admitt"
+on_misconfiguration = 3
+deny = [{ addresses = "192.0.2.1" }, { addresses = ["192.0.2.1", 5] }]
+
+[store]
+url = 17
+timeout = "50 parsecs"
+circuit_breaker_threshold = true
+rejection_cache = { stale = "1s" }
+
+[policies.api]
+quota = "100/mins x"
+cost = [{ method = "POST" }, { cost = "five", path = 1 }]
+charge = { after = "success", refund_unless = "success" }
+
+[policies.free]
+strategy = "gcra"
+shadow = 1
+"#;
+    let expected = r#"2:11: enabled: found "yes"; expected true or false
+3:1: headerz: found an unknown field; expected headers, or another field
+4:18: on_store_error: found "admitt"; expected one of "admit", "reject"
+5:23: on_misconfiguration: found 3; expected one of "reject", "as_store_error"
+6:23: deny[0].addresses: found "192.0.2.1"; expected an array of addresses and networks, or { file = "path" }
+6:66: deny[1].addresses[1]: found 5; expected text
+9:7: store.url: found a number; expected text such as "${NAME}", or { file = "path" }
+10:11: store.timeout: found "50 parsecs"; expected a duration such as "50ms", "2s" or "1day"
+12:21: store.rejection_cache.stale: found an unknown field; expected one of staleness, capacity
+15:9: policies.api.quota: found "100/mins x"; expected a quota such as "100/min", "10/s burst 20", "5000 per day" or "8 concurrent"
+16:9: policies.api.cost[0].cost: found nothing; expected cost, which is required
+16:39: policies.api.cost[1].cost: found "five"; expected a whole number
+16:54: policies.api.cost[1].path: found 1; expected text
+17:10: policies.api.charge: found both after and refund_unless; expected one of them
+19:1: policies.free.quota: found nothing; expected a quota such as "100/min"
+21:10: policies.free.shadow: found 1; expected true or false"#;
+    assert_eq!(mistakes(text).join("\n"), expected);
+}
+
+#[test]
+fn empty_texts_and_errors_of_syntax_are_mistakes_with_their_line() {
+    let parse = |text, format| Document::parse(text, format).map_err(|error| error.to_string());
+    let policies = "policies: found no policy; expected at least one policy, such as [policies.api] with quota = \"100/min\"";
+    for (text, format, expected) in [
+        ("", Format::Toml, &*format!("1:1: {policies}")),
+        ("{}", Format::Json, policies),
+        ("{}", Format::Yaml, policies),
+        ("", Format::Yaml, policies),
+        (
+            "",
+            Format::Json,
+            "1:1: found invalid syntax: EOF while parsing a value; expected valid JSON",
+        ),
+        (
+            "[policies.api\nquota = '1/s'",
+            Format::Toml,
+            "1:14: found invalid syntax: unclosed table, expected `]`; expected valid TOML",
+        ),
+        (
+            "a = 1\n\na = 2",
+            Format::Toml,
+            "3:1: found invalid syntax: duplicate key; expected valid TOML",
+        ),
+        (
+            "{\"store\": {},\n}",
+            Format::Json,
+            "2:1: found invalid syntax: trailing comma; expected valid JSON",
+        ),
+        (
+            "policies:\n  api: [1",
+            Format::Yaml,
+            "3:1: found invalid syntax: did not find expected ',' or ']'; expected valid YAML",
+        ),
+        (
+            "policies:\n  api:\n    quota: 1/s\n    quota: 2/s",
+            Format::Yaml,
+            "policies.api.quota: found it a second time; expected each key once",
+        ),
+        (
+            r#"{"policies": {"api": {"quota": "1/s", "cost": 1, "cost": 2}}}"#,
+            Format::Json,
+            "policies.api.cost: found it a second time; expected each key once",
+        ),
+    ] {
+        assert_eq!(parse(text, format), Err(expected.to_owned()), "{text:?}");
+    }
+}
