@@ -1,8 +1,8 @@
 //! Durations as text, such as `50ms`, in the units of quotas.
 
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
-use super::{DAY, HOUR, MINUTE, SECOND};
+use super::{DAY, HOUR, MINUTE, SECOND, text::parse_period};
 
 /// The units of time that are displayed, the largest first, in nanoseconds.
 const UNITS: [(&str, u64); 7] = [
@@ -29,5 +29,50 @@ impl fmt::Display for DurationText {
         let unit = UNITS.into_iter().find(|(_, unit)| divides(unit));
         let (name, unit) = unit.unwrap_or(("ns", 1));
         write!(f, "{}{name}", nanos / u128::from(unit))
+    }
+}
+
+impl FromStr for DurationText {
+    /// What is wrong with the text.
+    type Err = String;
+
+    /// Parses a whole number and a unit of a [quota](super::Quota)'s period: `50ms`, `2 seconds`, `1day`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if !text.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err("it does not begin with a number".to_owned());
+        }
+        parse_period(text).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_duration_is_a_number_and_a_unit() {
+        for (text, millis) in [
+            ("50ms", 50),
+            (" 2 seconds", 2_000),
+            ("1day", 86_400_000),
+            ("0s", 0),
+        ] {
+            let parsed: DurationText = text.parse().expect(text);
+            assert_eq!(parsed.0, Duration::from_millis(millis), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5s", "1", "1 fortnight", "1s burst 2"] {
+            assert!(text.parse::<DurationText>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_printed_duration_parses_to_itself(nanos: u64) {
+            let duration = Duration::from_nanos(nanos);
+            let parsed: DurationText = DurationText(duration).to_string().parse().expect("a duration");
+            prop_assert_eq!(parsed.0, duration);
+        }
     }
 }

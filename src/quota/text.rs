@@ -109,6 +109,15 @@ fn parse(text: &str) -> Result<Quota, String> {
         .split_once('/')
         .or_else(|| rate.split_once(" per "))
         .ok_or_else(|| "there is neither \"/\" nor \" per \" in it".to_owned())?;
+    let quota = Quota::requests(number(requests)?).per(parse_period(period)?);
+    Ok(match burst {
+        Some(burst) => quota.burst(burst),
+        None => quota,
+    })
+}
+
+/// Parses a unit of time, optionally with a number before it.
+pub(super) fn parse_period(period: &str) -> Result<Duration, String> {
     let period = period.trim();
     let digits = period
         .find(|c: char| !c.is_ascii_digit() && c != '_')
@@ -123,12 +132,7 @@ fn parse(text: &str) -> Result<Quota, String> {
     let nanos = u128::from(count) * u128::from(nanos);
     let secs = u64::try_from(nanos / u128::from(SECOND))
         .map_err(|_| "its period is too long".to_owned())?;
-    let quota = Quota::requests(number(requests)?)
-        .per(Duration::new(secs, (nanos % u128::from(SECOND)) as u32));
-    Ok(match burst {
-        Some(burst) => quota.burst(burst),
-        None => quota,
-    })
+    Ok(Duration::new(secs, (nanos % u128::from(SECOND)) as u32))
 }
 
 fn number(text: &str) -> Result<u64, String> {

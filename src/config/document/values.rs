@@ -116,8 +116,8 @@ impl<'de> Deserialize<'de> for Text {
 pub(super) mod duration {
     use std::time::Duration;
 
-    use super::stand_in::DurationText;
     use super::*;
+    use crate::quota::DurationText;
 
     pub(in crate::config) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
@@ -174,35 +174,5 @@ impl schemars::JsonSchema for DurationSchema {
             "pattern": r"^\s*[0-9_]+\s*[a-zµ]+\s*$",
             "examples": ["50ms", "2s", "1day"],
         })
-    }
-}
-
-mod stand_in {
-    use std::{convert::Infallible, fmt, str::FromStr, time::Duration};
-
-    use crate::quota::Quota;
-
-    pub(super) struct DurationText(pub(super) Duration);
-
-    impl fmt::Display for DurationText {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            let text = Quota::requests(1).per(self.0).to_string();
-            let unit = text.trim_start_matches("1/");
-            let one = unit.starts_with(|c: char| c.is_ascii_alphabetic());
-            write!(f, "{}{unit}", if one { "1" } else { "" })
-        }
-    }
-
-    impl FromStr for DurationText {
-        type Err = Option<Infallible>;
-
-        fn from_str(text: &str) -> Result<Self, Self::Err> {
-            let number = text.trim().starts_with(|c: char| c.is_ascii_digit());
-            let quota: Quota = format!("1/{text}").parse().map_err(|_| None)?;
-            match number && !text.contains("burst") {
-                true => Ok(Self(quota.period())),
-                false => Err(None),
-            }
-        }
     }
 }
