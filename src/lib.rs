@@ -202,9 +202,9 @@ mod policy;
 mod quota;
 mod random;
 mod respond;
+mod runtime;
 mod setting;
 mod sync;
-mod timers;
 
 pub use access::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use admission::{

@@ -56,8 +56,8 @@ pub enum StoreError {
         /// The policy's name.
         policy: Arc<str>,
     },
-    /// The call was made outside of a tokio runtime with timers, or in one that is ending.
-    #[error("no tokio runtime with timers: {0}")]
+    /// The call was made outside of a tokio runtime, in one that is ending, or in one without timers or, for Redis, without IO.
+    #[error("no suitable tokio runtime: {0}")]
     NoRuntime(&'static str),
     /// The store or the strategy does not support the operation. Nothing was charged.
     #[error("not supported by the store: {0}")]
@@ -88,7 +88,7 @@ impl StoreError {
 
     /// Whether the store, its server or its use is misconfigured: a permission or a command is missing, a password is wrong, a
     /// server is older than Redis 6.2, a cluster is used as a single server, foreign data is stored under a policy's key, or
-    /// there is no tokio runtime with timers. Unlike an outage, a misconfiguration lasts until it is corrected.
+    /// there is no suitable tokio runtime. Unlike an outage, a misconfiguration lasts until it is corrected.
     ///
     /// For [`CircuitOpen`](Self::CircuitOpen), whether its cause is one.
     /// [`Limiter::health_check`](crate::Limiter::health_check) finds most misconfigurations before the first request.
@@ -105,9 +105,9 @@ impl StoreError {
             Self::CorruptKey { .. } => Some(
                 "delete the key; if another program writes it, set a prefix of your own by RedisStoreBuilder::prefix",
             ),
-            Self::NoRuntime(_) => {
-                Some("call the limiter from a task of a tokio runtime with timers (`enable_time`)")
-            }
+            Self::NoRuntime(_) => Some(
+                "call the limiter from a task of a tokio runtime with timers and IO (`enable_all`)",
+            ),
             Self::Unsupported(_) => Some("use a store and strategies that can do it"),
         }
     }

@@ -17,8 +17,8 @@ use super::core::{LimiterCore, permit_registry::PermitEntries};
 use crate::{
     decision::PermitHandle,
     log::LogThrottle,
+    runtime::runtime_with_timers,
     store::{CounterOp, Op, StoreResponse},
-    timers::runtime_with_timers,
 };
 
 /// How often a permit is renewed within its TTL.

@@ -167,9 +167,17 @@ fn a_check_outside_any_runtime_is_an_error() {
 
 #[test]
 fn in_a_runtime_without_timers_the_store_is_misconfigured() {
+    is_misconfigured_in(Builder::new_current_thread().enable_io());
+}
+
+#[test]
+fn in_a_runtime_without_io_the_store_is_misconfigured() {
+    is_misconfigured_in(Builder::new_current_thread().enable_time());
+}
+
+fn is_misconfigured_in(runtime: &mut Builder) {
     let server = Server::start();
-    let without_timers = Builder::new_current_thread().enable_io().build();
-    let without_timers = without_timers.expect("a runtime");
+    let unsuitable = runtime.build().expect("a runtime");
     let limiter = |on_misconfiguration| {
         let policy = StrategyKind::Gcra.policy("p", "10/h");
         let limiter = Limiter::builder().store(store(&server)).policy(policy);
@@ -182,23 +190,23 @@ fn in_a_runtime_without_timers_the_store_is_misconfigured() {
     );
     let check = |limiter: &Limiter| limiter.check(Key::new("key")).into_future();
     // Also once it has connections, in another runtime.
-    let with_timers = multi_thread();
+    let suitable = multi_thread();
     for used_units in [1, 2] {
-        let decision = without_timers.block_on(check(&rejects));
+        let decision = unsuitable.block_on(check(&rejects));
         assert!(!decision.is_admitted(), "{decision:?}");
         let error = store_error(&decision);
         assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
-        let decision = without_timers.block_on(check(&admits));
+        let decision = unsuitable.block_on(check(&admits));
         let kind = decision.kind();
         assert!(matches!(kind, DecisionKind::Admitted), "{kind:?}");
         assert_eq!(decision.source(), DecisionSource::Fallback);
-        let health = without_timers.block_on(rejects.health_check());
+        let health = unsuitable.block_on(rejects.health_check());
         let issues = health.issues().iter();
         let mut issues = issues.map(ToString::to_string);
-        assert!(issues.any(|issue| issue.contains("no tokio runtime with timers")));
-        assert!(admitted_by_store(&with_timers.block_on(check(&rejects))));
+        assert!(issues.any(|issue| issue.contains("no suitable tokio runtime")));
+        assert!(admitted_by_store(&suitable.block_on(check(&rejects))));
         assert_eq!(
-            with_timers.block_on(used(&admits, Key::new("key"))),
+            suitable.block_on(used(&admits, Key::new("key"))),
             [used_units]
         );
     }

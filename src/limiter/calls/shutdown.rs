@@ -10,8 +10,8 @@ use tokio::{
 use crate::{
     key::Key,
     limiter::{Limiter, core::LimiterCore, core::write_back::LocalShares},
+    runtime::runtime_with_timers,
     store::{CounterOp, Op, StoreResponse},
-    timers::runtime_with_timers,
 };
 
 /// The pause before a store that failed is called again.

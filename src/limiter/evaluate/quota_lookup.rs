@@ -15,7 +15,7 @@ use crate::{
     log::LogThrottle,
     policy::{Policy, QuotaLookupFuture, QuotaSource},
     quota::Quota,
-    timers::runtime_with_timers,
+    runtime::runtime_with_timers,
 };
 
 /// Lookups that run, which return the quotas with the index of their entry.

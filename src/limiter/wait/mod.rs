@@ -31,7 +31,7 @@ use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
     quota::Quota,
-    timers::runtime_with_timers,
+    runtime::runtime_with_timers,
 };
 
 mod finish;

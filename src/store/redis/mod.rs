@@ -35,8 +35,8 @@ use super::{
 use crate::{
     error::{InvalidValue, StoreError},
     key::Key,
+    runtime::runtime_with_io,
     strategy::Rule,
-    timers::runtime_with_timers,
 };
 
 mod batch;
@@ -199,7 +199,7 @@ impl Store for RedisStore {
             let mut range = redis::cmd("EVAL");
             range.arg(CALLERS_SCRIPT).arg(1).arg(name);
             shared.breaker(tag).check()?;
-            if runtime_with_timers().is_none() {
+            if runtime_with_io().is_none() {
                 return Err(StoreError::NoRuntime("`callers` waits for the server"));
             }
             let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);

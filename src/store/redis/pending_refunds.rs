@@ -21,7 +21,7 @@ use super::{
         op::{CounterOps, OwnedCounterOp},
     },
 };
-use crate::{error::StoreError, log::LogThrottle, store::Op, timers::runtime_with_timers};
+use crate::{error::StoreError, log::LogThrottle, runtime::runtime_with_io, store::Op};
 
 /// Most refunds and charges that are kept; more are dropped, and their units stay charged until they refill. Refunds of permits are
 /// always kept: there are no more of them than this process held.
@@ -154,7 +154,7 @@ impl PendingRefunds {
             refunds.len += 1;
             refunds.by_tag.entry(tag).or_default().push((op, counters));
             self.any.store(true, Ordering::Relaxed);
-            let retries = workers.zip(runtime_with_timers());
+            let retries = workers.zip(runtime_with_io());
             let begins = retries.is_some() && refunds.retried.insert(tag);
             // A runtime that is shutting down drops spawned tasks at once: not under the lock.
             drop(refunds);

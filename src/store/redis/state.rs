@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     log::LogThrottle,
-    timers::runtime_with_timers,
+    runtime::runtime_with_io,
 };
 
 /// The state that the workers of a store share.
@@ -67,7 +67,7 @@ impl StoreState {
             return;
         };
         let reading = EpochReadGuard(self.clone());
-        if let Some(runtime) = runtime_with_timers() {
+        if let Some(runtime) = runtime_with_io() {
             drop(runtime.spawn(async move {
                 let shared = &reading.0;
                 let Some(key) = &shared.epoch else {

@@ -19,12 +19,12 @@ use tokio::{
 use super::node::{ClusterNode, Redirect, SlotRange, redirect_kind};
 use crate::{
     error::{ConfigError, StoreError},
+    runtime::runtime_with_io,
     store::redis::{
         connection::{ConnectionSource, RunError, sentinel},
         error_class,
         hash_tags::HashTags,
     },
-    timers::runtime_with_timers,
 };
 
 /// Nodes queried at a time for the slot map. The first reply counts.
@@ -207,7 +207,7 @@ impl Cluster {
 
     /// Refreshes the slot map in the background.
     pub(crate) fn schedule_refresh(self: &Arc<Self>) {
-        let Some(runtime) = runtime_with_timers() else {
+        let Some(runtime) = runtime_with_io() else {
             return;
         };
         if self.refreshing.try_lock().is_ok() && self.last_refresh().is_none() {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     clock::Timestamp,
     error::StoreError,
+    runtime::runtime_with_timers,
     store::{
         CounterMode, CounterResult, DecisionSource, Op, OpResult, Units,
         redis::{
@@ -19,7 +20,6 @@ use crate::{
         },
     },
     strategy::Snapshot,
-    timers::runtime_with_timers,
 };
 
 /// The counters of a request whose keys share a slot, and their positions in the request.

@@ -9,11 +9,11 @@ use super::{RedisStore, topology::Topology};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
+    runtime::runtime_with_io,
     store::{
         LimitHandle,
         health::{HealthIssue, HealthReport},
     },
-    timers::runtime_with_timers,
 };
 
 pub(crate) mod self_test;
@@ -41,7 +41,7 @@ impl RedisStore {
     /// Checks each server, and tries each limit there.
     pub(crate) async fn check_health(&self, limits: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
-        if runtime_with_timers().is_none() {
+        if runtime_with_io().is_none() {
             let server = "the server".into();
             let error = StoreError::NoRuntime("`health_check` waits for the server");
             health.add_issue(HealthIssue::Unreachable { server, error });

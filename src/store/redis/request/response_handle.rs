@@ -18,8 +18,8 @@ use tokio::{
 use super::{PendingRequest, RequestState, ended, limit::workers_of, response_slot::ResponseSlot};
 use crate::{
     error::StoreError,
+    runtime::runtime_with_timers,
     store::{OpResult, PendingResponse, PollResponse},
-    timers::runtime_with_timers,
 };
 
 /// A response that is waited for. Dropping it cancels the request and refunds what it charged.

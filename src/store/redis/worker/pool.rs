@@ -13,6 +13,7 @@ use tokio::{
 use super::runtimes::{RuntimeWorkers, Runtimes, running, worker_of};
 use crate::{
     error::StoreError,
+    runtime::runtime_with_io,
     store::{
         Op, OpResult,
         redis::{
@@ -27,7 +28,6 @@ use crate::{
             state::StoreState,
         },
     },
-    timers::runtime_with_timers,
 };
 
 #[derive(Debug)]
@@ -80,8 +80,8 @@ impl WorkerPool {
         if sets.iter().any(|set| set.is_of(runtime.id())) {
             return sets;
         }
-        // Its workers would need timers.
-        if runtime_with_timers().is_none() {
+        // Its workers would need timers and IO.
+        if runtime_with_io().is_none() {
             return sets;
         }
         drop(sets);
@@ -96,7 +96,7 @@ impl WorkerPool {
     ///
     /// # Errors
     ///
-    /// [`StoreError::NoRuntime`] outside of a tokio runtime with timers, [`StoreError::CircuitOpen`] while the circuit breaker is open.
+    /// [`StoreError::NoRuntime`] outside of a tokio runtime with timers and IO, [`StoreError::CircuitOpen`] while the circuit breaker is open.
     pub(crate) fn execute(
         self: &Arc<Self>,
         op: Op,
@@ -128,7 +128,7 @@ impl WorkerPool {
     ) -> Result<ResponseHandle, StoreError> {
         let no_runtime = || {
             StoreError::NoRuntime(
-                "the Redis store sends requests from the caller's runtime, which needs timers",
+                "the Redis store sends requests from the caller's runtime, which needs timers and IO",
             )
         };
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);

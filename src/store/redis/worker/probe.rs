@@ -13,6 +13,7 @@ use tokio::{
 
 use crate::{
     error::StoreError,
+    runtime::runtime_with_io,
     store::redis::{
         breaker::{Breaker, probe_lease::ProbeLease},
         connection::RunError,
@@ -20,7 +21,6 @@ use crate::{
         state::StoreState,
         topology::Topology,
     },
-    timers::runtime_with_timers,
 };
 
 /// The next probe waits for no longer than this for the one before, so that a probe without a response does not delay
@@ -34,7 +34,7 @@ const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Spawns a task on this runtime that probes until the breaker closes, unless there is one already. If the runtime ends first,
 /// the next request spawns another one.
 pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize) {
-    let Some(runtime) = runtime_with_timers() else {
+    let Some(runtime) = runtime_with_io() else {
         return;
     };
     let Some(lease) = breaker.lease(Instant::now()) else {

@@ -1,0 +1,101 @@
+//! What the current tokio runtime can do. tokio panics where a timer or a socket is created in a runtime in which it is not enabled,
+//! and has no call that says whether it is. A request must not panic, so code that needs one of them asks here first. (Where
+//! panics abort, tokio's still ends the process.)
+
+use std::{cell::Cell, panic::catch_unwind, thread::LocalKey, time::Duration};
+
+use tokio::{
+    runtime::{self, Handle},
+    time::sleep,
+};
+
+/// The runtime that a thread was last in, and whether it can do something.
+type LastRuntime = Cell<Option<(runtime::Id, bool)>>;
+
+/// The current runtime, if its timers are enabled; `None` outside of a runtime.
+pub(crate) fn runtime_with_timers() -> Option<Handle> {
+    thread_local! {
+        static LAST: LastRuntime = const { Cell::new(None) };
+    }
+    let runtime = Handle::try_current().ok()?;
+    can(&LAST, &runtime, || drop(sleep(Duration::ZERO))).then_some(runtime)
+}
+
+/// The current runtime, if its timers and its IO are enabled; `None` outside of a runtime.
+#[cfg(feature = "redis")]
+pub(crate) fn runtime_with_io() -> Option<Handle> {
+    thread_local! {
+        static LAST: LastRuntime = const { Cell::new(None) };
+    }
+    let runtime = runtime_with_timers()?;
+    can(&LAST, &runtime, open_socket).then_some(runtime)
+}
+
+/// Opens a socket that is connected to nothing.
+#[cfg(all(feature = "redis", unix))]
+fn open_socket() {
+    drop(tokio::net::UnixDatagram::unbound());
+}
+
+#[cfg(all(feature = "redis", not(unix)))]
+fn open_socket() {
+    if let Ok(socket) = std::net::UdpSocket::bind(("127.0.0.1", 0))
+        && socket.set_nonblocking(true).is_ok()
+    {
+        drop(tokio::net::UdpSocket::from_std(socket));
+    }
+}
+
+/// Whether `attempt` does not panic in this runtime, by the last attempt of this thread if that was in the same one.
+fn can(last: &'static LocalKey<LastRuntime>, runtime: &Handle, attempt: fn()) -> bool {
+    let id = runtime.id();
+    // A thread that is ending may have dropped it.
+    let known = last.try_with(Cell::get).ok().flatten();
+    if let Some((_, can)) = known.filter(|(known, _)| *known == id) {
+        return can;
+    }
+    // The panic hook reports a runtime that can't, once for each of its threads.
+    let can = catch_unwind(attempt).is_ok();
+    let _ = last.try_with(|last| last.set(Some((id, can))));
+    can
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime(enable: fn(&mut Builder) -> &mut Builder) -> Runtime {
+        let mut builder = Builder::new_current_thread();
+        enable(&mut builder).build().expect("a runtime")
+    }
+
+    fn current(runtime: &Runtime, find: fn() -> Option<Handle>) -> bool {
+        let found = runtime.block_on(async { find() });
+        let id = runtime.handle().id();
+        found.is_some_and(|found| found.id() == id)
+    }
+
+    #[test]
+    fn a_runtime_is_returned_if_it_has_timers() {
+        let (with, without) = (runtime(Builder::enable_time), runtime(|none| none));
+        for _ in 0..2 {
+            assert!(runtime_with_timers().is_none(), "outside of a runtime");
+            assert!(current(&with, runtime_with_timers));
+            assert!(!current(&without, runtime_with_timers));
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_runtime_with_io_has_timers_too() {
+        let all = runtime(Builder::enable_all);
+        let (time, io) = (runtime(Builder::enable_time), runtime(Builder::enable_io));
+        for _ in 0..2 {
+            assert!(runtime_with_io().is_none(), "outside of a runtime");
+            assert!(current(&all, runtime_with_io));
+            assert!(!current(&time, runtime_with_io) && !current(&io, runtime_with_io));
+        }
+    }
+}
