@@ -3,6 +3,7 @@
 //! A [`Document`] says what the builders of a [`Limiter`](crate::Limiter) and a [`RateLimitLayer`](crate::RateLimitLayer) say, as
 //! text: in TOML, or in YAML or JSON with the features `config-yaml` and `config-json`.
 
+mod content;
 mod document;
 mod error;
 mod format;

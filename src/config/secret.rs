@@ -1,13 +1,18 @@
 //! Secrets: values that come from the environment or from files, and are never displayed.
 
-use std::{env, fmt, fs, path::Path, path::PathBuf};
+use std::{
+    env::{self, VarError},
+    fmt, fs,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
 /// A value that is not displayed: a URL with a password, a hash key, a private key.
 ///
 /// It is text in which `${NAME}` is the value of the environment's variable `NAME` and `$$` is `$`, or `{ file = "path" }`, the
-/// content of a file without the line breaks at its end. A relative path is relative to the document's folder.
+/// content of a file without the line breaks at its end. A relative path is relative to the document's folder. `${NAME:-text}` is
+/// the text if the variable is not set or empty.
 ///
 /// `Debug`, errors and [`Document::to_text`](super::Document::to_text) show where the value is from, and never the value. In
 /// text without `${NAME}` they show `***` in place of a URL's password, and of all text that is no URL. A document with `***`
@@ -55,6 +60,14 @@ impl Secret {
         }
     }
 
+    /// The path of its file, if it is in one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.0 {
+            Source::Text(_) => None,
+            Source::File(path) => Some(path),
+        }
+    }
+
     /// Where it is from: the text without secrets.
     fn shown(&self) -> String {
         match &self.0 {
@@ -77,26 +90,65 @@ fn expand(text: &str) -> Result<String, (String, String)> {
                 after
             }
             None => {
-                let name = after
-                    .strip_prefix('{')
-                    .and_then(|after| after.split_once('}'));
-                let (name, after) = name.filter(|(name, _)| is_name(name)).ok_or_else(|| {
+                let (variable, after) = Variable::at(after).ok_or_else(|| {
                     let found = "a $ that is not followed by the name of a variable in braces";
                     (
                         found.to_owned(),
                         "\"${NAME}\", or \"$$\" for a $".to_owned(),
                     )
                 })?;
-                value.push_str(&env::var(name).map_err(|_| {
-                    let found = format!("${{{name}}}, a variable that is not set");
-                    (found, format!("the variable {name} in the environment"))
-                })?);
+                value.push_str(&variable.value()?);
                 after
             }
         };
     }
     value.push_str(rest);
     Ok(value)
+}
+
+/// A variable of the environment: `${NAME}` or `${NAME:-default}`.
+struct Variable<'a> {
+    name: &'a str,
+    default: Option<&'a str>,
+}
+
+impl<'a> Variable<'a> {
+    /// The variable whose `$` is followed by this text, and what follows the variable.
+    fn at(text: &'a str) -> Option<(Self, &'a str)> {
+        let (text, after) = text.strip_prefix('{')?.split_once('}')?;
+        let (name, default) = match text.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (text, None),
+        };
+        is_name(name).then_some((Self { name, default }, after))
+    }
+
+    fn value(&self) -> Result<String, (String, String)> {
+        let Self { name, default } = self;
+        match (env::var(name), default) {
+            (Ok(value), Some(default)) if value.is_empty() => Ok((*default).to_owned()),
+            (Ok(value), _) => Ok(value),
+            (Err(VarError::NotPresent), Some(default)) => Ok((*default).to_owned()),
+            (Err(error), _) => {
+                let found = match error {
+                    VarError::NotPresent => "a variable that is not set",
+                    VarError::NotUnicode(_) => "a variable that is not Unicode",
+                };
+                let found = format!("${{{name}}}, {found}");
+                Err((found, format!("the variable {name} in the environment")))
+            }
+        }
+    }
+
+    /// The variable, with its default as far as that is no secret.
+    fn shown(&self) -> String {
+        let Self { name, default } = self;
+        match default {
+            Some(default) if !default.is_empty() => format!("${{{name}:-{}}}", shown(default)),
+            Some(_) => format!("${{{name}:-}}"),
+            None => format!("${{{name}}}"),
+        }
+    }
 }
 
 fn is_name(name: &str) -> bool {
@@ -107,22 +159,35 @@ fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Whether text consists of variables of the environment.
-fn is_variables(text: &str) -> bool {
-    let mut rest = text;
-    while let Some(after) = rest.strip_prefix("${") {
-        match after.split_once('}') {
-            Some((name, after)) if is_name(name) => rest = after,
-            _ => return false,
-        }
+/// The variables of the environment that text consists of, without secrets in their defaults.
+fn shown_variables(text: &str) -> Option<String> {
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some(after) = rest.strip_prefix('$') {
+        let (variable, after) = Variable::at(after)?;
+        shown.push_str(&variable.shown());
+        rest = after;
     }
-    rest.is_empty() && !text.is_empty()
+    (rest.is_empty() && !text.is_empty()).then_some(shown)
+}
+
+/// Whether text consists of variables of the environment, and shows no secret.
+fn is_variables(text: &str) -> bool {
+    shown_variables(text).is_some_and(|shown| shown == text)
+}
+
+/// Whether a host, with or without a port and path, is a variable of the environment that shows no secret.
+fn is_variable_host(text: &str) -> bool {
+    let variable = text.strip_prefix('$').and_then(Variable::at);
+    variable.is_some_and(|(Variable { default, .. }, after)| {
+        let port = after.strip_prefix(':').unwrap_or(after);
+        default.is_none_or(|default| !default.contains([':', '@', '/'])) && is_port(port)
+    })
 }
 
 /// Text without secrets: a URL with `***` as its password; variables; or else `***` alone.
 pub(crate) fn shown(text: &str) -> String {
-    if is_variables(text) {
-        return text.to_owned();
+    if let Some(variables) = shown_variables(text) {
+        return variables;
     }
     match text.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => format!("{scheme}://{}", shown_rest(rest)),
@@ -154,6 +219,7 @@ fn shown_rest(rest: &str) -> String {
         },
         // Without a host: a colon and something other than a port.
         None => match rest.split_once(':') {
+            Some(_) if is_variable_host(rest) => rest.to_owned(),
             Some((user, after)) if !rest.starts_with('[') && !is_port(after) => {
                 format!("{user}:{HIDDEN}")
             }
@@ -303,6 +369,16 @@ mod tests {
             ),
             ("hunter2", "***"),
             ("x${HASH_KEY}", "***"),
+            ("${REDIS_URL:-memory://}", "${REDIS_URL:-memory://}"),
+            ("${REDIS_URL:-}", "${REDIS_URL:-}"),
+            ("${URL:-redis://:hunter2@host}", "${URL:-redis://:***@host}"),
+            ("${HASH_KEY:-hunter2}", "${HASH_KEY:-***}"),
+            ("redis://u:${PASSWORD:-hunter2}@host", "redis://u:***@host"),
+            (
+                "redis://${HOST:-localhost}:6379/0",
+                "redis://${HOST:-localhost}:6379/0",
+            ),
+            ("redis://${HOST:-u:hunter2}", "redis://${HOST:***"),
         ] {
             assert_eq!(shown(text), expected);
             assert!(!format!("{:?}", Secret::text(text)).contains("hunter2"));
@@ -325,6 +401,12 @@ mod tests {
             value("a${CARGO_PKG_NAME}b$$c"),
             Ok(format!("a{manifest}b$c"))
         );
+        assert_eq!(value("${CARGO_PKG_NAME:-x}"), Ok(manifest.to_owned()));
+        assert_eq!(
+            value("a${NO_SUCH_VARIABLE:-b:-c}d"),
+            Ok("ab:-cd".to_owned())
+        );
+        assert_eq!(value("${NO_SUCH_VARIABLE:-}"), Ok(String::new()));
         for text in [
             "$",
             "${",

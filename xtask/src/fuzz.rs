@@ -10,6 +10,9 @@ const SECONDS: u64 = 60;
 
 const FOLDER: &str = "fuzz";
 
+/// What a target begins with, beside what its earlier runs have found: files that are shipped.
+const SEEDS: [(&str, &str); 1] = [("document", "examples/configured")];
+
 pub(crate) const USAGE: &str = "\
 fuzz [--only TARGET[,TARGET]] [--seconds S]
                              runs each fuzz target, for a minute unless said otherwise";
@@ -95,14 +98,19 @@ pub(crate) fn check(root: &Path) -> Outcome {
 /// How often a target was run, and its last words if it failed.
 fn one(root: &Path, name: &str, seconds: u64) -> Outcome<(u64, Option<String>)> {
     let limit = format!("-max_total_time={seconds}");
-    let words = [
-        name,
+    let mut words = vec![name];
+    // The first folder gets what is found.
+    let found = format!("{FOLDER}/corpus/{name}");
+    if let Some((_, seeds)) = SEEDS.iter().find(|(target, _)| *target == name) {
+        words.extend([&*found, seeds]);
+    }
+    words.extend([
         "--",
         &limit,
         "-print_final_stats=1",
         "-timeout=10",
         "-max_len=4096",
-    ];
+    ]);
     let mut command = cargo_fuzz(root, "run", &words);
     let output = command
         .stdout(Stdio::null())
@@ -169,6 +177,16 @@ mod tests {
         assert_eq!(read(&[]).expect("options").seconds, SECONDS);
         for wrong in [&["--seconds"][..], &["--seconds", "0"], &["key"]] {
             assert!(read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn seeds_are_those_of_targets_and_exist() {
+        let root = crate::root().expect("the root");
+        let targets = targets(&root).expect("targets");
+        for (target, seeds) in SEEDS {
+            assert!(targets.contains(&target.into()), "{target}");
+            assert!(root.join(seeds).is_dir(), "{seeds}");
         }
     }
 

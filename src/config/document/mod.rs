@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt, fs,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Format,
+    Format, content,
     error::{LoadError, Mistake, Position},
     tree::{self, path::Path as ValuePath},
 };
@@ -18,6 +18,7 @@ use crate::{access::OnUnknownAddress, policy::on_store_error::OnMisconfiguration
 
 pub(crate) mod access;
 pub(crate) mod conditions;
+mod files;
 mod named;
 pub(crate) mod policy;
 pub(crate) mod response;
@@ -118,19 +119,20 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] if the file can't be read, if the feature of its format is off, and for the mistakes of
+    /// [`LoadError`] if the file can't be read, is longer than 1 MiB or is a pipe or a device, if the feature of its format is off, and for the mistakes of
     /// [`parse`](Self::parse).
     pub fn load(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
-        let mistake = |found: String, expected: &str| {
+        Self::parse_file(&content::read(path)?, path)
+    }
+
+    /// Reads a document from the text of a file.
+    pub(crate) fn parse_file(text: &str, path: &Path) -> Result<Self, LoadError> {
+        let format = Format::of(path).map_err(|expected| {
+            let found = "a file without a known extension";
             LoadError::new(Some(path), vec![Mistake::new("", found, expected)])
-        };
-        let format = Format::of(path)
-            .map_err(|expected| mistake("a file without a known extension".into(), expected))?;
-        let text = fs::read_to_string(path).map_err(|error| {
-            mistake(format!("no readable file: {error}"), "a file of UTF-8 text")
         })?;
-        let document = Self::parse(&text, format).map_err(|error| error.in_file(path))?;
+        let document = Self::parse(text, format).map_err(|error| error.in_file(path))?;
         Ok(document.in_file(path))
     }
 

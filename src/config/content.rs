@@ -1,0 +1,128 @@
+//! What files hold: read with a bound, and compared by hashes.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use blake3::{Hash, Hasher};
+
+use super::error::{LoadError, Mistake};
+
+/// The largest document that is read.
+const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
+
+/// Reads a document of [`MAX_DOCUMENT_BYTES`] at most.
+pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
+    try_read(path).map_err(|error| {
+        let found = format!("no readable file: {error}");
+        LoadError::new(
+            Some(path),
+            vec![Mistake::new("", found, "a file of UTF-8 text")],
+        )
+    })
+}
+
+fn try_read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    open(path)?
+        .take(MAX_DOCUMENT_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_DOCUMENT_BYTES {
+        let error = format!("it is longer than {MAX_DOCUMENT_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
+    }
+    let text = String::from_utf8(bytes);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// The hash of a list of files: of their paths, and of what each holds or why it cannot be read.
+#[allow(dead_code, reason = "for the watch of files")]
+pub(crate) fn hash_of_files(files: &[PathBuf]) -> Hash {
+    let mut all = Hasher::new();
+    for path in files {
+        let mut content = Hasher::new();
+        let read = open(path).and_then(|mut file| io::copy(&mut file, &mut content));
+        let error = read.err().map(|error| error.to_string());
+        all.update(blake3::hash(path.as_os_str().as_encoded_bytes()).as_bytes());
+        all.update(blake3::hash(error.unwrap_or_default().as_bytes()).as_bytes());
+        all.update(content.finalize().as_bytes());
+    }
+    all.finalize()
+}
+
+/// Opens a regular file. A read of a pipe or a device may never end.
+fn open(path: &Path) -> io::Result<File> {
+    let no_file = |is_file: bool| match is_file {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        )),
+    };
+    // Before it is opened: to open a pipe waits for its writer.
+    no_file(path.metadata()?.is_file())?;
+    let file = File::open(path)?;
+    no_file(file.metadata()?.is_file())?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_document_is_read_up_to_its_bound() {
+        let folder = testkit::folder();
+        let path = folder.path().join("limits.toml");
+        fs::write(&path, vec![b'#'; MAX_DOCUMENT_BYTES as usize]).expect("a file");
+        assert_eq!(
+            try_read(&path).expect("a text").len() as u64,
+            MAX_DOCUMENT_BYTES
+        );
+        fs::write(&path, vec![b'#'; MAX_DOCUMENT_BYTES as usize + 1]).expect("a file");
+        let error = try_read(&path).expect_err("too long");
+        assert_eq!(error.to_string(), "it is longer than 1048576 bytes");
+    }
+
+    #[test]
+    fn what_is_no_text_in_a_regular_file_is_an_error() {
+        let folder = testkit::folder();
+        let path = folder.path().join("limits.toml");
+        assert_eq!(
+            try_read(&path).expect_err("none").kind(),
+            io::ErrorKind::NotFound
+        );
+        fs::write(&path, b"a = \"\xff\"").expect("a file");
+        assert_eq!(
+            try_read(&path).expect_err("no text").to_string(),
+            "invalid utf-8 sequence of 1 bytes from index 5"
+        );
+        for other in [folder.path(), Path::new("/dev/zero")] {
+            let error = try_read(other).expect_err("no file");
+            assert_eq!(error.to_string(), "it is not a regular file");
+        }
+    }
+
+    #[test]
+    fn the_hash_of_files_changes_with_each_of_them() {
+        let folder = testkit::folder();
+        let files = ["deny.txt", "allow.txt"].map(|name| folder.path().join(name));
+        let mut hashes = vec![hash_of_files(&files)];
+        for (file, text) in [(0, "a"), (1, "a"), (0, ""), (1, "ab")] {
+            fs::write(&files[file], text).expect("a file");
+            hashes.push(hash_of_files(&files));
+        }
+        fs::remove_file(&files[0]).expect("a file");
+        hashes.push(hash_of_files(&files));
+        let swapped = [files[1].clone(), files[0].clone()];
+        hashes.push(hash_of_files(&swapped));
+        for (at, hash) in hashes.iter().enumerate() {
+            assert!(!hashes[..at].contains(hash), "{at}");
+        }
+        assert_eq!(hash_of_files(&files), hashes[5]);
+    }
+}

@@ -1,0 +1,33 @@
+//! What must hold of a document, whatever it is. The fuzz target shares it.
+
+use tollgate::config::{Document, Format, LoadError};
+
+/// A document is read and reads back, or is rejected with its places and what would be valid.
+pub(crate) fn a_document_is_read_or_rejected(text: &str) {
+    for format in [Format::Toml, Format::Yaml, Format::Json] {
+        match Document::parse(text, format) {
+            Ok(document) => {
+                let written = document.to_text(format);
+                let read = Document::parse(&written, format);
+                let read = read.unwrap_or_else(|error| panic!("{error}\n{written}"));
+                assert_eq!(read.to_text(format), written);
+            }
+            Err(error) => assert_shown(&error, text),
+        }
+    }
+}
+
+fn assert_shown(error: &LoadError, text: &str) {
+    assert!(!error.mistakes().is_empty());
+    // The line breaks of YAML.
+    let breaks = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+    let lines = text.split(breaks).count();
+    for mistake in error.mistakes() {
+        assert!(!mistake.expected().is_empty(), "{mistake}");
+        if let Some(at) = mistake.position() {
+            assert!(at.column > 0, "{mistake} at {at}");
+            assert!((1..=lines + 1).contains(&at.line), "{mistake} at {at}");
+        }
+    }
+    assert!(!error.to_string().is_empty());
+}
