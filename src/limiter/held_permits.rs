@@ -13,7 +13,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::core::{LimiterCore, permit_registry::PermitEntries};
+use super::core::{
+    LimiterCore,
+    permit_registry::{PermitEntries, Renewal},
+};
 use crate::{
     decision::PermitHandle,
     log::LogThrottle,
@@ -50,13 +53,13 @@ impl HeldPermits {
             return None;
         }
         let runtime = runtime_with_timers();
-        let (id, is_new) = limiter.permits.lock().add(&entries, runtime.as_ref());
-        match &runtime {
-            Some(runtime) if is_new => {
+        let (id, renewal) = limiter.permits.lock().add(&entries, runtime.as_ref());
+        match (renewal, &runtime) {
+            (Renewal::NewTask, Some(runtime)) => {
                 spawn_heartbeat(limiter, runtime, permit_ttl / HEARTBEATS_PER_TTL);
             }
-            Some(_) => {}
-            None => {
+            (Renewal::RunningTask, _) => {}
+            (Renewal::NewTask | Renewal::Missing, _) => {
                 static LOG: LogThrottle = LogThrottle::new();
                 LOG.log_with(|suppressed| {
                     tracing::warn!(

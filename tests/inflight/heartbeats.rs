@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::Decision;
 
@@ -202,6 +203,20 @@ fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
         other.block_on(async { drop((moved, own)) });
         other.block_on(until_free(&limiter, MAX_PERMITS));
     }
+}
+
+#[test]
+fn a_permit_that_is_taken_outside_of_a_runtime_is_renewed_by_one_that_renews_others() {
+    let world = World::memory();
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    let runtime = runtime();
+    let renewed = runtime.block_on(acquire(&limiter));
+    let outside = check(&limiter).now_or_never().expect("a decision at once");
+    assert!(admitted_by_store(&outside), "{outside:?}");
+    runtime.block_on(advance_several_ttls(&world, 2));
+    assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS - 2);
+    drop((renewed, outside));
+    assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS);
 }
 
 /// Without permits there are no heartbeats: an idle application sends nothing.

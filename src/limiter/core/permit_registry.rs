@@ -29,8 +29,19 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct RegisteredPermits {
     entries: PermitEntries,
-    /// The runtime whose heartbeat task renews them; `None` outside of a runtime.
+    /// The runtime whose heartbeat task renews them; `None` if they were acquired outside of a runtime, until there is a task.
     runtime: Option<runtime::Id>,
+}
+
+/// What renews added permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// A heartbeat task that has to be spawned in their runtime.
+    NewTask,
+    /// A heartbeat task that runs: their runtime's or, if they were acquired outside of one, another one's.
+    RunningTask,
+    /// Nothing, until there is a heartbeat task.
+    Missing,
 }
 
 impl PermitRegistry {
@@ -40,19 +51,28 @@ impl PermitRegistry {
 }
 
 impl Registry {
-    /// Adds a request's permits; returns their id, and whether the runtime needs a heartbeat task.
-    pub(crate) fn add(&mut self, entries: &PermitEntries, runtime: Option<&Handle>) -> (u64, bool) {
-        let runtime = runtime.map(Handle::id);
-        let is_new = runtime.is_some_and(|runtime| !self.heartbeat_runtimes.contains(&runtime));
+    /// Adds a request's permits; returns their id, and what renews them.
+    pub(crate) fn add(
+        &mut self,
+        entries: &PermitEntries,
+        runtime: Option<&Handle>,
+    ) -> (u64, Renewal) {
+        let other = || self.heartbeat_runtimes.first().copied();
+        let runtime = runtime.map(Handle::id).or_else(other);
         self.last_id += 1;
         let entries = copy(entries);
         let permits = RegisteredPermits { entries, runtime };
         self.permits.insert(self.last_id, permits);
-        if let Some(runtime) = runtime.filter(|_| is_new) {
-            self.heartbeat_runtimes.push(runtime);
-            self.reassign_orphans();
-        }
-        (self.last_id, is_new)
+        let renewal = match runtime {
+            None => Renewal::Missing,
+            Some(runtime) if self.heartbeat_runtimes.contains(&runtime) => Renewal::RunningTask,
+            Some(runtime) => {
+                self.heartbeat_runtimes.push(runtime);
+                self.reassign_orphans();
+                Renewal::NewTask
+            }
+        };
+        (self.last_id, renewal)
     }
 
     pub(crate) fn remove(&mut self, id: u64) {
