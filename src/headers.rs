@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderName, header::RETRY_AFTER};
 
-use crate::random::random_u64;
+use crate::{quota::DurationText, random::random_u64, setting::SettingValue};
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(crate) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -192,6 +192,29 @@ impl RateLimitHeaders {
     }
 
     /// Whether admitted requests get no fields.
+    /// The value of the setting: the format, or a table with what is set besides.
+    pub(crate) fn value(&self) -> SettingValue {
+        let format = SettingValue::text(match self.format {
+            HeaderFormat::Draft => "draft",
+            HeaderFormat::Draft06 => "draft_06",
+            HeaderFormat::XRateLimit => "x_ratelimit",
+            HeaderFormat::XRateLimitEpoch => "x_ratelimit_epoch",
+            HeaderFormat::None => "none",
+        });
+        let mut table = vec![("format", format.clone())];
+        if self.closest {
+            table.push(("closest", SettingValue::Flag(true)));
+        }
+        if !self.jitter.is_zero() {
+            let jitter = SettingValue::display(DurationText(self.jitter));
+            table.push(("jitter", jitter));
+        }
+        match table.len() {
+            1 => format,
+            _ => SettingValue::table(table),
+        }
+    }
+
     pub(crate) const fn is_none(&self) -> bool {
         matches!(self.format, HeaderFormat::None)
     }

@@ -40,6 +40,21 @@ pub(crate) struct Setting {
     pub(crate) is_default: bool,
 }
 
+impl Setting {
+    /// A setting with this value, which is `default` unless it is set.
+    pub(crate) fn or_default(
+        name: &'static str,
+        value: SettingValue,
+        default: &SettingValue,
+    ) -> Self {
+        Self {
+            name,
+            is_default: value == *default,
+            value,
+        }
+    }
+}
+
 impl SettingValue {
     pub(crate) fn text(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Text(text.into())

@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use crate::error::{ConfigError, InvalidValue};
+use crate::{
+    error::{ConfigError, InvalidValue},
+    setting::SettingValue,
+};
 
 /// The entries of a file, one per line. A comment begins with a `#` at the beginning of a line or after a space.
 pub(super) fn entries<T>(
@@ -32,6 +35,26 @@ pub(super) fn not_from_file() -> ConfigError {
         "a list that was not read from a file",
         "a list made by from_file",
     )
+}
+
+/// What was read from a file, or set by the application: the number of entries, and a hash of them, by which two lists can be
+/// compared.
+pub(super) fn content<T: AsRef<[u8]>>(
+    path: Option<&Path>,
+    entries: impl ExactSizeIterator<Item = T>,
+) -> SettingValue {
+    let number = entries.len() as u64;
+    let mut hasher = blake3::Hasher::new();
+    for entry in entries {
+        hasher.update(entry.as_ref()).update(b"\n");
+    }
+    let hash = hasher.finalize().to_hex();
+    let file = path.map(|path| SettingValue::text(path.display().to_string()));
+    let file = file.map(|file| ("file", file)).into_iter();
+    SettingValue::table(file.chain([
+        ("entries", SettingValue::Number(number)),
+        ("hash", SettingValue::text(hash[..8].to_owned())),
+    ]))
 }
 
 fn entry(line: &str) -> &str {

@@ -8,10 +8,11 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use ipnet::IpNet;
 
-use super::file::{entries, not_from_file};
+use super::file::{content, entries, not_from_file};
 use crate::{
     error::{ConfigError, InvalidValue},
     extract::{ClientIp, client_ip, parse_network},
+    setting::SettingValue,
 };
 
 /// A list of client addresses and networks to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny).
@@ -157,6 +158,21 @@ impl AddressList {
         let after = networks.partition_point(|net| net.network() <= address);
         let candidate = after.checked_sub(1).and_then(|index| networks.get(index));
         candidate.is_some_and(|net| net.contains(&address))
+    }
+
+    /// The networks, or the file with a hash of what was read.
+    pub(super) fn value(&self) -> SettingValue {
+        let networks = self.shared.networks.load();
+        let networks: Vec<String> = networks
+            .v4
+            .iter()
+            .chain(&networks.v6)
+            .map(IpNet::to_string)
+            .collect();
+        match &self.shared.file {
+            Some(path) => content(Some(path), networks.iter()),
+            None => SettingValue::list(networks.into_iter().map(SettingValue::text)),
+        }
     }
 
     pub(crate) fn address(&self, parts: &Parts) -> Option<IpAddr> {

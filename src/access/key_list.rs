@@ -7,10 +7,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 
-use super::file::{entries, not_from_file};
+use super::file::{content, entries, not_from_file};
 use crate::{
     error::{ConfigError, InvalidValue},
     key::Key,
+    setting::SettingValue,
 };
 
 /// A list of keys of one policy to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny), as its
@@ -126,6 +127,17 @@ impl KeyList {
     /// The name of the policy whose keys these are.
     pub fn policy(&self) -> &str {
         &self.policy
+    }
+}
+
+impl KeyList {
+    /// The file, and a hash of the keys, which may be credentials.
+    pub(super) fn value(&self) -> SettingValue {
+        let keys = self.shared.keys.load();
+        let mut keys: Vec<String> = keys.iter().map(Key::to_string).collect();
+        keys.sort_unstable();
+        let file = self.shared.file.as_ref().map(|(path, _)| path.as_path());
+        content(file, keys.iter())
     }
 }
 

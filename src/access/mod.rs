@@ -4,7 +4,13 @@ use std::{cell::Cell, net::IpAddr, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{error::InvalidValue, extract::NO_PEER, key::Key, log::LogThrottle};
+use crate::{
+    error::InvalidValue,
+    extract::NO_PEER,
+    key::Key,
+    log::LogThrottle,
+    setting::{Setting, SettingValue},
+};
 
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
@@ -21,6 +27,19 @@ pub struct AccessList(Kind);
 enum Kind {
     Addresses(AddressList),
     Keys(KeyList),
+}
+
+impl AccessList {
+    /// Its entries, or the file that it was read from with a hash of what was read.
+    fn value(&self) -> SettingValue {
+        match &self.0 {
+            Kind::Addresses(list) => SettingValue::table([("addresses", list.value())]),
+            Kind::Keys(list) => {
+                let policy = SettingValue::text(list.policy().to_owned());
+                SettingValue::table([("policy", policy), ("keys", list.value())])
+            }
+        }
+    }
 }
 
 impl From<AddressList> for AccessList {
@@ -106,6 +125,27 @@ impl<F: Fn(&str) -> Option<Key>> ListSubject for HttpSubject<'_, F> {
 }
 
 impl Lists {
+    /// The settings `deny`, `allow` and `on_unknown_address`.
+    pub(crate) fn settings(&self) -> [Setting; 3] {
+        let lists = |lists: &[AccessList]| SettingValue::list(lists.iter().map(AccessList::value));
+        let none = SettingValue::list([]);
+        let action = |action| {
+            SettingValue::text(match action {
+                OnUnknownAddress::Pass => "pass",
+                OnUnknownAddress::Reject => "reject",
+            })
+        };
+        [
+            Setting::or_default("deny", lists(&self.deny), &none),
+            Setting::or_default("allow", lists(&self.allow), &none),
+            Setting::or_default(
+                "on_unknown_address",
+                action(self.on_unknown_address),
+                &action(OnUnknownAddress::default()),
+            ),
+        ]
+    }
+
     pub(crate) fn deny(&mut self, list: AccessList) {
         self.deny.push(list);
     }

@@ -65,7 +65,6 @@ impl Changes {
     /// Compares two sets of policies, each in its order and with what candidates inherit from their live policies.
     ///
     /// Called while the policies of both sets exist: code without a name is compared by its address.
-    #[allow(dead_code, reason = "called when a limiter is reconfigured")]
     pub(crate) fn between<'a>(
         before: impl IntoIterator<Item = &'a Policy>,
         after: impl IntoIterator<Item = &'a Policy>,
@@ -90,7 +89,6 @@ impl Changes {
     }
 
     /// Adds the settings outside of policies that differ. Both lists have the same settings in the same order.
-    #[allow(dead_code, reason = "called when a limiter is reconfigured")]
     pub(crate) fn with_settings(mut self, before: &[Setting], after: &[Setting]) -> Self {
         self.settings.extend(changed(before, after));
         self

@@ -7,13 +7,16 @@ use tower_layer::Layer;
 
 use super::{
     RateLimit,
-    shared::{LayerRef, LayerShared},
+    shared::LayerConfig,
+    state::{LayerHandle, LayerRef, LayerState},
 };
 use crate::{
     admission::Rejected,
+    changes::Changes,
+    error::ConfigError,
     limiter::{Limiter, LimiterBuilder},
     respond::{RateLimitHeaders, ResponseConfig},
-    sync::{CachePadded, ShardedArc},
+    sync::ShardedArc,
 };
 
 /// A tower layer that limits the requests to a service.
@@ -36,34 +39,36 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    limiter: Limiter,
-    shared: Arc<ShardedArc<LayerShared>>,
-    enabled: bool,
+    handles: Arc<ShardedArc<LayerHandle>>,
 }
 
 impl RateLimitLayer {
     /// A layer over `limiter`, with which it shares counts. It is enabled, with the fields of [`RateLimitHeaders::draft`].
     pub fn new(limiter: Limiter) -> Self {
-        Self::with(limiter, ResponseConfig::default(), true)
+        Self::with(
+            limiter,
+            LayerConfig {
+                enabled: true,
+                responses: ResponseConfig::default(),
+            },
+        )
     }
 
-    fn with(limiter: Limiter, config: ResponseConfig, enabled: bool) -> Self {
-        let shared = limiter.refs().map(|limiter| LayerShared {
-            limiter: CachePadded::new(limiter.clone()),
-            config: config.clone(),
-        });
+    fn with(limiter: Limiter, config: LayerConfig) -> Self {
         Self {
-            limiter,
-            shared: Arc::new(shared),
-            enabled,
+            handles: Arc::new(LayerState::open(limiter, config)),
         }
     }
 
-    /// The layer with its response settings changed by `change`.
-    fn with_response_config(self, change: impl FnOnce(&mut ResponseConfig)) -> Self {
-        let mut config = self.shared.first().config.clone();
+    /// A layer over the same limiter with settings changed by `change`.
+    fn changed(self, change: impl FnOnce(&mut LayerConfig)) -> Self {
+        let mut config = self.state().config();
         change(&mut config);
-        Self::with(self.limiter, config, self.enabled)
+        Self::with(self.limiter().clone(), config)
+    }
+
+    fn state(&self) -> &LayerState {
+        self.handles.first().state()
     }
 
     /// Returns a builder of a layer over a limiter of its own. The builder has the limiter's settings; the layer that it builds
@@ -75,15 +80,14 @@ impl RateLimitLayer {
     /// Sets whether the layer limits requests; if not, they pass unchanged to the inner service. Default: true. The layer's
     /// type is the same.
     #[must_use]
-    pub fn enabled(mut self, enabled: bool) -> Self {
-        self.enabled = enabled;
-        self
+    pub fn enabled(self, enabled: bool) -> Self {
+        self.changed(|config| config.enabled = enabled)
     }
 
     /// Sets the rate-limit fields of responses. Default: [`RateLimitHeaders::draft`].
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
-        self.with_response_config(|config| config.headers = headers)
+        self.changed(|config| config.responses.headers = headers)
     }
 
     /// Sets the response to rejected requests. Default: problem details (RFC 9457), or plain text for a browser.
@@ -118,19 +122,57 @@ impl RateLimitLayer {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.with_response_config(|config| config.on_rejection(respond))
+        self.changed(|config| config.responses.on_rejection(respond))
     }
 
     /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.
     /// Default: false, since the handler may have done costly work for the request.
     #[must_use]
     pub fn refund_handler_rejections(self, refund: bool) -> Self {
-        self.with_response_config(|config| config.refunds_handler_rejections = refund)
+        self.changed(|config| config.responses.refunds_handler_rejections = refund)
+    }
+
+    /// Replaces the policies of the layer's limiter by those of `builder`, as [`Limiter::reconfigure`] does, and the layer's own
+    /// settings together with them, for its clones and the services that it has made.
+    ///
+    /// `configure` is given a layer with the default settings, and sets those that are to be in force: [`headers`](Self::headers),
+    /// [`on_rejection`](Self::on_rejection), [`refund_handler_rejections`](Self::refund_handler_rejections) and
+    /// [`enabled`](Self::enabled). What it doesn't set has its default afterwards.
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, RateLimitHeaders, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(Policy::new("api", Quota::requests(10).per_minute()))
+    ///     .build()?;
+    /// let stricter = RateLimitLayer::builder().policy(Policy::new("api", Quota::requests(5).per_minute()));
+    /// let changes = layer.reconfigure(stricter, |layer| layer.headers(RateLimitHeaders::x_ratelimit()))?;
+    /// println!("{changes}");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::reconfigure`]. Nothing is changed then.
+    pub fn reconfigure(
+        &self,
+        builder: LimiterBuilder<Self>,
+        configure: impl FnOnce(Self) -> Self,
+    ) -> Result<Changes, ConfigError> {
+        let state = self.state();
+        let config = configure(Self::new(state.limiter().clone()))
+            .state()
+            .config();
+        state.limiter().replace(builder, |policies| {
+            let before = state.config().settings();
+            state.replace(policies, &config);
+            [before, config.settings()]
+        })
     }
 
     /// The layer's limiter, for calls with keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
-        &self.limiter
+        self.state().limiter()
     }
 }
 
@@ -138,8 +180,7 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let shared = self.enabled.then(|| LayerRef::All(self.shared.clone()));
-        RateLimit::new(inner, shared)
+        RateLimit::new(inner, LayerRef::All(self.handles.clone()))
     }
 }
 

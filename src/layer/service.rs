@@ -7,10 +7,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{
-    ResponseBody, ResponseFuture,
-    shared::{LayerRef, RequestGuards},
-};
+use super::{ResponseBody, ResponseFuture, shared::RequestGuards, state::LayerRef};
 use crate::{
     admission::Admission,
     limiter::{DecisionBuilder, PendingDecision},
@@ -20,13 +17,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    /// `None` if the layer is disabled.
-    shared: Option<LayerRef>,
+    layer: LayerRef,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, shared: Option<LayerRef>) -> Self {
-        Self { inner, shared }
+    pub(super) fn new(inner: S, layer: LayerRef) -> Self {
+        Self { inner, layer }
     }
 
     /// The inner service.
@@ -58,13 +54,14 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let Some(shared) = self.shared.as_ref().map(LayerRef::get) else {
+        let shared = self.layer.current();
+        if !shared.config.enabled {
             // Handlers may extract an admission, whether or not the layer is enabled.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::none());
             }
             return ResponseFuture::calling(self.inner.call(request), RequestGuards::default());
-        };
+        }
         let (mut parts, body) = request.into_parts();
         let limiter = Arc::clone(&shared.limiter);
         let mut builder = DecisionBuilder::new();
@@ -83,7 +80,7 @@ where
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
                 let pending = PendingDecision::new(limiter, builder, stage);
-                return ResponseFuture::deciding(pending, (parts, body), ready, shared.clone());
+                return ResponseFuture::deciding(pending, (parts, body), ready, shared);
             }
         };
         let inner = self.inner.call(Request::from_parts(parts, body));

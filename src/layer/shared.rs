@@ -12,39 +12,25 @@ use crate::{
     respond::{
         KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
     },
-    sync::{CachePadded, ShardedArc},
+    setting::{Setting, SettingValue},
+    sync::{CachePadded, Replaced},
 };
 
-/// The limiter and the response settings of a layer. There are several copies, each on cache lines of its own, of which
-/// each thread uses one, so that counting the references to it causes no contention between threads.
+/// The policies and the settings of a layer, as they are in force together. There are several copies, each on cache lines of its
+/// own, of which each thread uses one, so that counting the references to it causes no contention between threads.
 #[derive(Debug)]
 pub(crate) struct LayerShared {
     pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
-    pub(crate) config: ResponseConfig,
+    pub(crate) config: LayerConfig,
+    pub(crate) replaced: Replaced,
 }
 
-/// A service's reference to its [`LayerShared`]. The service that the layer makes has the copies of all threads; its clones,
-/// which routers make for each request, have the copy of the thread that cloned them.
-#[derive(Debug)]
-pub(crate) enum LayerRef {
-    All(Arc<ShardedArc<LayerShared>>),
-    Local(Arc<LayerShared>),
-}
-
-impl LayerRef {
-    #[inline]
-    pub(crate) fn get(&self) -> &Arc<LayerShared> {
-        match self {
-            Self::All(shared) => shared.local(),
-            Self::Local(shared) => shared,
-        }
-    }
-}
-
-impl Clone for LayerRef {
-    fn clone(&self) -> Self {
-        Self::Local(self.get().clone())
-    }
+/// The settings of a layer itself.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerConfig {
+    /// Whether requests are limited.
+    pub(crate) enabled: bool,
+    pub(crate) responses: ResponseConfig,
 }
 
 /// What a layer keeps of an admitted request until there is a response.
@@ -78,14 +64,23 @@ pub(crate) struct LayerDecision {
     fields: RateLimitHeaders,
 }
 
+impl LayerConfig {
+    /// Always the same settings in the same order.
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        let flag = SettingValue::Flag;
+        let enabled = Setting::or_default("enabled", flag(self.enabled), &flag(true));
+        let responses = self.responses.settings().into_iter();
+        [enabled].into_iter().chain(responses).collect()
+    }
+}
+
 impl LayerShared {
     /// Moves the decision of an admitted request to its extensions.
     pub(crate) fn admit(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         decision: &mut Option<Decision>,
         parts: &mut Parts,
     ) -> RequestGuards {
-        let rejection_context = Some(self.rejection_context(parts));
         let outer = parts.extensions.get::<Admission>().cloned();
         let is_inner = outer.is_some();
         let (admission, added) = match outer {
@@ -113,14 +108,10 @@ impl LayerShared {
         RequestGuards {
             decision,
             in_flight,
-            rejection_context,
-        }
-    }
-
-    fn rejection_context(self: &Arc<Self>, parts: &Parts) -> RejectionContext {
-        RejectionContext {
-            request: self.config.keep_request(parts),
-            shared: self.clone(),
+            rejection_context: Some(RejectionContext {
+                request: self.config.responses.keep_request(parts),
+                shared: self,
+            }),
         }
     }
 
@@ -129,7 +120,7 @@ impl LayerShared {
         if let Some(outer) = parts.extensions.get::<Admission>() {
             outer.rollback();
         }
-        self.config.rejection(decision, parts)
+        self.config.responses.rejection(decision, parts)
     }
 
     fn layer_decision(
@@ -137,8 +128,8 @@ impl LayerShared {
         admission: &Admission,
         decision_index: usize,
     ) -> Option<LayerDecision> {
-        let fields = self.config.headers;
-        let refunds = self.config.refunds_handler_rejections;
+        let fields = self.config.responses.headers;
+        let refunds = self.config.responses.refunds_handler_rejections;
         (refunds || !fields.is_none()).then(|| LayerDecision {
             admission: admission.clone(),
             index: decision_index,
@@ -181,7 +172,7 @@ impl RequestGuards {
         };
         let rejected = response.extensions_mut().remove::<Rejected>();
         let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
-        if shared.config.refunds_handler_rejections
+        if shared.config.responses.refunds_handler_rejections
             && (rejected.is_some() || by_inner_layer)
             && let Some(decision) = &self.decision
         {
@@ -192,6 +183,7 @@ impl RequestGuards {
         };
         let mut replaced = shared
             .config
+            .responses
             .replace_rejection(&rejected, request, response);
         replaced.extensions_mut().insert(RejectedByHandler);
         // If both have a policy of the same name, only the rejection's fields are written.

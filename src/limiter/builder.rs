@@ -1,34 +1,17 @@
-use std::{
-    collections::HashSet,
-    marker::PhantomData,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{marker::PhantomData, sync::Arc};
 
 use http::{Method, request::Parts};
 
-use super::{
-    Limiter,
-    core::{
-        BoundPolicy, Enforcement, LimiterCore, LimiterRefs, local_share::LocalShare,
-        missing_keys::MissingKeys, permit_registry::PermitRegistry,
-        quota_overrides::QuotaOverrideCache, shadow_counters::ShadowCounters,
-        write_back::LocalShares,
-    },
-    evaluate::shadow,
-    wait::leader::Queues,
-};
+use super::Limiter;
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
-    charge::ChargeTime,
     error::ConfigError,
-    log::LogThrottle,
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
         skip::SkipRules,
     },
-    store::{CounterMode, Store, memory::MemoryStore},
+    store::Store,
 };
 
 /// Builds a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) around one: from [`Limiter::builder`] or
@@ -36,13 +19,13 @@ use crate::{
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LimiterBuilder<T = Limiter> {
-    store: Option<Arc<dyn Store>>,
-    policies: Vec<Policy>,
-    on_store_error: Option<OnStoreError>,
-    on_misconfiguration: OnMisconfiguration,
-    lists: Lists,
-    skips: SkipRules,
-    counts_preflights: bool,
+    pub(super) store: Option<Arc<dyn Store>>,
+    pub(super) policies: Vec<Policy>,
+    pub(super) on_store_error: Option<OnStoreError>,
+    pub(super) on_misconfiguration: OnMisconfiguration,
+    pub(super) lists: Lists,
+    pub(super) skips: SkipRules,
+    pub(super) counts_preflights: bool,
     builds: PhantomData<fn() -> T>,
 }
 
@@ -193,115 +176,6 @@ impl<T> LimiterBuilder<T> {
     where
         T: From<Limiter>,
     {
-        self.limiter().map(T::from)
-    }
-
-    fn limiter(self) -> Result<Limiter, ConfigError> {
-        if self.policies.is_empty() {
-            return Err(ConfigError::new(
-                "a limiter without a policy",
-                "at least one",
-            ));
-        }
-        let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        let in_general = |invalid| ConfigError::at("", invalid);
-        self.on_store_error
-            .unwrap_or_default()
-            .validate()
-            .map_err(in_general)?;
-        let mut shares: Option<LocalShares> = None;
-        let mut names = HashSet::new();
-        let mut policies = Vec::with_capacity(self.policies.len());
-        for policy in shadow::with_settings_of_live(self.policies) {
-            let name = policy.shared_name();
-            let of = |invalid| ConfigError::of(&name, invalid);
-            policy.validate_name().map_err(of)?;
-            if !names.insert(name.clone()) {
-                return Err(of(crate::error::InvalidValue::new(
-                    "a second policy of this name",
-                    "a unique name for each policy of a limiter",
-                )));
-            }
-            policy.validate().map_err(of)?;
-            let quota_overrides = QuotaOverrideCache::default();
-            let rule = quota_overrides.bind(&policy, policy.quota()).map_err(of)?;
-            let bans = rule.counts_rejections();
-            if bans {
-                policy.validate_ban().map_err(of)?;
-            }
-            let enforcement = match policy.shadow_config() {
-                Some(_) => Enforcement::Shadow {
-                    of: None,
-                    counters: ShadowCounters::default(),
-                },
-                None if bans => Enforcement::Ban,
-                None => Enforcement::Live,
-            };
-            let limit = store.register(&name, rule).map_err(of)?;
-            quota_overrides.declare(&policy, &*store).map_err(of)?;
-            if !bans {
-                quota_overrides.check_cost(&policy, &limit).map_err(of)?;
-            }
-            let on_store_error = policy.on_store_error.or(self.on_store_error);
-            on_store_error.unwrap_or_default().validate().map_err(of)?;
-            let share = match on_store_error {
-                Some(OnStoreError::LocalFallback(fallback))
-                    if !matches!(enforcement, Enforcement::Shadow { .. }) =>
-                {
-                    let shares = shares.get_or_insert_default();
-                    Some(LocalShare::open(shares, &policy, fallback, &limit).map_err(of)?)
-                }
-                _ => None,
-            };
-            policies.push(BoundPolicy {
-                fixed_key: policy.extractor().fixed_key(),
-                role: enforcement.role(),
-                arrival_mode: match enforcement {
-                    Enforcement::Ban => CounterMode::CountRejections,
-                    Enforcement::Live | Enforcement::Shadow { .. } => policy.counter_mode(),
-                },
-                policy,
-                enforcement,
-                limit,
-                quota_overrides,
-                on_store_error,
-                local_share: share,
-                missing_keys: MissingKeys::default(),
-                unclaimed_logged: AtomicBool::new(false),
-            });
-        }
-        policies.sort_by_key(|bound| bound.role);
-        shadow::resolve_shadowed(&mut policies)?;
-        self.skips.validate().map_err(in_general)?;
-        let is_policy = |name: &str| names.contains(name);
-        self.lists.validate(is_policy).map_err(in_general)?;
-        let lives = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
-        let permit_ttl = lives.min().unwrap_or(Duration::MAX);
-        let queues = Arc::<Queues>::default();
-        Ok(Limiter {
-            queues: queues.clone(),
-            refs: Arc::new(LimiterRefs::of(LimiterCore {
-                store,
-                local_shares: shares,
-                has_outcome_charges: policies
-                    .iter()
-                    .any(|bound| bound.policy.charge_mode().when != ChargeTime::Arrival),
-                reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
-                misuse_log: LogThrottle::default(),
-                policies: policies.into(),
-                on_store_error: self.on_store_error,
-                on_misconfiguration: self.on_misconfiguration,
-                lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
-                skips: self.skips,
-                counts_preflights: self.counts_preflights,
-                outage_log: LogThrottle::default(),
-                misconfiguration_log: LogThrottle::default(),
-                double_counting_log: LogThrottle::default(),
-                permits: PermitRegistry::default(),
-                wait_queues: queues,
-                has_permits: permit_ttl < Duration::MAX,
-                permit_ttl,
-            })),
-        })
+        self.bind(None).map(|core| T::from(Limiter::new(core)))
     }
 }

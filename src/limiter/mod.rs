@@ -14,21 +14,23 @@
 //!
 //! `calls` has the calls of applications and operators beside a request's check, `wait` the queues of `Limiter::wait`.
 
-use std::{fmt, sync::Arc};
-
-use self::{
-    core::{Enforcement, LimiterRefs},
-    wait::leader::Queues,
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
 };
+
+use self::core::{Enforcement, LimiterCore};
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
     error::CallError,
     policy::Policy,
     store::Op,
+    sync::Replaceable,
 };
 
 mod backend;
+mod bind;
 mod builder;
 mod calls;
 mod check;
@@ -37,6 +39,7 @@ pub(crate) mod evaluate;
 mod held_permits;
 mod keys;
 mod overrides;
+mod reconfigure;
 mod status;
 mod wait;
 
@@ -54,7 +57,7 @@ pub use self::{
     wait::{Wait, WaitFuture},
 };
 pub(crate) use self::{
-    core::LimiterRef,
+    core::{LimiterRef, LimiterRefs},
     evaluate::decision_builder::{DecisionBuilder, PendingDecision},
     wait::DEFAULT_MAX_WAITERS,
 };
@@ -84,8 +87,13 @@ pub(crate) use self::{
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    refs: Arc<LimiterRefs>,
-    queues: Arc<Queues>,
+    shared: Arc<LimiterShared>,
+}
+
+struct LimiterShared {
+    refs: Replaceable<LimiterRef>,
+    /// Held while the policies are replaced.
+    replacing: Mutex<()>,
 }
 
 impl Limiter {
@@ -264,41 +272,51 @@ impl Limiter {
         Check::new(self.local_ref(), Op::Reset, keys.into())
     }
 
-    pub(crate) fn refs(&self) -> &LimiterRefs {
-        &self.refs
+    fn new(core: LimiterCore) -> Self {
+        Self {
+            shared: Arc::new(LimiterShared {
+                refs: Replaceable::new(LimiterRefs::of(core)),
+                replacing: Mutex::default(),
+            }),
+        }
     }
 
+    /// The references of all threads to the policies in force.
+    pub(crate) fn refs(&self) -> Arc<LimiterRefs> {
+        self.shared.refs.all()
+    }
+
+    /// This thread's reference to the policies in force.
     #[inline]
-    fn local_ref(&self) -> Arc<LimiterRef> {
-        self.refs.local().clone()
+    pub(crate) fn local_ref(&self) -> Arc<LimiterRef> {
+        self.shared.refs.local()
     }
 
     /// Counts how the decisions of the [shadow policy](crate::Policy::shadow) of that name differ from those that were made;
     /// `None` if the limiter has no such shadow policy. See [`Policy::shadow`](crate::Policy::shadow) for an example.
     pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
-        let mut policies = self.refs.core().policies.iter();
-        match &policies
-            .find(|bound| bound.policy.name() == policy)?
-            .enforcement
-        {
+        let limiter = self.local_ref();
+        let index = limiter.find(policy).ok()?;
+        match &limiter.policies[index].enforcement {
             Enforcement::Live | Enforcement::Ban => None,
             Enforcement::Shadow { counters, .. } => Some(counters.stats()),
         }
     }
 
-    /// The policies in their order of evaluation: enforced policies, then bans, then shadow policies.
-    pub fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
-        self.refs.core().policies.iter().map(|bound| &bound.policy)
+    /// The policies in force, in their order of evaluation: enforced policies, then bans, then shadow policies.
+    pub fn policies(&self) -> Vec<Policy> {
+        self.local_ref().core().policies().cloned().collect()
     }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limiter = self.local_ref();
         f.debug_struct("Limiter")
-            .field("store", &self.refs.core().store)
-            .field("policies", &self.policies().collect::<Vec<_>>())
-            .field("on_store_error", &self.refs.core().on_store_error)
-            .field("on_misconfiguration", &self.refs.core().on_misconfiguration)
+            .field("store", &limiter.store)
+            .field("policies", &self.policies())
+            .field("on_store_error", &limiter.on_store_error)
+            .field("on_misconfiguration", &limiter.on_misconfiguration)
             .finish()
     }
 }

@@ -34,9 +34,9 @@ impl Policy {
         let live = shadow.and_then(|shadow| shadow.replaces.as_ref());
         let on_store_error = self.on_store_error.map(|action| action.value());
         let flag = |name, flag, default| {
-            setting_or(name, SettingValue::Flag(flag), SettingValue::Flag(default))
+            Setting::or_default(name, SettingValue::Flag(flag), &SettingValue::Flag(default))
         };
-        let or_unset = |name, value| setting_or(name, value, SettingValue::Unset);
+        let or_unset = |name, value| Setting::or_default(name, value, &SettingValue::Unset);
         vec![
             Setting {
                 name: "quota",
@@ -48,17 +48,21 @@ impl Policy {
             missing_key,
             self.setting("caller", caller, SettingValue::Unset),
             self.setting("cost", cost, SettingValue::Number(1)),
-            setting_or("charge", self.charge_value(), SettingValue::text("arrival")),
+            Setting::or_default(
+                "charge",
+                self.charge_value(),
+                &SettingValue::text("arrival"),
+            ),
             flag("charge_rejected", self.charge.rejected, false),
             flag("charge_dropped", self.charge.dropped, true),
             or_unset("tier", tier),
             or_unset("tiers", tiers),
             or_unset("quota_with", quota_with),
             or_unset("quota_lookup", quota_lookup),
-            setting_or(
+            Setting::or_default(
                 "tier_quotas",
                 SettingValue::list(tier_quotas),
-                SettingValue::list([]),
+                &SettingValue::list([]),
             ),
             or_unset("skip", skip),
             or_unset("only", only),
@@ -77,6 +81,23 @@ impl Policy {
             flag("by_hand", self.by_hand, false),
             flag("block_list", self.block_list, false),
         ]
+    }
+
+    /// Whether all settings are the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.settings() == other.settings()
+    }
+
+    /// Whether both count the same quotas by the same strategy.
+    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+        let counts = |policy: &Self| {
+            let settings = policy.settings().into_iter();
+            let counts = settings.filter(|setting| {
+                matches!(setting.name, "quota" | "strategy" | "tiers" | "tier_quotas")
+            });
+            counts.map(|setting| setting.value).collect::<Vec<_>>()
+        };
+        counts(self) == counts(other)
     }
 
     fn strategy_setting(&self) -> Setting {
@@ -154,16 +175,8 @@ impl Policy {
                 is_default: value == default && !inherits,
                 value,
             },
-            None => setting_or(name, default.clone(), default),
+            None => Setting::or_default(name, default.clone(), &default),
         }
-    }
-}
-
-fn setting_or(name: &'static str, value: SettingValue, default: SettingValue) -> Setting {
-    Setting {
-        name,
-        is_default: value == default,
-        value,
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     decision::Decision,
     headers::exposed_headers,
     log::LogThrottle,
+    setting::{Code, CodeId, Setting, SettingValue},
 };
 
 mod body;
@@ -52,7 +53,7 @@ pub(crate) enum KeptRequest {
 #[derive(Clone, Default)]
 pub(crate) struct ResponseConfig {
     pub(crate) headers: RateLimitHeaders,
-    on_rejection: Option<Arc<OnRejection>>,
+    on_rejection: Option<Code<OnRejection>>,
     /// Whether a layer refunds its own charge of a request that its handler rejected.
     pub(crate) refunds_handler_rejections: bool,
     /// Throttles the error about an `on_rejection` that returns a 2xx status.
@@ -67,9 +68,35 @@ impl ResponseConfig {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.on_rejection = Some(Arc::new(move |rejected, parts| {
+        let respond = Arc::new(respond);
+        let id = CodeId::of(&respond);
+        let respond = move |rejected: &Rejected, parts: &Parts| {
             respond(rejected, parts).map(|body| body.map_err(Into::into).boxed_unsync())
-        }));
+        };
+        self.on_rejection = Some(Code::new(Arc::new(respond), id));
+    }
+
+    /// The settings of responses, always the same ones in the same order.
+    pub(crate) fn settings(&self) -> [Setting; 3] {
+        let flag = SettingValue::Flag;
+        let on_rejection = self.on_rejection.as_ref();
+        [
+            Setting::or_default(
+                "headers",
+                self.headers.value(),
+                &RateLimitHeaders::default().value(),
+            ),
+            Setting::or_default(
+                "on_rejection",
+                on_rejection.map_or(SettingValue::Unset, |code| code.value().clone()),
+                &SettingValue::Unset,
+            ),
+            Setting::or_default(
+                "refund_handler_rejections",
+                flag(self.refunds_handler_rejections),
+                &flag(false),
+            ),
+        ]
     }
 
     /// Keeps what [`replace_rejection`](Self::replace_rejection) needs of an admitted request.

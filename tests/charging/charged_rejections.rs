@@ -16,8 +16,8 @@ fn of(strategy: StrategyKind) -> Policy {
 }
 
 fn name(limiter: &Limiter) -> String {
-    let mut policies = limiter.policies();
-    policies.next().expect("a policy").name().to_owned()
+    let policies = limiter.policies();
+    policies.first().expect("a policy").name().to_owned()
 }
 
 /// Sends requests one after the other; returns the waits of the rejected ones.

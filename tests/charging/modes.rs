@@ -41,9 +41,9 @@ pub(crate) fn layers(world: &World, outcome: OutcomeFn) -> [RateLimitLayer; 2] {
 }
 
 pub(crate) async fn charged(layer: &RateLimitLayer) -> u64 {
-    let policies = layer.limiter().policies().map(Policy::name);
-    let name = policies.last().expect("a policy").to_owned();
-    used(layer.limiter(), &name).await
+    let policies = layer.limiter().policies();
+    let name = policies.last().expect("a policy").name();
+    used(layer.limiter(), name).await
 }
 
 pub(crate) async fn forget(layer: &RateLimitLayer) {

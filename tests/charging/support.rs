@@ -73,8 +73,9 @@ pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
 
 /// How long until a unit of `policy` is available, and until all are.
 pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duration) {
-    let mut policies = limiter.policies();
+    let policies = limiter.policies();
     let quota = policies
+        .iter()
         .find(|own| own.name() == policy)
         .expect(policy)
         .quota();

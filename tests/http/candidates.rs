@@ -44,7 +44,10 @@ async fn a_candidate_takes_key_cost_strategy_and_conditions_from_the_live_policy
         let elsewhere = elsewhere.body(Body::empty()).expect("a request");
         assert_eq!(send(&app, elsewhere).await.status, 200);
         assert_eq!(limiter.shadow_stats("next").expect("it").evaluated, 3);
-        let policies = limiter.policies().map(|policy| format!("{policy:?}"));
+        let policies = limiter
+            .policies()
+            .into_iter()
+            .map(|policy| format!("{policy:?}"));
         let strategies = policies.filter(|policy| policy.contains("FixedWindow"));
         assert_eq!(strategies.count(), 2);
     }

@@ -151,6 +151,7 @@ async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
             if cost
                 > limiter
                     .policies()
+                    .iter()
                     .map(|policy| policy.quota().capacity())
                     .sum()
             {

@@ -46,6 +46,7 @@ impl Limiter {
     ///
     /// If the future is dropped, the key may or may not be blocked.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
+        let limiter = self.local_ref();
         let manual_ban = |bound: &BoundPolicy| {
             const NO_BAN: StoreError =
                 StoreError::Unsupported("blocking a key under this strategy");
@@ -53,8 +54,8 @@ impl Limiter {
             let invalid = |_| {
                 StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years")
             };
-            let store = &self.refs.core().store;
-            store
+            limiter
+                .store
                 .register(bound.policy.name(), rule.map_err(invalid)?)
                 .map_err(invalid)
         };
@@ -84,7 +85,7 @@ impl Limiter {
         keys: &Keys,
         limit: impl Fn(&BoundPolicy) -> Result<LimitHandle, StoreError>,
     ) -> Result<(), CallError> {
-        let core = self.refs.core();
+        let core = self.local_ref();
         for name in keys.names() {
             core.find(name)?;
         }

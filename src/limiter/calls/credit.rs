@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::{Future, IntoFuture},
     pin::Pin,
+    sync::Arc,
 };
 
 use http::request::Parts;
@@ -26,6 +27,7 @@ use crate::{
 #[must_use = "nothing is credited until this is awaited"]
 #[derive(Clone, Debug)]
 pub struct Credit {
+    limiter: Arc<LimiterRef>,
     policy: PolicyHandle,
     peek: Check<Result<LimitStatus, CallError>>,
     units: u64,
@@ -99,9 +101,11 @@ impl PolicyHandle {
             unconditional: true,
             ..CheckOverrides::default()
         };
+        let limiter = self.limiter().local_ref();
         Credit {
+            peek: Check::new(limiter.clone(), Op::Peek, self.named(key).into()).with(overrides),
+            limiter,
             policy: self.clone(),
-            peek: self.peek(key).with(overrides),
             units,
         }
     }
@@ -123,14 +127,13 @@ impl Credit {
     }
 
     async fn send(self) -> Result<Credited, CallError> {
+        let limiter = self.limiter;
+        let index = limiter.find(self.policy.name())?;
+        let is_credited = |entry: &PolicyEntry| entry.policy as usize == index;
         let mut current = self.peek.await?.into_decision();
-        let limiter = self.policy.local_ref();
-        let entry = current
-            .entries
-            .iter()
-            .find(|entry| self.policy.is_of(entry));
+        let entry = current.entries.iter().find(|entry| is_credited(entry));
         let Some(in_use) = entry.and_then(|entry| limiter.units_in_use(entry)) else {
-            let policy = self.policy.policy().shared_name();
+            let policy = limiter.policies[index].policy.shared_name();
             return Err(CallError::CreditUnsupported { policy });
         };
         let credited = current.entries.iter().enumerate();
@@ -151,7 +154,7 @@ impl Credit {
         for (index, adjusted) in indices.into_iter().zip(adjusted.await?) {
             let entry = &mut current.entries[index];
             entry.set_status(&adjusted);
-            if self.policy.is_of(entry) {
+            if is_credited(entry) {
                 // If units refill with time, a refund may report more units than were in use.
                 units = adjusted.units.min(in_use);
             }

@@ -5,18 +5,20 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::coop::consume_budget;
 
 use crate::{
-    decision::PolicyEntry,
-    error::{CallError, StoreError, UnknownPolicy},
+    error::{CallError, UnknownPolicy},
     key::Key,
-    limiter::{Limiter, check::Check, core::BoundPolicy, core::LimiterRef, status::LimitStatus},
+    limiter::{Limiter, check::Check, status::LimitStatus},
     policy::Policy,
 };
 
 /// A handle to one policy of a [`Limiter`], from [`Limiter::policy`]. Cheap to clone.
+///
+/// It follows the policy of its name when the limiter is [reconfigured](Limiter::reconfigure). If there is none any more, its
+/// calls return [`UnknownPolicy`].
 #[derive(Clone, Debug)]
 pub struct PolicyHandle {
     limiter: Limiter,
-    index: usize,
+    name: Arc<str>,
 }
 
 impl Limiter {
@@ -48,21 +50,34 @@ impl Limiter {
     ///
     /// [`UnknownPolicy`] if the limiter has no policy of that name.
     pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
+        let limiter = self.local_ref();
+        let index = limiter.find(name)?;
         Ok(PolicyHandle {
-            index: self.refs.core().find(name)?,
+            name: limiter.policies[index].policy.shared_name(),
             limiter: self.clone(),
         })
     }
 }
 
 impl PolicyHandle {
-    /// The policy itself.
-    pub fn policy(&self) -> &Policy {
-        &self.bound().policy
+    /// The policy's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The policy in force.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownPolicy`] if the limiter no longer has it.
+    pub fn policy(&self) -> Result<Policy, UnknownPolicy> {
+        let limiter = self.limiter.local_ref();
+        let index = limiter.find(&self.name)?;
+        Ok(limiter.policies[index].policy.clone())
     }
 
     /// The key of a request that has `text` where the policy's extractor looks for it: for an API key its hash, for an address
-    /// its network. `None` if the extractor can't make a key of this text: see
+    /// its network. `None` if the extractor can't make a key of this text, or the limiter no longer has the policy: see
     /// [`KeyExtractor::key_from_text`](crate::extract::KeyExtractor::key_from_text).
     pub fn key(&self, text: &str) -> Option<Key> {
         self.keys([text])
@@ -85,7 +100,7 @@ impl PolicyHandle {
     /// ```
     pub fn keys<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Option<Key> {
         let texts: Vec<&str> = texts.into_iter().collect();
-        self.policy().extractor().key_from_text(&texts)
+        self.policy().ok()?.extractor().key_from_text(&texts)
     }
 
     /// Reports the status of a key without charging it: see [`Limiter::peek`].
@@ -128,28 +143,20 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails.
-    pub async fn callers(&self, key: impl Into<Key>) -> Result<Vec<Key>, StoreError> {
+    /// [`CallError`] if the store fails, or the limiter no longer has the policy.
+    pub async fn callers(&self, key: impl Into<Key>) -> Result<Vec<Key>, CallError> {
         let key = key.into();
         consume_budget().await;
-        let store = &self.limiter.refs.core().store;
-        store.callers(&self.bound().limit, &key).await
+        let limiter = self.limiter.local_ref();
+        let bound = &limiter.policies[limiter.find(&self.name)?];
+        Ok(limiter.store.callers(&bound.limit, &key).await?)
     }
 
-    pub(crate) fn local_ref(&self) -> Arc<LimiterRef> {
-        self.limiter.local_ref()
+    pub(super) fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
-    /// Whether a request was counted by this policy.
-    pub(crate) fn is_of(&self, entry: &PolicyEntry) -> bool {
-        entry.policy as usize == self.index
-    }
-
-    pub(crate) fn bound(&self) -> &BoundPolicy {
-        &self.limiter.refs.core().policies[self.index]
-    }
-
-    fn named(&self, key: impl Into<Key>) -> [(String, Key); 1] {
-        [(self.policy().name().to_owned(), key.into())]
+    pub(super) fn named(&self, key: impl Into<Key>) -> [(String, Key); 1] {
+        [(self.name.to_string(), key.into())]
     }
 }

@@ -1,5 +1,5 @@
 use crate::{
-    limiter::{Limiter, core::BoundPolicy, core::write_back::LocalShares},
+    limiter::{Limiter, core::BoundPolicy},
     store::{LimitHandle, health::HealthReport},
 };
 
@@ -33,11 +33,14 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn health_check(&self) -> HealthReport {
-        let core = self.refs.core();
+        let core = self.local_ref();
         let limits = core.policies.iter().flat_map(BoundPolicy::limits);
         let report = core.store.health_check(&limits.collect::<Vec<_>>());
         let mut report = report.await;
-        let dropped = core.local_shares.as_ref().map_or(0, LocalShares::dropped);
+        let dropped = core
+            .local_shares
+            .as_ref()
+            .map_or(0, |shares| shares.dropped());
         report.add_dropped_write_backs(dropped);
         report
     }

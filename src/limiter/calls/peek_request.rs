@@ -46,7 +46,8 @@ impl Limiter {
     pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
         let mut keys: Vec<(String, Key)> = Vec::new();
         let mut missing = None;
-        for bound in &self.refs.core().policies {
+        let limiter = self.local_ref();
+        for bound in &limiter.policies {
             let policy = &bound.policy;
             let shared = || (policy.on_missing_key() == MissingKey::Shared).then(Key::missing);
             match policy.extractor().key(parts).or_else(shared) {
@@ -63,7 +64,7 @@ impl Limiter {
                 None => {}
             }
         }
-        Check::new(self.local_ref(), Op::Peek, keys.into()).with(CheckOverrides {
+        Check::new(limiter.clone(), Op::Peek, keys.into()).with(CheckOverrides {
             parts: Some(Arc::new(parts.clone())),
             any_request: true,
             missing,

@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{
     key::Key,
-    limiter::{Limiter, core::LimiterCore, core::write_back::LocalShares},
+    limiter::{Limiter, core::LimiterCore},
     runtime::runtime_with_timers,
     store::{CounterOp, Op, StoreResponse},
 };
@@ -88,7 +88,7 @@ impl Limiter {
     /// Dropping the future ends the wait; what was not sent stays queued.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         consume_budget().await;
-        let core = self.refs.core();
+        let core = self.local_ref();
         if core.queued() == (0, 0) {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl LimiterCore {
         let unwritten = self
             .local_shares
             .as_ref()
-            .map_or(0, LocalShares::unwritten_keys);
+            .map_or(0, |shares| shares.unwritten_keys());
         (self.store.queued(), unwritten as u64)
     }
 

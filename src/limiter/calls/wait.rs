@@ -82,6 +82,6 @@ impl Limiter {
     /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
     /// those by other processes take effect at its next call.
     pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
-        Wait::new(self.local_ref(), self.queues.clone(), keys.into(), timeout)
+        Wait::new(self.clone(), keys.into(), timeout)
     }
 }

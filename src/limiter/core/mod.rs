@@ -3,9 +3,11 @@
 //! Everything else in `limiter/` is built on this module, which uses none of it.
 
 use std::{
+    any::Any,
     fmt,
     ops::Deref,
     sync::{Arc, atomic::AtomicBool},
+    thread::LocalKey,
     time::Duration,
 };
 
@@ -28,13 +30,14 @@ use crate::{
     },
     quota::Quota,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units},
-    sync::{CachePadded, ShardedArc},
+    sync::{CachePadded, Replace, Replaced, ShardedArc, ThreadRefs},
 };
 
 pub(crate) mod local_share;
 pub(crate) mod missing_keys;
 pub(crate) mod permit_registry;
 pub(crate) mod quota_overrides;
+mod settings;
 pub(crate) mod shadow_counters;
 pub(crate) mod write_back;
 
@@ -42,7 +45,7 @@ pub(crate) mod write_back;
 pub(crate) struct LimiterCore {
     pub(crate) store: Arc<dyn Store>,
     /// Counts the policies' local shares while the store fails; `None` if no policy has one.
-    pub(crate) local_shares: Option<LocalShares>,
+    pub(crate) local_shares: Option<Arc<LocalShares>>,
     pub(crate) policies: Box<[BoundPolicy]>,
     pub(crate) on_store_error: Option<OnStoreError>,
     pub(crate) on_misconfiguration: OnMisconfiguration,
@@ -76,14 +79,14 @@ pub(crate) struct BoundPolicy {
     /// How an arriving request is counted. Not used for shadows: see `shadow_mode`.
     pub(crate) arrival_mode: CounterMode,
     /// Limits for quotas other than the policy's own.
-    pub(crate) quota_overrides: QuotaOverrideCache,
+    pub(crate) quota_overrides: Arc<QuotaOverrideCache>,
     /// `None` unless it was configured.
     pub(crate) on_store_error: Option<OnStoreError>,
     /// The share of the local fallback; `None` if it is not configured.
-    pub(crate) local_share: Option<LocalShare>,
+    pub(crate) local_share: Option<Arc<LocalShare>>,
     /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
-    pub(crate) missing_keys: MissingKeys,
+    pub(crate) missing_keys: Arc<MissingKeys>,
     /// Whether the error about a decision that was dropped with a permit was logged.
     pub(crate) unclaimed_logged: AtomicBool,
 }
@@ -99,17 +102,20 @@ pub(crate) enum Enforcement {
     Shadow {
         /// The live policy that it would replace.
         of: Option<u32>,
-        counters: ShadowCounters,
+        counters: Arc<ShadowCounters>,
     },
 }
 
 /// Wakes requests that wait in the queues of a limiter.
-pub(crate) trait WakeLeaders: Send + Sync {
+pub(crate) trait WakeLeaders: Any + Send + Sync {
     /// Wakes the leader of the queue for these keys, one or none for each policy: units or permits were refunded.
     fn notify_leader(&self, queue_key: &[Option<Key>]);
 
     /// Forgets the last rejection of each queue of these policies and keys, and wakes its leader: the keys were reset.
     fn clear_rejections(&self, keys: &[(u32, Key)]);
+
+    /// Wakes all leaders: the policies were replaced.
+    fn notify_all(&self);
 }
 
 /// Several references to a limiter's core, of which each thread uses one.
@@ -120,6 +126,7 @@ pub(crate) type LimiterRefs = ShardedArc<LimiterRef>;
 pub(crate) struct LimiterRef {
     core: CachePadded<Arc<LimiterCore>>,
     response_cache: ResponseCache,
+    replaced: Replaced,
 }
 
 impl LimiterRefs {
@@ -127,9 +134,20 @@ impl LimiterRefs {
         let core = Arc::new(core);
         Self::new(|| LimiterRef::new(&core))
     }
+}
 
-    pub(crate) fn core(&self) -> &Arc<LimiterCore> {
-        &self.first().core
+impl Replace for LimiterRef {
+    #[inline]
+    fn replaced(&self) -> &Replaced {
+        &self.replaced
+    }
+
+    #[inline]
+    fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>> {
+        thread_local! {
+            static REFS: ThreadRefs<LimiterRef> = const { ThreadRefs::new() };
+        }
+        &REFS
     }
 }
 
@@ -140,6 +158,7 @@ impl LimiterRef {
         Self {
             response_cache: ResponseCache::new(core.policies.len(), live.count()),
             core: CachePadded::new(core.clone()),
+            replaced: Replaced::default(),
         }
     }
 
@@ -177,6 +196,10 @@ impl Enforcement {
 }
 
 impl LimiterCore {
+    pub(crate) fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
+        self.policies.iter().map(|bound| &bound.policy)
+    }
+
     /// The index of the policy of that name.
     pub(crate) fn find(&self, name: &str) -> Result<usize, UnknownPolicy> {
         let mut policies = self.policies.iter();
@@ -215,7 +238,7 @@ impl LimiterCore {
     /// The store that charged the entry, and so refunds, renews and settles it.
     pub(crate) fn store_for(&self, entry: &PolicyEntry) -> &dyn Store {
         match &self.local_shares {
-            Some(shares) if self.is_local_share(entry) => shares,
+            Some(shares) if self.is_local_share(entry) => &**shares,
             _ => &*self.store,
         }
     }

@@ -105,7 +105,7 @@ impl LimiterRef {
         builder.entries = entries
             .filter_map(|entry| self.to_local_entry(shares, entry))
             .collect();
-        let StoreResponse::Ready(Ok(result)) = self.execute_on(shares, builder) else {
+        let StoreResponse::Ready(Ok(result)) = self.execute_on(&**shares, builder) else {
             builder
                 .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;

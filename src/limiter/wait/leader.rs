@@ -1,6 +1,6 @@
 //! The leader of a queue, which calls the store.
 
-use std::{future::Future, sync::Arc};
+use std::{any::Any, future::Future, sync::Arc};
 
 use tokio::{runtime::Handle, sync::Notify, time::Instant};
 
@@ -24,6 +24,14 @@ const MAX_BATCH: usize = 1_024;
 
 /// The queues of a limiter.
 pub(crate) type Queues = WaitQueues<Wakeup>;
+
+impl Queues {
+    /// The queues of a limiter; never `None`, since a limiter is built with these.
+    pub(crate) fn of(limiter: &LimiterCore) -> Option<Arc<Self>> {
+        let queues: Arc<dyn Any + Send + Sync> = limiter.wait_queues.clone();
+        queues.downcast().ok()
+    }
+}
 
 /// The message that ends a waiter's time in the queue.
 pub(crate) enum Wakeup {
@@ -68,6 +76,10 @@ impl Leader {
             retired: false,
             has_no_waiters: false,
         }
+    }
+
+    pub(crate) fn has_check_in_flight(&self) -> bool {
+        self.check.is_some()
     }
 
     /// The next leader of the same queue, with the call in flight.

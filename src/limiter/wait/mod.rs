@@ -26,12 +26,13 @@ use self::{
     request::WaitRequest,
     ticket::{JoinOutcome, join},
 };
-use super::{core::LimiterRef, keys::Keys, overrides::CheckOverrides};
+use super::{Limiter, keys::Keys, overrides::CheckOverrides};
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
     quota::Quota,
     runtime::runtime_with_timers,
+    sync::Replace,
 };
 
 mod finish;
@@ -56,19 +57,15 @@ const MAX_POLL: Duration = Duration::from_millis(250);
 #[must_use = "nothing is waited for until this is awaited"]
 #[derive(Clone)]
 pub struct Wait {
+    limiter: Limiter,
+    /// The call, before the policies have read its request's head.
     request: WaitRequest,
-    queues: Arc<Queues>,
     timeout: Duration,
     queue: usize,
 }
 
 impl Wait {
-    pub(crate) fn new(
-        limiter: Arc<LimiterRef>,
-        queues: Arc<Queues>,
-        keys: Keys,
-        timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(limiter: Limiter, keys: Keys, timeout: Duration) -> Self {
         let overrides = CheckOverrides {
             will_retry: true,
             may_wait: true,
@@ -76,11 +73,11 @@ impl Wait {
         };
         Self {
             request: WaitRequest {
-                limiter,
+                limiter: limiter.local_ref(),
                 keys,
                 overrides,
             },
-            queues,
+            limiter,
             timeout,
             queue: DEFAULT_MAX_WAITERS,
         }
@@ -126,82 +123,115 @@ impl Wait {
 
     async fn decide(self) -> Decision {
         let deadline = Instant::now().checked_add(self.timeout);
-        let mut request = self.request;
-        if request.is_decided_without_store() {
-            return request.check_once().await;
-        }
-        request.read_parts().await;
-        let request = Arc::new(request);
-        if request.cannot_or_need_not_wait() {
-            return request.check_once().await;
-        }
-        let limits = WaiterLimits {
-            request: request.clone(),
-            queue: self.queue,
-            deadline,
-        };
-        match wait_in_queue(limits, &self.queues).await {
-            Some(decision) => request.finish(decision).await,
-            None => request.check_once().await,
+        loop {
+            let mut request = WaitRequest {
+                limiter: self.limiter.local_ref(),
+                ..self.request.clone()
+            };
+            if request.is_decided_without_store() {
+                return request.check_once().await;
+            }
+            request.read_parts().await;
+            let request = Arc::new(request);
+            if request.cannot_or_need_not_wait() {
+                return request.check_once().await;
+            }
+            let limits = WaiterLimits {
+                request: request.clone(),
+                queue: self.queue,
+                deadline,
+            };
+            match wait_in_queue(limits).await {
+                WaitOutcome::Decided(decision) => return request.finish(decision).await,
+                WaitOutcome::QueueDropped => return request.check_once().await,
+                // It is decided, and waits, under the new policies.
+                WaitOutcome::PoliciesReplaced => {}
+            }
         }
     }
 }
 
-/// Waits in the queue until the request is admitted or finally rejected. `None` only if a queue was dropped with its runtime.
-async fn wait_in_queue(limits: WaiterLimits, queues: &Arc<Queues>) -> Option<Decision> {
+/// How a request's time in a queue ended.
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
+enum WaitOutcome {
+    /// It was admitted, or finally rejected.
+    Decided(Decision),
+    /// The limiter has other policies, so other queues.
+    PoliciesReplaced,
+    /// The queue was dropped with its runtime.
+    QueueDropped,
+}
+
+/// Waits in the queue until the request is admitted or finally rejected.
+async fn wait_in_queue(limits: WaiterLimits) -> WaitOutcome {
+    use WaitOutcome::Decided;
+
     let (request, queue, deadline) = (limits.request.clone(), limits.queue, limits.deadline);
-    let leader = match join(request.limiter.core(), queues, limits) {
-        JoinOutcome::Rejected(decision) => return Some(decision),
+    let limiter = request.limiter.core();
+    let Some(queues) = Queues::of(limiter) else {
+        return WaitOutcome::QueueDropped;
+    };
+    let leader = match join(limiter, &queues, limits) {
+        JoinOutcome::Rejected(decision) => return Decided(decision),
         JoinOutcome::Leader(leader) => leader,
         JoinOutcome::Queued(_) if runtime_with_timers().is_none() => {
-            return Some(request.limiter.clone().reject_without_runtime());
+            return Decided(request.limiter.clone().reject_without_runtime());
         }
         JoinOutcome::Queued(mut ticket) => {
             let wakeup = tokio::select! {
                 biased;
                 wakeup = ticket.wakeup() => wakeup,
                 () = until(deadline) => match ticket.leave_with_last_rejection() {
-                    Some(decision) => return Some(decision),
+                    Some(decision) => return Decided(decision),
                     // The leader has no result yet, but soon will: calls of the store have a timeout.
                     None => ticket.wakeup().await,
                 },
             };
-            match wakeup? {
-                Wakeup::BecomeLeader(leader) => leader,
-                Wakeup::Granted(grant) => return grant.into_decision(),
-                Wakeup::Rejected(decision) => return Some(decision),
+            match wakeup {
+                Some(Wakeup::BecomeLeader(leader)) => leader,
+                Some(Wakeup::Granted(grant)) => {
+                    let decision = grant.into_decision();
+                    return decision.map_or(WaitOutcome::QueueDropped, Decided);
+                }
+                Some(Wakeup::Rejected(decision)) => return Decided(decision),
+                None => return WaitOutcome::QueueDropped,
             }
         }
     };
-    Some(run_leader(leader, request, queue, deadline).await)
+    run_leader(leader, request, queue, deadline).await
 }
 
 /// Calls the store and sleeps, until the leader's request is admitted or finally rejected. Dropping the leader promotes the next
-/// waiter.
+/// waiter, so that all waiters of a queue leave it in their order once the policies were replaced.
 async fn run_leader(
     mut leader: Leader,
     request: Arc<WaitRequest>,
     queue: usize,
     deadline: Option<Instant>,
-) -> Decision {
+) -> WaitOutcome {
+    use WaitOutcome::Decided;
+
     let mut known = leader.previous_rejection(&request);
     let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
     loop {
+        if request.limiter.replaced().get() && !leader.has_check_in_flight() {
+            return WaitOutcome::PoliciesReplaced;
+        }
         let rejection = match known.take() {
             Some(rejection) => rejection,
             None => match leader.call_store(&request).await {
-                Ok(decision) => return decision,
+                Ok(decision) => return Decided(decision),
                 Err(rejection) => rejection,
             },
         };
         let now = Instant::now();
         if queue == 0 || rejection.is_past_deadline(deadline, now) {
             leader.publish_rejection(rejection.clone());
-            return rejection.at(now);
+            return Decided(rejection.at(now));
         }
         if runtime_with_timers().is_none() {
             leader.publish_rejection(rejection);
-            return request.limiter.clone().reject_without_runtime();
+            return Decided(request.limiter.clone().reject_without_runtime());
         }
         if rejection.failed && !failing {
             backoff = PollBackoff(MIN_POLL);
@@ -216,7 +246,7 @@ async fn run_leader(
         leader.keep_leading(rejection);
         tokio::select! {
             biased;
-            // The refund may still be in flight to the store.
+            // A refund may still be in flight to the store.
             () = leader.notified() => backoff = PollBackoff(MIN_POLL),
             () = sleep_until(next) => {}
         }

@@ -79,7 +79,7 @@ impl<W> WaitQueues<W> {
     }
 }
 
-impl<W: Send> WakeLeaders for WaitQueues<W> {
+impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
     fn notify_leader(&self, queue_key: &[Option<Key>]) {
         let notify = self
             .lock()
@@ -104,6 +104,12 @@ impl<W: Send> WakeLeaders for WaitQueues<W> {
         drop(waiters);
         for (_, notify) in affected {
             notify.notify_one();
+        }
+    }
+
+    fn notify_all(&self) {
+        for queue in self.lock().queues.values() {
+            queue.notify.notify_one();
         }
     }
 }

@@ -168,7 +168,8 @@ fn decide(limiter: &Limiter, units: u64) {
                     let _ = now(policy.refund(1));
                 }
             }
-            let names = limiter.policies().map(crate::Policy::name);
+            let policies = limiter.policies();
+            let names = policies.iter().map(crate::Policy::name);
             let _ = now(admission.settle_each(names.map(|name| (name, units))));
         }
         Err(rejected) => {

@@ -274,7 +274,8 @@ impl Process {
                 return String::new();
             }
             Action::Credit(units) => {
-                let policy = limiter.policies().next().expect("a policy").name();
+                let policies = limiter.policies();
+                let policy = policies.first().expect("a policy").name();
                 let policy = limiter.policy(policy).expect("a policy");
                 let credited = policy.credit(call.key(), units).await;
                 credited.map(|credited| credited.status().clone())

@@ -9,6 +9,10 @@ use std::{
     thread,
 };
 
+mod replaceable;
+
+pub(crate) use self::replaceable::{Replace, Replaceable, Replaced, ThreadRefs};
+
 /// A value on cache lines of its own: writes to its neighbours do not slow it down. 128 bytes, because processors fetch
 /// lines of 64 bytes in pairs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +62,11 @@ impl<T> ShardedArc<T> {
     /// One of them, for what is the same in all.
     pub(crate) fn first(&self) -> &T {
         &self.0[0]
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|shard| &**shard)
     }
 
     /// The `Arc` of this thread.

@@ -1,0 +1,139 @@
+//! The settings of a layer, which can be replaced while it serves requests.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    thread::LocalKey,
+};
+
+use super::shared::{LayerConfig, LayerShared};
+use crate::{
+    limiter::{Limiter, LimiterRefs},
+    sync::{CachePadded, Replace, Replaceable, Replaced, ShardedArc, ThreadRefs},
+};
+
+/// What the clones of a layer and its services share: the limiter, and the settings in force.
+#[derive(Debug)]
+pub(crate) struct LayerState {
+    limiter: Limiter,
+    current: Replaceable<LayerShared>,
+    /// Held while `current` is replaced.
+    replacing: Mutex<()>,
+}
+
+/// A reference to a layer's state. There are several, each on cache lines of its own, of which each thread uses one, so that
+/// counting the references to it causes no contention between threads.
+#[derive(Debug)]
+pub(crate) struct LayerHandle(CachePadded<Arc<LayerState>>);
+
+/// A service's reference to the state of its layer. The service that the layer makes has the handles of all threads; its
+/// clones, which routers make for each request, have that of the thread that cloned them.
+#[derive(Debug)]
+pub(crate) enum LayerRef {
+    All(Arc<ShardedArc<LayerHandle>>),
+    Local(Arc<LayerHandle>),
+}
+
+impl LayerState {
+    /// Handles of a layer's state.
+    pub(crate) fn open(limiter: Limiter, config: LayerConfig) -> ShardedArc<LayerHandle> {
+        let current = Replaceable::new(shared_by(&limiter.refs(), &config));
+        let state = Arc::new(Self {
+            limiter,
+            current,
+            replacing: Mutex::default(),
+        });
+        ShardedArc::new(|| LayerHandle(CachePadded::new(state.clone())))
+    }
+
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    pub(crate) fn config(&self) -> LayerConfig {
+        self.current.all().first().config.clone()
+    }
+
+    /// The settings in force, with the policies in force.
+    #[inline]
+    pub(crate) fn current(&self) -> Arc<LayerShared> {
+        let shared = self.current.local();
+        match shared.limiter.replaced().get() {
+            false => shared,
+            true => self.with_new_policies(),
+        }
+    }
+
+    /// The same settings with the limiter's new policies.
+    #[cold]
+    fn with_new_policies(&self) -> Arc<LayerShared> {
+        let replacing = self.replacing.lock();
+        let replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        let last = self.current.all();
+        // Another thread may have been here first.
+        if last.first().limiter.replaced().get() {
+            let refs = self.limiter.refs();
+            self.current.replace(shared_by(&refs, &last.first().config));
+        }
+        drop(replacing);
+        self.current.local()
+    }
+
+    /// Replaces the settings together with the policies.
+    pub(crate) fn replace(&self, policies: &LimiterRefs, config: &LayerConfig) {
+        let replacing = self.replacing.lock();
+        let _replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        self.current.replace(shared_by(policies, config));
+    }
+}
+
+fn shared_by(policies: &LimiterRefs, config: &LayerConfig) -> ShardedArc<LayerShared> {
+    policies.map(|limiter| LayerShared {
+        limiter: CachePadded::new(limiter.clone()),
+        config: config.clone(),
+        replaced: Replaced::default(),
+    })
+}
+
+impl Replace for LayerShared {
+    #[inline]
+    fn replaced(&self) -> &Replaced {
+        &self.replaced
+    }
+
+    #[inline]
+    fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>> {
+        thread_local! {
+            static REFS: ThreadRefs<LayerShared> = const { ThreadRefs::new() };
+        }
+        &REFS
+    }
+}
+
+impl LayerHandle {
+    #[inline]
+    pub(crate) fn state(&self) -> &LayerState {
+        &self.0
+    }
+}
+
+impl LayerRef {
+    /// The settings in force.
+    #[inline]
+    pub(crate) fn current(&self) -> Arc<LayerShared> {
+        self.handle().state().current()
+    }
+
+    #[inline]
+    fn handle(&self) -> &Arc<LayerHandle> {
+        match self {
+            Self::All(handles) => handles.local(),
+            Self::Local(handle) => handle,
+        }
+    }
+}
+
+impl Clone for LayerRef {
+    fn clone(&self) -> Self {
+        Self::Local(self.handle().clone())
+    }
+}

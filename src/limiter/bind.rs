@@ -1,0 +1,200 @@
+//! Validates a builder's settings, and binds its policies to limits of the store.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use super::{
+    builder::LimiterBuilder,
+    core::{
+        BoundPolicy, Enforcement, LimiterCore, local_share::LocalShare,
+        permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache,
+        write_back::LocalShares,
+    },
+    evaluate::shadow,
+    wait::leader::Queues,
+};
+use crate::{
+    charge::ChargeTime,
+    error::{ConfigError, InvalidValue},
+    log::LogThrottle,
+    policy::{Policy, on_store_error::OnStoreError},
+    store::{CounterMode, Store, memory::MemoryStore},
+};
+
+impl<T> LimiterBuilder<T> {
+    /// The core of a limiter with these settings. If it replaces `last`, it has the same store, and what the policies of both
+    /// have in common: limits, so that cached rejections stay valid, and what was counted in process.
+    pub(super) fn bind(self, last: Option<&LimiterCore>) -> Result<LimiterCore, ConfigError> {
+        if self.policies.is_empty() {
+            return Err(ConfigError::new(
+                "a limiter without a policy",
+                "at least one",
+            ));
+        }
+        let store = store_of(self.store, last)?;
+        let in_general = |invalid| ConfigError::at("", invalid);
+        self.on_store_error
+            .unwrap_or_default()
+            .validate()
+            .map_err(in_general)?;
+        let mut binder = Binder {
+            store,
+            last,
+            on_store_error: self.on_store_error,
+            shares: last.and_then(|last| last.local_shares.clone()),
+        };
+        let mut names = HashSet::new();
+        let mut policies = Vec::with_capacity(self.policies.len());
+        for policy in shadow::with_settings_of_live(self.policies) {
+            let name = policy.shared_name();
+            let of = |invalid| ConfigError::of(&name, invalid);
+            policy.validate_name().map_err(of)?;
+            if !names.insert(name.clone()) {
+                return Err(of(InvalidValue::new(
+                    "a second policy of this name",
+                    "a unique name for each policy of a limiter",
+                )));
+            }
+            policies.push(binder.bind(policy).map_err(of)?);
+        }
+        policies.sort_by_key(|bound| bound.role);
+        shadow::resolve_shadowed(&mut policies)?;
+        self.skips.validate().map_err(in_general)?;
+        let is_policy = |name: &str| names.contains(name);
+        self.lists.validate(is_policy).map_err(in_general)?;
+        let lives = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
+        let permit_ttl = lives.min().unwrap_or(Duration::MAX);
+        Ok(LimiterCore {
+            store: binder.store,
+            local_shares: binder.shares,
+            has_outcome_charges: policies
+                .iter()
+                .any(|bound| bound.policy.charge_mode().when != ChargeTime::Arrival),
+            reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
+            misuse_log: LogThrottle::default(),
+            policies: policies.into(),
+            on_store_error: self.on_store_error,
+            on_misconfiguration: self.on_misconfiguration,
+            lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
+            skips: self.skips,
+            counts_preflights: self.counts_preflights,
+            outage_log: LogThrottle::default(),
+            misconfiguration_log: LogThrottle::default(),
+            double_counting_log: LogThrottle::default(),
+            permits: PermitRegistry::default(),
+            wait_queues: Arc::<Queues>::default(),
+            has_permits: permit_ttl < Duration::MAX,
+            permit_ttl,
+        })
+    }
+}
+
+/// The store of a limiter: that of the core that it replaces, which can't be replaced by another.
+fn store_of(
+    store: Option<Arc<dyn Store>>,
+    last: Option<&LimiterCore>,
+) -> Result<Arc<dyn Store>, ConfigError> {
+    let Some(last) = last else {
+        return Ok(store.unwrap_or_else(|| Arc::new(MemoryStore::new())));
+    };
+    let is_same = |store: &Arc<dyn Store>| {
+        Arc::ptr_eq(store, &last.store) || store.id().is_some() && store.id() == last.store.id()
+    };
+    match store {
+        Some(store) if !is_same(&store) => Err(ConfigError::new(
+            "another store",
+            "the store that the limiter has, or none: a limiter's store can't be replaced",
+        )),
+        _ => Ok(last.store.clone()),
+    }
+}
+
+/// Binds policies to limits of a store.
+struct Binder<'a> {
+    store: Arc<dyn Store>,
+    last: Option<&'a LimiterCore>,
+    on_store_error: Option<OnStoreError>,
+    shares: Option<Arc<LocalShares>>,
+}
+
+impl Binder<'_> {
+    fn bind(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
+        policy.validate()?;
+        let last = self.last.and_then(|last| {
+            let index = last.find(policy.name()).ok()?;
+            Some(&last.policies[index])
+        });
+        // The same quotas under the same strategy, so the same limit.
+        let counts_alike = last.filter(|last| policy.counts_like(&last.policy));
+        let is_same = last.is_some_and(|last| policy.is_same(&last.policy));
+        let quota_overrides = match counts_alike {
+            Some(last) => last.quota_overrides.clone(),
+            None => Arc::new(QuotaOverrideCache::default()),
+        };
+        let rule = quota_overrides.bind(&policy, policy.quota())?;
+        let bans = rule.counts_rejections();
+        if bans {
+            policy.validate_ban()?;
+        }
+        let limit = match counts_alike {
+            Some(last) => last.limit.clone(),
+            None => {
+                let limit = self.store.register(policy.name(), rule)?;
+                quota_overrides.declare(&policy, &*self.store)?;
+                limit
+            }
+        };
+        if !bans {
+            quota_overrides.check_cost(&policy, &limit)?;
+        }
+        let enforcement = match policy.shadow_config() {
+            Some(_) => Enforcement::Shadow {
+                of: None,
+                counters: match last.map(|last| &last.enforcement) {
+                    Some(Enforcement::Shadow { counters, .. }) if is_same => counters.clone(),
+                    _ => Arc::default(),
+                },
+            },
+            None if bans => Enforcement::Ban,
+            None => Enforcement::Live,
+        };
+        let on_store_error = policy.on_store_error.or(self.on_store_error);
+        on_store_error.unwrap_or_default().validate()?;
+        let local_share = match on_store_error {
+            Some(OnStoreError::LocalFallback(fallback))
+                if !matches!(enforcement, Enforcement::Shadow { .. }) =>
+            {
+                let kept = counts_alike.filter(|last| last.on_store_error == on_store_error);
+                let kept = kept.and_then(|last| last.local_share.clone());
+                let shares = self.shares.get_or_insert_default();
+                Some(match kept {
+                    Some(share) => share,
+                    None => Arc::new(LocalShare::open(shares, &policy, fallback, &limit)?),
+                })
+            }
+            _ => None,
+        };
+        Ok(BoundPolicy {
+            fixed_key: policy.extractor().fixed_key(),
+            role: enforcement.role(),
+            arrival_mode: match enforcement {
+                Enforcement::Ban => CounterMode::CountRejections,
+                Enforcement::Live | Enforcement::Shadow { .. } => policy.counter_mode(),
+            },
+            missing_keys: match last.filter(|_| is_same) {
+                Some(last) => last.missing_keys.clone(),
+                None => Arc::default(),
+            },
+            policy,
+            enforcement,
+            limit,
+            quota_overrides,
+            on_store_error,
+            local_share,
+            unclaimed_logged: AtomicBool::new(false),
+        })
+    }
+}

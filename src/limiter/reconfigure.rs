@@ -1,0 +1,80 @@
+//! Replacing the policies of a limiter while it runs.
+
+use std::sync::PoisonError;
+
+use super::{
+    Limiter,
+    builder::LimiterBuilder,
+    core::{LimiterCore, LimiterRefs},
+};
+use crate::{changes::Changes, error::ConfigError, setting::Setting};
+
+impl Limiter {
+    /// Replaces the policies, access lists and other settings by those of `builder`, for the limiter, its clones, and all layers
+    /// over it. [`Changes`] says what has changed, policy by policy, and what becomes of the counts: see [changing a live
+    /// policy](crate::strategy#changing-a-live-policy).
+    ///
+    /// All is replaced at once: a request is decided under the old settings or under the new ones, and each call that begins
+    /// after the return is decided under the new ones. Requests that are decided already finish under the old ones: their
+    /// permits, settlements and refunds too. Those that [wait](Limiter::wait) are decided, and wait, under the new ones, until
+    /// their own timeout.
+    ///
+    /// The store stays, with its connections, circuit breaker and counts, so `builder` needs none. What is kept of a policy
+    /// that has not changed: its cached rejections, its local [fallback](crate::LocalFallback)'s counts, and its
+    /// [shadow statistics](Limiter::shadow_stats). Charges that are still to be [written
+    /// back](crate::LocalFallback::write_back) are.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("api", Quota::requests(10).per_minute()))
+    ///     .build()?;
+    /// assert!(limiter.check("alice").times(5).await.is_admitted());
+    /// let api = Policy::new("api", Quota::requests(20).per_minute());
+    /// let changes = limiter.reconfigure(Limiter::builder().policy(api))?;
+    /// println!("{changes}");
+    /// // The used share stays.
+    /// assert_eq!(limiter.peek("alice").await?.policy("api").unwrap().remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Calls from several threads are made one after the other. The call does not block on the store, and needs no runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] as by [`build`](LimiterBuilder::build), or if `builder` has another store. Nothing is changed then.
+    pub fn reconfigure(&self, builder: LimiterBuilder) -> Result<Changes, ConfigError> {
+        self.replace(builder, |_| Default::default())
+    }
+
+    /// Replaces the policies. `publish` is called just before these are in force, once nothing can fail, and returns the
+    /// settings of a layer before and after.
+    pub(crate) fn replace<T>(
+        &self,
+        builder: LimiterBuilder<T>,
+        publish: impl FnOnce(&LimiterRefs) -> [Vec<Setting>; 2],
+    ) -> Result<Changes, ConfigError> {
+        let replacing = self.shared.replacing.lock();
+        let _replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        let last = self.local_ref();
+        let next = LimiterRefs::of(builder.bind(Some(last.core()))?);
+        let layer = publish(&next);
+        let changes = changes(last.core(), next.first().core(), layer);
+        self.shared.refs.replace(next);
+        // Requests that wait join the new queues.
+        last.wait_queues.notify_all();
+        Ok(changes)
+    }
+}
+
+/// The changes from `last` to `next`, and those of a layer's settings.
+fn changes(last: &LimiterCore, next: &LimiterCore, layer: [Vec<Setting>; 2]) -> Changes {
+    let [before, after] = layer;
+    Changes::between(last.policies(), next.policies())
+        .with_settings(&last.settings(), &next.settings())
+        .with_settings(&before, &after)
+}
