@@ -95,6 +95,26 @@
 //! [`OnStoreError`] says for all policies or for one. While the store is misconfigured they are rejected, unless
 //! [`OnMisconfiguration`] says otherwise. [`operations`] describes timeouts, the circuit breaker, and each error.
 //!
+//! # Changing limits at run time
+//!
+//! [`Limiter::reconfigure`] and [`RateLimitLayer::reconfigure`] replace all policies and other settings at once, while requests are
+//! served. The store and its counts stay, and [`Changes`] says what becomes of them.
+//!
+//! ```
+//! use tollgate::{Limiter, Policy, Quota};
+//!
+//! let limiter = Limiter::builder()
+//!     .policy(Policy::new("api", Quota::requests(10).per_minute()))
+//!     .build()?;
+//! let api = Policy::new("api", Quota::requests(20).per_minute());
+//! let changes = limiter.reconfigure(Limiter::builder().policy(api))?;
+//! assert_eq!(
+//!     changes.to_string().trim_end(),
+//!     "api: altered: quota 10/min -> 20/min (the used share stays: 6 of 10 are 12 of 20)"
+//! );
+//! # Ok::<(), tollgate::ConfigError>(())
+//! ```
+//!
 //! # Testing
 //!
 //! A test gives its limiter a [`MemoryStore`] of its own, on a clock that the test sets:
