@@ -136,9 +136,22 @@ impl<F: ?Sized> Code<F> {
         Self { code, value }
     }
 
+    #[cfg(feature = "config")]
+    pub(crate) fn into_arc(self) -> Arc<F> {
+        self.code
+    }
+
     /// The value that a document has for it.
     pub(crate) fn value(&self) -> &SettingValue {
         &self.value
+    }
+}
+
+/// Code without a name, of which each `Arc` is another.
+impl<F: ?Sized> From<Arc<F>> for Code<F> {
+    fn from(code: Arc<F>) -> Self {
+        let id = CodeId::Address(Arc::as_ptr(&code).addr());
+        Self::new(code, id)
     }
 }
 

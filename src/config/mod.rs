@@ -7,7 +7,13 @@ mod content;
 mod document;
 mod error;
 mod format;
+#[allow(dead_code, reason = "read when a document is built")]
+mod names;
+#[allow(dead_code, reason = "read when a document is built")]
+mod registry;
 mod secret;
+#[allow(dead_code, unused_imports, reason = "read when a document is built")]
+mod text;
 mod tree;
 
 pub use document::{
@@ -29,4 +35,5 @@ pub use document::{
 };
 pub use error::{LoadError, Mistake, Position};
 pub use format::Format;
+pub use registry::Registry;
 pub use secret::Secret;

@@ -15,7 +15,7 @@ use crate::{
     changes::Changes,
     error::ConfigError,
     limiter::{Limiter, LimiterBuilder},
-    respond::{RateLimitHeaders, ResponseConfig},
+    respond::{self, RateLimitHeaders, ResponseConfig},
     sync::ShardedArc,
 };
 
@@ -122,7 +122,11 @@ impl RateLimitLayer {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.changed(|config| config.responses.on_rejection(respond))
+        self.changed(|config| {
+            config
+                .responses
+                .on_rejection(respond::on_rejection(respond))
+        })
     }
 
     /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.

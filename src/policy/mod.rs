@@ -18,6 +18,9 @@ use crate::{
 mod by_hand;
 mod charging;
 mod conditions;
+#[cfg(feature = "config")]
+#[allow(dead_code, reason = "called when a document is built")]
+pub(crate) mod named_code;
 pub(crate) mod on_store_error;
 mod quotas;
 mod settings;

@@ -29,6 +29,12 @@ impl Policy {
         let caller = caller.map(|caller| key_value(&**caller, caller.value()));
         let [tier, tiers, quota_with, quota_lookup] = self.quota_source_values();
         let tier_quotas = self.tier_quotas.iter().map(SettingValue::display);
+        // Those of `tiers` are declared by it.
+        let tier_quotas = tier_quotas.filter(|quota| match &tiers {
+            SettingValue::Table(tiers) => tiers.iter().all(|(_, tier)| tier != quota),
+            _ => true,
+        });
+        let tier_quotas = SettingValue::list(tier_quotas);
         let [skip, only] = self.skips.values();
         let shadow = self.shadow.as_ref();
         let live = shadow.and_then(|shadow| shadow.replaces.as_ref());
@@ -59,11 +65,7 @@ impl Policy {
             or_unset("tiers", tiers),
             or_unset("quota_with", quota_with),
             or_unset("quota_lookup", quota_lookup),
-            Setting::or_default(
-                "tier_quotas",
-                SettingValue::list(tier_quotas),
-                &SettingValue::list([]),
-            ),
+            Setting::or_default("tier_quotas", tier_quotas, &SettingValue::list([])),
             or_unset("skip", skip),
             or_unset("only", only),
             flag("shadow", shadow.is_some() && live.is_none(), false),

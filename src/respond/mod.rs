@@ -37,7 +37,7 @@ pub(crate) use delay::RetryDelay;
 pub(crate) use problem::Problem;
 pub(crate) use write::write_headers;
 
-type OnRejection =
+pub(crate) type OnRejection =
     dyn Fn(&Rejected, &Parts) -> Response<UnsyncBoxBody<Bytes, BoxError>> + Send + Sync;
 
 /// What is kept of an admitted request, to build the response if its handler rejects it.
@@ -60,20 +60,25 @@ pub(crate) struct ResponseConfig {
     success_log: Arc<LogThrottle>,
 }
 
+/// A function that responds to rejected requests, with any body.
+pub(crate) fn on_rejection<F, B>(respond: F) -> Code<OnRejection>
+where
+    F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let respond = Arc::new(respond);
+    let id = CodeId::of(&respond);
+    let respond = move |rejected: &Rejected, parts: &Parts| {
+        respond(rejected, parts).map(|body| body.map_err(Into::into).boxed_unsync())
+    };
+    Code::new(Arc::new(respond), id)
+}
+
 impl ResponseConfig {
     /// Sets the function that responds to requests that are rejected over plain HTTP.
-    pub(crate) fn on_rejection<F, B>(&mut self, respond: F)
-    where
-        F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        let respond = Arc::new(respond);
-        let id = CodeId::of(&respond);
-        let respond = move |rejected: &Rejected, parts: &Parts| {
-            respond(rejected, parts).map(|body| body.map_err(Into::into).boxed_unsync())
-        };
-        self.on_rejection = Some(Code::new(Arc::new(respond), id));
+    pub(crate) fn on_rejection(&mut self, respond: Code<OnRejection>) {
+        self.on_rejection = Some(respond);
     }
 
     /// The settings of responses, always the same ones in the same order.

@@ -227,6 +227,18 @@ struct CalendarRule {
 }
 
 impl Weekday {
+    /// The days of a week.
+    #[cfg(feature = "config")]
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Monday,
+        Self::Tuesday,
+        Self::Wednesday,
+        Self::Thursday,
+        Self::Friday,
+        Self::Saturday,
+        Self::Sunday,
+    ];
+
     /// The day's name in a configuration document.
     pub(crate) fn name(self) -> &'static str {
         match self {

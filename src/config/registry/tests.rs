@@ -1,0 +1,128 @@
+use super::*;
+use crate::{
+    ConfigError, FixedWindow, SlidingWindow,
+    config::text::{parse_key, parse_strategy},
+    extract,
+};
+
+fn messages(registry: &Registry) -> Vec<String> {
+    let mistakes = registry.mistakes().iter().cloned();
+    mistakes
+        .map(|mistake| ConfigError::at("", mistake).to_string())
+        .collect()
+}
+
+#[test]
+fn registered_code_is_found_by_its_name_and_written_by_it() {
+    let registry = Registry::new()
+        .key("tenant", extract::header("x-tenant"))
+        .strategy("slow", SlidingWindow::buckets(3))
+        .cost("pages", |_| 7)
+        .tier("plan", |_| Some("pro"))
+        .outcome("billed", |_| true)
+        .condition("internal", |_| true)
+        .quota("per-user", |_| None)
+        .quota_lookup("database", |_| async { None })
+        .on_rejection("page", |_, _| {
+            Response::new(http_body_util::Full::new(Bytes::new()))
+        });
+    assert_eq!(messages(&registry), [""; 0]);
+    let parts = http::Request::get("/")
+        .body(())
+        .expect("a request")
+        .into_parts()
+        .0;
+    let cost = registry.find_cost("pages").expect("a cost");
+    assert_eq!(
+        (cost(&parts), cost.value().to_string()),
+        (7, "pages".to_owned())
+    );
+    let tier = registry.find_tier("plan").expect("a tier");
+    assert_eq!(
+        (tier(&parts).as_deref(), tier.value().to_string()),
+        (Some("pro"), "plan".to_owned())
+    );
+    for value in [
+        registry.find_outcome("billed").expect("an outcome").value(),
+        registry
+            .find_outcome("success")
+            .expect("an outcome")
+            .value(),
+        registry
+            .find_condition("internal")
+            .expect("a condition")
+            .value(),
+        registry.find_quota("per-user").expect("a quota").value(),
+        registry
+            .find_quota_lookup("database")
+            .expect("a lookup")
+            .value(),
+        registry
+            .find_on_rejection("page")
+            .expect("a response")
+            .value(),
+    ] {
+        assert!(matches!(value, SettingValue::Text(_)), "{value}");
+    }
+    let key = parse_key("tenant | peer", &registry).expect("a key");
+    assert_eq!(key.config_text().as_deref(), Some("tenant | peer"));
+    let strategy = parse_strategy("slow", &registry).expect("a strategy");
+    assert_eq!(strategy.config_text().as_deref(), Some("slow"));
+}
+
+#[test]
+fn a_name_that_can_not_be_used_is_a_mistake() {
+    let registry = Registry::new()
+        .key("peer", extract::host())
+        .key("header", extract::host())
+        .key("x|y", extract::host())
+        .strategy("ban", FixedWindow)
+        .cost("cost", |_| 1)
+        .cost("cost", |_| 2)
+        .outcome("success", |_| true)
+        .condition("code", |_| true);
+    let built_in = "registered under a built-in's name; expected a name that has no meaning in documents already";
+    assert_eq!(
+        messages(&registry),
+        [
+            format!("the key \"peer\", {built_in}"),
+            format!("the key \"header\", {built_in}"),
+            "the key \"x|y\", registered under a malformed name; expected 1 to 64 letters, digits, -, _ and ., of which the \
+             first is a letter"
+                .to_owned(),
+            format!("the strategy \"ban\", {built_in}"),
+            "the cost \"cost\", registered twice; expected each name once".to_owned(),
+            format!("the outcome \"success\", {built_in}"),
+            format!("the condition \"code\", {built_in}"),
+        ]
+    );
+}
+
+#[test]
+fn an_unknown_name_is_a_mistake_that_lists_the_registered_ones() {
+    let registry = Registry::new()
+        .cost("pages", |_| 7)
+        .outcome("billed", |_| true);
+    let message = |error: InvalidValue| ConfigError::at("", error).to_string();
+    let cost = registry.find_cost("page").map(|_| ()).map_err(message);
+    assert_eq!(
+        cost,
+        Err("an unknown cost \"page\"; expected \"pages\"".to_owned())
+    );
+    let tier = registry.find_tier("plan").map(|_| ()).map_err(message);
+    assert_eq!(
+        tier,
+        Err(
+            "an unknown tier \"plan\"; expected a registered name; the `Registry` has no tier"
+                .to_owned()
+        )
+    );
+    let outcome = registry
+        .find_outcome("failures")
+        .map(|_| ())
+        .map_err(message);
+    assert_eq!(
+        outcome,
+        Err("an unknown outcome \"failures\"; expected \"failure\", or another of success, failure, client_error, server_error, billed".to_owned())
+    );
+}

@@ -1,0 +1,312 @@
+//! Parses the texts of keys, such as `header:x-api-key | peer`.
+
+use std::sync::Arc;
+
+use super::{
+    scan::{Scanner, Token},
+    unnamed_code,
+};
+use crate::{
+    InvalidValue,
+    config::{
+        Registry,
+        names::{self, BUILT_IN_KEYS, CODE},
+    },
+    extract::{self, ClientIp, KeyExtractor, OrElse, parse_network},
+};
+
+type Extractor = Arc<dyn KeyExtractor>;
+
+/// How deep keys are nested, at most.
+const MAX_DEPTH: usize = 16;
+
+/// Parses the text of a key: of one extractor, of alternatives (`a | b`, `same(a, b)`) or of a tuple (`[a, b]`).
+pub(crate) fn parse_key(text: &str, registry: &Registry) -> Result<Extractor, InvalidValue> {
+    let mut parser = Parser {
+        text,
+        tokens: Scanner::new(text),
+        registry,
+        depth: 0,
+    };
+    let key = parser.alternatives()?;
+    if *parser.tokens.peek() != Token::End {
+        return Err(parser.unexpected("nothing more, or | and another key"));
+    }
+    key.validate()?;
+    Ok(key)
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    tokens: Scanner<'a>,
+    registry: &'a Registry,
+    depth: usize,
+}
+
+impl Parser<'_> {
+    /// One key, or several with `|` between them.
+    fn alternatives(&mut self) -> Result<Extractor, InvalidValue> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            let value = format!("a key of more than {MAX_DEPTH} levels of brackets");
+            return Err(InvalidValue::new(value, "fewer levels"));
+        }
+        let first = self.key()?;
+        let mut all = None;
+        while self.tokens.take_sign('|') {
+            let next = self.key()?;
+            all = Some(match all {
+                None => OrElse::new(first.clone(), next),
+                Some(all) => OrElse::or_else(all, next),
+            });
+        }
+        self.depth -= 1;
+        Ok(all.map_or(first, |all| Arc::new(all)))
+    }
+
+    fn key(&mut self) -> Result<Extractor, InvalidValue> {
+        if self.tokens.take_sign('(') {
+            let inner = self.alternatives()?;
+            self.sign(')', "\")\" or |")?;
+            return Ok(inner);
+        }
+        if self.tokens.take_sign('[') {
+            return self.tuple();
+        }
+        let (field, name) = match self.tokens.peek() {
+            Token::Quoted(field, name) => match field.strip_suffix(':') {
+                Some(field) => (field, name.clone()),
+                None => return Err(self.unexpected("a key without quotes, such as client_ip")),
+            },
+            Token::Word(word) => match word.split_once(':') {
+                Some((field, name)) => (field, name.to_owned()),
+                None => return self.word(word),
+            },
+            _ => return Err(self.unexpected("a key such as client_ip")),
+        };
+        self.field(field, name)
+    }
+
+    /// The rest of a tuple.
+    fn tuple(&mut self) -> Result<Extractor, InvalidValue> {
+        let mut keys = vec![self.alternatives()?];
+        while self.tokens.take_sign(',') {
+            keys.push(self.alternatives()?);
+        }
+        self.sign(']', "\",\" or \"]\"")?;
+        Ok(match <[_; 2]>::try_from(keys) {
+            Ok([a, b]) => Arc::new((a, b)),
+            Err(keys) => match <[_; 3]>::try_from(keys) {
+                Ok([a, b, c]) => Arc::new((a, b, c)),
+                Err(keys) => match <[_; 4]>::try_from(keys) {
+                    Ok([a, b, c, d]) => Arc::new((a, b, c, d)),
+                    Err(keys) => {
+                        let value = format!("a list of {} keys", keys.len());
+                        return Err(InvalidValue::new(value, "two to four"));
+                    }
+                },
+            },
+        })
+    }
+
+    /// A key of one word, and its settings.
+    fn word(&mut self, word: &str) -> Result<Extractor, InvalidValue> {
+        self.tokens.take();
+        Ok(match word {
+            "peer" => self.peer()?,
+            "client_ip" => Arc::new(self.client_ip()?),
+            "bearer" => self.bearer()?,
+            "host" => Arc::new(extract::host()),
+            "path" => Arc::new(extract::path()),
+            "method" => Arc::new(extract::method()),
+            #[cfg(feature = "axum")]
+            "matched_path" => Arc::new(extract::matched_path()),
+            #[cfg(not(feature = "axum"))]
+            "matched_path" => {
+                let expected = "another key: tollgate was built without its feature `axum`";
+                return Err(InvalidValue::new("the key \"matched_path\"", expected));
+            }
+            "grpc_service" => Arc::new(extract::grpc_service()),
+            "grpc_method" => Arc::new(extract::grpc_method()),
+            "global" => Arc::new(extract::global()),
+            "same" => {
+                let both = "two keys in parentheses: same(KEY, KEY)";
+                self.sign('(', both)?;
+                let first = self.alternatives()?;
+                self.sign(',', both)?;
+                let second = self.alternatives()?;
+                self.sign(')', both)?;
+                Arc::new(first.or_same(second))
+            }
+            "header" | "query" | "cookie" => {
+                return Err(InvalidValue::new(
+                    format!("{word} without a name, in the key {:?}", self.text),
+                    format!("a name after a colon, such as {}", example(word)),
+                ));
+            }
+            CODE => return Err(unnamed_code("key")),
+            name => self
+                .registry
+                .find_key(name)
+                .ok_or_else(|| self.unknown(name))?,
+        })
+    }
+
+    fn field(&mut self, field: &str, name: String) -> Result<Extractor, InvalidValue> {
+        if !["header", "query", "cookie"].contains(&field) {
+            return Err(self.unknown(&format!("{field}:{name}")));
+        }
+        self.tokens.take();
+        if name.is_empty() {
+            return Err(InvalidValue::new(
+                format!("{field} without a name, in the key {:?}", self.text),
+                format!("a name after the colon, such as {}", example(field)),
+            ));
+        }
+        let secret = self.tokens.take_word("secret");
+        let readable = !secret && self.tokens.take_word("readable");
+        macro_rules! key {
+            ($key:expr) => {
+                match $key {
+                    key if secret => Arc::new(key.secret()),
+                    key if readable => Arc::new(key.readable()),
+                    key => Arc::new(key),
+                }
+            };
+        }
+        Ok(match field {
+            "header" => key!(extract::header(name)),
+            "query" => key!(extract::query(name)),
+            _ => key!(extract::cookie(name)),
+        })
+    }
+
+    fn peer(&mut self) -> Result<Extractor, InvalidValue> {
+        let mut peer = extract::peer();
+        loop {
+            if self.tokens.take_word("ipv6_prefix") {
+                peer = peer.ipv6_prefix(self.number("ipv6_prefix 56")?);
+            } else if self.tokens.take_word("ipv4_prefix") {
+                peer = peer.ipv4_prefix(self.number("ipv4_prefix 24")?);
+            } else {
+                return Ok(Arc::new(peer));
+            }
+        }
+    }
+
+    /// The document's `client_ip` or, with settings, one that has these alone.
+    fn client_ip(&mut self) -> Result<ClientIp, InvalidValue> {
+        let mut own: Option<ClientIp> = None;
+        while let Some(setting) = self.tokens.peek_word() {
+            let client_ip = own.clone().unwrap_or_else(extract::client_ip);
+            if ![
+                "hops",
+                "trusted_proxies",
+                "forwarded",
+                "header",
+                "ipv6_prefix",
+                "ipv4_prefix",
+            ]
+            .contains(&setting)
+            {
+                break;
+            }
+            self.tokens.take();
+            own = Some(match setting {
+                "hops" => client_ip.hops(self.number("hops 2")?),
+                "trusted_proxies" => client_ip.trusted_proxies(self.networks()?),
+                "forwarded" => client_ip.forwarded(),
+                "header" => client_ip.header(self.header_name()?),
+                "ipv6_prefix" => client_ip.ipv6_prefix(self.number("ipv6_prefix 56")?),
+                _ => client_ip.ipv4_prefix(self.number("ipv4_prefix 24")?),
+            });
+        }
+        Ok(own.unwrap_or_else(|| self.registry.client_ip()))
+    }
+
+    /// Networks with commas between them, or `none`.
+    fn networks(&mut self) -> Result<Vec<String>, InvalidValue> {
+        let is_network = |word: &str| parse_network(word).is_ok();
+        if self.tokens.take_word("none") {
+            return Ok(Vec::new());
+        }
+        let mut networks = Vec::new();
+        loop {
+            let Some(network) = self.tokens.peek_word().filter(|word| is_network(word)) else {
+                let expected =
+                    "networks such as trusted_proxies 10.0.0.0/8,192.168.0.0/16, or none";
+                return Err(self.unexpected(expected));
+            };
+            self.tokens.take();
+            networks.push(network.to_owned());
+            if !self.tokens.take_sign_before(',', is_network) {
+                return Ok(networks);
+            }
+        }
+    }
+
+    fn header_name(&mut self) -> Result<String, InvalidValue> {
+        match self.tokens.peek().clone() {
+            Token::Word(name) => {
+                self.tokens.take();
+                Ok(name.to_owned())
+            }
+            Token::Quoted("", name) => {
+                self.tokens.take();
+                Ok(name)
+            }
+            _ => Err(self.unexpected("the name of a header, such as header cf-connecting-ip")),
+        }
+    }
+
+    /// The document's `bearer`, whose hash key may be named by its fingerprint.
+    fn bearer(&mut self) -> Result<Extractor, InvalidValue> {
+        let bearer = self.registry.bearer();
+        if self.tokens.take_word("hash_key") {
+            let fingerprint = self.tokens.peek_word().unwrap_or_default();
+            let named = format!("bearer hash_key {fingerprint}");
+            if bearer.config_text().as_deref() != Some(&*named) {
+                return Err(InvalidValue::new(
+                    format!("the key {named:?}, of another hash key than the document's"),
+                    "bearer, for whatever hash key the document has as `bearer.hash_key`",
+                ));
+            }
+            self.tokens.take();
+        }
+        Ok(Arc::new(bearer))
+    }
+
+    fn number<T: std::str::FromStr>(&mut self, example: &str) -> Result<T, InvalidValue> {
+        let number = self.tokens.peek_word().and_then(|word| word.parse().ok());
+        let Some(number) = number else {
+            return Err(self.unexpected(&format!("a number, such as {example}")));
+        };
+        self.tokens.take();
+        Ok(number)
+    }
+
+    fn sign(&mut self, sign: char, expected: &str) -> Result<(), InvalidValue> {
+        match self.tokens.take_sign(sign) {
+            true => Ok(()),
+            false => Err(self.unexpected(expected)),
+        }
+    }
+
+    fn unexpected(&self, expected: &str) -> InvalidValue {
+        let value = format!("{} in the key {:?}", self.tokens.peek(), self.text);
+        InvalidValue::new(value, expected)
+    }
+
+    fn unknown(&self, name: &str) -> InvalidValue {
+        names::unknown("key", name, &BUILT_IN_KEYS, self.registry.key_names())
+    }
+}
+
+/// A key of a named field.
+fn example(field: &str) -> &'static str {
+    match field {
+        "header" => "header:x-api-key",
+        "query" => "query:api_key",
+        _ => "cookie:session",
+    }
+}

@@ -1,0 +1,148 @@
+//! The words and signs of a text.
+
+use std::{fmt, str::CharIndices};
+
+/// A word or a sign of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    Word(&'a str),
+    /// A name in quotes, and what stands directly before it: `header:` of `header:"a|b"`.
+    Quoted(&'a str, String),
+    /// One of `|()[],`.
+    Sign(char),
+    End,
+}
+
+/// Text, token by token.
+pub(super) struct Scanner<'a> {
+    text: &'a str,
+    rest: CharIndices<'a>,
+    /// The next token, and where it begins.
+    next: (usize, Token<'a>),
+}
+
+const SIGNS: [char; 6] = ['|', '(', ')', '[', ']', ','];
+
+impl<'a> Scanner<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        let mut scanner = Self {
+            text,
+            rest: text.char_indices(),
+            next: (0, Token::End),
+        };
+        scanner.advance();
+        scanner
+    }
+
+    pub(super) fn peek(&self) -> &Token<'a> {
+        &self.next.1
+    }
+
+    /// The next token, if it is a word.
+    pub(super) fn peek_word(&self) -> Option<&'a str> {
+        match self.next.1 {
+            Token::Word(word) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// Takes the next token.
+    pub(super) fn take(&mut self) -> Token<'a> {
+        let token = self.next.1.clone();
+        self.advance();
+        token
+    }
+
+    /// Takes the next token if it is this sign.
+    pub(super) fn take_sign(&mut self, sign: char) -> bool {
+        let is_it = self.next.1 == Token::Sign(sign);
+        if is_it {
+            self.advance();
+        }
+        is_it
+    }
+
+    /// Takes the next token if it is this word.
+    pub(super) fn take_word(&mut self, word: &str) -> bool {
+        let is_it = self.peek_word() == Some(word);
+        if is_it {
+            self.advance();
+        }
+        is_it
+    }
+
+    /// Whether the next token is this sign, followed by a word for which `fits` is true.
+    pub(super) fn take_sign_before(&mut self, sign: char, fits: impl Fn(&str) -> bool) -> bool {
+        let before = (self.rest.clone(), self.next.clone());
+        if self.take_sign(sign) && self.peek_word().is_some_and(fits) {
+            return true;
+        }
+        (self.rest, self.next) = before;
+        false
+    }
+
+    fn advance(&mut self) {
+        let mut start = self.rest.clone();
+        while let Some((_, char)) = self.rest.next() {
+            if !char.is_whitespace() {
+                break;
+            }
+            start = self.rest.clone();
+        }
+        self.rest = start;
+        let at = self.rest.offset();
+        let token = match self.rest.clone().next() {
+            None => Token::End,
+            Some((_, sign)) if SIGNS.contains(&sign) => {
+                self.rest.next();
+                Token::Sign(sign)
+            }
+            Some(_) => self.word(at),
+        };
+        self.next = (at, token);
+    }
+
+    /// A word, or a name in quotes.
+    fn word(&mut self, at: usize) -> Token<'a> {
+        let ends = |char: char| char.is_whitespace() || SIGNS.contains(&char);
+        while let Some((end, char)) = self.rest.clone().next() {
+            if char == '"' {
+                self.rest.next();
+                let before = self.text.get(at..end).unwrap_or_default();
+                return match self.quoted() {
+                    Some(name) => Token::Quoted(before, name),
+                    // A quote without an end is no name: the whole rest is one unknown word.
+                    None => Token::Word(self.text.get(at..).unwrap_or_default()),
+                };
+            }
+            if ends(char) {
+                break;
+            }
+            self.rest.next();
+        }
+        Token::Word(self.text.get(at..self.rest.offset()).unwrap_or_default())
+    }
+
+    /// The name up to a closing quote; `None` if there is none.
+    fn quoted(&mut self) -> Option<String> {
+        let mut name = String::new();
+        loop {
+            match self.rest.next()?.1 {
+                '"' => return Some(name),
+                '\\' => name.push(self.rest.next()?.1),
+                char => name.push(char),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Word(word) => write!(f, "{word:?}"),
+            Self::Quoted(before, name) => write!(f, "{:?}", format!("{before}\"{name}\"")),
+            Self::Sign(sign) => write!(f, "\"{sign}\""),
+            Self::End => f.write_str("the end"),
+        }
+    }
+}
