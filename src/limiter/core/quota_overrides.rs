@@ -56,9 +56,15 @@ impl QuotaOverrideCache {
         policy: &Policy,
         limit: &LimitHandle,
     ) -> Result<(), InvalidValue> {
-        let declared = self.limits();
+        let overrides = self
+            .overrides
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Not the quotas that requests have had.
+        let declared = policy.declared_quotas().iter();
+        let declared = declared.filter_map(|quota| overrides.get(quota)?.as_ref().ok());
         let capacities = declared
-            .iter()
+            .map(|declared| &declared.limit)
             .chain([limit])
             .map(|limit| limit.rule().capacity());
         let (cost, most) = (policy.default_cost(), capacities.max().unwrap_or(0));
