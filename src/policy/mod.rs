@@ -296,6 +296,11 @@ impl Policy {
         &self.charge
     }
 
+    /// Whether each request's quota is looked up, which may take a while.
+    pub(crate) fn looks_up_quota(&self) -> bool {
+        matches!(self.quota_source, QuotaSource::Lookup(..))
+    }
+
     pub(crate) fn declared_quotas(&self) -> &[Quota] {
         &self.tier_quotas
     }

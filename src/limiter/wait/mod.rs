@@ -123,6 +123,7 @@ impl Wait {
 
     async fn decide(self) -> Decision {
         let deadline = Instant::now().checked_add(self.timeout);
+        let mut last_leader = None;
         loop {
             let mut request = WaitRequest {
                 limiter: self.limiter.local_ref(),
@@ -131,9 +132,14 @@ impl Wait {
             if request.is_decided_without_store() {
                 return request.check_once().await;
             }
+            if request.looks_up_quotas() {
+                // Nothing waits for a lookup of another request.
+                last_leader = None;
+            }
             request.read_parts().await;
             let request = Arc::new(request);
             if request.cannot_or_need_not_wait() {
+                drop(last_leader);
                 return request.check_once().await;
             }
             let limits = WaiterLimits {
@@ -141,11 +147,11 @@ impl Wait {
                 queue: self.queue,
                 deadline,
             };
-            match wait_in_queue(limits).await {
+            match wait_in_queue(limits, last_leader.take()).await {
                 WaitOutcome::Decided(decision) => return request.finish(decision).await,
                 WaitOutcome::QueueDropped => return request.check_once().await,
                 // It is decided, and waits, under the new policies.
-                WaitOutcome::PoliciesReplaced => {}
+                WaitOutcome::PoliciesReplaced(leader) => last_leader = Some(leader),
             }
         }
     }
@@ -156,14 +162,15 @@ impl Wait {
 enum WaitOutcome {
     /// It was admitted, or finally rejected.
     Decided(Decision),
-    /// The limiter has other policies, so other queues.
-    PoliciesReplaced,
+    /// The limiter has other policies, so other queues. The leader of the old queue is kept until the request has joined the new
+    /// one, so that the requests behind it join later.
+    PoliciesReplaced(Leader),
     /// The queue was dropped with its runtime.
     QueueDropped,
 }
 
-/// Waits in the queue until the request is admitted or finally rejected.
-async fn wait_in_queue(limits: WaiterLimits) -> WaitOutcome {
+/// Waits in the queue until the request is admitted or finally rejected. `last_leader` is that of a queue of replaced policies.
+async fn wait_in_queue(limits: WaiterLimits, last_leader: Option<Leader>) -> WaitOutcome {
     use WaitOutcome::Decided;
 
     let (request, queue, deadline) = (limits.request.clone(), limits.queue, limits.deadline);
@@ -171,7 +178,9 @@ async fn wait_in_queue(limits: WaiterLimits) -> WaitOutcome {
     let Some(queues) = Queues::of(limiter) else {
         return WaitOutcome::QueueDropped;
     };
-    let leader = match join(limiter, &queues, limits) {
+    let joined = join(limiter, &queues, limits);
+    drop(last_leader);
+    let leader = match joined {
         JoinOutcome::Rejected(decision) => return Decided(decision),
         JoinOutcome::Leader(leader) => leader,
         JoinOutcome::Queued(_) if runtime_with_timers().is_none() => {
@@ -201,8 +210,8 @@ async fn wait_in_queue(limits: WaiterLimits) -> WaitOutcome {
     run_leader(leader, request, queue, deadline).await
 }
 
-/// Calls the store and sleeps, until the leader's request is admitted or finally rejected. Dropping the leader promotes the next
-/// waiter, so that all waiters of a queue leave it in their order once the policies were replaced.
+/// Calls the store and sleeps, until the leader's request is admitted or finally rejected, or the policies were replaced. Dropping
+/// the leader promotes the next waiter, so that all waiters of a queue leave it in their order.
 async fn run_leader(
     mut leader: Leader,
     request: Arc<WaitRequest>,
@@ -215,12 +224,14 @@ async fn run_leader(
     let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
     loop {
         if request.limiter.replaced().get() && !leader.has_check_in_flight() {
-            return WaitOutcome::PoliciesReplaced;
+            return WaitOutcome::PoliciesReplaced(leader);
         }
         let rejection = match known.take() {
             Some(rejection) => rejection,
             None => match leader.call_store(&request).await {
                 Ok(decision) => return Decided(decision),
+                // It says how long to wait under the old policies.
+                Err(_) if request.limiter.replaced().get() => continue,
                 Err(rejection) => rejection,
             },
         };

@@ -90,6 +90,12 @@ impl WaitRequest {
         }
     }
 
+    /// Whether [`read_parts`](Self::read_parts) waits for lookups of quotas.
+    pub(crate) fn looks_up_quotas(&self) -> bool {
+        let mut policies = self.limiter.policies.iter();
+        self.overrides.parts.is_some() && policies.any(|bound| bound.policy.looks_up_quota())
+    }
+
     /// Reads quotas, costs, callers and conditions from the request of the call, once for as long as it waits. Afterwards the
     /// keys name the policies that apply.
     pub(crate) async fn read_parts(&mut self) {
