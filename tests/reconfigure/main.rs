@@ -1,0 +1,17 @@
+//! Policies and settings that are replaced while requests are served: what changes at once, what is kept, and what finishes under
+//! the old ones.
+
+#![allow(missing_docs)]
+
+mod limits;
+mod support;
+mod waiting;
+
+#[path = "../common/results.rs"]
+mod results;
+#[path = "../common/strategy_kind.rs"]
+mod strategy_kind;
+#[path = "../common/until.rs"]
+mod until;
+#[path = "../common/world.rs"]
+mod world;
