@@ -27,6 +27,7 @@ mod source_buckets;
 mod source_counters;
 mod source_lists;
 mod sources;
+mod stated_changes;
 mod stated_costs;
 #[path = "../common/strategy_kind.rs"]
 mod strategy_kind;
