@@ -221,6 +221,8 @@ mod log;
 mod policy;
 mod quota;
 mod random;
+#[cfg(any(feature = "config", feature = "redis"))]
+mod redact;
 mod respond;
 mod runtime;
 mod setting;

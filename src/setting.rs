@@ -141,6 +141,12 @@ impl<F: ?Sized> Code<F> {
         self.code
     }
 
+    /// The same code, which a document says as `value`.
+    #[cfg(feature = "config")]
+    pub(crate) fn described_as(self, value: SettingValue) -> Self {
+        Self { value, ..self }
+    }
+
     /// The value that a document has for it.
     pub(crate) fn value(&self) -> &SettingValue {
         &self.value

@@ -37,6 +37,12 @@ pub(super) fn not_from_file() -> ConfigError {
     )
 }
 
+/// A file as a document says it.
+#[cfg(feature = "config")]
+pub(super) fn file(path: &Path) -> SettingValue {
+    SettingValue::table([("file", SettingValue::text(path.display().to_string()))])
+}
+
 /// What was read from a file, or set by the application: the number of entries, and a hash of them, by which two lists can be
 /// compared.
 pub(super) fn content<T: AsRef<[u8]>>(

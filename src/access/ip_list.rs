@@ -8,6 +8,8 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use ipnet::IpNet;
 
+#[cfg(feature = "config")]
+use super::file::file;
 use super::file::{content, entries, not_from_file};
 use crate::{
     error::{ConfigError, InvalidValue},
@@ -158,6 +160,15 @@ impl AddressList {
         let after = networks.partition_point(|net| net.network() <= address);
         let candidate = after.checked_sub(1).and_then(|index| networks.get(index));
         candidate.is_some_and(|net| net.contains(&address))
+    }
+
+    /// The networks, or the file.
+    #[cfg(feature = "config")]
+    pub(super) fn section(&self) -> SettingValue {
+        match &self.shared.file {
+            Some(path) => file(path),
+            None => self.value(),
+        }
     }
 
     /// The networks, or the file with a hash of what was read.

@@ -7,6 +7,8 @@ use std::{
 
 use arc_swap::ArcSwap;
 
+#[cfg(feature = "config")]
+use super::file::file;
 use super::file::{content, entries, not_from_file};
 use crate::{
     error::{ConfigError, InvalidValue},
@@ -131,6 +133,26 @@ impl KeyList {
 }
 
 impl KeyList {
+    /// The keys, or the file.
+    #[cfg(feature = "config")]
+    pub(super) fn section(&self) -> SettingValue {
+        if let Some((path, _)) = &self.shared.file {
+            return file(path);
+        }
+        let keys = self.shared.keys.load();
+        let mut keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
+        keys.sort_unstable();
+        SettingValue::list(keys.into_iter().map(|key| match key.strip_prefix('#') {
+            Some(hash) => SettingValue::text(format!("hash:{hash}")),
+            // The parts of a tuple.
+            None if key.contains('+') => {
+                let parts = key.split('+').map(str::to_owned);
+                SettingValue::list(parts.map(SettingValue::text))
+            }
+            None => SettingValue::text(key.to_owned()),
+        }))
+    }
+
     /// The file, and a hash of the keys, which may be credentials.
     pub(super) fn value(&self) -> SettingValue {
         let keys = self.shared.keys.load();

@@ -30,6 +30,18 @@ enum Kind {
 }
 
 impl AccessList {
+    /// Its entries, or the file that it was read from.
+    #[cfg(feature = "config")]
+    fn section(&self) -> SettingValue {
+        match &self.0 {
+            Kind::Addresses(list) => SettingValue::table([("addresses", list.section())]),
+            Kind::Keys(list) => {
+                let policy = SettingValue::text(list.policy().to_owned());
+                SettingValue::table([("policy", policy), ("keys", list.section())])
+            }
+        }
+    }
+
     /// Its entries, or the file that it was read from with a hash of what was read.
     fn value(&self) -> SettingValue {
         match &self.0 {
@@ -160,6 +172,14 @@ impl Lists {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.deny.is_empty() && self.allow.is_empty()
+    }
+
+    /// The settings `deny` and `allow` as a document says them: with the keys of lists that are from no file.
+    #[cfg(feature = "config")]
+    pub(crate) fn sections(&self) -> [(&'static str, SettingValue); 2] {
+        let lists =
+            |lists: &[AccessList]| SettingValue::list(lists.iter().map(AccessList::section));
+        [("deny", lists(&self.deny)), ("allow", lists(&self.allow))]
     }
 
     /// Looks a request up in all lists. One that is on lists of both kinds is denied.

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::secret::redacted;
+use crate::redact::redacted;
 
 /// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes.
 ///
@@ -88,7 +88,7 @@ impl Mistake {
             path: path.to_string(),
             position: None,
             found: redacted(&found.into()),
-            expected: redacted(&expected.into()),
+            expected: expected.into(),
         }
     }
 

@@ -3,16 +3,15 @@
 //! A [`Document`] says what the builders of a [`Limiter`](crate::Limiter) and a [`RateLimitLayer`](crate::RateLimitLayer) say, as
 //! text: in TOML, or in YAML or JSON with the features `config-yaml` and `config-json`.
 
+mod build;
 mod content;
+mod describe;
 mod document;
 mod error;
 mod format;
-#[allow(dead_code, reason = "read when a document is built")]
 mod names;
-#[allow(dead_code, reason = "read when a document is built")]
 mod registry;
 mod secret;
-#[allow(dead_code, unused_imports, reason = "read when a document is built")]
 mod text;
 mod tree;
 

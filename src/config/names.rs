@@ -34,7 +34,7 @@ pub(crate) const BUILT_IN_STRATEGIES: [&str; 9] = [
 ];
 
 /// What is written out for code of the application without a name.
-pub(crate) const CODE: &str = "code";
+pub(crate) use crate::redact::CODE;
 
 /// Whether code can be registered under this name.
 pub(crate) fn is_name(name: &str) -> bool {
@@ -46,6 +46,14 @@ pub(crate) fn first_word(text: &str) -> &str {
     text.split([':', '(', ' ']).next().unwrap_or(text)
 }
 
+/// The mistake of code without a name.
+pub(crate) fn unnamed_code(kind: &str) -> InvalidValue {
+    InvalidValue::new(
+        format!("the {kind} \"{CODE}\", which stands for code of the application without a name"),
+        "what can be loaded: register the code in the `Registry`, and name it here",
+    )
+}
+
 /// The mistake of a name that is neither a built-in's nor registered: it names the nearest one, and lists all.
 pub(crate) fn unknown<'a>(
     kind: &str,
@@ -53,6 +61,9 @@ pub(crate) fn unknown<'a>(
     built_in: &[&'a str],
     registered: impl Iterator<Item = &'a str>,
 ) -> InvalidValue {
+    if name == CODE {
+        return unnamed_code(kind);
+    }
     let names: Vec<_> = built_in.iter().copied().chain(registered).collect();
     let list = names.join(", ");
     let expected = match nearest(name, &names) {

@@ -19,6 +19,12 @@ use crate::{
     sync::ShardedArc,
 };
 
+#[cfg(feature = "config")]
+use crate::{
+    respond::OnRejection,
+    setting::{Code, Setting},
+};
+
 /// A tower layer that limits the requests to a service.
 ///
 /// It has no type parameters, is cheap to clone, and its clones share their counts. The [module](crate::layer) describes what
@@ -127,6 +133,18 @@ impl RateLimitLayer {
                 .responses
                 .on_rejection(respond::on_rejection(respond))
         })
+    }
+
+    /// [`on_rejection`](Self::on_rejection), of any type.
+    #[cfg(feature = "config")]
+    pub(crate) fn respond_by(self, respond: Code<OnRejection>) -> Self {
+        self.changed(|config| config.responses.on_rejection(respond))
+    }
+
+    /// The settings of the layer itself.
+    #[cfg(feature = "config")]
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        self.state().config().settings()
     }
 
     /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.

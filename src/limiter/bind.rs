@@ -81,6 +81,8 @@ impl<T> LimiterBuilder<T> {
             lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
             skips: self.skips,
             counts_preflights: self.counts_preflights,
+            #[cfg(feature = "config")]
+            shared_by_keys: self.shared_by_keys,
             outage_log: LogThrottle::default(),
             misconfiguration_log: LogThrottle::default(),
             double_counting_log: LogThrottle::default(),

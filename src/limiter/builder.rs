@@ -3,6 +3,8 @@ use std::{marker::PhantomData, sync::Arc};
 use http::{Method, request::Parts};
 
 use super::Limiter;
+#[cfg(feature = "config")]
+use crate::setting::SettingValue;
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
     error::ConfigError,
@@ -26,6 +28,9 @@ pub struct LimiterBuilder<T = Limiter> {
     pub(super) lists: Lists,
     pub(super) skips: SkipRules,
     pub(super) counts_preflights: bool,
+    /// What a document says that `client_ip` and `bearer` stand for.
+    #[cfg(feature = "config")]
+    pub(super) shared_by_keys: [SettingValue; 2],
     builds: PhantomData<fn() -> T>,
 }
 
@@ -46,6 +51,8 @@ impl<T> LimiterBuilder<T> {
             lists: Lists::default(),
             skips: SkipRules::default(),
             counts_preflights: false,
+            #[cfg(feature = "config")]
+            shared_by_keys: [SettingValue::Unset, SettingValue::Unset],
             builds: PhantomData,
         }
     }
@@ -53,6 +60,27 @@ impl<T> LimiterBuilder<T> {
     /// Sets the store that holds the counts. Default: a [`MemoryStore`] of the limiter's own.
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// [`store`](Self::store), of any type.
+    #[cfg(feature = "config")]
+    pub(crate) fn stored(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Sets what a document says that `client_ip` and `bearer` stand for.
+    #[cfg(feature = "config")]
+    pub(crate) fn shared_by_keys(mut self, sections: [SettingValue; 2]) -> Self {
+        self.shared_by_keys = sections;
+        self
+    }
+
+    /// Sets all conditions.
+    #[cfg(feature = "config")]
+    pub(crate) fn conditions(mut self, rules: SkipRules) -> Self {
+        self.skips = rules;
         self
     }
 

@@ -286,6 +286,12 @@ impl Limiter {
         self.shared.refs.all()
     }
 
+    /// The store that holds the counts.
+    #[cfg(all(feature = "config", feature = "redis"))]
+    pub(crate) fn store(&self) -> Arc<dyn crate::store::Store> {
+        self.local_ref().store.clone()
+    }
+
     /// This thread's reference to the policies in force.
     #[inline]
     pub(crate) fn local_ref(&self) -> Arc<LimiterRef> {

@@ -19,7 +19,8 @@ mod by_hand;
 mod charging;
 mod conditions;
 #[cfg(feature = "config")]
-#[allow(dead_code, reason = "called when a document is built")]
+mod cost;
+#[cfg(feature = "config")]
 pub(crate) mod named_code;
 pub(crate) mod on_store_error;
 mod quotas;
@@ -27,6 +28,9 @@ mod settings;
 mod shadow;
 pub(crate) mod skip;
 mod validate;
+
+#[cfg(feature = "config")]
+pub(crate) use cost::CostRules;
 
 /// A named limit: a quota, the strategy that counts it, the key of a request, and its cost.
 ///
@@ -213,6 +217,13 @@ impl Policy {
         self
     }
 
+    /// Sets all conditions.
+    #[cfg(feature = "config")]
+    pub(crate) fn conditions(mut self, rules: SkipRules) -> Self {
+        self.skips = rules;
+        self
+    }
+
     /// The policy's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -249,6 +260,15 @@ impl Policy {
         match &self.extractor {
             Some(extractor) => &**extractor,
             None => const { &extract::peer() },
+        }
+    }
+
+    /// The extractor, shared with the policy.
+    #[cfg(feature = "config")]
+    pub(crate) fn shared_extractor(&self) -> Arc<dyn KeyExtractor> {
+        match &self.extractor {
+            Some(extractor) => extractor.clone().into_arc(),
+            None => Arc::new(extract::peer()),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use http::request::Parts;
 
-use super::{Policy, skip::ConditionFn};
+use super::Policy;
 use crate::{
     quota::Quota,
     setting::{Code, SettingValue},
@@ -28,18 +28,6 @@ impl Policy {
         let find = move |parts: &Parts| tiers.get(&*tier(parts)?).copied();
         self.tier_quotas(quotas)
             .quota_from(Code::described(Arc::new(find), value))
-    }
-
-    /// [`skip_with`](Policy::skip_with), of any type.
-    pub(crate) fn skip_if(mut self, condition: Code<ConditionFn>) -> Self {
-        self.skips.add_code(condition);
-        self
-    }
-
-    /// [`only_with`](Policy::only_with), of any type.
-    pub(crate) fn only_if(mut self, condition: Code<ConditionFn>) -> Self {
-        self.skips.only_code(condition);
-        self
     }
 }
 

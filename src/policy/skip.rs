@@ -164,7 +164,7 @@ fn unnamed(condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Code<C
 }
 
 /// Whether every server reads `path` as `name`, or as a path below it if `name` ends with `/*`.
-fn path_matches(name: &str, path: &str) -> bool {
+pub(super) fn path_matches(name: &str, path: &str) -> bool {
     let Some(prefix) = name.strip_suffix('*') else {
         return name == path;
     };
@@ -172,7 +172,7 @@ fn path_matches(name: &str, path: &str) -> bool {
 }
 
 /// Whether some server may read `path` as `name`, or as a path below it if `name` ends with `/*`.
-fn path_may_match(name: &str, path: &str) -> bool {
+pub(super) fn path_may_match(name: &str, path: &str) -> bool {
     let at = |path: &str| match name.strip_suffix('*') {
         None => *decoded(name) == *decoded(path),
         Some(prefix) => decoded(path).starts_with(&*decoded(prefix)),

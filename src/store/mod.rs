@@ -4,7 +4,7 @@
 //! number of processes. A store of your own implements [`Store`]: it [registers](Store::register) a limit for each policy, and
 //! [executes](Store::execute) one [`Op`] for each request, on one [`CounterOp`] for each policy that applies.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc};
 
 use self::health::HealthReport;
 pub use self::units::Units;
@@ -173,7 +173,7 @@ pub use response::{CounterResult, DecisionSource, OpResult, PendingResponse, Sto
 ///
 /// This example never removes a key. A store for production drops states that have
 /// [expired](crate::strategy::ErasedLocalRule::expires_at).
-pub trait Store: fmt::Debug + Send + Sync + 'static {
+pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Registers a limit: `rule`, counted under a policy's name. The returned handle is passed with each
     /// operation on it.
     ///

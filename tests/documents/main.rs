@@ -1,5 +1,10 @@
 //! Configuration documents: what they say, their mistakes, and the limiters that are built of them.
 
 mod any_text;
+mod building;
+mod describing;
 mod inputs;
 mod parsing;
+mod reconfiguring;
+mod secrets;
+mod support;

@@ -5,7 +5,11 @@ use std::{fmt, path::PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::values::forms;
-use crate::config::secret::Secret;
+use crate::{
+    config::secret::Secret,
+    extract::{ClientIp, client_ip},
+    setting::SettingValue,
+};
 
 /// A list of requests that are denied or allowed: of addresses, or of keys of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,12 +48,16 @@ forms! {
     }
 }
 
-/// The text of a key, which may be a credential: `Debug` and errors don't show it. `hash:` and the 20 characters of a hash,
-/// as in logs and the store, are a key of which only the hash is known.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
-pub struct KeyText(pub String);
+forms! {
+    /// The text of a key, which may be a credential: `Debug` and errors don't show it. `hash:` and the 20 characters of a
+    /// hash, as in logs and the store, are a key of which only the hash is known.
+    pub enum KeyText, "the text of a key, or an array of texts" without Debug {
+        /// A text as requests have it.
+        One(String) from text;
+        /// The texts of a key that consists of several.
+        Parts(Vec<String>) from array;
+    }
+}
 
 impl fmt::Debug for KeyText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,6 +100,60 @@ pub struct ClientIpSection {
     /// The bits of an IPv4 address that count. Default: 32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4_prefix: Option<u8>,
+}
+
+impl ClientIpSection {
+    /// The extractor with these settings.
+    pub(crate) fn extractor(&self) -> ClientIp {
+        let mut client = client_ip();
+        if !self.trusted_proxies.is_empty() {
+            client = client.trusted_proxies(&self.trusted_proxies);
+        }
+        if let Some(hops) = self.hops {
+            client = client.hops(hops);
+        }
+        if self.forwarded == Some(true) {
+            client = client.forwarded();
+        }
+        if let Some(header) = &self.header {
+            client = client.header(header);
+        }
+        if let Some(bits) = self.ipv6_prefix {
+            client = client.ipv6_prefix(bits);
+        }
+        if let Some(bits) = self.ipv4_prefix {
+            client = client.ipv4_prefix(bits);
+        }
+        client
+    }
+
+    /// What is set.
+    pub(crate) fn value(&self) -> SettingValue {
+        let number = |number: usize| SettingValue::Number(number as u64);
+        let text = |text: &String| SettingValue::text(text.clone());
+        let proxies = SettingValue::list(self.trusted_proxies.iter().map(text));
+        let fields = [
+            (
+                "trusted_proxies",
+                (!self.trusted_proxies.is_empty()).then_some(proxies),
+            ),
+            ("hops", self.hops.map(number)),
+            ("forwarded", self.forwarded.map(SettingValue::Flag)),
+            ("header", self.header.as_ref().map(text)),
+            (
+                "ipv6_prefix",
+                self.ipv6_prefix.map(|bits| number(bits.into())),
+            ),
+            (
+                "ipv4_prefix",
+                self.ipv4_prefix.map(|bits| number(bits.into())),
+            ),
+        ];
+        let set = fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
+        SettingValue::table(set)
+    }
 }
 
 /// How bearer tokens are hashed, where a key is by `bearer`.

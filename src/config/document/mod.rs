@@ -139,7 +139,7 @@ impl Document {
     /// Reads a document from text. Relative paths in it are relative to the current folder.
     ///
     /// ```
-    /// use tollgate::config::{Document, Format};
+    /// use tollgate::config::{Document, Format, Registry};
     ///
     /// let text = r#"
     /// [policies.api]
@@ -147,8 +147,9 @@ impl Document {
     /// key = "header:x-tenant"
     /// "#;
     /// let document = Document::parse(text, Format::Toml)?;
-    /// assert_eq!(document.policies.get("api").unwrap().quota, Some("100/min burst 20".parse()?));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// let limiter = document.limiter(&Registry::new())?;
+    /// assert_eq!(limiter.document(), document);
+    /// # Ok::<(), tollgate::config::LoadError>(())
     /// ```
     ///
     /// # Errors
@@ -211,11 +212,16 @@ impl Document {
         Mistake::new(path, found, expected).at(position)
     }
 
+    /// The error of these mistakes.
+    pub(crate) fn error(&self, mistakes: Vec<Mistake>) -> LoadError {
+        LoadError::new(self.file(), mistakes)
+    }
+
     /// An error, if there are mistakes.
     pub(crate) fn fail_on(&self, mistakes: Vec<Mistake>) -> Result<(), LoadError> {
         match mistakes.is_empty() {
             true => Ok(()),
-            false => Err(LoadError::new(self.file(), mistakes)),
+            false => Err(self.error(mistakes)),
         }
     }
 
@@ -224,7 +230,6 @@ impl Document {
     }
 
     /// The folder that relative paths are relative to.
-    #[allow(dead_code, reason = "for the store's secrets")]
     pub(crate) fn folder(&self) -> &Path {
         let folder = self.file().and_then(Path::parent);
         folder.unwrap_or(Path::new(""))

@@ -6,11 +6,23 @@ macro_rules! forms {
     (
         $(#[$meta:meta])*
         $vis:vis enum $name:ident, $expected:literal {
+            $($variants:tt)+
+        }
+    ) => {
+        forms! {
+            #[derive(Debug)]
+            $(#[$meta])*
+            $vis enum $name, $expected without Debug { $($variants)+ }
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $name:ident, $expected:literal without Debug {
             $( $(#[$variant_meta:meta])* $variant:ident($type:ty) from $($form:ident),+; )+
         }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
+        #[derive(Clone, PartialEq, serde::Serialize)]
         #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
         #[serde(untagged)]
         $vis enum $name {

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    scan::{Scanner, Token},
-    unnamed_code,
-};
+use super::scan::{Scanner, Token};
 use crate::{
     InvalidValue,
     config::{
@@ -144,7 +141,7 @@ impl Parser<'_> {
                     format!("a name after a colon, such as {}", example(word)),
                 ));
             }
-            CODE => return Err(unnamed_code("key")),
+            CODE => return Err(names::unnamed_code("key")),
             name => self
                 .registry
                 .find_key(name)

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use super::names::CODE;
 use crate::{InvalidValue, quota::DurationText};
 
 mod key;
@@ -23,14 +22,6 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidValue> {
     duration
         .map(|DurationText(duration)| duration)
         .map_err(|problem| InvalidValue::new(format!("the duration {text:?}: {problem}"), expected))
-}
-
-/// The mistake of code without a name.
-fn unnamed_code(kind: &str) -> InvalidValue {
-    InvalidValue::new(
-        format!("the {kind} \"{CODE}\", which stands for code of the application without a name"),
-        "what can be loaded: register the code in the `Registry`, and name it here",
-    )
 }
 
 #[cfg(test)]

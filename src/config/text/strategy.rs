@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use super::{
     parse_duration,
     scan::{Scanner, Token},
-    unnamed_code,
 };
 use crate::{
     Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, ListWindow, SlidingLog,
@@ -49,7 +48,7 @@ pub(crate) fn parse_strategy(
                 false => ban,
             })
         }
-        CODE => return Err(unnamed_code("strategy")),
+        CODE => return Err(names::unnamed_code("strategy")),
         name => registry.find_strategy(name).ok_or_else(|| {
             names::unknown(
                 "strategy",

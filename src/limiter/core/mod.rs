@@ -52,6 +52,9 @@ pub(crate) struct LimiterCore {
     pub(crate) lists: Option<Box<Lists>>,
     pub(crate) skips: SkipRules,
     pub(crate) counts_preflights: bool,
+    /// What a document says that `client_ip` and `bearer` stand for.
+    #[cfg(feature = "config")]
+    pub(crate) shared_by_keys: [crate::setting::SettingValue; 2],
     /// Whether a policy takes its quota, cost or conditions from requests.
     pub(crate) reads_parts: bool,
     /// Whether a policy's charge depends on the request's outcome.

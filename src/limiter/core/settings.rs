@@ -41,6 +41,17 @@ impl LimiterCore {
             Setting::or_default("only", only, &SettingValue::Unset),
         ];
         settings.extend(lists);
+        #[cfg(feature = "config")]
+        for (name, section) in ["client_ip", "bearer"]
+            .into_iter()
+            .zip(&self.shared_by_keys)
+        {
+            settings.push(Setting::or_default(
+                name,
+                section.clone(),
+                &SettingValue::Unset,
+            ));
+        }
         settings
     }
 }

@@ -1,4 +1,4 @@
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use deadpool_redis::{Config, Pool};
 
@@ -25,16 +25,19 @@ const MAX_STALENESS: Duration = Duration::from_secs(3_600);
 
 /// Builds a [`RedisStore`]. Set one of [`url`](Self::url), [`pool`](Self::pool), [`config`](Self::config),
 /// [`cluster`](Self::cluster) and [`sentinel`](Self::sentinel).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct RedisStoreBuilder {
-    connect: ConnectConfig,
-    prefix: String,
-    timeout: Duration,
-    breaker: Option<u32>,
-    rejection_cache: Duration,
-    rejection_cache_capacity: usize,
+    pub(super) connect: ConnectConfig,
+    pub(super) prefix: String,
+    pub(super) timeout: Duration,
+    pub(super) breaker: Option<u32>,
+    pub(super) rejection_cache: Duration,
+    pub(super) rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
+    /// What a document says in place of each secret, if it opens the store.
+    #[cfg(feature = "config")]
+    pub(super) sources: Option<Vec<(String, crate::setting::SettingValue)>>,
 }
 
 impl RedisStore {
@@ -98,6 +101,17 @@ impl RedisStore {
     }
 }
 
+/// Without the passwords of URLs and certificates.
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("connect", &self.connect)
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Default for RedisStoreBuilder {
     fn default() -> Self {
         Self {
@@ -108,6 +122,8 @@ impl Default for RedisStoreBuilder {
             rejection_cache: Duration::from_secs(1),
             rejection_cache_capacity: 100_000,
             clock: Arc::new(SystemClock),
+            #[cfg(feature = "config")]
+            sources: None,
         }
     }
 }
@@ -315,6 +331,8 @@ impl RedisStoreBuilder {
     /// setting is outside of its range: the timeout, the connections, the circuit breaker's threshold, the staleness of
     /// rejections, the prefix, or the hash tags.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
+        #[cfg(feature = "config")]
+        let settings = self.settings();
         key_names::check_prefix(&self.prefix)?;
         if !(Duration::from_millis(1)..=MAX_TIMEOUT).contains(&self.timeout) {
             return Err(ConfigError::new(
@@ -361,6 +379,8 @@ impl RedisStoreBuilder {
             inner: Arc::new(Inner {
                 workers: Arc::new(WorkerPool::new(shared.clone(), workers)),
                 shared,
+                #[cfg(feature = "config")]
+                settings,
             }),
         })
     }

@@ -1,6 +1,7 @@
 //! Which servers a store counts on, and how it connects to them.
 
 use std::{
+    fmt,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Arc,
@@ -21,7 +22,7 @@ use super::{
     hash_tags::HashTags,
     topology::Topology,
 };
-use crate::error::ConfigError;
+use crate::{error::ConfigError, redact::shown};
 
 /// Connections of a pool that the store creates: workers of more runtimes than any machine has cores.
 const DEFAULT_POOL_SIZE: usize = 1_024;
@@ -30,7 +31,7 @@ const DEFAULT_POOL_SIZE: usize = 1_024;
 /// throughput of a call for each request, 64 at most 1.2 times, and 128 less: too few requests shared a slot.
 const HASH_TAGS: usize = 32;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct ConnectConfig {
     pub(crate) servers: Option<ServerConfig>,
     pub(crate) server_url_template: Option<String>,
@@ -39,13 +40,41 @@ pub(crate) struct ConnectConfig {
     pub(crate) tls: Tls,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum ServerConfig {
     Url(String),
     Config(Box<Config>),
     Pool(Pool),
     Cluster(Vec<String>),
     Sentinel { name: String, urls: Vec<String> },
+}
+
+/// Without the passwords of URLs and certificates.
+impl fmt::Debug for ConnectConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectConfig")
+            .field("servers", &self.servers)
+            .field(
+                "server_url_template",
+                &self.server_url_template.as_deref().map(shown),
+            )
+            .field("workers", &self.workers)
+            .field("hash_tags", &self.hash_tags)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown_all = |urls: &[String]| urls.iter().map(|url| shown(url)).collect::<Vec<_>>();
+        match self {
+            Self::Url(url) => write!(f, "Url({})", shown(url)),
+            Self::Config(_) => f.write_str("Config"),
+            Self::Pool(pool) => write!(f, "Pool({:?})", pool.status()),
+            Self::Cluster(urls) => write!(f, "Cluster({:?})", shown_all(urls)),
+            Self::Sentinel { name, urls } => write!(f, "Sentinel({name:?}, {:?})", shown_all(urls)),
+        }
+    }
 }
 
 impl Default for ConnectConfig {

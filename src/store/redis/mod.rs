@@ -42,6 +42,8 @@ use crate::{
 mod batch;
 pub(crate) mod breaker;
 mod builder;
+#[cfg(feature = "config")]
+mod builder_settings;
 mod cluster;
 mod config;
 pub(crate) mod connection;
@@ -55,6 +57,8 @@ pub(crate) mod pending_refunds;
 pub(crate) mod rejection_cache;
 pub(crate) mod request;
 mod script;
+#[cfg(feature = "config")]
+pub(crate) mod settings;
 mod state;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "fuzz targets reach it"))]
@@ -100,9 +104,18 @@ pub struct RedisStore {
 struct Inner {
     shared: Arc<StoreState>,
     workers: Arc<WorkerPool>,
+    /// In the words of a document.
+    #[cfg(feature = "config")]
+    settings: settings::StoreSettings,
 }
 
 impl RedisStore {
+    /// The settings, in the words of a document.
+    #[cfg(feature = "config")]
+    pub(crate) fn settings(&self) -> &settings::StoreSettings {
+        &self.inner.settings
+    }
+
     /// The counter operations, owned.
     fn owned(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
         let is_foreign = |counter: &CounterOp<'_>| counter.limit.context::<RedisLimit>().is_none();

@@ -5,7 +5,7 @@ use redis::ConnectionInfo;
 use crate::error::ConfigError;
 
 /// Root and client certificates; the system's roots and no client certificate, unless set.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Tls {
     #[cfg(feature = "redis-tls")]
     pub(crate) root: Option<Vec<u8>>,

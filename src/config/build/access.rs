@@ -1,0 +1,161 @@
+//! Access lists, and how they find addresses.
+
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use super::Build;
+use crate::{
+    access::{AccessList, AddressList, KeyList},
+    config::{
+        document::access::{AddressesSection, ClientIpSection, KeyText, KeysSection, ListSection},
+        tree::path::Path,
+    },
+    extract::{KeyExtractor, client_ip},
+    key::Key,
+    policy::Policy,
+    redact::CODE,
+};
+
+impl Build<'_> {
+    pub(super) fn list(
+        &mut self,
+        path: &Path,
+        list: &ListSection,
+        policies: &[Policy],
+    ) -> Option<AccessList> {
+        match (&list.addresses, &list.policy, &list.keys) {
+            (Some(addresses), None, None) => {
+                let list = self.addresses(&path.key("addresses"), addresses)?;
+                let client = self
+                    .document
+                    .client_ip
+                    .as_ref()
+                    .map(ClientIpSection::extractor);
+                Some(match client {
+                    Some(client) => list.client_ip(client).into(),
+                    None => list.into(),
+                })
+            }
+            (None, Some(policy), Some(keys)) => {
+                if self.document.policies.get(policy).is_none() {
+                    let names = self.document.policies.iter().map(|(name, _)| name);
+                    let expected = format!("one of the policies {:?}", names.collect::<Vec<_>>());
+                    self.found(&path.key("policy"), format!("{policy:?}"), expected);
+                    return None;
+                }
+                let policy = policies.iter().find(|own| own.name() == policy)?;
+                let list = self.keys(&path.key("keys"), policy, keys)?;
+                Some(list.into())
+            }
+            _ => {
+                let found = "a list that is neither of addresses nor of keys";
+                let expected = "addresses, or policy and keys";
+                self.found(path, found, expected);
+                None
+            }
+        }
+    }
+
+    fn addresses(&mut self, path: &Path, addresses: &AddressesSection) -> Option<AddressList> {
+        match addresses {
+            AddressesSection::Entries(entries) => {
+                for (index, entry) in entries.iter().enumerate() {
+                    let one = AddressList::new([entry]);
+                    self.checked(&path.index(index), one);
+                }
+                AddressList::new(entries).ok()
+            }
+            AddressesSection::File(file) => {
+                let list = AddressList::from_file(self.file(&file.file));
+                self.checked(&path.key("file"), list)
+            }
+        }
+    }
+
+    fn keys(&mut self, path: &Path, policy: &Policy, keys: &KeysSection) -> Option<KeyList> {
+        let extractor = policy.shared_extractor();
+        let expected = format!(
+            "text of which the policy's key makes a key, or hash: and the 20 characters of one; the key is {}",
+            extractor.config_text().unwrap_or("code".into()),
+        );
+        match keys {
+            KeysSection::Entries(texts) => {
+                let mut keys = Vec::new();
+                for (index, text) in texts.iter().enumerate() {
+                    match key_of(&*extractor, text) {
+                        Some(key) => keys.push(key),
+                        None => {
+                            self.found(&path.index(index), "text that is no key", expected.clone());
+                        }
+                    }
+                }
+                Some(KeyList::new(policy.name(), keys))
+            }
+            KeysSection::File(file) => {
+                let invalid = Arc::new(AtomicBool::new(false));
+                let noted = invalid.clone();
+                let of_line = move |line: &str| {
+                    extractor.key_from_text(&[line]).unwrap_or_else(|| {
+                        noted.store(true, Ordering::Relaxed);
+                        // A key that no request has.
+                        Key::missing()
+                    })
+                };
+                let path = path.key("file");
+                let list = KeyList::from_file(policy.name(), self.file(&file.file), of_line);
+                let list = self.checked(&path, list)?;
+                if invalid.load(Ordering::Relaxed) {
+                    self.found(&path, "a file with lines that are no keys", expected);
+                }
+                Some(list)
+            }
+        }
+    }
+
+    fn file(&self, path: &std::path::Path) -> PathBuf {
+        self.document.folder().join(path)
+    }
+
+    /// Checks how `client_ip` finds addresses.
+    pub(super) fn check_client_ip(&mut self) {
+        let Some(section) = &self.document.client_ip else {
+            return;
+        };
+        let path = Path::default().key("client_ip");
+        for (index, proxy) in section.trusted_proxies.iter().enumerate() {
+            let one = client_ip().trusted_proxies([proxy]).validate();
+            self.value(&path.key("trusted_proxies").index(index), one);
+        }
+        let mut others = section.clone();
+        others.trusted_proxies.clear();
+        let is_list = others.hops.is_some();
+        let client = others.extractor();
+        // A header of one address is read from trusted proxies alone.
+        let client = match is_list {
+            false => client.trusted_proxies([IpAddr::from([127, 0, 0, 1])]),
+            true => client,
+        };
+        self.value(&path, client.validate());
+    }
+}
+
+/// The key of an entry.
+fn key_of(extractor: &dyn KeyExtractor, text: &KeyText) -> Option<Key> {
+    match text {
+        KeyText::One(text) => match text.strip_prefix("hash:") {
+            Some(hash) => Key::from_hash(hash),
+            None if text == CODE => None,
+            None => extractor.key_from_text(&[text]),
+        },
+        KeyText::Parts(texts) => {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            extractor.key_from_text(&texts)
+        }
+    }
+}

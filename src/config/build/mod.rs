@@ -1,0 +1,218 @@
+//! From a document to a limiter or a layer.
+
+use crate::{
+    changes::Changes,
+    config::{
+        Secret,
+        document::{Document, access::ClientIpSection},
+        error::{LoadError, Mistake},
+        registry::Registry,
+        tree::path::Path,
+    },
+    error::{ConfigError, InvalidValue},
+    extract::bearer,
+    layer::RateLimitLayer,
+    limiter::{Limiter, LimiterBuilder},
+    setting::SettingValue,
+};
+
+mod access;
+mod conditions;
+mod limiter;
+mod policy;
+mod response;
+mod store;
+
+/// A document that is built, and its mistakes so far.
+struct Build<'a> {
+    document: &'a Document,
+    /// The application's code, and what `client_ip` and `bearer` stand for in the document.
+    registry: Registry,
+    mistakes: Vec<Mistake>,
+}
+
+impl Document {
+    /// Builds a limiter. Nothing connects before the first request.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] with all mistakes: values that can't be used together, unknown names of policies and registered code,
+    /// variables of the environment that are not set, files that can't be read, and what
+    /// [`LimiterBuilder::build`] would reject.
+    pub fn limiter(&self, registry: &Registry) -> Result<Limiter, LoadError> {
+        let mut build = Build::new(self, registry);
+        let builder = build.limiter();
+        let store = build.store();
+        build.finish()?;
+        let builder = match store {
+            Some(store) => builder.stored(store),
+            None => builder,
+        };
+        builder.build().map_err(|error| self.config_error(&error))
+    }
+
+    /// Builds a layer, and its limiter.
+    ///
+    /// ```
+    /// use tollgate::config::{Document, Format, Registry};
+    ///
+    /// let text = r#"
+    /// headers = "x_ratelimit"
+    ///
+    /// [policies.api]
+    /// quota = "10/min"
+    /// key = "user"
+    /// "#;
+    /// let user = tollgate::extract::extension::<String>(|user| tollgate::Key::new(user));
+    /// let layer = Document::parse(text, Format::Toml)?.layer(&Registry::new().key("user", user))?;
+    /// # Ok::<(), tollgate::config::LoadError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`limiter`](Self::limiter).
+    pub fn layer(&self, registry: &Registry) -> Result<RateLimitLayer, LoadError> {
+        let mut build = Build::new(self, registry);
+        let builder = build.limiter();
+        let store = build.store();
+        let responses = build.responses();
+        build.finish()?;
+        let builder: LimiterBuilder = match store {
+            Some(store) => builder.stored(store),
+            None => builder,
+        };
+        let limiter = builder.build().map_err(|error| self.config_error(&error))?;
+        Ok(responses.set(RateLimitLayer::new(limiter)))
+    }
+
+    /// Puts the document in force in a running limiter: see [`Limiter::reconfigure`]. The settings of a layer are left out.
+    ///
+    /// The store stays: a document with another one is an error. A document without a store fits a limiter whose store the
+    /// application has opened itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`limiter`](Self::limiter), and another store; nothing is changed then. The store is not opened to find that
+    /// out.
+    pub fn reconfigure(
+        &self,
+        limiter: &Limiter,
+        registry: &Registry,
+    ) -> Result<Changes, LoadError> {
+        let mut build = Build::new(self, registry);
+        let builder = build.limiter();
+        build.same_store(limiter);
+        build.finish()?;
+        let changes = limiter.reconfigure(builder);
+        changes.map_err(|error| self.config_error(&error))
+    }
+
+    /// Puts the document in force in a running layer and its limiter: see [`RateLimitLayer::reconfigure`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`reconfigure`](Self::reconfigure).
+    pub fn reconfigure_layer(
+        &self,
+        layer: &RateLimitLayer,
+        registry: &Registry,
+    ) -> Result<Changes, LoadError> {
+        let mut build = Build::new(self, registry);
+        let builder = build.limiter();
+        build.same_store(layer.limiter());
+        let responses = build.responses();
+        build.finish()?;
+        let changes = layer.reconfigure(builder, |layer| responses.set(layer));
+        changes.map_err(|error| self.config_error(&error))
+    }
+
+    /// The mistake that a builder has found in the whole, which none of its parts has.
+    fn config_error(&self, error: &ConfigError) -> LoadError {
+        let path = match error.policy() {
+            Some(policy) => Path::default().key("policies").key(policy),
+            None => Path::default(),
+        };
+        self.error(vec![self.mistake(&path, error.value(), error.expected())])
+    }
+}
+
+impl<'a> Build<'a> {
+    fn new(document: &'a Document, registry: &Registry) -> Self {
+        let mut build = Self {
+            document,
+            registry: registry.clone(),
+            mistakes: document.missing(),
+        };
+        for mistake in registry.mistakes() {
+            let _: Option<()> = build.value(&Path::default(), Err(mistake.clone()));
+        }
+        build.check_client_ip();
+        if let Some(section) = &document.client_ip {
+            build.registry = build.registry.with_client_ip(section.extractor());
+        }
+        if let Some(hash_key) = build.hash_key() {
+            build.registry = build.registry.with_bearer(bearer().hash_key(hash_key));
+        }
+        build
+    }
+
+    /// What the document says that `client_ip` and `bearer` stand for.
+    fn shared_by_keys(&self) -> [SettingValue; 2] {
+        let client_ip = self.document.client_ip.as_ref();
+        let hash_key = self.document.bearer.as_ref();
+        let hash_key = hash_key.and_then(|bearer| bearer.hash_key.as_ref());
+        let source = |secret: &Secret| {
+            SettingValue::table([("hash_key", secret.source(self.document.folder()))])
+        };
+        [
+            client_ip.map_or(SettingValue::Unset, ClientIpSection::value),
+            hash_key.map_or(SettingValue::Unset, source),
+        ]
+    }
+
+    /// The key under which bearer tokens are hashed.
+    fn hash_key(&mut self) -> Option<[u8; 32]> {
+        let secret = self.document.bearer.as_ref()?.hash_key.as_ref()?;
+        let path = Path::default().key("bearer").key("hash_key");
+        let text = self.secret(&path, secret)?;
+        let mut key = [0; 32];
+        let is_hex = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).unwrap_or_default();
+            *byte = u8::from_str_radix(digits, 16).unwrap_or_default();
+        }
+        if !is_hex {
+            self.found(&path, "another text", "32 bytes, as 64 hexadecimal digits");
+        }
+        is_hex.then_some(key)
+    }
+
+    fn finish(self) -> Result<(), LoadError> {
+        self.document.fail_on(self.mistakes)
+    }
+
+    fn found(&mut self, path: &Path, found: impl Into<String>, expected: impl Into<String>) {
+        let mistake = self.document.mistake(path, found, expected);
+        self.mistakes.push(mistake);
+    }
+
+    /// The value, unless it is a mistake, which is noted.
+    fn value<T>(&mut self, path: &Path, value: Result<T, InvalidValue>) -> Option<T> {
+        self.checked(path, value.map_err(|invalid| ConfigError::at("", invalid)))
+    }
+
+    /// The value, unless it is a mistake, which is noted.
+    fn checked<T>(&mut self, path: &Path, value: Result<T, ConfigError>) -> Option<T> {
+        value
+            .map_err(|error| self.found(path, error.value(), error.expected()))
+            .ok()
+    }
+
+    /// The value of a secret.
+    fn secret(&mut self, path: &Path, secret: &Secret) -> Option<String> {
+        let value = secret.value(self.document.folder());
+        value
+            .map_err(|(found, expected)| self.found(path, found, expected))
+            .ok()
+    }
+}

@@ -1,0 +1,137 @@
+//! A layer's settings.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, header::CONTENT_TYPE, request::Parts};
+use http_body_util::Full;
+
+use super::Build;
+use crate::{
+    admission::Rejected,
+    config::{
+        document::response::{HeaderFormat, HeaderSettings, HeadersSection, RejectionSection},
+        tree::path::Path,
+    },
+    headers::RateLimitHeaders,
+    layer::RateLimitLayer,
+    respond::{self, OnRejection},
+    setting::{Code, SettingValue},
+};
+
+/// A layer's settings.
+pub(super) struct Responses {
+    enabled: bool,
+    headers: RateLimitHeaders,
+    on_rejection: Option<Code<OnRejection>>,
+    refund_handler_rejections: bool,
+}
+
+impl Responses {
+    /// The layer with these settings.
+    pub(super) fn set(self, layer: RateLimitLayer) -> RateLimitLayer {
+        let layer = layer
+            .enabled(self.enabled)
+            .headers(self.headers)
+            .refund_handler_rejections(self.refund_handler_rejections);
+        match self.on_rejection {
+            Some(respond) => layer.respond_by(respond),
+            None => layer,
+        }
+    }
+}
+
+impl Build<'_> {
+    pub(super) fn responses(&mut self) -> Responses {
+        let document = self.document;
+        let root = Path::default();
+        let on_rejection = match (&document.on_rejection, &document.rejection) {
+            (None, None) => None,
+            (Some(_), Some(_)) => {
+                let found = "a function together with the text of rejection";
+                self.found(&root.key("on_rejection"), found, "one of them");
+                None
+            }
+            (Some(name), None) => {
+                let respond = self.registry.find_on_rejection(name);
+                self.value(&root.key("on_rejection"), respond)
+            }
+            (None, Some(section)) => self.text_response(&root.key("rejection"), section),
+        };
+        Responses {
+            enabled: document.enabled.unwrap_or(true),
+            headers: document
+                .headers
+                .as_ref()
+                .map_or_else(Default::default, headers),
+            on_rejection,
+            refund_handler_rejections: document.refund_handler_rejections.unwrap_or_default(),
+        }
+    }
+
+    fn text_response(
+        &mut self,
+        path: &Path,
+        section: &RejectionSection,
+    ) -> Option<Code<OnRejection>> {
+        let content_type = section.content_type.as_deref();
+        let content_type = content_type.unwrap_or("text/plain; charset=utf-8");
+        let Ok(content_type) = HeaderValue::from_str(content_type) else {
+            let expected = "a media type such as \"text/html\"";
+            self.found(
+                &path.key("content_type"),
+                format!("{content_type:?}"),
+                expected,
+            );
+            return None;
+        };
+        let mut value = vec![("body", SettingValue::text(section.body.clone()))];
+        if let Some(content_type) = &section.content_type {
+            value.push(("content_type", SettingValue::text(content_type.clone())));
+        }
+        let body = section.body.clone();
+        let respond = respond::on_rejection(move |rejected: &Rejected, _: &Parts| {
+            let mut response = Response::new(Full::new(Bytes::from(text(&body, rejected))));
+            *response.status_mut() = rejected.status();
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, content_type.clone());
+            response
+        });
+        Some(respond.described_as(SettingValue::table(value)))
+    }
+}
+
+/// The body of the response to a rejected request.
+fn text(body: &str, rejected: &Rejected) -> String {
+    let wait = rejected.retry_after().duration();
+    let seconds = wait.map(|wait| wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+    let seconds = seconds.map(|seconds| seconds.max(1).to_string());
+    let mut policies = rejected.decision().policies();
+    let policy = policies.find(|policy| policy.rejected());
+    let policy = policy.map(|policy| policy.policy().to_owned());
+    body.replace("{retry_after}", &seconds.unwrap_or_default())
+        .replace("{policy}", &policy.unwrap_or_default())
+}
+
+fn headers(section: &HeadersSection) -> RateLimitHeaders {
+    let settings = match section {
+        HeadersSection::Format(format) => &HeaderSettings {
+            format: *format,
+            ..HeaderSettings::default()
+        },
+        HeadersSection::Settings(settings) => settings,
+    };
+    let mut headers = match settings.format {
+        HeaderFormat::Draft => RateLimitHeaders::draft(),
+        HeaderFormat::Draft11 => RateLimitHeaders::draft_11(),
+        HeaderFormat::Draft06 => RateLimitHeaders::draft_06(),
+        HeaderFormat::XRatelimit => RateLimitHeaders::x_ratelimit(),
+        HeaderFormat::XRatelimitEpoch => RateLimitHeaders::x_ratelimit_epoch(),
+        HeaderFormat::None => RateLimitHeaders::none(),
+    };
+    if settings.closest == Some(true) {
+        headers = headers.closest();
+    }
+    match settings.jitter {
+        Some(jitter) => headers.jitter(jitter),
+        None => headers,
+    }
+}

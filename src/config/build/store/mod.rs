@@ -1,0 +1,6 @@
+//! The store.
+
+#[cfg(not(feature = "redis"))]
+mod none;
+#[cfg(feature = "redis")]
+mod redis;

@@ -1,0 +1,150 @@
+//! From a document to a limiter or a layer, and the mistakes that are found then.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, to_bytes};
+use http::{Request, Response};
+use tollgate::config::Registry;
+use tower::{ServiceBuilder, ServiceExt};
+
+use crate::support::{document, parts, registry};
+
+#[test]
+fn all_mistakes_of_a_limiter_are_found_at_once_each_at_its_path() {
+    let text = r#"
+rejection = { body = "no", content_type = "a\nb" }
+skip = { paths = ["health"], methods = ["get"], with = ["interna"] }
+deny = [{ addresses = ["192.0.2.1", "192.0.2.300"] }, { addresses = { file = "missing.txt" } }, {}]
+allow = [{ policy = "apii", keys = ["alice"] }, { policy = "tuple", keys = ["s3cr3t", ["a", "b"], "hash:xyz"] }]
+on_store_error = { local_fallback = { processes = 0 } }
+
+[client_ip]
+trusted_proxies = ["10.0.0.0/8", "ten"]
+hops = 65
+
+[bearer]
+hash_key = "${NO_SUCH_HASH_KEY}"
+
+[store]
+url = "redi://localhost"
+prefix = "tg"
+timeout = "2day"
+connections = 65
+circuit_breaker_threshold = 0
+rejection_cache = { staleness = "2h" }
+tls = { client_key = { file = "missing.pem" } }
+
+[policies.api]
+quota = "0/min"
+key = "header:x y"
+cost = [{ method = "post", path = "upload", cost = 5 }]
+charge = { after = "succes" }
+
+[policies.fixed]
+quota = "10/min burst 20"
+strategy = "fixed_window"
+caller = "usr"
+tier = "plan"
+quota_with = "quota"
+cost = 100
+
+[policies.tiers]
+quota = "10/min"
+strategy = "fixed_window"
+charge = { after = "failure" }
+charge_rejected = true
+tier = "plans"
+tiers = { free = "1/h", pro = "1/min" }
+
+[policies.tuple]
+quota = "10/min"
+key = ["header:a", "header:b"]
+strategy = "fixd_window"
+shadow_of = "nothing"
+
+["policies"."a \" name"]
+quota = "10/min"
+"#;
+    let error = document(text).layer(&registry()).expect_err("mistakes");
+    let expected = include_str!("every_mistake.txt");
+    assert_eq!(error.to_string(), expected.trim_end());
+}
+
+#[tokio::test]
+async fn a_layer_does_what_its_document_says() {
+    let text = r#"
+headers = "none"
+rejection = { body = '{"policy": "{policy}", "wait": {retry_after}}', content_type = "application/json" }
+skip = { paths = ["/health"] }
+deny = [{ policy = "api", keys = ["mallory"] }]
+allow = [{ policy = "api", keys = ["root", "hash:7lEM2SSxGPnYHjFZP0wx"] }]
+
+[policies.api]
+quota = "10/h"
+key = "header:x-user"
+cost = [{ method = "POST", path = "/upload/*", cost = 10 }]
+tier = "plan"
+tiers = { pro = "100/h" }
+"#;
+    let layer = document(text).layer(&registry()).expect("a layer");
+    let service = ServiceBuilder::new()
+        .layer(layer)
+        .service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let call = async |method: &str, path: &str, user: &str, plan: &str| {
+        let headers = [("x-user", user), ("x-plan", plan)];
+        let request = Request::from_parts(parts(method, path, &headers), Body::empty());
+        let response = service
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap_or_else(|error| match error {});
+        let status = response.status().as_u16();
+        assert!(!response.headers().contains_key("ratelimit"));
+        let body = to_bytes(Body::new(response.into_body()), 1_000)
+            .await
+            .expect("a body");
+        (status, String::from_utf8_lossy(&body).into_owned())
+    };
+    assert_eq!(call("POST", "/upload/a", "alice", "").await.0, 200);
+    let (status, body) = call("GET", "/", "alice", "").await;
+    assert_eq!((status, &*body), (429, r#"{"policy": "api", "wait": 360}"#));
+    assert_eq!(call("GET", "/health", "alice", "").await.0, 200);
+    assert_eq!(call("POST", "/upload/a", "bob", "pro").await.0, 200);
+    assert_eq!(call("POST", "/upload/a", "bob", "pro").await.0, 200);
+    assert_eq!(call("GET", "/", "mallory", "").await.0, 403);
+    for _ in 0..3 {
+        assert_eq!(call("POST", "/upload/a", "root", "").await.0, 200);
+    }
+}
+
+#[test]
+fn a_registry_with_a_malformed_name_is_a_mistake_of_every_document() {
+    let registry = Registry::new().cost("a name", |_| 1);
+    let error = document("policies.api.quota = '1/s'")
+        .limiter(&registry)
+        .expect_err("a name");
+    assert!(
+        error
+            .to_string()
+            .contains("registered under a malformed name"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_key_of_several_parts_is_listed_by_its_texts() {
+    let text = r#"
+allow = [{ policy = "api", keys = [["acme", "/ocr"]] }]
+[policies.api]
+quota = "1/h"
+key = ["header:x-tenant", "path"]
+"#;
+    let limiter = document(text).limiter(&Registry::new()).expect("a limiter");
+    assert_eq!(
+        limiter.document(),
+        document(&text.replace(
+            r#"["header:x-tenant", "path"]"#,
+            r#""[header:x-tenant, path]""#
+        ))
+    );
+}
