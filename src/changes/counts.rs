@@ -6,37 +6,38 @@ use crate::{
     policy::Policy,
     quota::Quota,
     strategy::{
-        Strategy, TierRefills,
+        TierRefills,
         format::{self, Family},
     },
 };
 
-/// What becomes of the counts of `before` under `after`, a policy of the same name. `rekeyed` says that requests may have
-/// other keys.
-pub(super) fn after_change(before: &Policy, after: &Policy, rekeyed: bool) -> String {
+/// What becomes of the counts of `before` under `after`, a policy of the same name. `differs` says whether one of the named
+/// settings has changed.
+pub(super) fn after_change(
+    before: &Policy,
+    after: &Policy,
+    differs: impl Fn(&[&str]) -> bool,
+) -> String {
     let mut effects = Vec::new();
-    let strategies = [before.strategy_or_default(), after.strategy_or_default()];
     let rules = [before, after].map(|policy| policy.bind(&policy.quota(), &TierRefills::default()));
     if let [Ok(old), Ok(new)] = rules {
         if old.state_format() != new.state_format() {
             return "another strategy: the counts start afresh, and the old ones expire by themselves"
                 .to_owned();
         }
-        let texts = strategies.map(Strategy::config_text);
-        let same_strategy = texts[0].is_some() && texts[0] == texts[1];
         let change = Change {
             from: before.quota(),
             to: after.quota(),
-            same_strategy,
+            same_strategy: !differs(&["strategy"]),
         };
-        if change.from != change.to || !same_strategy {
+        if change.from != change.to || !change.same_strategy {
             match format::family(&*new) {
                 Some(family) => change.describe(family, after, &mut effects),
                 None => effects.push("the strategy's own code reads the counts".to_owned()),
             }
         }
     }
-    if rekeyed {
+    if differs(&["key", "by_hand"]) {
         effects.push("a request that has another key now is counted afresh".to_owned());
     }
     match effects.is_empty() {

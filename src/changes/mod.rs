@@ -122,9 +122,11 @@ impl PolicyChange {
         let (kind, counts) = match settings.is_empty() {
             true => (PolicyChangeKind::Kept, None),
             false => {
-                let is_key = |change: &SettingChange| change.setting == "key";
-                let rekeyed = settings.iter().any(is_key);
-                let counts = counts::after_change(before, after, rekeyed);
+                let differs = |names: &[&str]| {
+                    let mut settings = settings.iter();
+                    settings.any(|change| names.contains(&change.setting))
+                };
+                let counts = counts::after_change(before, after, differs);
                 (PolicyChangeKind::Altered, Some(counts))
             }
         };

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Policy, Quota, SlidingLog,
-    SlidingWindow, Strategy, TokenBucket, extract,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, ListWindow, Policy, Quota,
+    SlidingLog, SlidingWindow, Strategy, TokenBucket, extract, strategy::Rule,
 };
 
 fn policy(quota: &str) -> Policy {
@@ -236,6 +236,38 @@ fn another_strategy_starts_afresh() {
     ] {
         assert_eq!(line(&gcra, &other), format!("altered: {text} ({afresh})"));
     }
+}
+
+/// A strategy of the application, without a text.
+#[derive(Debug)]
+struct Own;
+
+impl Strategy for Own {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        SlidingWindow::new().bind(quota)
+    }
+}
+
+#[test]
+fn a_strategy_without_a_text_is_the_same_if_its_code_is() {
+    let own = || policy("10/min").strategy(Own);
+    assert_eq!(
+        line(&own(), &own().cost(2)),
+        "altered: cost 1 -> 2 (the counts stay)"
+    );
+    assert_eq!(
+        line(&own().strategy(SlidingWindow::new()), &own()),
+        "altered: strategy sliding_window -> code (the count stays; each old bucket counts in the new one in which it ends)"
+    );
+}
+
+#[test]
+fn a_policy_that_was_called_by_hand_has_other_keys_now() {
+    let policy = policy("10/min");
+    assert_eq!(
+        line(&policy.clone().by_hand(), &policy),
+        "altered: by_hand true -> false (a request that has another key now is counted afresh)"
+    );
 }
 
 #[test]
