@@ -158,7 +158,7 @@ impl Wait {
 }
 
 /// How a request's time in a queue ended.
-#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 enum WaitOutcome {
     /// It was admitted, or finally rejected.
     Decided(Decision),
