@@ -3,7 +3,7 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -48,9 +48,12 @@ pub(crate) struct ShardedArc<T>(Box<[Arc<T>]>);
 
 impl<T> ShardedArc<T> {
     pub(crate) fn new(mut make: impl FnMut() -> T) -> Self {
-        let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(64));
+        // The system reads files to find it out.
+        static THREADS: LazyLock<usize> = LazyLock::new(|| {
+            thread::available_parallelism().map_or(1, |threads| threads.get().min(64))
+        });
         // A power of two, so that a thread's `Arc` is found without a division.
-        let shards = threads.next_power_of_two();
+        let shards = THREADS.next_power_of_two();
         Self((0..shards).map(|_| Arc::new(make())).collect())
     }
 

@@ -77,7 +77,7 @@
 //! three, which are 1,795,334,141,795,089 µs (the server's time), 1 admitted, and a theoretical arrival time that lies
 //! 20,000,000 x 50 ns ahead.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::strategy;
 
@@ -102,9 +102,12 @@ pub(super) struct ScriptRegistry {
 
 impl ScriptRegistry {
     pub(super) fn new() -> Self {
+        // Each reload of a configuration file builds stores, to find their mistakes.
+        static WITHOUT_STRATEGIES: LazyLock<Arc<Script>> =
+            LazyLock::new(|| Arc::new(Script::of(&[])));
         Self {
             strategies: Vec::new(),
-            current: Arc::new(Script::of(&[])),
+            current: WITHOUT_STRATEGIES.clone(),
         }
     }
 
