@@ -277,6 +277,6 @@ pub use strategy::{
 };
 
 /// The README's programs are tests.
-#[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[cfg(all(doctest, feature = "axum", feature = "config", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

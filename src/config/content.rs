@@ -38,7 +38,6 @@ fn try_read(path: &Path) -> io::Result<String> {
 }
 
 /// The hash of a list of files: of their paths, and of what each holds or why it cannot be read.
-#[allow(dead_code, reason = "for the watch of files")]
 pub(crate) fn hash_of_files(files: &[PathBuf]) -> Hash {
     let mut all = Hasher::new();
     for path in files {

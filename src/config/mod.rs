@@ -1,7 +1,8 @@
 //! Limits from configuration files.
 //!
 //! A [`Document`] says what the builders of a [`Limiter`](crate::Limiter) and a [`RateLimitLayer`](crate::RateLimitLayer) say, as
-//! text: in TOML, or in YAML or JSON with the features `config-yaml` and `config-json`.
+//! text: in TOML, or in YAML or JSON with the features `config-yaml` and `config-json`. A [`Watch`] puts each change of its file in
+//! force while requests are served.
 
 mod build;
 mod content;
@@ -14,6 +15,7 @@ mod registry;
 mod secret;
 mod text;
 mod tree;
+mod watch;
 
 pub use document::{
     Document,
@@ -36,3 +38,4 @@ pub use error::{LoadError, Mistake, Position};
 pub use format::Format;
 pub use registry::Registry;
 pub use secret::Secret;
+pub use watch::{Watch, WatchError, WatchStatus, WatchTarget, Watcher};

@@ -1,6 +1,6 @@
 //! What must hold of a document, whatever it is. The fuzz target shares it.
 
-use tollgate::config::{Document, Format, LoadError};
+use tollgate::config::{Document, Format, LoadError, Registry};
 
 /// A document is read and reads back, or is rejected with its places and what would be valid.
 pub(crate) fn a_document_is_read_or_rejected(text: &str) {
@@ -11,6 +11,12 @@ pub(crate) fn a_document_is_read_or_rejected(text: &str) {
                 let read = Document::parse(&written, format);
                 let read = read.unwrap_or_else(|error| panic!("{error}\n{written}"));
                 assert_eq!(read.to_text(format), written);
+                // What is in other files is not read.
+                if document.files().is_empty()
+                    && let Err(error) = document.limiter(&Registry::new())
+                {
+                    assert_shown(&error, text);
+                }
             }
             Err(error) => assert_shown(&error, text),
         }

@@ -76,6 +76,13 @@ impl Example {
         self.address
     }
 
+    /// Sends it a signal, such as `HUP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        let sent = Command::new("sh").args(["-c", &kill]).status();
+        assert!(sent.expect("a shell").success(), "{kill}");
+    }
+
     /// What it has printed, at least to the line that has `text` in it.
     pub(crate) fn output_until(&self, text: &str) -> String {
         let mut output = self.output.lock().expect("the output");

@@ -1,0 +1,130 @@
+//! Reloading a document while requests are served.
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use self::{hangup::Hangup, reloader::Reloader};
+use super::Registry;
+use crate::runtime::runtime_with_timers;
+
+mod hangup;
+mod reloader;
+mod status;
+mod target;
+mod task;
+mod watcher;
+
+pub use self::{status::WatchStatus, target::WatchTarget, watcher::Watcher};
+
+/// How often a file is read unless said otherwise.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Reloads a document whenever its file changes, while requests are served.
+///
+/// The file is polled, every two seconds by default, and compared by what it holds: symbolic links are followed anew each time.
+/// So a change is seen however it is made (in place, by an editor, by `mv`, by Kubernetes as it swaps a `ConfigMap`), and on every
+/// file system. The files that the document names (address lists, key lists, secrets) are compared as well.
+///
+/// A document that can be loaded is put in force at once, as [`Limiter::reconfigure`](crate::Limiter::reconfigure) does it:
+/// requests in progress end under the policies they began with, and counts are kept as
+/// [described](crate::strategy#changing-a-live-policy).
+///
+/// A file that is missing, empty, unreadable or invalid, or that names such a file, changes nothing: the last good document stays
+/// in force. The error is logged once for each content of the file, and is in the [`WatchStatus`] until the file can be loaded
+/// again. The file is tried again at each poll.
+///
+/// ```no_run
+/// use tollgate::config::{Document, Registry, Watch};
+///
+/// # async fn serve(_: tollgate::RateLimitLayer) {}
+/// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// let registry = Registry::new();
+/// let layer = Document::load("limits.toml")?.layer(&registry)?;
+/// let watcher = Watch::new("limits.toml").registry(registry).start(&layer)?;
+/// // Serves until the process ends. Dropping the watcher ends the watch.
+/// serve(layer).await;
+/// println!("{:?}", watcher.status());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Replace the file as a whole (write another one beside it, and rename it): what is read in the middle of a write in place may
+/// be a valid document that lacks its end, and is in force until the next poll.
+#[derive(Debug)]
+#[must_use = "a watch does nothing until it is started"]
+pub struct Watch {
+    path: PathBuf,
+    registry: Registry,
+    interval: Duration,
+    on_hangup: bool,
+}
+
+/// Why a [`Watch`] was not started.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// [`Watch::every`] was set to zero.
+    #[error("the interval of a watch is zero: set another one, such as 2 s, by Watch::every")]
+    ZeroInterval,
+    /// There is no tokio runtime, or it has no timers.
+    #[error(
+        "a watch needs a tokio runtime with timers: call Watch::start in a task of a runtime that was built with enable_all"
+    )]
+    NoTimers,
+    /// SIGHUP cannot be received.
+    #[error("a watch cannot receive SIGHUP: {0}")]
+    Hangup(Arc<io::Error>),
+}
+
+impl Watch {
+    /// A watch of the file at `path`, whose format its extension says.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            registry: Registry::new(),
+            interval: DEFAULT_INTERVAL,
+            on_hangup: false,
+        }
+    }
+
+    /// Sets what the document may refer to by name. Default: nothing.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// Sets the time between two polls. Default: 2 s.
+    pub fn every(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Reloads on SIGHUP too, also if the file has not changed. From then on the signal does not end the process, even when the
+    /// watch has ended.
+    #[cfg(unix)]
+    pub fn on_hangup(mut self) -> Self {
+        self.on_hangup = true;
+        self
+    }
+
+    /// Starts to watch for `target`: a [`Limiter`](crate::Limiter) or a [`RateLimitLayer`](crate::RateLimitLayer). The file is
+    /// read at once, so that no change since the target was built is missed; [`Watcher::reload`] waits for that.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError`] outside of a tokio runtime with timers, if the interval is zero, or if SIGHUP cannot be received.
+    pub fn start(self, target: impl Into<WatchTarget>) -> Result<Watcher, WatchError> {
+        if self.interval.is_zero() {
+            return Err(WatchError::ZeroInterval);
+        }
+        let runtime = runtime_with_timers().ok_or(WatchError::NoTimers)?;
+        let hangup = self.on_hangup.then(Hangup::listen).transpose();
+        let hangup = hangup.map_err(|error| WatchError::Hangup(Arc::new(error)))?;
+        let reloader = Reloader::new(self.path, self.registry, target.into());
+        Ok(Watcher::spawn(
+            runtime,
+            Arc::new(reloader),
+            self.interval,
+            hangup,
+        ))
+    }
+}

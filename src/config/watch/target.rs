@@ -1,0 +1,54 @@
+use crate::{
+    changes::Changes,
+    config::{Document, LoadError, Registry},
+    layer::RateLimitLayer,
+    limiter::Limiter,
+};
+
+/// What a [`Watch`](super::Watch) reconfigures: a [`Limiter`] or a [`RateLimitLayer`], of which it keeps a clone.
+#[derive(Clone, Debug)]
+pub struct WatchTarget(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Limiter(Limiter),
+    Layer(RateLimitLayer),
+}
+
+impl WatchTarget {
+    /// Puts a document in force.
+    pub(super) fn reconfigure(
+        &self,
+        document: &Document,
+        registry: &Registry,
+    ) -> Result<Changes, LoadError> {
+        match &self.0 {
+            Kind::Limiter(limiter) => document.reconfigure(limiter, registry),
+            Kind::Layer(layer) => document.reconfigure_layer(layer, registry),
+        }
+    }
+}
+
+impl From<Limiter> for WatchTarget {
+    fn from(limiter: Limiter) -> Self {
+        Self(Kind::Limiter(limiter))
+    }
+}
+
+impl From<&Limiter> for WatchTarget {
+    fn from(limiter: &Limiter) -> Self {
+        limiter.clone().into()
+    }
+}
+
+impl From<RateLimitLayer> for WatchTarget {
+    fn from(layer: RateLimitLayer) -> Self {
+        Self(Kind::Layer(layer))
+    }
+}
+
+impl From<&RateLimitLayer> for WatchTarget {
+    fn from(layer: &RateLimitLayer) -> Self {
+        layer.clone().into()
+    }
+}

@@ -1,0 +1,17 @@
+//! A configuration file that changes while requests are served.
+
+#![allow(missing_docs)]
+
+mod bad_files;
+mod every_log;
+mod four_processes;
+mod load;
+mod many_reloads;
+#[path = "../examples/process.rs"]
+#[allow(dead_code, reason = "the tests of examples use the rest")]
+mod process;
+mod shipped;
+mod triggers;
+#[path = "../common/until.rs"]
+mod until;
+mod writes;
