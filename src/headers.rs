@@ -191,7 +191,6 @@ impl RateLimitHeaders {
         self
     }
 
-    /// Whether admitted requests get no fields.
     /// The value of the setting: the format, or a table with what is set besides.
     pub(crate) fn value(&self) -> SettingValue {
         let format = SettingValue::text(match self.format {
@@ -215,6 +214,7 @@ impl RateLimitHeaders {
         }
     }
 
+    /// Whether admitted requests get no fields.
     pub(crate) const fn is_none(&self) -> bool {
         matches!(self.format, HeaderFormat::None)
     }

@@ -27,7 +27,7 @@ pub struct Changes {
 
 /// What a new configuration changes in one policy.
 ///
-/// Policies are the same if they have the same name: another name is one policy removed and one added.
+/// Policies are matched by their names: another name is one policy removed and one added. Their order is not compared.
 #[derive(Clone, Debug)]
 pub struct PolicyChange {
     name: Arc<str>,
@@ -203,7 +203,8 @@ impl SettingChange {
     }
 }
 
-/// The settings whose values differ. A default that follows from another setting is no change by itself.
+/// The settings whose values differ. A default that follows from another setting, such as `missing_key`
+/// from `key`, is no change by itself.
 fn changed<'a>(
     before: &'a [Setting],
     after: &'a [Setting],

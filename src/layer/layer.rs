@@ -185,10 +185,10 @@ impl RateLimitLayer {
         let config = configure(Self::new(state.limiter().clone()))
             .state()
             .config();
-        state.limiter().replace(builder, |policies| {
-            let before = state.config().settings();
+        let settings = || [state.config().settings(), config.settings()];
+        let limiter = state.limiter();
+        limiter.replace(builder, settings, |policies| {
             state.replace(policies, &config);
-            [before, config.settings()]
         })
     }
 

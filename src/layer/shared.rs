@@ -13,7 +13,7 @@ use crate::{
         KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
     },
     setting::{Setting, SettingValue},
-    sync::{CachePadded, Replaced},
+    sync::{CachePadded, ReplacedFlag},
 };
 
 /// The policies and the settings of a layer, as they are in force together. There are several copies, each on cache lines of its
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct LayerShared {
     pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
     pub(crate) config: LayerConfig,
-    pub(crate) replaced: Replaced,
+    pub(crate) replaced: ReplacedFlag,
 }
 
 /// The settings of a layer itself.

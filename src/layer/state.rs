@@ -8,7 +8,7 @@ use std::{
 use super::shared::{LayerConfig, LayerShared};
 use crate::{
     limiter::{Limiter, LimiterRefs},
-    sync::{CachePadded, Replace, Replaceable, Replaced, ShardedArc, ThreadRefs},
+    sync::{CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
 };
 
 /// What the clones of a layer and its services share: the limiter, and the settings in force.
@@ -57,7 +57,7 @@ impl LayerState {
     #[inline]
     pub(crate) fn current(&self) -> Arc<LayerShared> {
         let shared = self.current.local();
-        match shared.limiter.replaced().get() {
+        match shared.limiter.replaced_flag().is_set() {
             false => shared,
             true => self.with_new_policies(),
         }
@@ -70,7 +70,7 @@ impl LayerState {
         let replacing = replacing.unwrap_or_else(PoisonError::into_inner);
         let last = self.current.all();
         // Another thread may have been here first.
-        if last.first().limiter.replaced().get() {
+        if last.first().limiter.replaced_flag().is_set() {
             let refs = self.limiter.refs();
             self.current.replace(shared_by(&refs, &last.first().config));
         }
@@ -90,13 +90,13 @@ fn shared_by(policies: &LimiterRefs, config: &LayerConfig) -> ShardedArc<LayerSh
     policies.map(|limiter| LayerShared {
         limiter: CachePadded::new(limiter.clone()),
         config: config.clone(),
-        replaced: Replaced::default(),
+        replaced: ReplacedFlag::default(),
     })
 }
 
-impl Replace for LayerShared {
+impl ReplaceableValue for LayerShared {
     #[inline]
-    fn replaced(&self) -> &Replaced {
+    fn replaced_flag(&self) -> &ReplacedFlag {
         &self.replaced
     }
 

@@ -25,16 +25,16 @@ use crate::{
 };
 
 impl<T> LimiterBuilder<T> {
-    /// The core of a limiter with these settings. If it replaces `last`, it has the same store, and what the policies of both
-    /// have in common: limits, so that cached rejections stay valid, and what was counted in process.
-    pub(super) fn bind(self, last: Option<&LimiterCore>) -> Result<LimiterCore, ConfigError> {
+    /// The core of a limiter with these settings. If it replaces `old`, it has the same store, and takes over from each policy
+    /// that counts alike its limit, so that cached rejections stay valid, and what was counted in process.
+    pub(super) fn build_core(self, old: Option<&LimiterCore>) -> Result<LimiterCore, ConfigError> {
         if self.policies.is_empty() {
             return Err(ConfigError::new(
                 "a limiter without a policy",
                 "at least one",
             ));
         }
-        let store = store_of(self.store, last)?;
+        let store = store_of(self.store, old)?;
         let in_general = |invalid| ConfigError::at("", invalid);
         self.on_store_error
             .unwrap_or_default()
@@ -42,9 +42,9 @@ impl<T> LimiterBuilder<T> {
             .map_err(in_general)?;
         let mut binder = Binder {
             store,
-            last,
+            old,
             on_store_error: self.on_store_error,
-            shares: last.and_then(|last| last.local_shares.clone()),
+            shares: old.and_then(|old| old.local_shares.clone()),
         };
         let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
@@ -58,15 +58,15 @@ impl<T> LimiterBuilder<T> {
                     "a unique name for each policy of a limiter",
                 )));
             }
-            policies.push(binder.bind(policy).map_err(of)?);
+            policies.push(binder.bind_policy(policy).map_err(of)?);
         }
         policies.sort_by_key(|bound| bound.role);
         shadow::resolve_shadowed(&mut policies)?;
         self.skips.validate().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
         self.lists.validate(is_policy).map_err(in_general)?;
-        let lives = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
-        let permit_ttl = lives.min().unwrap_or(Duration::MAX);
+        let permit_ttls = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
+        let permit_ttl = permit_ttls.min().unwrap_or(Duration::MAX);
         Ok(LimiterCore {
             store: binder.store,
             local_shares: binder.shares,
@@ -87,7 +87,11 @@ impl<T> LimiterBuilder<T> {
             misconfiguration_log: LogThrottle::default(),
             double_counting_log: LogThrottle::default(),
             permits: PermitRegistry::default(),
-            wait_queues: Arc::<Queues>::default(),
+            generation: old.map_or(0, |old| old.generation + 1),
+            wait_queues: old.map_or_else(
+                || Arc::<Queues>::default() as _,
+                |old| old.wait_queues.clone(),
+            ),
             has_permits: permit_ttl < Duration::MAX,
             permit_ttl,
         })
@@ -97,43 +101,43 @@ impl<T> LimiterBuilder<T> {
 /// The store of a limiter: that of the core that it replaces, which can't be replaced by another.
 fn store_of(
     store: Option<Arc<dyn Store>>,
-    last: Option<&LimiterCore>,
+    old: Option<&LimiterCore>,
 ) -> Result<Arc<dyn Store>, ConfigError> {
-    let Some(last) = last else {
+    let Some(old) = old else {
         return Ok(store.unwrap_or_else(|| Arc::new(MemoryStore::new())));
     };
-    let is_same = |store: &Arc<dyn Store>| {
-        Arc::ptr_eq(store, &last.store) || store.id().is_some() && store.id() == last.store.id()
+    let is_same_store = |store: &Arc<dyn Store>| {
+        Arc::ptr_eq(store, &old.store) || store.id().is_some() && store.id() == old.store.id()
     };
     match store {
-        Some(store) if !is_same(&store) => Err(ConfigError::new(
+        Some(store) if !is_same_store(&store) => Err(ConfigError::new(
             "another store",
             "the store that the limiter has, or none: a limiter's store can't be replaced",
         )),
-        _ => Ok(last.store.clone()),
+        _ => Ok(old.store.clone()),
     }
 }
 
 /// Binds policies to limits of a store.
 struct Binder<'a> {
     store: Arc<dyn Store>,
-    last: Option<&'a LimiterCore>,
+    old: Option<&'a LimiterCore>,
     on_store_error: Option<OnStoreError>,
     shares: Option<Arc<LocalShares>>,
 }
 
 impl Binder<'_> {
-    fn bind(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
+    fn bind_policy(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
         policy.validate()?;
-        let last = self.last.and_then(|last| {
-            let index = last.find(policy.name()).ok()?;
-            Some(&last.policies[index])
+        let old = self.old.and_then(|old| {
+            let index = old.find(policy.name()).ok()?;
+            Some(&old.policies[index])
         });
-        // The same quotas under the same strategy, so the same limit.
-        let counts_alike = last.filter(|last| policy.counts_like(&last.policy));
-        let is_same = last.is_some_and(|last| policy.is_same(&last.policy));
-        let quota_overrides = match counts_alike {
-            Some(last) => last.quota_overrides.clone(),
+        // Of the old policy, if both count the same quotas by the same strategy.
+        let same_limit = old.filter(|old| policy.counts_like(&old.policy));
+        let is_unchanged = old.is_some_and(|old| policy.is_same(&old.policy));
+        let quota_overrides = match same_limit {
+            Some(old) => old.quota_overrides.clone(),
             None => Arc::new(QuotaOverrideCache::default()),
         };
         let rule = quota_overrides.bind(&policy, policy.quota())?;
@@ -141,8 +145,8 @@ impl Binder<'_> {
         if bans {
             policy.validate_ban()?;
         }
-        let limit = match counts_alike {
-            Some(last) => last.limit.clone(),
+        let limit = match same_limit {
+            Some(old) => old.limit.clone(),
             None => {
                 let limit = self.store.register(policy.name(), rule)?;
                 quota_overrides.declare(&policy, &*self.store)?;
@@ -155,8 +159,8 @@ impl Binder<'_> {
         let enforcement = match policy.shadow_config() {
             Some(_) => Enforcement::Shadow {
                 of: None,
-                counters: match last.map(|last| &last.enforcement) {
-                    Some(Enforcement::Shadow { counters, .. }) if is_same => counters.clone(),
+                counters: match old.map(|old| &old.enforcement) {
+                    Some(Enforcement::Shadow { counters, .. }) if is_unchanged => counters.clone(),
                     _ => Arc::default(),
                 },
             },
@@ -169,8 +173,8 @@ impl Binder<'_> {
             Some(OnStoreError::LocalFallback(fallback))
                 if !matches!(enforcement, Enforcement::Shadow { .. }) =>
             {
-                let kept = counts_alike.filter(|last| last.on_store_error == on_store_error);
-                let kept = kept.and_then(|last| last.local_share.clone());
+                let kept = same_limit.filter(|old| old.on_store_error == on_store_error);
+                let kept = kept.and_then(|old| old.local_share.clone());
                 let shares = self.shares.get_or_insert_default();
                 Some(match kept {
                     Some(share) => share,
@@ -186,8 +190,8 @@ impl Binder<'_> {
                 Enforcement::Ban => CounterMode::CountRejections,
                 Enforcement::Live | Enforcement::Shadow { .. } => policy.counter_mode(),
             },
-            missing_keys: match last.filter(|_| is_same) {
-                Some(last) => last.missing_keys.clone(),
+            missing_keys: match old.filter(|_| is_unchanged) {
+                Some(old) => old.missing_keys.clone(),
                 None => Arc::default(),
             },
             policy,

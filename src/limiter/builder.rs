@@ -204,6 +204,7 @@ impl<T> LimiterBuilder<T> {
     where
         T: From<Limiter>,
     {
-        self.bind(None).map(|core| T::from(Limiter::new(core)))
+        self.build_core(None)
+            .map(|core| T::from(Limiter::new(core)))
     }
 }

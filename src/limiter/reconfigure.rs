@@ -2,11 +2,7 @@
 
 use std::sync::PoisonError;
 
-use super::{
-    Limiter,
-    builder::LimiterBuilder,
-    core::{LimiterCore, LimiterRefs},
-};
+use super::{Limiter, builder::LimiterBuilder, core::LimiterRefs};
 use crate::{changes::Changes, error::ConfigError, setting::Setting};
 
 impl Limiter {
@@ -14,8 +10,8 @@ impl Limiter {
     /// over it. [`Changes`] says what has changed, policy by policy, and what becomes of the counts: see [changing a live
     /// policy](crate::strategy#changing-a-live-policy).
     ///
-    /// All is replaced at once: a request is decided under the old settings or under the new ones, and each call that begins
-    /// after the return is decided under the new ones. Requests that are decided already finish under the old ones: their
+    /// All is replaced at once: a request is decided under the old settings or under the new ones, and each [`check`](Limiter::check)
+    /// that is created after the return is decided under the new ones. Requests that are decided already finish under the old ones: their
     /// permits, settlements and refunds too. Those that [wait](Limiter::wait) are decided, and wait, under the new ones, until
     /// their own timeout.
     ///
@@ -48,33 +44,30 @@ impl Limiter {
     ///
     /// [`ConfigError`] as by [`build`](LimiterBuilder::build), or if `builder` has another store. Nothing is changed then.
     pub fn reconfigure(&self, builder: LimiterBuilder) -> Result<Changes, ConfigError> {
-        self.replace(builder, |_| Default::default())
+        self.replace(builder, <[Vec<Setting>; 2]>::default, |_| ())
     }
 
-    /// Replaces the policies. `publish` is called just before these are in force, once nothing can fail, and returns the
-    /// settings of a layer before and after.
+    /// Replaces the policies. `layer_settings` returns the settings of a layer before and after, and `publish` puts the latter
+    /// in force with the new policies, which it does just before these are in force for others.
     pub(crate) fn replace<T>(
         &self,
         builder: LimiterBuilder<T>,
-        publish: impl FnOnce(&LimiterRefs) -> [Vec<Setting>; 2],
+        layer_settings: impl FnOnce() -> [Vec<Setting>; 2],
+        publish: impl FnOnce(&LimiterRefs),
     ) -> Result<Changes, ConfigError> {
         let replacing = self.shared.replacing.lock();
         let _replacing = replacing.unwrap_or_else(PoisonError::into_inner);
-        let last = self.local_ref();
-        let next = LimiterRefs::of(builder.bind(Some(last.core()))?);
-        let layer = publish(&next);
-        let changes = changes(last.core(), next.first().core(), layer);
-        self.shared.refs.replace(next);
-        // Requests that wait join the new queues.
-        last.wait_queues.notify_all();
+        let old = self.local_ref();
+        let new = LimiterRefs::of(builder.build_core(Some(old.core()))?);
+        let new_core = new.first().core().clone();
+        let [before, after] = layer_settings();
+        let changes = Changes::between(old.policies(), new_core.policies())
+            .with_settings(&old.settings(), &new_core.settings())
+            .with_settings(&before, &after);
+        // From here on nothing calls code of the application.
+        publish(&new);
+        self.shared.refs.replace(new);
+        old.wait_queues.replaced_by(new_core.generation);
         Ok(changes)
     }
-}
-
-/// The changes from `last` to `next`, and those of a layer's settings.
-fn changes(last: &LimiterCore, next: &LimiterCore, layer: [Vec<Setting>; 2]) -> Changes {
-    let [before, after] = layer;
-    Changes::between(last.policies(), next.policies())
-        .with_settings(&last.settings(), &next.settings())
-        .with_settings(&before, &after)
 }

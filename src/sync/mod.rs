@@ -11,7 +11,7 @@ use std::{
 
 mod replaceable;
 
-pub(crate) use self::replaceable::{Replace, Replaceable, Replaced, ThreadRefs};
+pub(crate) use self::replaceable::{Replaceable, ReplaceableValue, ReplacedFlag, ThreadRefs};
 
 /// A value on cache lines of its own: writes to its neighbours do not slow it down. 128 bytes, because processors fetch
 /// lines of 64 bytes in pairs.

@@ -13,8 +13,9 @@ use arc_swap::ArcSwap;
 
 use super::ShardedArc;
 
-/// The number of values whose references each thread keeps. More of them in use cost a load of [`ArcSwap`] each time.
-const SLOTS: u64 = 8;
+/// The number of references that each thread keeps. Where two values that it reads in turn have the same slot, each read is a
+/// load of [`ArcSwap`].
+const SLOTS: u64 = 16;
 
 /// A [`ShardedArc`] that can be replaced as a whole. Reading it costs what a clone of an `Arc` costs: each thread keeps a weak
 /// reference, and the value that it leads to says whether it was replaced. (A load of [`ArcSwap`] costs as much again as the
@@ -27,20 +28,20 @@ pub(crate) struct Replaceable<T> {
 }
 
 /// A value that knows whether it was replaced, and the threads' references to such values.
-pub(crate) trait Replace: Sized + 'static {
-    fn replaced(&self) -> &Replaced;
+pub(crate) trait ReplaceableValue: Sized + 'static {
+    fn replaced_flag(&self) -> &ReplacedFlag;
 
     fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>>;
 }
 
 /// Whether a value was replaced.
 #[derive(Debug, Default)]
-pub(crate) struct Replaced(AtomicBool);
+pub(crate) struct ReplacedFlag(AtomicBool);
 
 /// A thread's references to current values.
 pub(crate) struct ThreadRefs<T>(RefCell<[(u64, Weak<T>); SLOTS as usize]>);
 
-impl<T: Replace> Replaceable<T> {
+impl<T: ReplaceableValue> Replaceable<T> {
     pub(crate) fn new(first: ShardedArc<T>) -> Self {
         // 0 is the id of unused slots.
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -57,7 +58,7 @@ impl<T: Replace> Replaceable<T> {
         // A thread that is ending may have dropped them.
         let found = refs.try_with(|refs| refs.get(self.id)).ok().flatten();
         match found {
-            Some(value) if !value.replaced().get() => value,
+            Some(value) if !value.replaced_flag().is_set() => value,
             _ => self.load(),
         }
     }
@@ -70,7 +71,7 @@ impl<T: Replace> Replaceable<T> {
         value
     }
 
-    /// The current value's `Arc`s of all threads.
+    /// The shards of the current value.
     pub(crate) fn all(&self) -> Arc<ShardedArc<T>> {
         self.current.load_full()
     }
@@ -79,15 +80,16 @@ impl<T: Replace> Replaceable<T> {
     pub(crate) fn replace(&self, next: ShardedArc<T>) {
         let last = self.current.swap(Arc::new(next));
         for value in last.iter() {
-            value.replaced().set();
+            value.replaced_flag().set();
         }
     }
 }
 
-impl Replaced {
+impl ReplacedFlag {
     #[inline]
-    pub(crate) fn get(&self) -> bool {
-        // A thread that learns of the replacement by other means has synchronized with the thread that set it.
+    pub(crate) fn is_set(&self) -> bool {
+        // A thread that learns of the replacement by other means has synchronized with the thread that set it. Others may read
+        // the old value a moment longer.
         self.0.load(Ordering::Relaxed)
     }
 
@@ -119,10 +121,10 @@ mod tests {
 
     use super::*;
 
-    struct Value(u32, Replaced);
+    struct Value(u32, ReplacedFlag);
 
-    impl Replace for Value {
-        fn replaced(&self) -> &Replaced {
+    impl ReplaceableValue for Value {
+        fn replaced_flag(&self) -> &ReplacedFlag {
             &self.1
         }
 
@@ -135,7 +137,7 @@ mod tests {
     }
 
     fn value(n: u32) -> ShardedArc<Value> {
-        ShardedArc::new(|| Value(n, Replaced::default()))
+        ShardedArc::new(|| Value(n, ReplacedFlag::default()))
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Limiter {
             StoreResponse::Pending(result) => result.await?,
         };
         if op == Op::Reset {
-            core.wait_queues.clear_rejections(&under);
+            core.wait_queues.clear_rejections(core.generation, &under);
         }
         Ok(())
     }

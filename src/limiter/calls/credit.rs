@@ -163,7 +163,7 @@ impl Credit {
         let keys = entries.map(|entry| (entry.policy, entry.key));
         limiter
             .wait_queues
-            .clear_rejections(&keys.collect::<SmallVec<[_; 2]>>());
+            .clear_rejections(limiter.generation, &keys.collect::<SmallVec<[_; 2]>>());
         current.kind = match longest_wait(&*limiter, &current.entries) {
             RetryAfter::Now => DecisionKind::Admitted,
             _ => DecisionKind::Rejected,

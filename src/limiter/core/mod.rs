@@ -30,7 +30,7 @@ use crate::{
     },
     quota::Quota,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units},
-    sync::{CachePadded, Replace, Replaced, ShardedArc, ThreadRefs},
+    sync::{CachePadded, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
 };
 
 pub(crate) mod local_share;
@@ -43,8 +43,10 @@ pub(crate) mod write_back;
 
 /// The policies of a limiter, its store, and what they share.
 pub(crate) struct LimiterCore {
+    /// How many times the limiter's policies had been replaced before these.
+    pub(crate) generation: u64,
     pub(crate) store: Arc<dyn Store>,
-    /// Counts the policies' local shares while the store fails; `None` if no policy has one.
+    /// Counts the policies' local shares while the store fails; `None` if no policy has or had one.
     pub(crate) local_shares: Option<Arc<LocalShares>>,
     pub(crate) policies: Box<[BoundPolicy]>,
     pub(crate) on_store_error: Option<OnStoreError>,
@@ -111,14 +113,23 @@ pub(crate) enum Enforcement {
 
 /// Wakes requests that wait in the queues of a limiter.
 pub(crate) trait WakeLeaders: Any + Send + Sync {
-    /// Wakes the leader of the queue for these keys, one or none for each policy: units or permits were refunded.
-    fn notify_leader(&self, queue_key: &[Option<Key>]);
+    /// Wakes the leader of a queue: units or permits were refunded. If the policies were replaced meanwhile, it wakes those of
+    /// all later queues for one of the keys.
+    fn notify_leader(&self, queue: &QueueKey);
 
     /// Forgets the last rejection of each queue of these policies and keys, and wakes its leader: the keys were reset.
-    fn clear_rejections(&self, keys: &[(u32, Key)]);
+    fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]);
 
-    /// Wakes all leaders: the policies were replaced.
-    fn notify_all(&self);
+    /// Wakes all leaders: the policies were replaced by those of this generation.
+    fn replaced_by(&self, generation: u64);
+}
+
+/// Identifies a queue: the limiter's policies, and the request's key, or none, for each of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QueueKey {
+    /// Of the [`LimiterCore`].
+    pub(crate) generation: u64,
+    pub(crate) keys: Box<[Option<Key>]>,
 }
 
 /// Several references to a limiter's core, of which each thread uses one.
@@ -129,7 +140,7 @@ pub(crate) type LimiterRefs = ShardedArc<LimiterRef>;
 pub(crate) struct LimiterRef {
     core: CachePadded<Arc<LimiterCore>>,
     response_cache: ResponseCache,
-    replaced: Replaced,
+    replaced: ReplacedFlag,
 }
 
 impl LimiterRefs {
@@ -139,9 +150,9 @@ impl LimiterRefs {
     }
 }
 
-impl Replace for LimiterRef {
+impl ReplaceableValue for LimiterRef {
     #[inline]
-    fn replaced(&self) -> &Replaced {
+    fn replaced_flag(&self) -> &ReplacedFlag {
         &self.replaced
     }
 
@@ -161,7 +172,7 @@ impl LimiterRef {
         Self {
             response_cache: ResponseCache::new(core.policies.len(), live.count()),
             core: CachePadded::new(core.clone()),
-            replaced: Replaced::default(),
+            replaced: ReplacedFlag::default(),
         }
     }
 

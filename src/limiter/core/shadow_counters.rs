@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts how a [shadow policy](crate::Policy::shadow)'s decisions differ from those that were made, in requests of this
-/// process since the limiter was built. From [`Limiter::shadow_stats`](crate::Limiter::shadow_stats).
+/// process since the policy was added or last changed. From [`Limiter::shadow_stats`](crate::Limiter::shadow_stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShadowStats {

@@ -43,7 +43,7 @@ impl LimiterRef {
         let entries = builder.entries.iter();
         let keys = entries.map(|entry| (entry.policy, entry.key));
         self.wait_queues
-            .clear_rejections(&keys.collect::<SmallVec<[_; 1]>>());
+            .clear_rejections(self.generation, &keys.collect::<SmallVec<[_; 1]>>());
         self.reset_local_shares(&builder.entries);
     }
 

@@ -4,10 +4,9 @@ use std::{fmt, sync::Arc};
 
 use tokio::runtime::Handle;
 
-use super::request::QueueKey;
 use crate::{
     decision::{Decision, PermitHandle},
-    limiter::core::LimiterCore,
+    limiter::core::{LimiterCore, QueueKey},
 };
 
 /// An admission that the leader charged for a waiter. Refunded if the waiter has left.

@@ -8,12 +8,13 @@ use super::{
     grant::{NotifyingPermit, UnclaimedGrant},
     queue::WaitQueues,
     rejection::LastRejection,
-    request::{QueueKey, WaitRequest, await_decision},
+    request::{WaitRequest, await_decision},
 };
 use crate::{
     decision::{Decision, DecisionKind},
     limiter::{
-        core::LimiterCore, evaluate::decision_builder::MaybePending,
+        core::{LimiterCore, QueueKey},
+        evaluate::decision_builder::MaybePending,
         evaluate::decision_builder::PendingDecision,
     },
     strategy::RetryAfter,

@@ -32,7 +32,7 @@ use crate::{
     decision::Decision,
     quota::Quota,
     runtime::runtime_with_timers,
-    sync::Replace,
+    sync::ReplaceableValue,
 };
 
 mod finish;
@@ -58,7 +58,7 @@ const MAX_POLL: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Wait {
     limiter: Limiter,
-    /// The call, before the policies have read its request's head.
+    /// The call as it was made. Each time it joins a queue, a copy is completed from the head of its request.
     request: WaitRequest,
     timeout: Duration,
     queue: usize,
@@ -103,7 +103,7 @@ impl Wait {
     }
 
     /// Sets the head of the request that the call is for: see [`Check::parts`](crate::Check::parts). The policies evaluate it
-    /// once, before it waits.
+    /// once, before it waits, and again if the limiter is [reconfigured](Limiter::reconfigure) meanwhile.
     pub fn parts(mut self, parts: &Parts) -> Self {
         self.request.overrides.parts = Some(Arc::new(parts.clone()));
         self
@@ -158,7 +158,6 @@ impl Wait {
 }
 
 /// How a request's time in a queue ended.
-#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 enum WaitOutcome {
     /// It was admitted, or finally rejected.
     Decided(Decision),
@@ -223,7 +222,7 @@ async fn run_leader(
     let mut known = leader.previous_rejection(&request);
     let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
     loop {
-        if request.limiter.replaced().get() && !leader.has_check_in_flight() {
+        if request.limiter.replaced_flag().is_set() && !leader.has_check_in_flight() {
             return WaitOutcome::PoliciesReplaced(leader);
         }
         let rejection = match known.take() {
@@ -231,7 +230,7 @@ async fn run_leader(
             None => match leader.call_store(&request).await {
                 Ok(decision) => return Decided(decision),
                 // It says how long to wait under the old policies.
-                Err(_) if request.limiter.replaced().get() => continue,
+                Err(_) if request.limiter.replaced_flag().is_set() => continue,
                 Err(rejection) => rejection,
             },
         };

@@ -14,19 +14,21 @@ use tokio::{
     time::Instant,
 };
 
-use super::{
-    rejection::LastRejection,
-    request::{QueueKey, WaitRequest},
+use super::{rejection::LastRejection, request::WaitRequest};
+use crate::{
+    key::Key,
+    limiter::core::{QueueKey, WakeLeaders},
 };
-use crate::{key::Key, limiter::core::WakeLeaders};
 
-/// The queues of a limiter. While the mutex is held, no message is sent and nothing is dropped whose destructor locks it.
+/// The queues of a limiter, also of policies that were replaced. While the mutex is held, no message is sent and nothing is dropped whose destructor locks it.
 pub(crate) struct WaitQueues<W>(Mutex<QueueMap<W>>);
 
 pub(crate) struct QueueMap<W> {
     pub(crate) queues: HashMap<QueueKey, WaitQueue<W>>,
     /// The last ticket number, unique among all queues.
     pub(crate) last_number: u64,
+    /// The generation of the limiter's policies in force.
+    newest_generation: u64,
 }
 
 pub(crate) struct WaitQueue<W> {
@@ -58,6 +60,7 @@ impl<W> Default for WaitQueues<W> {
         Self(Mutex::new(QueueMap {
             queues: HashMap::new(),
             last_number: 0,
+            newest_generation: 0,
         }))
     }
 }
@@ -80,24 +83,30 @@ impl<W> WaitQueues<W> {
 }
 
 impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
-    fn notify_leader(&self, queue_key: &[Option<Key>]) {
-        let notify = self
-            .lock()
-            .queues
-            .get(queue_key)
-            .map(|queue| queue.notify.clone());
-        if let Some(notify) = notify {
+    fn notify_leader(&self, queue: &QueueKey) {
+        let waiters = self.lock();
+        let same = waiters.queues.get(queue);
+        let mut notified: Vec<_> = same.map(|queue| queue.notify.clone()).into_iter().collect();
+        if queue.generation < waiters.newest_generation {
+            let later = waiters.queues.iter().filter(|(other, _)| {
+                other.generation > queue.generation && has_key_of(other, queue)
+            });
+            notified.extend(later.map(|(_, queue)| queue.notify.clone()));
+        }
+        drop(waiters);
+        for notify in notified {
             notify.notify_one();
         }
     }
 
-    fn clear_rejections(&self, keys: &[(u32, Key)]) {
+    fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]) {
         let mut waiters = self.lock();
         let mut affected = Vec::new();
         for (queue_key, queue) in &mut waiters.queues {
-            let is_of =
-                |(policy, key): &(u32, Key)| queue_key.get(*policy as usize) == Some(&Some(*key));
-            if keys.iter().any(is_of) {
+            let is_of = |(policy, key): &(u32, Key)| {
+                queue_key.keys.get(*policy as usize) == Some(&Some(*key))
+            };
+            if queue_key.generation == generation && keys.iter().any(is_of) {
                 affected.push((queue.rejection.take(), queue.notify.clone()));
             }
         }
@@ -107,11 +116,25 @@ impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
         }
     }
 
-    fn notify_all(&self) {
-        for queue in self.lock().queues.values() {
-            queue.notify.notify_one();
+    fn replaced_by(&self, generation: u64) {
+        let mut waiters = self.lock();
+        waiters.newest_generation = generation;
+        let notified: Vec<_> = waiters
+            .queues
+            .values()
+            .map(|queue| queue.notify.clone())
+            .collect();
+        drop(waiters);
+        for notify in notified {
+            notify.notify_one();
         }
     }
+}
+
+/// Whether two queues are for requests with a key in common.
+fn has_key_of(queue: &QueueKey, other: &QueueKey) -> bool {
+    let mut keys = queue.keys.iter().flatten();
+    keys.any(|key| other.keys.iter().flatten().any(|own| own == key))
 }
 
 impl WaiterLimits {

@@ -10,9 +10,8 @@ use std::{
 use crate::{
     decision::{Decision, PolicyEntry, PolicyRole},
     error::StoreError,
-    key::Key,
     limiter::{
-        core::{BoundPolicy, LimiterRef},
+        core::{BoundPolicy, LimiterRef, QueueKey},
         evaluate::{
             decision_builder::{MaybePending, PendingDecision},
             fallback::FailureAction,
@@ -24,9 +23,6 @@ use crate::{
     store::{CounterMode, Op},
     strategy::RetryAfter,
 };
-
-/// Identifies a queue: the request's key, or none, for each policy.
-pub(crate) type QueueKey = Box<[Option<Key>]>;
 
 /// The keys and settings of a call that may wait.
 #[derive(Clone)]
@@ -53,9 +49,11 @@ impl WaitRequest {
     /// The keys by policy, however they were given.
     pub(crate) fn queue_key(&self) -> QueueKey {
         let policies = self.limiter.policies.iter();
-        policies
-            .map(|bound| self.limiter.key_of(bound, &self.keys).copied())
-            .collect()
+        let keys = policies.map(|bound| self.limiter.key_of(bound, &self.keys).copied());
+        QueueKey {
+            generation: self.limiter.generation,
+            keys: keys.collect(),
+        }
     }
 
     /// Whether several requests can be one call: not with permits, which are distinct, nor where rejections are charged, since the

@@ -7,9 +7,11 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     leader::{Leader, Queues, Wakeup},
     queue::{WaitQueue, Waiter, WaiterLimits},
-    request::QueueKey,
 };
-use crate::{decision::Decision, limiter::core::LimiterCore};
+use crate::{
+    decision::Decision,
+    limiter::core::{LimiterCore, QueueKey},
+};
 
 /// The result of joining a queue.
 pub(crate) enum JoinOutcome {

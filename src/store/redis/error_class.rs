@@ -7,7 +7,7 @@ use redis::{ErrorKind, RedisError};
 
 use crate::error::StoreError;
 
-/// What a worker does about an error, apart from failing the requests.
+/// What a worker does about an error, apart from failing the requests and keeping their refunds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ErrorAction {
     /// It retries on the same connection: the reply proves that nothing ran.
