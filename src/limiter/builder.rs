@@ -57,7 +57,7 @@ impl<T> LimiterBuilder<T> {
         }
     }
 
-    /// Sets the store that holds the counts. Default: a [`MemoryStore`] of the limiter's own.
+    /// Sets the store that holds the counts. Default: a [`MemoryStore`](crate::MemoryStore) of the limiter's own.
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(store));
         self
