@@ -75,6 +75,26 @@
 //! header x-api-key.", and not the policy's name. A policy whose first five requests all lack a key logs a warning, once, since
 //! that is probably a mistake in the application.
 //!
+//! # In a configuration document
+//!
+//! A document (feature `config`) has an extractor as text, [`KeyExtractor::config_text`], in which settings follow as words:
+//!
+//! | text | extractor |
+//! |---|---|
+//! | `peer`, `peer ipv6_prefix 56 ipv4_prefix 24` | [`peer`] |
+//! | `client_ip` | [`client_ip`] as the document's table `client_ip` sets it |
+//! | `client_ip trusted_proxies 10.0.0.0/8,192.168.0.0/16`, `client_ip hops 2 forwarded`, `client_ip trusted_proxies 10.0.0.1 header cf-connecting-ip` | [`client_ip`] with these settings alone; `ipv6_prefix` and `ipv4_prefix` too |
+//! | `header:x-api-key`, `header:x-api-key readable`, `header:x-tenant secret` | [`header`] |
+//! | `query:api_key`, `cookie:session`, `cookie:lang readable` | [`query`], [`cookie`] |
+//! | `bearer` | [`bearer`], with the document's `bearer.hash_key` |
+//! | `host`, `path`, `method`, `matched_path`, `grpc_service`, `grpc_method`, `global` | the functions of these names |
+//! | `bearer \| peer` | [`or_else`](KeyExtractor::or_else); one in another is in parentheses: `host \| (bearer \| peer)` |
+//! | `same(header:x-api-key, bearer)` | [`or_same`](KeyExtractor::or_same) |
+//! | `[header:x-tenant, path]` | a tuple of two to four |
+//!
+//! A name with other characters than letters, digits, `-`, `_` and `.` is in quotes, in which a backslash stands before a quote
+//! or a backslash: `query:"old map"`. Other extractors are registered, and have the names that they are registered by.
+//!
 //! # Keys that a client can choose
 //!
 //! A client can't choose its address, nor a value that a middleware verified. It can change everything else with each request,

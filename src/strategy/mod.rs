@@ -15,6 +15,20 @@
 //!
 #![doc = include_str!("../../docs/changing-policies.md")]
 //!
+//! # In a configuration document
+//!
+//! A document (feature `config`) has a strategy as text, [`Strategy::config_text`]:
+//!
+//! | text | strategy |
+//! |---|---|
+//! | `gcra`, `token_bucket`, `fixed_window`, `list_window`, `sliding_log` | those without settings |
+//! | `sliding_window`, `sliding_window buckets 10` | [`SlidingWindow`] |
+//! | `calendar_window utc`, `calendar_window east_of_utc 2h`, `calendar_window west_of_utc 5h`, `calendar_window zone Europe/Berlin`, each with `week_starts_on sunday` after it | [`CalendarWindow`] |
+//! | `concurrency`, `concurrency ttl 30s` | [`Concurrency`] |
+//! | `ban 10min`, `ban 10min max 1day` | [`Ban`] |
+//!
+//! Other strategies are registered, and have the names that they are registered by.
+//!
 //! # A strategy of your own
 //!
 //! A [`Strategy`] bound to a [`Quota`] is a [`Rule`], which counts the units of one key at one instant. It has two halves

@@ -213,3 +213,48 @@ fn a_duration_has_a_number_and_a_unit() {
         assert!(error.contains("\"50ms\""), "{error}");
     }
 }
+
+/// The texts in backquotes in the first column of the table of texts in a module's docs.
+fn documented(module: &str) -> Vec<String> {
+    let rows = module
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `"));
+    let section = module
+        .find("# In a configuration document")
+        .expect("a section");
+    let section = module.get(section..).expect("a section");
+    let rows = rows.filter(|row| section.contains(row));
+    let cells = rows.map(|row| row.replace("\\|", "\u{1}"));
+    let texts = cells.flat_map(|cell| {
+        let cell = format!("`{}", cell.split('|').next().unwrap_or_default());
+        let texts = cell.split('`').skip(1).step_by(2);
+        texts
+            .map(|text| text.replace('\u{1}', "|"))
+            .collect::<Vec<_>>()
+    });
+    texts.collect()
+}
+
+#[test]
+fn each_documented_text_is_parsed() {
+    let keys = documented(include_str!("../../extract/mod.rs"));
+    assert!(
+        keys.len() > 20 && keys.iter().any(|key| key == "bearer | peer"),
+        "{keys:?}"
+    );
+    for text in keys.iter().chain(&["query:\"old map\"".to_owned()]) {
+        #[cfg(not(feature = "axum"))]
+        if text == "matched_path" {
+            continue;
+        }
+        key(text);
+    }
+    let strategies = documented(include_str!("../../strategy/mod.rs"));
+    assert!(strategies.len() > 12, "{strategies:?}");
+    for text in strategies {
+        match text.strip_prefix("week_starts_on") {
+            Some(day) => strategy(&format!("calendar_window week_starts_on{day}")),
+            None => strategy(&text),
+        };
+    }
+}
