@@ -222,6 +222,10 @@ mod policy;
 mod quota;
 mod random;
 #[cfg(any(feature = "config", feature = "redis"))]
+#[cfg_attr(
+    not(feature = "config"),
+    allow(dead_code, reason = "documents alone have variables")
+)]
 mod redact;
 mod respond;
 mod runtime;

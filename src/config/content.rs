@@ -10,12 +10,12 @@ use blake3::{Hash, Hasher};
 
 use super::error::{LoadError, Mistake};
 
-/// The largest document that is read.
-const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
+/// The largest document, and the largest secret in a file, that is read.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 
-/// Reads a document of [`MAX_DOCUMENT_BYTES`] at most.
+/// Reads a document of [`MAX_TEXT_BYTES`] at most.
 pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
-    try_read(path).map_err(|error| {
+    read_text(path).map_err(|error| {
         let found = format!("no readable file: {error}");
         LoadError::new(
             Some(path),
@@ -24,13 +24,14 @@ pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
     })
 }
 
-fn try_read(path: &Path) -> io::Result<String> {
+/// Reads a text of [`MAX_TEXT_BYTES`] at most.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     open(path)?
-        .take(MAX_DOCUMENT_BYTES + 1)
+        .take(MAX_TEXT_BYTES + 1)
         .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_DOCUMENT_BYTES {
-        let error = format!("it is longer than {MAX_DOCUMENT_BYTES} bytes");
+    if bytes.len() as u64 > MAX_TEXT_BYTES {
+        let error = format!("it is longer than {MAX_TEXT_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
     }
     let text = String::from_utf8(bytes);
@@ -77,13 +78,13 @@ mod tests {
     fn a_document_is_read_up_to_its_bound() {
         let folder = testkit::folder();
         let path = folder.path().join("limits.toml");
-        fs::write(&path, vec![b'#'; MAX_DOCUMENT_BYTES as usize]).expect("a file");
+        fs::write(&path, vec![b'#'; MAX_TEXT_BYTES as usize]).expect("a file");
         assert_eq!(
-            try_read(&path).expect("a text").len() as u64,
-            MAX_DOCUMENT_BYTES
+            read_text(&path).expect("a text").len() as u64,
+            MAX_TEXT_BYTES
         );
-        fs::write(&path, vec![b'#'; MAX_DOCUMENT_BYTES as usize + 1]).expect("a file");
-        let error = try_read(&path).expect_err("too long");
+        fs::write(&path, vec![b'#'; MAX_TEXT_BYTES as usize + 1]).expect("a file");
+        let error = read_text(&path).expect_err("too long");
         assert_eq!(error.to_string(), "it is longer than 1048576 bytes");
     }
 
@@ -92,16 +93,16 @@ mod tests {
         let folder = testkit::folder();
         let path = folder.path().join("limits.toml");
         assert_eq!(
-            try_read(&path).expect_err("none").kind(),
+            read_text(&path).expect_err("none").kind(),
             io::ErrorKind::NotFound
         );
         fs::write(&path, b"a = \"\xff\"").expect("a file");
         assert_eq!(
-            try_read(&path).expect_err("no text").to_string(),
+            read_text(&path).expect_err("no text").to_string(),
             "invalid utf-8 sequence of 1 bytes from index 5"
         );
         for other in [folder.path(), Path::new("/dev/zero")] {
-            let error = try_read(other).expect_err("no file");
+            let error = read_text(other).expect_err("no file");
             assert_eq!(error.to_string(), "it is not a regular file");
         }
     }

@@ -5,8 +5,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::redact::redacted;
-
 /// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes.
 ///
 /// It displays one line for each, such as
@@ -87,9 +85,16 @@ impl Mistake {
         Self {
             path: path.to_string(),
             position: None,
-            found: redacted(&found.into()),
+            found: found.into(),
             expected: expected.into(),
         }
+    }
+
+    /// Whether it is a mistake in the value at a path.
+    pub(crate) fn is_within(&self, path: &str) -> bool {
+        let rest = self.path.strip_prefix(path);
+        // The path ends here, or another segment follows.
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     }
 
     pub(crate) fn at(mut self, position: Option<Position>) -> Self {

@@ -1,26 +1,29 @@
 //! Secrets: values that come from the environment or from files, and are never displayed.
 
 use std::{
-    fmt, fs,
+    env::{self, VarError},
+    fmt,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
+use super::content;
 use crate::{
-    redact::{CODE, HIDDEN, Variable, shown},
+    error::InvalidValue,
+    redact::{CODE, HIDDEN, Variable, redacted},
     setting::SettingValue,
 };
 
 /// A value that is not displayed: a URL with a password, a hash key, a private key.
 ///
 /// It is text in which `${NAME}` is the value of the environment's variable `NAME` and `$$` is `$`, or `{ file = "path" }`, the
-/// content of a file without the line breaks at its end. A relative path is relative to the document's folder. `${NAME:-text}` is
-/// the text if the variable is not set or empty.
+/// content of a file of at most 1 MiB, without the line breaks at its end. A relative path is relative to the document's folder.
+/// `${NAME:-text}` is the text if the variable is not set or empty.
 ///
-/// `Debug`, errors and [`Document::to_text`](super::Document::to_text) show where the value is from, and never the value. In
-/// text without `${NAME}` they show `***` in place of a URL's password, and of all text that is no URL. A document with `***`
-/// in place of a secret can't be loaded.
+/// `Debug`, errors and [`Document::to_text`](super::Document::to_text) show where the value is from, and never the value: the
+/// names of variables, the path of the file, and of a URL of Redis what is known to be no secret, such as its host. `***` stands
+/// in place of everything else. No limiter can be built of a document with a secret that contains `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Source);
 
@@ -41,23 +44,24 @@ impl Secret {
         Self(Source::File(path.into()))
     }
 
-    /// The value. An error is what was found, and what is expected.
-    pub(crate) fn value(&self, folder: &Path) -> Result<String, (String, String)> {
+    /// The value, if it can be read. The error does not show it.
+    pub(crate) fn value(&self, folder: &Path) -> Result<String, InvalidValue> {
         match &self.0 {
-            Source::Text(text) if text == CODE => Err((
+            Source::Text(text) if text == CODE => Err(InvalidValue::new(
                 format!("{CODE:?}, which stands for what the application has set itself"),
-                "text that can be loaded, such as \"${NAME}\"".to_owned(),
+                "text that can be loaded, such as \"${NAME}\"",
             )),
-            Source::Text(text) if text.contains(HIDDEN) => Err((
+            Source::Text(text) if text.contains(HIDDEN) => Err(InvalidValue::new(
                 format!("{HIDDEN} in place of a secret"),
-                "the secret itself, \"${NAME}\" for a variable of the environment, or { file = \"path\" }".to_owned(),
+                "the secret itself, \"${NAME}\" for a variable of the environment, or { file = \"path\" }",
             )),
             Source::Text(text) => expand(text),
             Source::File(path) => {
                 let path = folder.join(path);
-                let text = fs::read_to_string(&path).map_err(|error| {
-                    let found = format!("the file {}, which can't be read: {error}", path.display());
-                    (found, "a file that can be read".to_owned())
+                let text = content::read_text(&path).map_err(|error| {
+                    let found =
+                        format!("the file {}, which can't be read: {error}", path.display());
+                    InvalidValue::new(found, "a file that can be read")
                 })?;
                 Ok(text.trim_end_matches(['\n', '\r']).to_owned())
             }
@@ -75,7 +79,7 @@ impl Secret {
     /// Where it is from, in the words of a document.
     pub(crate) fn source(&self, folder: &Path) -> SettingValue {
         match &self.0 {
-            Source::Text(text) => SettingValue::text(shown(text)),
+            Source::Text(text) => SettingValue::text(redacted(text)),
             Source::File(path) => {
                 let path = folder.join(path).display().to_string();
                 SettingValue::table([("file", SettingValue::text(path))])
@@ -84,16 +88,16 @@ impl Secret {
     }
 
     /// Where it is from: the text without secrets.
-    fn shown(&self) -> String {
+    fn redacted(&self) -> String {
         match &self.0 {
-            Source::Text(text) => shown(text),
+            Source::Text(text) => redacted(text),
             Source::File(path) => path.display().to_string(),
         }
     }
 }
 
 /// Text with the values of the environment's variables.
-fn expand(text: &str) -> Result<String, (String, String)> {
+fn expand(text: &str) -> Result<String, InvalidValue> {
     let mut value = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -106,10 +110,7 @@ fn expand(text: &str) -> Result<String, (String, String)> {
             None => {
                 let (variable, after) = Variable::at(after).ok_or_else(|| {
                     let found = "a $ that is not followed by the name of a variable in braces";
-                    (
-                        found.to_owned(),
-                        "\"${NAME}\", or \"$$\" for a $".to_owned(),
-                    )
+                    InvalidValue::new(found, "\"${NAME}\", or \"$$\" for a $")
                 })?;
                 value.push_str(&variable.value()?);
                 after
@@ -120,11 +121,32 @@ fn expand(text: &str) -> Result<String, (String, String)> {
     Ok(value)
 }
 
+impl Variable<'_> {
+    fn value(&self) -> Result<String, InvalidValue> {
+        let Self { name, default } = *self;
+        match (env::var(name), default) {
+            (Ok(value), Some(default)) if value.is_empty() => Ok(default.to_owned()),
+            (Ok(value), _) => Ok(value),
+            (Err(VarError::NotPresent), Some(default)) => Ok(default.to_owned()),
+            (Err(error), _) => {
+                let found = match error {
+                    VarError::NotPresent => "a variable that is not set",
+                    VarError::NotUnicode(_) => "a variable that is not Unicode",
+                };
+                Err(InvalidValue::new(
+                    format!("${{{name}}}, {found}"),
+                    format!("the variable {name} in the environment"),
+                ))
+            }
+        }
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Source::Text(_) => write!(f, "Secret({})", self.shown()),
-            Source::File(_) => write!(f, "Secret(file {})", self.shown()),
+            Source::Text(_) => write!(f, "Secret({})", self.redacted()),
+            Source::File(_) => write!(f, "Secret(file {})", self.redacted()),
         }
     }
 }
@@ -141,7 +163,7 @@ pub(super) struct FileSource {
 impl Serialize for Secret {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.0 {
-            Source::Text(text) => serializer.serialize_str(&shown(text)),
+            Source::Text(text) => serializer.serialize_str(&redacted(text)),
             Source::File(file) => FileSource { file: file.clone() }.serialize(serializer),
         }
     }
@@ -211,6 +233,8 @@ impl schemars::JsonSchema for Secret {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -237,6 +261,28 @@ mod tests {
             "***",
         ] {
             assert!(value(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_a_bound_without_the_line_breaks_at_its_end() {
+        let folder = testkit::folder();
+        let value = |name: &str| Secret::file(name).value(folder.path());
+        fs::write(folder.path().join("password"), "hunter2\r\n\n").expect("a file");
+        assert_eq!(value("password"), Ok("hunter2".to_owned()));
+        fs::write(folder.path().join("long"), vec![b'a'; (1 << 20) + 1]).expect("a file");
+        for (name, problem) in [
+            ("long", "it is longer than 1048576 bytes"),
+            ("/dev/null", "it is not a regular file"),
+            ("none", "No such file or directory (os error 2)"),
+        ] {
+            let path = folder.path().join(name);
+            let found = format!(
+                "the file {}, which can't be read: {problem}",
+                path.display()
+            );
+            let expected = InvalidValue::new(found, "a file that can be read");
+            assert_eq!(value(name), Err(expected));
         }
     }
 }

@@ -6,5 +6,6 @@ mod describing;
 mod inputs;
 mod parsing;
 mod reconfiguring;
+mod redaction;
 mod secrets;
 mod support;

@@ -113,3 +113,23 @@ fn empty_texts_and_errors_of_syntax_are_mistakes_with_their_line() {
         assert_eq!(parse(text, format), Err(expected.to_owned()), "{text:?}");
     }
 }
+
+#[test]
+fn a_mistake_stands_for_a_missing_value_only_if_it_is_within_it() {
+    let policies = "1:1: policies: found no policy; expected at least one policy, such as [policies.api] with quota = \"100/min\"";
+    let unknown = "1:1: policiesx: found an unknown field; expected policies, or another field";
+    let found = mistakes("policiesx = 1");
+    assert!(found.iter().any(|line| line == policies), "{found:?}");
+    assert!(found.iter().any(|line| line == unknown), "{found:?}");
+    let quota = "1:1: policies.api.quota: found nothing; expected a quota such as \"100/min\"";
+    for other in [
+        "quota_with = 1",
+        "quota_lookup = { name = 'a', timeout = 1 }",
+    ] {
+        let found = mistakes(&format!("[policies.api]\n{other}"));
+        assert!(found.iter().any(|line| line == quota), "{found:?}");
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+    let quota = mistakes("policies.api.quota = ['a']");
+    assert_eq!(quota.len(), 1, "{quota:?}");
+}

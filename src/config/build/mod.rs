@@ -141,7 +141,7 @@ impl<'a> Build<'a> {
         let mut build = Self {
             document,
             registry: registry.clone(),
-            mistakes: document.missing(),
+            mistakes: document.missing_values(),
         };
         for mistake in registry.mistakes() {
             let _: Option<()> = build.value(&Path::default(), Err(mistake.clone()));
@@ -211,8 +211,6 @@ impl<'a> Build<'a> {
     /// The value of a secret.
     fn secret(&mut self, path: &Path, secret: &Secret) -> Option<String> {
         let value = secret.value(self.document.folder());
-        value
-            .map_err(|(found, expected)| self.found(path, found, expected))
-            .ok()
+        self.value(path, value)
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::values::forms;
 use crate::{
-    config::secret::Secret,
+    config::{secret::Secret, tree::secret},
     extract::{ClientIp, client_ip},
     setting::SettingValue,
 };
@@ -24,7 +24,7 @@ pub struct ListSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
     /// Keys as the policy's key finds them in requests, or a file with one in each line.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeysSection>,
 }
 
@@ -49,8 +49,11 @@ forms! {
 }
 
 forms! {
-    /// The text of a key, which may be a credential: `Debug` and errors don't show it. `hash:` and the 20 characters of a
-    /// hash, as in logs and the store, are a key of which only the hash is known.
+    /// The text of a key, which may be a credential: `Debug` and errors don't show it. [`Document::to_text`] does, since the
+    /// list would be another one without it. `hash:` and the 20 characters of a hash, as in logs and the store, are a key of
+    /// which only the hash is known: so a document need not hold credentials.
+    ///
+    /// [`Document::to_text`]: crate::config::Document::to_text
     pub enum KeyText, "the text of a key, or an array of texts" without Debug {
         /// A text as requests have it.
         One(String) from text;
@@ -163,6 +166,6 @@ impl ClientIpSection {
 #[non_exhaustive]
 pub struct BearerSection {
     /// The secret key that tokens are hashed under: 32 bytes, as 64 hexadecimal digits. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
     pub hash_key: Option<Secret>,
 }

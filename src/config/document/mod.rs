@@ -80,7 +80,7 @@ pub struct Document {
     /// Requests to which no policy applies.
     #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
     pub skip: ConditionsSection,
-    /// Requests to which alone the policies apply.
+    /// The only requests to which the policies apply.
     #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
     pub only: ConditionsSection,
     /// Requests that are denied.
@@ -102,12 +102,12 @@ pub struct Document {
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub policies: Named<PolicySection>,
     #[serde(skip)]
-    source: Arc<Source>,
+    origin: Arc<Origin>,
 }
 
 /// Where a document is from.
 #[derive(Default)]
-struct Source {
+struct Origin {
     file: Option<PathBuf>,
     /// The positions of values by their paths.
     positions: HashMap<String, Position>,
@@ -119,8 +119,8 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] if the file can't be read, is longer than 1 MiB or is a pipe or a device, if the feature of its format is off, and for the mistakes of
-    /// [`parse`](Self::parse).
+    /// [`LoadError`] if the file can't be read, is longer than 1 MiB or is a pipe or a device, if the feature of its format is
+    /// off, and for the mistakes of [`parse`](Self::parse).
     pub fn load(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         Self::parse_file(&content::read(path)?, path)
@@ -165,14 +165,13 @@ impl Document {
         });
         let (document, mut mistakes) = tree::read(tree);
         let mut document: Self = document.ok_or_else(|| failed(mistakes.clone()))?;
-        document.source = Arc::new(Source {
+        document.origin = Arc::new(Origin {
             file: None,
             positions,
         });
-        for mistake in document.missing() {
-            let is_within = |known: &Mistake| known.path().starts_with(mistake.path());
-            if !mistakes.iter().any(is_within) {
-                mistakes.push(mistake);
+        for missing in document.missing_values() {
+            if !mistakes.iter().any(|known| known.is_within(missing.path())) {
+                mistakes.push(missing);
             }
         }
         document.fail_on(mistakes)?;
@@ -180,7 +179,7 @@ impl Document {
     }
 
     /// A mistake if there are no policies, and one for each policy without a quota.
-    pub(crate) fn missing(&self) -> Vec<Mistake> {
+    pub(crate) fn missing_values(&self) -> Vec<Mistake> {
         let policies = ValuePath::default().key("policies");
         let mut mistakes = Vec::new();
         if self.policies.is_empty() {
@@ -206,7 +205,7 @@ impl Document {
         let mut position = None;
         let mut at = Some(path.clone());
         while let Some(path) = at.filter(|_| position.is_none()) {
-            position = self.source.positions.get(&path.to_string()).copied();
+            position = self.origin.positions.get(&path.to_string()).copied();
             at = path.parent();
         }
         Mistake::new(path, found, expected).at(position)
@@ -226,7 +225,7 @@ impl Document {
     }
 
     fn file(&self) -> Option<&Path> {
-        self.source.file.as_deref()
+        self.origin.file.as_deref()
     }
 
     /// The folder that relative paths are relative to.
@@ -236,8 +235,8 @@ impl Document {
     }
 
     fn in_file(mut self, path: &Path) -> Self {
-        let positions = self.source.positions.clone();
-        self.source = Arc::new(Source {
+        let positions = self.origin.positions.clone();
+        self.origin = Arc::new(Origin {
             file: Some(path.to_owned()),
             positions,
         });
@@ -267,13 +266,13 @@ impl Document {
 }
 
 /// Equal, whatever a document was read from.
-impl PartialEq for Source {
+impl PartialEq for Origin {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.file.fmt(f)
     }

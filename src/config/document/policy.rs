@@ -68,7 +68,7 @@ pub struct PolicySection {
     /// Requests to which the policy does not apply.
     #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
     pub skip: ConditionsSection,
-    /// Requests to which alone the policy applies.
+    /// The only requests to which the policy applies.
     #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
     pub only: ConditionsSection,
     /// Whether the policy is evaluated and not enforced. Default: false.

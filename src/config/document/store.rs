@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::values::{duration, forms};
-use crate::config::secret::Secret;
+use crate::config::{secret::Secret, tree::secret};
 
 /// The store on Redis: one of `url`, `cluster` and `sentinel`, and settings. See `RedisStoreBuilder`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -14,10 +14,10 @@ use crate::config::secret::Secret;
 #[non_exhaustive]
 pub struct StoreSection {
     /// The URL of one server, such as `"${REDIS_URL}"`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
     pub url: Option<Secret>,
     /// The URLs of some nodes of a Redis Cluster.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Vec<Secret>>,
     /// Sentinels, and the master that they know.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,9 +58,14 @@ pub struct SentinelSection {
     /// The master's name.
     pub master: String,
     /// The URLs of the sentinels.
+    #[serde(deserialize_with = "secret")]
     pub urls: Vec<Secret>,
     /// A URL with the user, password, database and TLS of the servers; its host is a placeholder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "secret",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub server_url: Option<Secret>,
 }
 
@@ -109,12 +114,12 @@ pub struct RejectionCacheSettings {
 #[non_exhaustive]
 pub struct TlsSection {
     /// The root certificates of trusted servers. Default: those that the system trusts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
     pub root_certificates: Option<Secret>,
     /// The client's certificate. Default: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
     pub client_certificate: Option<Secret>,
     /// The key of the client's certificate.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
     pub client_key: Option<Secret>,
 }

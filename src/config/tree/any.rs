@@ -82,6 +82,15 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(u64::try_from(number).map_or(Value::Signed(number), Value::Unsigned))
     }
 
+    // A number beyond 64 bits, which no field takes. The visitor's error would show it, and it may be a secret.
+    fn visit_u128<E>(self, number: u128) -> Result<Value, E> {
+        Ok(Value::Float(number as f64))
+    }
+
+    fn visit_i128<E>(self, number: i128) -> Result<Value, E> {
+        Ok(Value::Float(number as f64))
+    }
+
     fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
         Ok(Value::Float(number))
     }

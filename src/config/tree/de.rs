@@ -11,7 +11,8 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-use super::{Entry, Node, Path, Value, path::Segment};
+use super::{Entry, Node, Path, Value, path::Segment, secret::SECRET};
+use crate::redact::redacted;
 
 /// A value that is not what a field takes.
 #[derive(Debug)]
@@ -43,6 +44,23 @@ impl ReadError {
     /// The error, of a value within that of `segment`.
     fn within(mut self, segment: Segment) -> Self {
         self.path.prepend(segment);
+        self
+    }
+
+    /// The error of a secret: without values, and without names of fields that a secret doesn't have, which may be the secret.
+    fn without_values_of(mut self, secret: &Node) -> Self {
+        match self.kind {
+            Kind::Value => {
+                let node = secret.get(self.path.segments());
+                self.found = node.map_or("nothing", Node::form).to_owned();
+            }
+            Kind::UnknownField => {
+                self.path = self.path.parent().unwrap_or_default();
+                self.found = "a table with an unknown field".to_owned();
+                self.kind = Kind::Value;
+            }
+            Kind::MissingField(_) => {}
+        }
         self
     }
 }
@@ -95,7 +113,7 @@ impl de::Error for ReadError {
             [one] => format!("{one:?}"),
             several => one_of(several, |name| format!("{name:?}")),
         };
-        Self::new(format!("{variant:?}"), expected, Kind::Value)
+        Self::new(quoted(variant), expected, Kind::Value)
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
@@ -139,9 +157,17 @@ pub(super) fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
+/// Text in quotes. A URL, which is in the wrong place, is shown without its secrets.
+fn quoted(text: &str) -> String {
+    match text.contains("://") {
+        true => format!("{:?}", redacted(text)),
+        false => format!("{text:?}"),
+    }
+}
+
 fn describe(found: Unexpected<'_>) -> String {
     match found {
-        Unexpected::Str(text) => format!("{text:?}"),
+        Unexpected::Str(text) => quoted(text),
         Unexpected::Bool(bool) => bool.to_string(),
         Unexpected::Unsigned(number) => number.to_string(),
         Unexpected::Signed(number) => number.to_string(),
@@ -155,6 +181,21 @@ fn describe(found: Unexpected<'_>) -> String {
 }
 
 impl Node {
+    /// What kind of value it is.
+    fn form(&self) -> &'static str {
+        match &self.value {
+            Value::Null => "nothing",
+            Value::Bool(true) => "true",
+            Value::Bool(false) => "false",
+            Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) => "a number",
+            Value::String(_) => "text",
+            Value::Date => "a date",
+            Value::Array(_) => "an array",
+            Value::Table(_) => "a table",
+            Value::Removed => "a mistake",
+        }
+    }
+
     fn unexpected(&self) -> Unexpected<'_> {
         match &self.value {
             Value::Null => Unexpected::Unit,
@@ -202,10 +243,14 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, ReadError> {
-        visitor.visit_newtype_struct(self)
+        let value = visitor.visit_newtype_struct(self);
+        match name {
+            SECRET => value.map_err(|error| error.without_values_of(self)),
+            _ => value,
+        }
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -216,9 +261,8 @@ impl<'de> Deserializer<'de> for &'de Node {
     ) -> Result<V::Value, ReadError> {
         match &self.value {
             Value::Table(_) => self.deserialize_any(visitor),
-            // Text in place of a table may be a secret of one of its fields.
-            Value::String(_) => Err(ReadError::new("text", "a table", Kind::Value)),
-            _ => Err(ReadError::invalid_type(self.unexpected(), &"a table")),
+            // A value in place of a table may be a secret of one of its fields.
+            _ => Err(ReadError::new(self.form(), "a table", Kind::Value)),
         }
     }
 

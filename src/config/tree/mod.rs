@@ -11,9 +11,10 @@ mod de;
 mod parse;
 pub(crate) mod path;
 mod read;
+mod secret;
 
 use self::path::{Path, Segment};
-pub(crate) use self::{parse::parse, read::read};
+pub(crate) use self::{parse::parse, read::read, secret::secret};
 
 /// A value and where it is.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{builder::RedisStoreBuilder, settings::StoreSettings};
-use crate::{quota::DurationText, redact::shown, setting::SettingValue};
+use crate::{quota::DurationText, redact::redacted_value, setting::SettingValue};
 
 impl RedisStoreBuilder {
     /// Says that a document opens the store, and what the document says in place of each secret.
@@ -20,7 +20,7 @@ impl RedisStoreBuilder {
             let mut sources = sources.iter();
             match sources.find(|(value, _)| value == secret) {
                 Some((_, source)) => source.clone(),
-                None => SettingValue::text(shown(secret)),
+                None => SettingValue::text(redacted_value(secret)),
             }
         };
         settings.servers(&self.connect, secret);

@@ -22,7 +22,7 @@ use super::{
     hash_tags::HashTags,
     topology::Topology,
 };
-use crate::{error::ConfigError, redact::shown};
+use crate::{error::ConfigError, redact::redacted_value};
 
 /// Connections of a pool that the store creates: workers of more runtimes than any machine has cores.
 const DEFAULT_POOL_SIZE: usize = 1_024;
@@ -56,7 +56,7 @@ impl fmt::Debug for ConnectConfig {
             .field("servers", &self.servers)
             .field(
                 "server_url_template",
-                &self.server_url_template.as_deref().map(shown),
+                &self.server_url_template.as_deref().map(redacted_value),
             )
             .field("workers", &self.workers)
             .field("hash_tags", &self.hash_tags)
@@ -66,13 +66,18 @@ impl fmt::Debug for ConnectConfig {
 
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown_all = |urls: &[String]| urls.iter().map(|url| shown(url)).collect::<Vec<_>>();
+        let redacted_all = |urls: &[String]| {
+            let urls = urls.iter().map(|url| redacted_value(url));
+            urls.collect::<Vec<_>>()
+        };
         match self {
-            Self::Url(url) => write!(f, "Url({})", shown(url)),
+            Self::Url(url) => write!(f, "Url({})", redacted_value(url)),
             Self::Config(_) => f.write_str("Config"),
             Self::Pool(pool) => write!(f, "Pool({:?})", pool.status()),
-            Self::Cluster(urls) => write!(f, "Cluster({:?})", shown_all(urls)),
-            Self::Sentinel { name, urls } => write!(f, "Sentinel({name:?}, {:?})", shown_all(urls)),
+            Self::Cluster(urls) => write!(f, "Cluster({:?})", redacted_all(urls)),
+            Self::Sentinel { name, urls } => {
+                write!(f, "Sentinel({name:?}, {:?})", redacted_all(urls))
+            }
         }
     }
 }
