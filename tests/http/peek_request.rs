@@ -18,15 +18,15 @@ fn policies() -> [Policy; 4] {
         Some(Key::secret(text))
     });
     [
-        Policy::new("tokens", Quota::units(1_000).per_minute())
+        Policy::new("tokens", Quota::units(1_000).per_month())
             .key(by_key)
             .cost_with(|parts| if parts.uri.path() == "/" { 200 } else { 1 })
             .skip_path("/usage"),
-        Policy::new("budget", Quota::requests(50).per_minute()).key(extract::global()),
-        Policy::new("login", Quota::requests(5).per_minute())
+        Policy::new("budget", Quota::requests(50).per_month()).key(extract::global()),
+        Policy::new("login", Quota::requests(5).per_month())
             .key(extract::header("x-login"))
             .only_path("/login"),
-        Policy::new("next", Quota::units(500).per_minute()).shadow_of("tokens"),
+        Policy::new("next", Quota::units(500).per_month()).shadow_of("tokens"),
     ]
 }
 
