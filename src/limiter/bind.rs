@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::watch;
+
 use super::{
     builder::LimiterBuilder,
     core::{
@@ -93,6 +95,10 @@ impl<T> LimiterBuilder<T> {
                 |old| old.wait_queues.clone(),
             ),
             has_permits: permit_ttl < Duration::MAX,
+            permit_ttl_in_force: match old {
+                Some(old) => old.permit_ttl_in_force.clone(),
+                None => Arc::new(watch::Sender::new(permit_ttl)),
+            },
             permit_ttl,
         })
     }

@@ -56,7 +56,7 @@ impl HeldPermits {
         let (id, renewal) = limiter.permits.lock().add(&entries, runtime.as_ref());
         match (renewal, &runtime) {
             (Renewal::NewTask, Some(runtime)) => {
-                spawn_heartbeat(limiter, runtime, permit_ttl / HEARTBEATS_PER_TTL);
+                spawn_heartbeat(limiter, runtime, permit_ttl);
             }
             (Renewal::RunningTask, _) => {}
             (Renewal::NewTask | Renewal::Missing, _) => {
@@ -112,19 +112,26 @@ impl fmt::Debug for HeldPermits {
     }
 }
 
-/// Renews the permits that are assigned to `runtime` every `interval`, until there are none.
-fn spawn_heartbeat(limiter: &Arc<LimiterCore>, runtime: &Handle, interval: Duration) {
+/// Renews the permits that are assigned to `runtime` several times in each TTL, until there are none.
+fn spawn_heartbeat(limiter: &Arc<LimiterCore>, runtime: &Handle, permit_ttl: Duration) {
+    let mut ttl_in_force = limiter.permit_ttl_in_force.subscribe();
     let mut task = HeartbeatTask {
         limiter: Arc::downgrade(limiter),
         runtime: runtime.id(),
         stopped: false,
     };
     drop(runtime.spawn(async move {
-        let (mut next, mut failed) = (Instant::now() + interval, Vec::new());
+        let (mut next, mut failed) = (Instant::now() + permit_ttl, Vec::new());
         loop {
+            let ttl = permit_ttl.min(*ttl_in_force.borrow_and_update());
+            let interval = ttl / HEARTBEATS_PER_TTL;
+            next = next.min(Instant::now() + interval);
             let retry = Instant::now() + interval / RETRIES_PER_HEARTBEAT;
             let is_heartbeat = failed.is_empty() || next <= retry;
-            sleep_until(if is_heartbeat { next } else { retry }).await;
+            tokio::select! {
+                () = sleep_until(if is_heartbeat { next } else { retry }) => {}
+                Ok(()) = ttl_in_force.changed() => continue,
+            }
             let Some(limiter) = task.limiter.upgrade() else {
                 return;
             };

@@ -12,6 +12,7 @@ use std::{
 };
 
 use http::request::Parts;
+use tokio::sync::watch;
 
 use self::{
     local_share::LocalShare, missing_keys::MissingKeys, permit_registry::PermitRegistry,
@@ -65,6 +66,8 @@ pub(crate) struct LimiterCore {
     pub(crate) has_permits: bool,
     /// The shortest permit TTL of any policy.
     pub(crate) permit_ttl: Duration,
+    /// That of the policies in force, also once these are replaced: permits that are held then expire by the new TTL.
+    pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
     pub(crate) permits: PermitRegistry,
     pub(crate) wait_queues: Arc<dyn WakeLeaders>,
     pub(crate) outage_log: LogThrottle,
