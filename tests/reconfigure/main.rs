@@ -3,8 +3,12 @@
 
 #![allow(missing_docs)]
 
+mod in_flight;
+mod kept;
+mod layers;
 mod limits;
 mod support;
+mod threads;
 mod waiting;
 
 #[path = "../common/results.rs"]

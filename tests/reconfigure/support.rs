@@ -1,20 +1,29 @@
 //! What the tests share.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use tollgate::{
     Changes, Key, Limiter, LimiterBuilder, OnStoreError, Policy, PolicyChangeKind, Quota, extract,
 };
 
 pub(crate) use crate::{
-    results::admitted_by_store,
+    results::{admitted_by_store, store_error},
     strategy_kind::StrategyKind,
-    until::until,
+    until::{TEST_TIMEOUT, until},
     world::{KEY, World, ms, secs},
 };
 
 /// Longer than any request waits here.
 pub(crate) const LONG: Duration = Duration::from_secs(3_600);
+
+/// A key that no case before had.
+pub(crate) fn fresh_key() -> Key {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    Key::new(format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+}
 
 /// A policy that counts all clients together.
 pub(crate) fn policy(name: &str, quota: &str) -> Policy {
