@@ -1,8 +1,10 @@
 //! Limits from configuration files.
 //!
-//! A [`Document`] says what the builders of a [`Limiter`](crate::Limiter) and a [`RateLimitLayer`](crate::RateLimitLayer) say, as
-//! text: in TOML, or in YAML or JSON with the features `config-yaml` and `config-json`. A [`Watch`] puts each change of its file in
-//! force while requests are served.
+//! A [`Document`] is loaded from a file and builds a [`Limiter`](crate::Limiter) or a
+//! [`RateLimitLayer`](crate::RateLimitLayer), with the code that it names in a [`Registry`]. A [`LoadError`] has all of its
+//! [mistakes](Mistake). A [`Watch`] puts each change of the file in force while requests are served.
+//!
+#![doc = include_str!("../../docs/configuration.md")]
 
 mod build;
 mod content;

@@ -3,9 +3,12 @@
 mod any_text;
 mod building;
 mod describing;
+mod guide;
 mod inputs;
 mod parsing;
 mod reconfiguring;
 mod redaction;
+mod round_trips;
+mod schema;
 mod secrets;
 mod support;

@@ -93,34 +93,35 @@ impl Serialize for Quota {
 
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Text::deserialize(deserializer)?.0;
-        let expected =
+        const EXPECTED: &str =
             "a quota such as \"100/min\", \"10/s burst 20\", \"5000 per day\" or \"8 concurrent\"";
+        let text = deserializer.deserialize_str(Text(EXPECTED))?;
+        let text = text.ok_or_else(|| D::Error::invalid_type(Unexpected::Unit, &EXPECTED))?;
         text.parse()
-            .map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &expected))
+            .map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &EXPECTED))
     }
 }
 
-/// Text, and an error that says so.
-struct Text(String);
+/// Reads text, if there is any; anything else is an error that says what is expected.
+struct Text(&'static str);
 
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+impl<'de> serde::de::Visitor<'de> for Text {
+    type Value = Option<String>;
 
-        impl serde::de::Visitor<'_> for Visitor {
-            type Value = Text;
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("text")
-            }
+    fn visit_str<E>(self, text: &str) -> Result<Option<String>, E> {
+        Ok(Some(text.to_owned()))
+    }
 
-            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
-                Ok(Text(text.to_owned()))
-            }
-        }
+    fn visit_none<E>(self) -> Result<Option<String>, E> {
+        Ok(None)
+    }
 
-        deserializer.deserialize_str(Visitor)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<String>, D::Error> {
+        deserializer.deserialize_str(self)
     }
 }
 
@@ -130,6 +131,8 @@ pub(super) mod duration {
 
     use super::*;
     use crate::quota::DurationText;
+
+    const EXPECTED: &str = "a duration such as \"50ms\", \"2s\" or \"1day\"";
 
     pub(in crate::config) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
@@ -144,12 +147,11 @@ pub(super) mod duration {
     pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
-        let Some(Text(text)) = Option::deserialize(deserializer)? else {
+        let Some(text) = deserializer.deserialize_option(Text(EXPECTED))? else {
             return Ok(None);
         };
         let parsed = text.parse().map(|DurationText(duration)| Some(duration));
-        let expected = "a duration such as \"50ms\", \"2s\" or \"1day\"";
-        parsed.map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &expected))
+        parsed.map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &EXPECTED))
     }
 }
 
