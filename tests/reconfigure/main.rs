@@ -3,6 +3,7 @@
 
 #![allow(missing_docs)]
 
+mod contention;
 mod counts;
 mod in_flight;
 mod kept;
