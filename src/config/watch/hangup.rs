@@ -1,6 +1,6 @@
 //! SIGHUP, where there is one.
 
-use std::{io, panic::catch_unwind};
+use std::io;
 
 /// The SIGHUPs that the process receives.
 #[derive(Debug)]
@@ -13,6 +13,7 @@ impl Hangup {
     /// Receives the signals from now on.
     #[cfg(unix)]
     pub(super) fn listen() -> io::Result<Self> {
+        use std::panic::catch_unwind;
         use tokio::signal::unix::{SignalKind, signal};
 
         // tokio panics where the runtime's I/O is not enabled, and has no call that says whether it is.
