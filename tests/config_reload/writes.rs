@@ -12,9 +12,14 @@ pub(crate) fn in_place(folder: &Path, text: &str) {
 
 /// `mv tmp file`.
 pub(crate) fn renamed(folder: &Path, text: &str) {
-    let temporary = folder.join(".limits.tmp");
+    renamed_to(&folder.join(NAME), text);
+}
+
+/// `mv tmp file`, for another file.
+pub(crate) fn renamed_to(file: &Path, text: &str) {
+    let temporary = file.with_extension("tmp");
     fs::write(&temporary, text).expect("the file is written");
-    fs::rename(&temporary, folder.join(NAME)).expect("the file is renamed");
+    fs::rename(&temporary, file).expect("the file is renamed");
 }
 
 /// As Kubernetes mounts a `ConfigMap`: the file is a link into the folder `..data`, which is a link to a folder of one version.
@@ -51,9 +56,7 @@ pub(crate) fn edited(folder: &Path, text: &str) {
     let (file, backup) = (folder.join(NAME), folder.join("limits.toml~"));
     fs::rename(&file, &backup).expect("a backup");
     let mut new = fs::File::create(&file).expect("a new file");
-    for line in text.split_inclusive('\n') {
-        new.write_all(line.as_bytes()).expect("a line");
-    }
+    new.write_all(text.as_bytes()).expect("the text");
     new.sync_all().expect("written");
     fs::remove_file(&backup).expect("the backup is removed");
 }

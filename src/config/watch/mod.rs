@@ -107,7 +107,8 @@ impl Watch {
     }
 
     /// Starts to watch for `target`: a [`Limiter`](crate::Limiter) or a [`RateLimitLayer`](crate::RateLimitLayer). The file is
-    /// read at once, so that no change since the target was built is missed; [`Watcher::reload`] waits for that.
+    /// read at once, so that no change since the target was built is missed. To wait until it is in force, await
+    /// [`Watcher::reload`].
     ///
     /// # Errors
     ///
