@@ -12,11 +12,11 @@ pub(crate) enum SettingValue {
     Text(Cow<'static, str>),
     List(Vec<Self>),
     Table(Vec<(Cow<'static, str>, Self)>),
-    /// Code of the application without a name.
+    /// A function of the application, or an extractor or strategy of its own, that has no name in documents.
     Code(CodeId),
 }
 
-/// The identity of code without a name.
+/// The identity of a function of the application without a name, by which two of them are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CodeId {
     /// The type of a value without state, such as a closure that captures nothing: all its values do the same.
@@ -25,7 +25,7 @@ pub(crate) enum CodeId {
     Address(usize),
 }
 
-/// Code of the application, such as a cost function, with the value that a document has for it.
+/// A function that the application passes to a builder, such as a cost function, with the value that a document has for it.
 pub(crate) struct Code<F: ?Sized> {
     code: Arc<F>,
     value: SettingValue,
@@ -77,7 +77,7 @@ impl SettingValue {
         Self::Table(entries.map(|(name, value)| (name.into(), value)).collect())
     }
 
-    /// The text that stands for `item`, or its identity if it is code.
+    /// The text, or else `code`, the identity of what has no text.
     pub(crate) fn text_or(text: Option<Cow<'_, str>>, code: &Self) -> Self {
         text.map_or_else(|| code.clone(), |text| Self::text(text.into_owned()))
     }

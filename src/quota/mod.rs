@@ -6,6 +6,7 @@ use crate::error::InvalidValue;
 
 mod duration;
 mod text;
+mod unit;
 
 pub(crate) use duration::DurationText;
 pub use text::ParseQuotaError;

@@ -2,51 +2,7 @@
 
 use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
-use super::{DAY, HOUR, MINUTE, MONTH, Quota, SECOND, WEEK};
-
-/// The units of time that are parsed, in nanoseconds.
-const PERIOD_UNITS: [(&str, u64); 27] = [
-    ("s", SECOND),
-    ("min", MINUTE),
-    ("h", HOUR),
-    ("day", DAY),
-    ("week", WEEK),
-    ("month", MONTH),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-    ("µs", 1_000),
-    ("millisecond", 1_000_000),
-    ("milliseconds", 1_000_000),
-    ("microseconds", 1_000),
-    ("sec", SECOND),
-    ("second", SECOND),
-    ("seconds", SECOND),
-    ("mins", MINUTE),
-    ("minute", MINUTE),
-    ("minutes", MINUTE),
-    ("hour", HOUR),
-    ("hours", HOUR),
-    ("d", DAY),
-    ("days", DAY),
-    ("w", WEEK),
-    ("weeks", WEEK),
-    ("months", MONTH),
-    ("secs", SECOND),
-];
-
-/// The units of time that are displayed, the largest first.
-const DISPLAY_UNITS: [(&str, u64); 9] = [
-    ("month", MONTH),
-    ("week", WEEK),
-    ("day", DAY),
-    ("h", HOUR),
-    ("min", MINUTE),
-    ("s", SECOND),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
+use super::{MONTH, Quota, SECOND, unit::Unit};
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,15 +12,10 @@ impl fmt::Display for Quota {
                 .burst
                 .map_or(Ok(()), |burst| write!(f, " burst {burst}"));
         }
-        let nanos = self.period.as_nanos();
-        let (name, unit) = DISPLAY_UNITS
-            .into_iter()
-            .find(|(_, unit)| nanos > 0 && nanos.is_multiple_of(u128::from(*unit)))
-            .unwrap_or(("ns", 1));
         write!(f, "{}/", self.requests)?;
-        match nanos / u128::from(unit) {
-            1 => write!(f, "{name}")?,
-            many => write!(f, "{many}{name}")?,
+        match Unit::of(self.period.as_nanos(), MONTH) {
+            (1, unit) => f.write_str(unit)?,
+            (many, unit) => write!(f, "{many}{unit}")?,
         }
         match self.burst {
             Some(burst) => write!(f, " burst {burst}"),
@@ -125,11 +76,8 @@ pub(super) fn parse_period(period: &str) -> Result<Duration, String> {
     let (count, unit) = period.split_at(digits);
     let count = if count.is_empty() { 1 } else { number(count)? };
     let unit = unit.trim();
-    let (_, nanos) = PERIOD_UNITS
-        .into_iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or_else(|| format!("{unit:?} is no unit of time"))?;
-    let nanos = u128::from(count) * u128::from(nanos);
+    let known = Unit::named(unit).ok_or_else(|| format!("{unit:?} is no unit of time"))?;
+    let nanos = u128::from(count) * u128::from(known.nanos);
     let secs = u64::try_from(nanos / u128::from(SECOND))
         .map_err(|_| "its period is too long".to_owned())?;
     Ok(Duration::new(secs, (nanos % u128::from(SECOND)) as u32))
@@ -193,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_per_minute_is_not_a_period_of_ten() {
+    fn five_per_second_is_not_one_per_five_seconds() {
         // tower-governor#55: `per_second(5)` that meant a period of five seconds.
         let quota = Quota::requests(5).per_second();
         assert_eq!(
