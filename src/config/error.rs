@@ -48,6 +48,11 @@ pub struct Position {
     pub column: usize,
 }
 
+/// The error of a document that has no text, since the path of a file in it is not Unicode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the document has no text: {0}")]
+pub struct TextError(pub(crate) String);
+
 impl LoadError {
     /// The mistakes in their order in the text, as far as positions are known.
     pub(crate) fn new(file: Option<&Path>, mut mistakes: Vec<Mistake>) -> Self {

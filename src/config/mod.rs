@@ -29,14 +29,14 @@ pub use document::{
     policy::{
         ChargeSection, CostRule, CostSection, KeySection, Named, PolicySection, QuotaLookupSection,
     },
-    response::{HeaderFormat, HeaderSettings, HeadersSection, RejectionSection},
+    response::{HeaderFormatSection, HeaderSettings, HeadersSection, RejectionSection},
     store::{
         BreakerSection, RejectionCacheSection, RejectionCacheSettings, SentinelSection,
         StoreSection, TlsSection,
     },
     store_error::{LocalFallbackSection, LocalSection, OnStoreErrorSection, StoreErrorAction},
 };
-pub use error::{LoadError, Mistake, Position};
+pub use error::{LoadError, Mistake, Position, TextError};
 pub use format::Format;
 pub use registry::Registry;
 pub use secret::Secret;

@@ -119,7 +119,7 @@ fn what_has_no_name_is_code_and_cannot_be_loaded() {
             .body(String::new())
             .unwrap_or_default()
     });
-    let text = layer.document().to_text(Format::Toml);
+    let text = layer.document().to_text(Format::Toml).expect("a text");
     let expected = r#"on_rejection = "code"
 
 [[deny]]

@@ -1,6 +1,6 @@
 //! From text to a document, and its mistakes.
 
-use tollgate::config::{Document, Format};
+use tollgate::config::{Document, Format, Secret, StoreSection};
 
 /// The mistakes of a text in TOML, one line each.
 fn mistakes(text: &str) -> Vec<String> {
@@ -15,10 +15,10 @@ pub(crate) const EVERY_FIELD: &str = include_str!("every_field.toml");
 fn a_document_with_every_field_is_read_and_written_in_each_format() {
     let document = Document::parse(EVERY_FIELD, Format::Toml).expect("a document");
     for format in [Format::Toml, Format::Yaml, Format::Json] {
-        let text = document.to_text(format);
+        let text = document.to_text(format).expect("a text");
         let read = Document::parse(&text, format).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(read, document, "{text}");
-        assert_eq!(read.to_text(format), text);
+        assert_eq!(read.to_text(format), Ok(text));
     }
 }
 
@@ -132,4 +132,33 @@ fn a_mistake_stands_for_a_missing_value_only_if_it_is_within_it() {
     }
     let quota = mistakes("policies.api.quota = ['a']");
     assert_eq!(quota.len(), 1, "{quota:?}");
+}
+
+#[test]
+fn the_largest_number_is_written_in_each_format() {
+    let text = "policies.api = { quota = '1/s', cost = 18446744073709551615 }";
+    let document = Document::parse(text, Format::Toml).expect("a document");
+    for format in [Format::Toml, Format::Yaml, Format::Json] {
+        let text = document.to_text(format).expect("a text");
+        assert_eq!(
+            Document::parse(&text, format).as_ref(),
+            Ok(&document),
+            "{text}"
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_document_that_names_a_file_whose_path_is_not_unicode_has_no_text() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+
+    let mut store = StoreSection::default();
+    store.url = Some(Secret::file(Path::new(OsStr::from_bytes(b"url-\xff"))));
+    let mut document = Document::default();
+    document.store = Some(store);
+    for format in [Format::Toml, Format::Yaml, Format::Json] {
+        let error = document.to_text(format).expect_err("no text").to_string();
+        assert!(error.contains("invalid UTF-8"), "{error}");
+    }
 }

@@ -70,7 +70,7 @@ proptest! {
             let mut store = StoreSection::default();
             store.url = Some(secret.clone());
             document.store = Some(store);
-            let text = document.to_text(Format::Yaml);
+            let text = document.to_text(Format::Yaml).expect("a text");
             let shown = format!("{secret:?} {document:?} {text}");
             for end in ENDS {
                 prop_assert!(!shown.contains(end), "{url}: {shown}");

@@ -134,17 +134,17 @@ proptest! {
     fn a_document_survives_being_written_and_built_and_described(text in text()) {
         let document = Document::parse(&text, Format::Toml).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
         for format in [Format::Toml, Format::Yaml, Format::Json] {
-            let written = document.to_text(format);
+            let written = document.to_text(format).expect("a text");
             prop_assert_eq!(&Document::parse(&written, format).expect("its own text"), &document);
         }
         let registry = registry();
         let layer = document.layer(&registry).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
         let described = layer.document();
-        let again = described.layer(&registry).map_err(|error| TestCaseError::fail(format!("{error}\n{}", described.to_text(Format::Toml))))?;
+        let again = described.layer(&registry).map_err(|error| TestCaseError::fail(format!("{error}\n{:?}", described.to_text(Format::Toml))))?;
         prop_assert_eq!(again.document(), described.clone());
         // What it says is what is in force.
         let changes = described.reconfigure_layer(&layer, &registry).expect("the same");
-        prop_assert!(changes.is_empty(), "{}\n{}", changes, described.to_text(Format::Toml));
+        prop_assert!(changes.is_empty(), "{}\n{:?}", changes, described.to_text(Format::Toml));
         let changes = document.reconfigure_layer(&layer, &registry).expect("the same");
         prop_assert!(changes.is_empty(), "{}\n{}", changes, text);
     }

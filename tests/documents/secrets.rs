@@ -76,7 +76,7 @@ async fn prints_everything() {
     let layer = document.layer(&registry).expect("a layer");
     println!("{layer:?} {:?} {:?}", layer.limiter(), layer.document());
     for format in [Format::Toml, Format::Yaml, Format::Json] {
-        println!("{}", layer.document().to_text(format));
+        println!("{:?}", layer.document().to_text(format));
     }
     println!("{:?}", layer.limiter().check("alice").await);
     println!(
@@ -118,7 +118,7 @@ async fn prints_everything() {
         };
         println!("{parsed:?}");
         match parsed.limiter(&registry) {
-            Ok(limiter) => println!("{limiter:?} {}", limiter.document().to_text(Format::Toml)),
+            Ok(limiter) => println!("{limiter:?} {:?}", limiter.document().to_text(Format::Toml)),
             Err(error) => println!("{error} {error:?}"),
         }
         if let Err(error) = parsed.reconfigure(layer.limiter(), &registry) {

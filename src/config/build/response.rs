@@ -8,7 +8,9 @@ use super::Build;
 use crate::{
     admission::Rejected,
     config::{
-        document::response::{HeaderFormat, HeaderSettings, HeadersSection, RejectionSection},
+        document::response::{
+            HeaderFormatSection, HeaderSettings, HeadersSection, RejectionSection,
+        },
         tree::path::Path,
     },
     headers::RateLimitHeaders,
@@ -120,12 +122,12 @@ fn headers(section: &HeadersSection) -> RateLimitHeaders {
         HeadersSection::Settings(settings) => settings,
     };
     let mut headers = match settings.format {
-        HeaderFormat::Draft => RateLimitHeaders::draft(),
-        HeaderFormat::Draft11 => RateLimitHeaders::draft_11(),
-        HeaderFormat::Draft06 => RateLimitHeaders::draft_06(),
-        HeaderFormat::XRatelimit => RateLimitHeaders::x_ratelimit(),
-        HeaderFormat::XRatelimitEpoch => RateLimitHeaders::x_ratelimit_epoch(),
-        HeaderFormat::None => RateLimitHeaders::none(),
+        HeaderFormatSection::Draft => RateLimitHeaders::draft(),
+        HeaderFormatSection::Draft11 => RateLimitHeaders::draft_11(),
+        HeaderFormatSection::Draft06 => RateLimitHeaders::draft_06(),
+        HeaderFormatSection::XRatelimit => RateLimitHeaders::x_ratelimit(),
+        HeaderFormatSection::XRatelimitEpoch => RateLimitHeaders::x_ratelimit_epoch(),
+        HeaderFormatSection::None => RateLimitHeaders::none(),
     };
     if settings.closest == Some(true) {
         headers = headers.closest();

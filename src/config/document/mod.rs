@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Format, content,
-    error::{LoadError, Mistake, Position},
+    error::{LoadError, Mistake, Position, TextError},
     tree::{self, path::Path as ValuePath},
 };
 use crate::{access::OnUnknownAddress, policy::on_store_error::OnMisconfiguration};
@@ -244,7 +244,11 @@ impl Document {
     }
 
     /// The text of the document, without [secrets](super::Secret).
-    pub fn to_text(&self, format: Format) -> String {
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] if the path of a file is not Unicode. No document that was read from text has such a path.
+    pub fn to_text(&self, format: Format) -> Result<String, TextError> {
         let text = match format {
             Format::Toml => toml::to_string(self).map_err(|error| error.to_string()),
             #[cfg(feature = "config-yaml")]
@@ -252,8 +256,7 @@ impl Document {
             #[cfg(feature = "config-json")]
             Format::Json => serde_json::to_string_pretty(self).map_err(|error| error.to_string()),
         };
-        // Numbers beyond what TOML can say are the only values that have no text.
-        text.unwrap_or_else(|error| format!("# {error}\n"))
+        text.map_err(TextError)
     }
 
     /// The [JSON Schema](https://json-schema.org/draft/2020-12/schema) of documents, by which editors complete and check them.

@@ -10,7 +10,7 @@ forms! {
     /// The rate-limit fields of responses: see [`RateLimitHeaders`](crate::RateLimitHeaders).
     pub enum HeadersSection, "the name of a format such as \"draft\", or a table with format, closest and jitter" {
         /// The fields of this format.
-        Format(HeaderFormat) from text;
+        Format(HeaderFormatSection) from text;
         /// The fields of a format, with settings.
         Settings(HeaderSettings) from table;
     }
@@ -21,7 +21,7 @@ forms! {
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum HeaderFormat {
+pub enum HeaderFormatSection {
     /// The newest published version of the IETF's draft.
     #[default]
     Draft,
@@ -46,7 +46,7 @@ pub enum HeaderFormat {
 #[non_exhaustive]
 pub struct HeaderSettings {
     /// The format. Default: `draft`.
-    pub format: HeaderFormat,
+    pub format: HeaderFormatSection,
     /// Whether only the policy that is closest to its limit is described. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closest: Option<bool>,
