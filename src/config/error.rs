@@ -73,12 +73,6 @@ impl LoadError {
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
-
-    /// The error, naming the file that the text is from.
-    pub(crate) fn in_file(mut self, file: &Path) -> Self {
-        self.file = Some(file.to_owned());
-        self
-    }
 }
 
 impl Mistake {

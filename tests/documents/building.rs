@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use axum::body::{Body, to_bytes};
 use http::{Request, Response};
-use tollgate::config::Registry;
+use tollgate::config::{Document, Registry};
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::support::{document, parts, registry};
@@ -147,4 +147,46 @@ key = ["header:x-tenant", "path"]
             r#""[header:x-tenant, path]""#
         ))
     );
+}
+
+#[test]
+fn mistakes_of_reading_and_of_building_are_found_together() {
+    let folder = testkit::folder();
+    let path = folder.path().join("limits.toml");
+    let text = r#"
+headrs = "none"
+allow = [{ policy = "api", keys = ["alice"] }, { policy = "apii", keys = ["alice"] }]
+
+[store]
+url = 5
+prefix = "tg"
+
+[policies.api]
+quota = "ten"
+strategy = "concurrency"
+key = "header:x-user"
+caller = "usr"
+
+[policies.next]
+quota = "0/h"
+shadow_of = "api"
+"#;
+    std::fs::write(&path, text).expect("a file");
+    let error = Document::load_with(&path, &registry()).expect_err("mistakes");
+    let paths: Vec<_> = error
+        .mistakes()
+        .iter()
+        .map(|mistake| mistake.path())
+        .collect();
+    let expected = [
+        "headrs",
+        "allow[1].policy",
+        "store.url",
+        "store.prefix",
+        "policies.api.quota",
+        "policies.api.caller",
+        "policies.next.quota",
+    ];
+    assert_eq!(paths, expected, "{error}");
+    assert_eq!(error.file(), Some(&*path));
 }

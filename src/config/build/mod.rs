@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod access;
+mod check;
 mod conditions;
 mod limiter;
 mod policy;

@@ -24,8 +24,10 @@ use crate::{
 /// How long a quota is looked up, unless the document says so.
 const DEFAULT_LOOKUP_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// A number of units that any strategy counts.
-const MAX_COST: u64 = 1_000;
+/// A quota in place of one that is a mistake, which almost any strategy counts.
+fn stand_in() -> Quota {
+    Quota::requests(1_000).per_minute()
+}
 
 /// A policy that is set up field by field, so that a mistake is found at its field.
 struct Fields<'b, 'a> {
@@ -46,8 +48,8 @@ impl Build<'_> {
             let policy = match (section.quota, section.block_list) {
                 (_, Some(true)) => Policy::block_list(name),
                 (Some(quota), _) => Policy::new(name, quota),
-                // Known to be missing.
-                (None, _) => continue,
+                // Known to be missing. The other settings are checked.
+                (None, _) => Policy::new(name, stand_in()),
             };
             if self.value(&path, policy.validate_name()).is_none() {
                 continue;
@@ -148,7 +150,9 @@ impl Fields<'_, '_> {
             let strategy = self.build.value(&self.path.key("strategy"), strategy)?;
             Some(Code::<dyn Strategy>::from(strategy))
         });
-        let is_candidate = section.shadow_of.is_some();
+        if section.quota.is_none() && section.block_list != Some(true) {
+            return;
+        }
         match strategy {
             Some(strategy) => {
                 let counted = self.policy.clone().counted_by(strategy);
@@ -163,15 +167,34 @@ impl Fields<'_, '_> {
                     field => self.set(field, |_| counted),
                 }
             }
-            // The strategy is the live policy's, or a mistake.
-            None if is_candidate || section.strategy.is_some() => {}
-            None => self.set("quota", |policy| policy),
+            // The strategy is a mistake.
+            None if section.strategy.is_some() => {}
+            None => {
+                let counted = match self.strategy_of_live(section) {
+                    Some(strategy) => self.policy.clone().counted_by(strategy),
+                    None => self.policy.clone(),
+                };
+                self.set("quota", |_| counted);
+            }
         }
         if check(&self.policy, self.store).is_err() {
-            // The other settings are checked with a quota that any strategy counts.
-            let stand_in = Quota::requests(MAX_COST).per_minute();
-            self.policy = Policy::new(self.policy.name(), stand_in);
+            // It is a mistake. The other settings are checked with a quota that any strategy counts.
+            self.policy = Policy::new(self.policy.name(), stand_in());
         }
+    }
+
+    /// The strategy that a candidate takes from its live policy.
+    fn strategy_of_live(&self, section: &PolicySection) -> Option<Code<dyn Strategy>> {
+        let policies = &self.build.document.policies;
+        let live = policies.get(section.shadow_of.as_ref()?)?;
+        let is_concurrent =
+            |section: &PolicySection| section.quota.map(|quota| quota.is_concurrent());
+        let text = live
+            .strategy
+            .as_ref()
+            .filter(|_| is_concurrent(live) == is_concurrent(section))?;
+        let strategy = parse_strategy(text, &self.build.registry).ok()?;
+        Some(Code::from(strategy))
     }
 
     fn keys(&mut self, section: &PolicySection) {

@@ -22,6 +22,8 @@ mod files;
 mod named;
 pub(crate) mod policy;
 pub(crate) mod response;
+#[cfg(feature = "config-schema")]
+mod schema;
 pub(crate) mod store;
 pub(crate) mod store_error;
 mod values;
@@ -128,12 +130,21 @@ impl Document {
 
     /// Reads a document from the text of a file.
     pub(crate) fn parse_file(text: &str, path: &Path) -> Result<Self, LoadError> {
-        let format = Format::of(path).map_err(|expected| {
-            let found = "a file without a known extension";
-            LoadError::new(Some(path), vec![Mistake::new("", found, expected)])
-        })?;
-        let document = Self::parse(text, format).map_err(|error| error.in_file(path))?;
-        Ok(document.in_file(path))
+        match Self::read_file(text, path) {
+            (Some(document), mistakes) if mistakes.is_empty() => Ok(document),
+            (_, mistakes) => Err(LoadError::new(Some(path), mistakes)),
+        }
+    }
+
+    /// What can be read of the text of a file, and its mistakes.
+    pub(crate) fn read_file(text: &str, path: &Path) -> (Option<Self>, Vec<Mistake>) {
+        match Format::of(path) {
+            Ok(format) => Self::read(text, format, Some(path)),
+            Err(expected) => {
+                let found = "a file without a known extension";
+                (None, vec![Mistake::new("", found, expected)])
+            }
+        }
     }
 
     /// Reads a document from text. Relative paths in it are relative to the current folder.
@@ -157,25 +168,40 @@ impl Document {
     /// [`LoadError`] with all errors of syntax; or else with all values that can't be read, unknown fields, and missing ones.
     /// What depends on other values, on files, on the environment and on registered names is checked when a limiter is built.
     pub fn parse(text: &str, format: Format) -> Result<Self, LoadError> {
-        let failed = |mistakes| LoadError::new(None, mistakes);
-        let tree = tree::parse(text, format).map_err(failed)?;
+        match Self::read(text, format, None) {
+            (Some(document), mistakes) if mistakes.is_empty() => Ok(document),
+            (_, mistakes) => Err(LoadError::new(None, mistakes)),
+        }
+    }
+
+    /// What can be read of a text, and its mistakes.
+    pub(crate) fn read(
+        text: &str,
+        format: Format,
+        file: Option<&Path>,
+    ) -> (Option<Self>, Vec<Mistake>) {
+        let tree = match tree::parse(text, format) {
+            Ok(tree) => tree,
+            Err(mistakes) => return (None, mistakes),
+        };
         let mut positions = HashMap::new();
         tree.for_each_position(&ValuePath::default(), &mut |path, position| {
             positions.insert(path.to_string(), position);
         });
-        let (document, mut mistakes) = tree::read(tree);
-        let mut document: Self = document.ok_or_else(|| failed(mistakes.clone()))?;
-        document.origin = Arc::new(Origin {
-            file: None,
-            positions,
+        let (document, mut mistakes) = tree::read::<Self>(tree);
+        let document = document.map(|document| Self {
+            origin: Arc::new(Origin {
+                file: file.map(Path::to_owned),
+                positions,
+            }),
+            ..document
         });
-        for missing in document.missing_values() {
+        for missing in document.iter().flat_map(Self::missing_values) {
             if !mistakes.iter().any(|known| known.is_within(missing.path())) {
                 mistakes.push(missing);
             }
         }
-        document.fail_on(mistakes)?;
-        Ok(document)
+        (document, mistakes)
     }
 
     /// A mistake if there are no policies, and one for each policy without a quota.
@@ -234,15 +260,6 @@ impl Document {
         folder.unwrap_or(Path::new(""))
     }
 
-    fn in_file(mut self, path: &Path) -> Self {
-        let positions = self.origin.positions.clone();
-        self.origin = Arc::new(Origin {
-            file: Some(path.to_owned()),
-            positions,
-        });
-        self
-    }
-
     /// The text of the document, without [secrets](super::Secret).
     ///
     /// # Errors
@@ -264,7 +281,9 @@ impl Document {
     pub fn schema() -> serde_json::Value {
         let mut schema = schemars::schema_for!(Self);
         schema.insert("title".to_owned(), "tollgate configuration".into());
-        schema.to_value()
+        let mut schema = schema.to_value();
+        schema::without_links(&mut schema);
+        schema
     }
 }
 

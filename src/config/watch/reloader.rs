@@ -170,7 +170,7 @@ impl Reloader {
         if trigger == Trigger::Poll && in_force.is_some_and(is_unchanged) {
             return Ok(None);
         }
-        let document = Document::parse_file(&text, &self.path)?;
+        let document = Document::parse_file_with(&text, &self.path, &self.registry)?;
         let files = document.files();
         // Before they are loaded: a change after that is seen at the next poll.
         let hash_of_files = hash_of_files(&files);
