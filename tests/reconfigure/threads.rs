@@ -11,7 +11,7 @@ use std::{
 use http::Request;
 use tollgate::{FixedWindow, Gcra, Key, Limiter, Policy};
 
-use crate::support::{KEY, World, admitted_by_store, kind, policy, replace, settings, used};
+use crate::support::{KEY, World, admitted_by_store, kind, policy, replace, secs, settings, used};
 
 fn runtime() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -239,6 +239,34 @@ fn thousands_of_changes_leave_nothing_behind() {
     }
 }
 
+/// A policy of another name has a table of its own in process, until it is removed and its counts have expired.
+#[test]
+fn policies_of_ever_new_names_leave_nothing_behind() {
+    let world = World::memory();
+    let limiter = world.limiter([policy("p", "1000/h")]);
+    let runtime = runtime();
+    let rounds = |of: std::ops::Range<u64>| {
+        for n in of {
+            let (new, old) = (format!("p{n}"), format!("p{}", n - 1));
+            replace(&limiter, [policy(&new, "1/h"), policy(&old, "1/h")]);
+            runtime.block_on(async {
+                // The counts of a policy that stays, or returns at once, are still there.
+                assert!(limiter.check([(&*new, KEY)]).await.is_admitted());
+                replace(&limiter, [policy("p", "1000/h")]);
+                replace(&limiter, [policy(&new, "1/h")]);
+                assert!(!limiter.check([(&*new, KEY)]).await.is_admitted());
+            });
+            world.advance(secs(1_200));
+        }
+    };
+    let bytes = allocation_counter::measure(|| rounds(1..50)).bytes_current;
+    let more = allocation_counter::measure(|| rounds(50..1_050)).bytes_current;
+    assert!(
+        more < bytes.max(50_000),
+        "{more} bytes after {bytes} at first"
+    );
+}
+
 #[test]
 fn a_layer_that_serves_nothing_keeps_one_old_set_at_most() {
     let held = Arc::new(());
@@ -251,7 +279,7 @@ fn a_layer_that_serves_nothing_keeps_one_old_set_at_most() {
     };
     let limiter = settings([of(1)]).build().expect("a limiter");
     let layer = tollgate::RateLimitLayer::new(limiter.clone());
-    let wait = limiter.wait(KEY, crate::support::secs(1));
+    let wait = limiter.wait(KEY, secs(1));
     for n in 2..50 {
         replace(&limiter, [of(n)]);
     }

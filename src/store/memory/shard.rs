@@ -62,11 +62,31 @@ impl Shard {
         }
     }
 
-    pub(super) fn add_table(&mut self, states: Box<dyn Table>, follows_wall_clock: bool) {
-        self.tables.push(PolicyTable {
+    /// Sets the table at an index: the next one, or one that is replaced.
+    pub(super) fn set_table(
+        &mut self,
+        TableIndex(index): TableIndex,
+        states: Box<dyn Table>,
+        follows_wall_clock: bool,
+    ) {
+        let table = PolicyTable {
             states,
             follows_wall_clock,
-        });
+        };
+        match self.tables.get_mut(index) {
+            Some(replaced) => *replaced = table,
+            None => self.tables.push(table),
+        }
+    }
+
+    /// Whether all keys of a table have expired. Removes those that have.
+    pub(super) fn has_expired(&mut self, TableIndex(index): TableIndex, clock: &dyn Clock) -> bool {
+        let Some(table) = self.tables.get_mut(index) else {
+            return false;
+        };
+        let now = table.at(clock.now(), wall_offset_us(clock));
+        table.states.evict_expired(now, usize::MAX);
+        table.states.len() == 0
     }
 
     /// Whether a table holds states of the type of a rule.

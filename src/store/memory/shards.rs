@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -32,10 +32,23 @@ pub(super) struct Shards {
     /// Seeded for each process, so that clients cannot choose keys that collide.
     hasher: DefaultHashBuilder,
     pub(super) clock: Arc<dyn Clock>,
-    /// The policy name and the state format of each table, by its index in every shard. Only ever grows.
-    tables: RwLock<Vec<(Box<str>, &'static str)>>,
+    /// What each table is for, by its index in every shard.
+    tables: RwLock<Vec<TableEntry>>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     dropped: AtomicU64,
+}
+
+/// The policy name and the state format that a table is for, and the limits that use it.
+struct TableEntry {
+    policy: Box<str>,
+    format: &'static str,
+    users: Weak<()>,
+}
+
+/// The table of a limit. Once no limit has it and its keys have expired, that of another policy takes its place.
+pub(super) struct TableRef {
+    index: TableIndex,
+    _user: Arc<()>,
 }
 
 /// The shards of a request's counters, all locked, and where in them each counter's key is.
@@ -114,7 +127,7 @@ impl Shards {
     }
 
     /// The table of a policy's states, which is added if there is none.
-    pub(super) fn table(&self, policy: &str, rule: &dyn Rule) -> Result<TableIndex, InvalidValue> {
+    pub(super) fn table(&self, policy: &str, rule: &dyn Rule) -> Result<TableRef, InvalidValue> {
         let Some(local) = rule.local_rule().map(|rule| rule.0) else {
             return Err(InvalidValue::new(
                 format!("{rule:?}, which counts on Redis only"),
@@ -123,23 +136,50 @@ impl Shards {
         };
         let format = rule.state_format();
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let index = tables
-            .iter()
-            .position(|(name, its_format)| **name == *policy && *its_format == format);
-        let index = TableIndex(index.unwrap_or(tables.len()));
-        if index.0 == tables.len() {
-            for shard in &self.shards {
-                let table = local.table(self.hasher.clone());
-                lock(shard).add_table(table, rule.follows_wall_clock());
+        let is_of = |table: &TableEntry| *table.policy == *policy && table.format == format;
+        let index = match tables.iter().position(is_of) {
+            Some(index) if lock(&self.shards[0]).stores_type_of(TableIndex(index), local) => index,
+            Some(_) => {
+                return Err(InvalidValue::new(
+                    format!("{rule:?}, whose state format {format:?} is that of another strategy"),
+                    "a state format of its own",
+                ));
             }
-            tables.push((policy.into(), format));
-        } else if !lock(&self.shards[0]).stores_type_of(index, local) {
-            return Err(InvalidValue::new(
-                format!("{rule:?}, whose state format {format:?} is that of another strategy"),
-                "a state format of its own",
-            ));
-        }
-        Ok(index)
+            None => {
+                let unused = |index: &usize| self.is_unused(&tables[*index], TableIndex(*index));
+                let index = (0..tables.len()).find(unused).unwrap_or(tables.len());
+                for shard in &self.shards {
+                    let table = local.table(self.hasher.clone());
+                    lock(shard).set_table(TableIndex(index), table, rule.follows_wall_clock());
+                }
+                let entry = TableEntry {
+                    policy: policy.into(),
+                    format,
+                    users: Weak::new(),
+                };
+                match tables.get_mut(index) {
+                    Some(replaced) => *replaced = entry,
+                    None => tables.push(entry),
+                }
+                index
+            }
+        };
+        let users = &mut tables[index].users;
+        let user = users.upgrade().unwrap_or_default();
+        *users = Arc::downgrade(&user);
+        Ok(TableRef {
+            index: TableIndex(index),
+            _user: user,
+        })
+    }
+
+    /// Whether no limit uses a table, and all of its keys have expired.
+    fn is_unused(&self, table: &TableEntry, index: TableIndex) -> bool {
+        let has_expired = |shard: &CachePadded<Mutex<Shard>>| {
+            let mut shard = lock(shard);
+            shard.has_expired(index, &*self.clock)
+        };
+        table.users.strong_count() == 0 && self.shards.iter().all(has_expired)
     }
 
     /// Does an operation on all counters; `None` if one is of another store.
@@ -309,7 +349,7 @@ impl Shards {
         // The shard is chosen by bits between those by which tables choose a slot and compare. Multiply-shift in place of a modulo.
         let middle = u64::from((hash >> 24) as u32);
         let shard = ((middle * self.shards.len() as u64) >> 32) as usize;
-        let table = *limit.context::<TableIndex>()?;
+        let table = limit.context::<TableRef>()?.index;
         Some(KeySlot { shard, table, hash })
     }
 
