@@ -216,7 +216,7 @@ async fn a_layer_within_another_charges_by_its_own_policies_after_both_were_repl
     );
 }
 
-/// Two sets whose responses can be told apart in each of their parts.
+/// Two sets whose responses differ in each of their parts.
 fn set(n: u64) -> (LimiterBuilder<RateLimitLayer>, RateLimitHeaders) {
     match n % 2 {
         0 => (
