@@ -77,6 +77,7 @@ impl Example {
     }
 
     /// Sends it a signal, such as `HUP`.
+    #[allow(dead_code, reason = "the tests of the other examples send none")]
     pub(crate) fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         let sent = Command::new("sh").args(["-c", &kill]).status();
