@@ -1,6 +1,10 @@
 //! Files of access lists.
 
-use std::{fs, path::Path};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
 use crate::{
     error::{ConfigError, InvalidValue},
@@ -12,7 +16,9 @@ pub(super) fn entries<T>(
     path: &Path,
     read: impl Fn(&str) -> Result<T, InvalidValue>,
 ) -> Result<Vec<T>, ConfigError> {
-    let text = fs::read_to_string(path).map_err(|error| {
+    let mut text = String::new();
+    let read_all = |mut file: File| file.read_to_string(&mut text);
+    open(path).and_then(read_all).map_err(|error| {
         let file = format!("the list {}", path.display());
         ConfigError::new(file, format!("a file that can be read: {error}"))
     })?;
@@ -28,6 +34,22 @@ pub(super) fn entries<T>(
         }
     }
     Ok(entries)
+}
+
+/// Opens a regular file. A read of a pipe or a device may never end.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let no_file = |is_file: bool| match is_file {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        )),
+    };
+    // Before it is opened: to open a pipe waits for its writer.
+    no_file(path.metadata()?.is_file())?;
+    let file = File::open(path)?;
+    no_file(file.metadata()?.is_file())?;
+    Ok(file)
 }
 
 pub(super) fn not_from_file() -> ConfigError {

@@ -142,14 +142,16 @@ impl KeyList {
         let keys = self.shared.keys.load();
         let mut keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
         keys.sort_unstable();
-        SettingValue::list(keys.into_iter().map(|key| match key.strip_prefix('#') {
-            Some(hash) => SettingValue::text(format!("hash:{hash}")),
+        let text = |key: &str| {
+            SettingValue::text(match key.strip_prefix('#') {
+                Some(hash) => format!("hash:{hash}"),
+                None => key.to_owned(),
+            })
+        };
+        SettingValue::list(keys.into_iter().map(|key| match key.contains('+') {
             // The parts of a tuple.
-            None if key.contains('+') => {
-                let parts = key.split('+').map(str::to_owned);
-                SettingValue::list(parts.map(SettingValue::text))
-            }
-            None => SettingValue::text(key.to_owned()),
+            true => SettingValue::list(key.split('+').map(text)),
+            false => text(key),
         }))
     }
 

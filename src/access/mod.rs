@@ -15,7 +15,7 @@ use crate::{
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
 
-mod file;
+pub(crate) mod file;
 pub(crate) mod ip_list;
 pub(crate) mod key_list;
 

@@ -1,7 +1,6 @@
 //! What files hold: read with a bound, and compared by hashes.
 
 use std::{
-    fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -9,6 +8,7 @@ use std::{
 use blake3::{Hash, Hasher};
 
 use super::error::{LoadError, Mistake};
+use crate::access::file::open;
 
 /// The largest document, and the largest secret in a file, that is read.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -50,22 +50,6 @@ pub(crate) fn hash_of_files(files: &[PathBuf]) -> Hash {
         all.update(content.finalize().as_bytes());
     }
     all.finalize()
-}
-
-/// Opens a regular file. A read of a pipe or a device may never end.
-fn open(path: &Path) -> io::Result<File> {
-    let no_file = |is_file: bool| match is_file {
-        true => Ok(()),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not a regular file",
-        )),
-    };
-    // Before it is opened: to open a pipe waits for its writer.
-    no_file(path.metadata()?.is_file())?;
-    let file = File::open(path)?;
-    no_file(file.metadata()?.is_file())?;
-    Ok(file)
 }
 
 #[cfg(test)]

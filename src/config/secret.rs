@@ -97,7 +97,7 @@ impl Secret {
 }
 
 /// Text with the values of the environment's variables.
-fn expand(text: &str) -> Result<String, InvalidValue> {
+pub(super) fn expand(text: &str) -> Result<String, InvalidValue> {
     let mut value = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {

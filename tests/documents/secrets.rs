@@ -41,6 +41,7 @@ fn nothing_prints_a_secret_of_the_environment_or_of_a_file() {
     let output = Command::new(itself)
         .args(["--exact", "secrets::prints_everything", "--nocapture"])
         .env(FOLDER, folder.path())
+        .env("HUNTER", SECRET)
         .env("TOLLGATE_TEST_PASSWORD", SECRET)
         .env("TOLLGATE_TEST_HASH_KEY", &"68756e74657232".repeat(5)[..64])
         .output()

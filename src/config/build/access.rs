@@ -14,8 +14,10 @@ use crate::{
     access::{AccessList, AddressList, KeyList},
     config::{
         document::access::{AddressesSection, ClientIpSection, KeyText, KeysSection, ListSection},
+        secret::expand,
         tree::path::Path,
     },
+    error::InvalidValue,
     extract::{KeyExtractor, client_ip},
     key::Key,
     policy::Policy,
@@ -80,19 +82,25 @@ impl Build<'_> {
 
     fn keys(&mut self, path: &Path, policy: &Policy, keys: &KeysSection) -> Option<KeyList> {
         let extractor = policy.shared_extractor();
+        let text = extractor.config_text().unwrap_or(CODE.into());
+        let form = match text.contains('|') {
+            true => "an array of the alternative's number, from \"1\" on, and the text",
+            false => "text",
+        };
         let expected = format!(
-            "text of which the policy's key makes a key, or hash: and the 20 characters of one; the key is {}",
-            extractor.config_text().unwrap_or("code".into()),
+            "{form} of which the policy's key makes a key, or hash: and the 20 characters of one; the key is {text}",
         );
         match keys {
             KeysSection::Entries(texts) => {
                 let mut keys = Vec::new();
                 for (index, text) in texts.iter().enumerate() {
-                    match key_of(&*extractor, text) {
+                    let path = path.index(index);
+                    let Some(text) = self.value(&path, expanded(text)) else {
+                        continue;
+                    };
+                    match key_of(&*extractor, &text) {
                         Some(key) => keys.push(key),
-                        None => {
-                            self.found(&path.index(index), "text that is no key", expected.clone());
-                        }
+                        None => self.found(&path, "text that is no key", expected.clone()),
                     }
                 }
                 Some(KeyList::new(policy.name(), keys))
@@ -136,6 +144,10 @@ impl Build<'_> {
         others.trusted_proxies.clear();
         let is_list = others.hops.is_some();
         let client = others.extractor();
+        if section.header.is_some() && section.forwarded == Some(true) {
+            let found = "true together with header";
+            self.found(&path.key("forwarded"), found, "one of them");
+        }
         // A header of one address is read from trusted proxies alone.
         let client = match is_list {
             false => client.trusted_proxies([IpAddr::from([127, 0, 0, 1])]),
@@ -145,17 +157,55 @@ impl Build<'_> {
     }
 }
 
+/// Stands before the hash of a key.
+const HASH: &str = "hash:";
+
+/// The entry with the values of the environment's variables.
+fn expanded(text: &KeyText) -> Result<KeyText, InvalidValue> {
+    match text {
+        KeyText::One(text) => expand(text).map(KeyText::One),
+        KeyText::Parts(texts) => {
+            let texts = texts.iter().map(|text| expand(text));
+            texts.collect::<Result<_, _>>().map(KeyText::Parts)
+        }
+    }
+}
+
 /// The key of an entry.
 fn key_of(extractor: &dyn KeyExtractor, text: &KeyText) -> Option<Key> {
     match text {
-        KeyText::One(text) => match text.strip_prefix("hash:") {
+        KeyText::One(text) => match text.strip_prefix(HASH) {
             Some(hash) => Key::from_hash(hash),
             None if text == CODE => None,
             None => extractor.key_from_text(&[text]),
         },
-        KeyText::Parts(texts) => {
-            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            extractor.key_from_text(&texts)
-        }
+        KeyText::Parts(texts) => key_of_parts(extractor, texts),
     }
+}
+
+/// The key of several texts, of which some may be hashes.
+fn key_of_parts(extractor: &dyn KeyExtractor, texts: &[String]) -> Option<Key> {
+    let hash = |text: &String| text.strip_prefix(HASH).map(str::to_owned);
+    if texts.iter().all(|text| hash(text).is_none()) {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        return extractor.key_from_text(&texts);
+    }
+    // The key with another text in place of each hash has a hash in the same place.
+    let others: Vec<&str> = texts
+        .iter()
+        .map(|text| hash(text).map_or(&**text, |_| "text"))
+        .collect();
+    let like = extractor.key_from_text(&others)?;
+    let mut parts = Vec::new();
+    let mut like = like.as_str().split('+');
+    for text in texts {
+        let part = like.next()?;
+        parts.push(match (hash(text), part.strip_prefix('#')) {
+            (Some(hash), Some(_)) => Key::from_hash(&hash)?,
+            (None, Some(hash)) => Key::from_hash(hash)?,
+            (None, None) => Key::new(part),
+            (Some(_), None) => return None,
+        });
+    }
+    like.next().is_none().then(|| Key::tuple(parts))
 }

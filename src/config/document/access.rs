@@ -49,8 +49,9 @@ forms! {
 }
 
 forms! {
-    /// The text of a key, which may be a credential: `Debug` and errors don't show it. [`Document::to_text`] does, since the
-    /// list would be another one without it. `hash:` and the 20 characters of a hash, as in logs and the store, are a key of
+    /// The text of a key, in which `${NAME}` is the value of the environment's variable `NAME` and `$$` is `$`. It may be a
+    /// credential: `Debug` and errors don't show it. [`Document::to_text`] does, since the list would be another one without
+    /// it. `hash:` and the 20 characters of a hash, as in logs and the store, are a key of
     /// which only the hash is known: so a document need not hold credentials.
     ///
     /// [`Document::to_text`]: crate::config::Document::to_text

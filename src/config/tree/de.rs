@@ -171,7 +171,7 @@ fn describe(found: Unexpected<'_>) -> String {
         Unexpected::Bool(bool) => bool.to_string(),
         Unexpected::Unsigned(number) => number.to_string(),
         Unexpected::Signed(number) => number.to_string(),
-        Unexpected::Float(number) => format!("{number}"),
+        Unexpected::Float(number) => format!("{number:?}"),
         Unexpected::Unit | Unexpected::Option => "nothing".to_owned(),
         Unexpected::Seq => "an array".to_owned(),
         Unexpected::Map => "a table".to_owned(),
