@@ -190,3 +190,46 @@ shadow_of = "api"
     assert_eq!(paths, expected, "{error}");
     assert_eq!(error.file(), Some(&*path));
 }
+
+#[test]
+fn a_cost_may_be_as_large_as_the_largest_tier_allows() {
+    for quotas in [
+        "tier = 'plan'\ntiers = { pro = '1000/min' }",
+        "tier_quotas = ['1000/min']",
+    ] {
+        let build = |cost: &str| {
+            let text = format!("[policies.api]\nquota = '100/min'\n{quotas}\ncost = {cost}");
+            document(&text).limiter(&registry())
+        };
+        for cost in ["1000", "[{ path = '/export', cost = 1000 }]"] {
+            if let Err(error) = build(cost) {
+                panic!("{error}");
+            }
+        }
+        for (cost, path) in [
+            ("1001", "policies.api.cost: "),
+            (
+                "[{ path = '/export', cost = 1001 }]",
+                "policies.api.cost[0].cost: ",
+            ),
+        ] {
+            let error = build(cost).expect_err("a cost").to_string();
+            assert!(error.contains(path), "{error}");
+            assert!(error.contains("found a cost of 1001"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn two_headers_of_the_clients_address_are_a_mistake() {
+    let text = r#"
+client_ip = { trusted_proxies = ["10.0.0.0/8"], forwarded = true, header = "cf-connecting-ip" }
+[policies.api]
+quota = "1/s"
+"#;
+    let error = document(text).limiter(&registry()).expect_err("a mistake");
+    assert_eq!(
+        error.to_string(),
+        "2:61: client_ip.forwarded: found true together with header; expected one of them"
+    );
+}

@@ -106,9 +106,10 @@ impl Fields<'_, '_> {
     fn set_all(&mut self, section: &PolicySection) {
         self.quota(section);
         self.keys(section);
+        // Before the cost, which a tier may allow.
+        self.quotas_by_request(section);
         self.cost(section);
         self.charge(section);
-        self.quotas_by_request(section);
         let rules = self
             .build
             .conditions(&self.path, &section.skip, &section.only);
@@ -246,6 +247,8 @@ impl Fields<'_, '_> {
         let at = rule.path.as_ref();
         let at = at.map(|text| self.build.value(&path.key("path"), valid_path(text)));
         if !matches!(named, Some(None)) && !matches!(at, Some(None)) {
+            let alike = check(&self.policy.clone().cost(rule.cost), self.store);
+            self.build.checked(&path.key("cost"), alike);
             costs.add(named.flatten(), rule.path.as_deref(), rule.cost);
         }
     }
