@@ -6,7 +6,7 @@
 //! LIMITS=examples/configured/limits.yaml cargo run --example configured --features config-yaml
 //! ```
 
-use std::{env, error::Error, net::SocketAddr};
+use std::{env, error::Error, net::SocketAddr, process};
 
 use axum::{Router, routing::get};
 use tokio::net::TcpListener;
@@ -26,7 +26,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limits = env::var("LIMITS").unwrap_or_else(|_| SHIPPED.to_owned());
     // Keys, costs and tiers that need code would be registered here by name.
     let registry = Registry::new();
-    let layer = Document::load(&limits)?.layer(&registry)?;
+    let layer = Document::load(&limits).and_then(|document| document.layer(&registry));
+    let layer = layer.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        process::exit(1)
+    });
 
     // Logs what each reload has changed, and why a file could not be loaded.
     let watch = Watch::new(&limits).registry(registry);
