@@ -5,6 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The most characters of what was found that an error shows: a bad document can be a mebibyte, and each error is logged.
+const MAX_FOUND_CHARS: usize = 300;
+
 /// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes.
 ///
 /// It displays one line for each, such as
@@ -75,6 +78,15 @@ impl LoadError {
     }
 }
 
+/// The text, without its rest if it is long: it may be a whole document.
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_FOUND_CHARS) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}
+
 impl Mistake {
     pub(crate) fn new(
         path: impl ToString,
@@ -84,7 +96,7 @@ impl Mistake {
         Self {
             path: path.to_string(),
             position: None,
-            found: found.into(),
+            found: shortened(found.into()),
             expected: expected.into(),
         }
     }

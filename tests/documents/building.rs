@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use axum::body::{Body, to_bytes};
 use http::{Request, Response};
-use tollgate::config::{Document, Registry};
+use tollgate::config::{Document, Format, Registry};
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::support::{document, parts, registry};
@@ -232,4 +232,32 @@ quota = "1/s"
         error.to_string(),
         "2:61: client_ip.forwarded: found true together with header; expected one of them"
     );
+}
+
+#[test]
+fn a_cost_in_quotes_is_a_mistake_that_says_so() {
+    for text in ["5", "010", "1_0"] {
+        let text = format!("[policies.api]\nquota = '10/s'\ncost = '{text}'");
+        let error = document(&text).limiter(&registry()).expect_err("a text");
+        let expected = "expected a whole number without quotes, such as 10, or a registered name";
+        assert!(error.to_string().ends_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_long_text_is_shortened_in_a_mistake() {
+    let long = "ä".repeat(100_000);
+    for field in ["quota", "key", "strategy", "cost", "charge"] {
+        let quota = if field == "quota" {
+            ""
+        } else {
+            "quota = '1/s'"
+        };
+        let text = format!("[policies.api]\n{quota}\n{field} = '{long}'");
+        let error = Document::parse(&text, Format::Toml)
+            .and_then(|document| document.limiter(&registry()))
+            .expect_err("a mistake");
+        assert!(error.to_string().len() < 2_000, "{field}");
+        assert!(error.to_string().contains("ää..."), "{error}");
+    }
 }

@@ -225,6 +225,11 @@ impl Fields<'_, '_> {
         match &section.cost {
             None => {}
             Some(CostSection::Units(units)) => self.set("cost", |policy| policy.cost(*units)),
+            Some(CostSection::Name(text)) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                let found = format!("the text {text:?}");
+                let expected = "a whole number without quotes, such as 10, or a registered name";
+                self.build.found(&self.path.key("cost"), found, expected);
+            }
             Some(CostSection::Name(name)) => {
                 let cost = self.build.registry.find_cost(name);
                 if let Some(cost) = self.build.value(&self.path.key("cost"), cost) {
