@@ -78,6 +78,22 @@ impl LoadError {
     }
 }
 
+/// The text without what may be the password of a URL, which may stand at a path where no secret is expected.
+fn without_password(text: String) -> String {
+    let Some((before, url)) = text.split_once("://") else {
+        return text;
+    };
+    let (url, has_query) = match url.split_once('?') {
+        Some((url, query)) if !query.contains('@') => (url, true),
+        _ => (url, false),
+    };
+    let shown = match url.rsplit_once('@') {
+        Some((_, host)) => format!("{before}://***@{host}"),
+        None => format!("{before}://{url}"),
+    };
+    if has_query { shown + "?***" } else { shown }
+}
+
 /// The text, without its rest if it is long: it may be a whole document.
 fn shortened(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(MAX_FOUND_CHARS) {
@@ -96,7 +112,7 @@ impl Mistake {
         Self {
             path: path.to_string(),
             position: None,
-            found: shortened(found.into()),
+            found: shortened(without_password(found.into())),
             expected: expected.into(),
         }
     }

@@ -179,13 +179,9 @@ impl Binder<'_> {
             Some(OnStoreError::LocalFallback(fallback))
                 if !matches!(enforcement, Enforcement::Shadow { .. }) =>
             {
-                let kept = same_limit.filter(|old| old.on_store_error == on_store_error);
-                let kept = kept.and_then(|old| old.local_share.clone());
+                // It finds the counts of the old policy by their name.
                 let shares = self.shares.get_or_insert_default();
-                Some(match kept {
-                    Some(share) => share,
-                    None => Arc::new(LocalShare::open(shares, &policy, fallback, &limit)?),
-                })
+                Some(LocalShare::open(shares, &policy, fallback, &limit)?)
             }
             _ => None,
         };

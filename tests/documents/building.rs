@@ -261,3 +261,48 @@ fn a_long_text_is_shortened_in_a_mistake() {
         assert!(error.to_string().contains("ää..."), "{error}");
     }
 }
+
+#[test]
+fn a_misspelled_placeholder_and_a_media_type_without_a_slash_are_mistakes() {
+    let mistakes = |rejection: &str| {
+        let text = format!("rejection = {rejection}\npolicies.api.quota = \"1/s\"");
+        let built = document(&text).layer(&Registry::new());
+        built.map(drop).map_err(|error| error.to_string())
+    };
+    let valid =
+        r#"{ body = '{"wait": {retry_after}} of {policy} {}', content_type = "application/json" }"#;
+    assert_eq!(mistakes(valid), Ok(()));
+    let error = mistakes(r#"{ body = "in {retry-after} s", content_type = "nonsense" }"#);
+    let error = error.expect_err("two mistakes");
+    assert!(
+        error.contains(r#"rejection.content_type: found "nonsense"; expected a media type"#),
+        "{error}"
+    );
+    assert!(
+        error.contains(
+            "rejection.body: found the placeholder {retry-after}; expected {retry_after}"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_url_at_a_path_where_no_secret_is_expected_is_shown_without_its_password() {
+    for text in [
+        r#"policies.api = { quota = "1/s", key = "redis://user:hunter2@host" }"#,
+        r#"policies.api = { quota = "redis://user:hunter2@host/?pass=hunter2" }"#,
+        r#"policies.api = { quota = "1/s", cost = "redis://hunter2@host:1" }"#,
+    ] {
+        let document = Document::parse(text, Format::Toml);
+        let error = match document {
+            Ok(document) => document.layer(&Registry::new()).map(drop),
+            Err(error) => Err(error),
+        };
+        let error = error.expect_err("a mistake");
+        let shown = format!("{error} {error:?}");
+        assert!(
+            !shown.contains("hunter2") && shown.contains("redis://***@host"),
+            "{shown}"
+        );
+    }
+}

@@ -76,15 +76,22 @@ impl Build<'_> {
     ) -> Option<Code<OnRejection>> {
         let content_type = section.content_type.as_deref();
         let content_type = content_type.unwrap_or("text/plain; charset=utf-8");
-        let Ok(content_type) = HeaderValue::from_str(content_type) else {
+        let is_media_type = content_type
+            .split_once('/')
+            .is_some_and(|(kind, subtype)| !kind.is_empty() && !subtype.is_empty());
+        let value = HeaderValue::from_str(content_type).ok();
+        let value = value.filter(|_| is_media_type);
+        if value.is_none() {
             let expected = "a media type such as \"text/html\"";
-            self.found(
-                &path.key("content_type"),
-                format!("{content_type:?}"),
-                expected,
-            );
-            return None;
-        };
+            let path = path.key("content_type");
+            self.found(&path, format!("{content_type:?}"), expected);
+        }
+        if let Some(unknown) = unknown_placeholder(&section.body) {
+            let expected = "{retry_after}, {policy}, or other text in braces";
+            let found = format!("the placeholder {{{unknown}}}");
+            self.found(&path.key("body"), found, expected);
+        }
+        let content_type = value?;
         let mut value = vec![("body", SettingValue::text(section.body.clone()))];
         if let Some(content_type) = &section.content_type {
             value.push(("content_type", SettingValue::text(content_type.clone())));
@@ -99,6 +106,19 @@ impl Build<'_> {
         });
         Some(respond.described_as(SettingValue::table(value)))
     }
+}
+
+/// A word in braces that is no placeholder: probably a misspelled one.
+fn unknown_placeholder(body: &str) -> Option<&str> {
+    let words = body.split('{').skip(1);
+    let words = words.filter_map(|text| Some(text.split_once('}')?.0));
+    let is_word = |word: &&str| {
+        let mut bytes = word.bytes();
+        !word.is_empty()
+            && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+    };
+    let mut words = words.filter(is_word);
+    words.find(|word| !["retry_after", "policy"].contains(word))
 }
 
 /// The body of the response to a rejected request.

@@ -66,7 +66,7 @@ pub struct HeaderSettings {
 #[non_exhaustive]
 pub struct RejectionSection {
     /// The text, in which `{retry_after}` is the wait in seconds and `{policy}` the name of the policy that rejected, both
-    /// empty if there is none. Other braces stand for themselves.
+    /// empty if there is none. Another word in braces is a mistake; other braces stand for themselves.
     pub body: String,
     /// The media type. Default: `text/plain; charset=utf-8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

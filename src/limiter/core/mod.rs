@@ -91,7 +91,7 @@ pub(crate) struct BoundPolicy {
     /// `None` unless it was configured.
     pub(crate) on_store_error: Option<OnStoreError>,
     /// The share of the local fallback; `None` if it is not configured.
-    pub(crate) local_share: Option<Arc<LocalShare>>,
+    pub(crate) local_share: Option<LocalShare>,
     /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
     pub(crate) missing_keys: Arc<MissingKeys>,
