@@ -86,10 +86,10 @@ mod tests {
             (Method::GET, "/upload/a", 3),
             (Method::GET, "/health", 0),
             (Method::GET, "/", 1),
-            // Servers read these differently.
+            // Servers read these differently: the most of what they may cost.
             (Method::POST, "/x/../upload/a", 10),
             (Method::POST, "/%75pload/a", 10),
-            (Method::GET, "/health;a", 3),
+            (Method::GET, "/health;a", 1),
         ] {
             let request = http::Request::builder().method(method).uri(path);
             let (parts, ()) = request.body(()).expect("a request").into_parts();
