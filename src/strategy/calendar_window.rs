@@ -5,15 +5,12 @@ use std::{
     time::Duration,
 };
 
-use jiff::{
-    civil,
-    tz::{Offset, TimeZone},
-};
+use jiff::tz::{Offset, TimeZone};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
     Strategy,
-    window::{self, CalendarUnit, MAX_COUNT, Window, Windows},
+    window::{self, CalendarUnit, MAX_COUNT, Weekday, Window, Windows},
 };
 use crate::{
     clock::Timestamp,
@@ -70,26 +67,6 @@ enum Zone {
     Offset(i64),
     /// A name of the IANA database.
     Named(String),
-}
-
-/// A day of the week.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Weekday {
-    /// Monday, on which weeks start unless set (ISO 8601).
-    #[default]
-    Monday,
-    /// Tuesday.
-    Tuesday,
-    /// Wednesday.
-    Wednesday,
-    /// Thursday.
-    Thursday,
-    /// Friday.
-    Friday,
-    /// Saturday.
-    Saturday,
-    /// Sunday.
-    Sunday,
 }
 
 impl CalendarWindow {
@@ -224,45 +201,6 @@ struct CalendarRule {
     windows: Windows,
     /// Equal only for windows of the same length in the same time zone.
     windows_id: u64,
-}
-
-impl Weekday {
-    /// The days of a week.
-    #[cfg(feature = "config")]
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Monday,
-        Self::Tuesday,
-        Self::Wednesday,
-        Self::Thursday,
-        Self::Friday,
-        Self::Saturday,
-        Self::Sunday,
-    ];
-
-    /// The day's name in a configuration document.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Monday => "monday",
-            Self::Tuesday => "tuesday",
-            Self::Wednesday => "wednesday",
-            Self::Thursday => "thursday",
-            Self::Friday => "friday",
-            Self::Saturday => "saturday",
-            Self::Sunday => "sunday",
-        }
-    }
-
-    fn civil(self) -> civil::Weekday {
-        match self {
-            Self::Monday => civil::Weekday::Monday,
-            Self::Tuesday => civil::Weekday::Tuesday,
-            Self::Wednesday => civil::Weekday::Wednesday,
-            Self::Thursday => civil::Weekday::Thursday,
-            Self::Friday => civil::Weekday::Friday,
-            Self::Saturday => civil::Weekday::Saturday,
-            Self::Sunday => civil::Weekday::Sunday,
-        }
-    }
 }
 
 /// The newest window that was charged, in microseconds since the epoch, and its count. The count of a window of another

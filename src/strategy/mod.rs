@@ -70,7 +70,7 @@ mod token_bucket;
 mod window;
 
 pub use ban::Ban;
-pub use calendar_window::{CalendarWindow, Weekday};
+pub use calendar_window::CalendarWindow;
 pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
@@ -82,6 +82,7 @@ pub use rule::{
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
+pub use window::Weekday;
 
 /// The algorithm that counts a quota: set by [`Policy::strategy`](crate::Policy::strategy).
 ///

@@ -50,6 +50,65 @@ pub(super) fn validated_period_us(
     Ok(period as i64)
 }
 
+/// A day of the week.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Weekday {
+    /// Monday, on which weeks start unless set (ISO 8601).
+    #[default]
+    Monday,
+    /// Tuesday.
+    Tuesday,
+    /// Wednesday.
+    Wednesday,
+    /// Thursday.
+    Thursday,
+    /// Friday.
+    Friday,
+    /// Saturday.
+    Saturday,
+    /// Sunday.
+    Sunday,
+}
+
+impl Weekday {
+    /// The days of a week.
+    #[cfg(feature = "config")]
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Monday,
+        Self::Tuesday,
+        Self::Wednesday,
+        Self::Thursday,
+        Self::Friday,
+        Self::Saturday,
+        Self::Sunday,
+    ];
+
+    /// The day's name in a configuration document.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Monday => "monday",
+            Self::Tuesday => "tuesday",
+            Self::Wednesday => "wednesday",
+            Self::Thursday => "thursday",
+            Self::Friday => "friday",
+            Self::Saturday => "saturday",
+            Self::Sunday => "sunday",
+        }
+    }
+
+    pub(super) fn civil(self) -> civil::Weekday {
+        match self {
+            Self::Monday => civil::Weekday::Monday,
+            Self::Tuesday => civil::Weekday::Tuesday,
+            Self::Wednesday => civil::Weekday::Wednesday,
+            Self::Thursday => civil::Weekday::Thursday,
+            Self::Friday => civil::Weekday::Friday,
+            Self::Saturday => civil::Weekday::Saturday,
+            Self::Sunday => civil::Weekday::Sunday,
+        }
+    }
+}
+
 /// Windows that follow each other without a gap.
 #[derive(Clone, Debug)]
 pub(super) enum Windows {

@@ -48,8 +48,8 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     /// the reset are read, see [`LimitHandle::status`](crate::store::LimitHandle::status).
     fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
 
-    /// Whether units refill one after the other, rather than all together at the end of a window. It determines the time over
-    /// which [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) tells a client to spread its units. Default:
+    /// Whether units refill one after the other, rather than all together at the end of a window. It determines the
+    /// time that [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) gives for the remaining units. Default:
     /// false.
     fn refills_gradually(&self) -> bool {
         false
