@@ -7,7 +7,7 @@ use http::{Request, Response};
 use tollgate::config::{Document, Format, Registry};
 use tower::{ServiceBuilder, ServiceExt};
 
-use crate::support::{document, parts, registry};
+use crate::support::{document, parts, paths_of, registry};
 
 #[test]
 fn all_mistakes_of_a_limiter_are_found_at_once_each_at_its_path() {
@@ -173,11 +173,7 @@ shadow_of = "api"
 "#;
     std::fs::write(&path, text).expect("a file");
     let error = Document::load_with(&path, &registry()).expect_err("mistakes");
-    let paths: Vec<_> = error
-        .mistakes()
-        .iter()
-        .map(|mistake| mistake.path())
-        .collect();
+    let paths = paths_of(&error);
     let expected = [
         "headrs",
         "allow[1].policy",

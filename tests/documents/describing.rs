@@ -6,7 +6,7 @@ use tollgate::{
     extract,
 };
 
-use crate::support::{document, registry};
+use crate::support::{document, paths_of, registry};
 
 #[test]
 fn a_layers_document_says_what_its_own_document_said() {
@@ -143,11 +143,7 @@ with = ["code"]
 "#;
     assert_eq!(text, expected);
     let error = document(&text).layer(&Registry::new()).expect_err("code");
-    let paths: Vec<_> = error
-        .mistakes()
-        .iter()
-        .map(|mistake| mistake.path())
-        .collect();
+    let paths = paths_of(&error);
     let expected = [
         "on_rejection",
         "allow[0].keys[1]",

@@ -3,13 +3,22 @@
 use http::{Request, request::Parts};
 use tollgate::{
     Key, Quota,
-    config::{Document, Format, Registry},
+    config::{Document, Format, LoadError, Registry},
     extract,
 };
 
 /// The document of a text in TOML.
 pub(crate) fn document(text: &str) -> Document {
     Document::parse(text, Format::Toml).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// The paths of a document's mistakes, in order.
+pub(crate) fn paths_of(error: &LoadError) -> Vec<&str> {
+    error
+        .mistakes()
+        .iter()
+        .map(|mistake| mistake.path())
+        .collect()
 }
 
 /// Code of each kind, under these names.

@@ -59,7 +59,7 @@ struct Loaded {
     hash_of_files: Hash,
 }
 
-/// What tells one failure from the next.
+/// Distinguishes one failure from the next: equal ones are logged once.
 #[derive(Debug, PartialEq, Eq)]
 struct Failure {
     /// That of the document, `None` if it could not be read.
