@@ -26,7 +26,9 @@ pub(crate) fn check(root: &Path) -> Outcome {
             broken.push(rule.broken);
         }
     }
-    warn_of_long_files(&root.join("src"), root)?;
+    for folder in ["src", "cli/src"] {
+        warn_of_long_files(&root.join(folder), root)?;
+    }
     if broken.is_empty() {
         Ok(())
     } else {

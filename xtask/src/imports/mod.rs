@@ -22,7 +22,11 @@ use self::modules::Modules;
 use crate::run::Outcome;
 
 /// The crates whose files are checked: their folders and root files.
-const CRATES: [(&str, &str); 2] = [("src", "lib.rs"), ("xtask/src", "main.rs")];
+const CRATES: [(&str, &str); 3] = [
+    ("src", "lib.rs"),
+    ("cli/src", "lib.rs"),
+    ("xtask/src", "main.rs"),
+];
 
 /// The cycles that were there when the check was written: one file or folder per line, and an
 /// empty line between two cycles.

@@ -1,0 +1,27 @@
+//! The arguments of the program.
+
+use clap::{Parser, Subcommand};
+
+use crate::{check, completions};
+
+/// Checks rate limit policies, and shows and changes the counts of callers.
+///
+/// Exit codes: 0 for success; 1 for a negative answer, such as mistakes in a document; 2 for wrong arguments; 3 if a file,
+/// the store or the admin API can't be reached; 4 if the admin API rejects the token.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Check(check::Options),
+    /// Print the JSON Schema of configuration files.
+    Schema,
+    Completions(completions::Options),
+}

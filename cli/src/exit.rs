@@ -1,0 +1,67 @@
+//! The end of a command: its exit code, and the error that it reports.
+
+use std::{fmt::Display, io, process::ExitCode};
+
+/// The result of a command.
+pub(crate) type Outcome<T = Answer> = Result<T, Failure>;
+
+/// What a command that was carried out has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Exit code 0.
+    Yes,
+    /// Exit code 1: mistakes in a document, for example.
+    No,
+}
+
+/// Why a command was not carried out.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Exit code 3: a file, the store or the admin API can't be reached, or failed.
+    Unreachable(String),
+    /// The reader of the output has closed it. Nothing is reported.
+    Closed,
+}
+
+impl Failure {
+    /// A failure of what is named first, such as a file.
+    pub(crate) fn unreachable(what: impl Display, error: impl Display) -> Self {
+        Self::Unreachable(format!("{what}: {error}"))
+    }
+
+    /// Writes the reason to standard error.
+    pub(crate) fn report(&self) {
+        match self {
+            Self::Unreachable(reason) => eprintln!("error: {reason}"),
+            Self::Closed => {}
+        }
+    }
+}
+
+/// An error of writing to standard output.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::unreachable("standard output", error),
+        }
+    }
+}
+
+impl From<Answer> for ExitCode {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Yes => Self::SUCCESS,
+            Answer::No => Self::from(1),
+        }
+    }
+}
+
+impl From<Failure> for ExitCode {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unreachable(_) => Self::from(3),
+            Failure::Closed => Self::SUCCESS,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The command line of tollgate.
+//!
+//! The program's help, `tollgate --help`, lists its commands.
+
+mod arguments;
+mod check;
+mod completions;
+mod exit;
+mod output;
+mod schema;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::{
+    arguments::{Arguments, Command},
+    exit::Outcome,
+    output::Output,
+};
+
+/// Runs the program with the arguments of the process.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let output = Output::new(arguments.json);
+    match run(&arguments, &output) {
+        Ok(answer) => answer.into(),
+        Err(failure) => {
+            failure.report();
+            failure.into()
+        }
+    }
+}
+
+fn run(arguments: &Arguments, output: &Output) -> Outcome {
+    match &arguments.command {
+        Command::Check(options) => check::run(options, output),
+        Command::Schema => schema::run(),
+        Command::Completions(options) => completions::run(options, Arguments::command()),
+    }
+}

@@ -1,0 +1,7 @@
+//! The program `tollgate`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tollgate_cli::main()
+}

@@ -1,0 +1,44 @@
+//! What commands print: text or JSON.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+/// Standard output, as text or as JSON.
+#[derive(Debug)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Prints one of the two.
+    pub(crate) fn print(
+        &self,
+        json: impl FnOnce() -> Value,
+        text: impl FnOnce() -> String,
+    ) -> io::Result<()> {
+        match self.json {
+            true => print_json(&json()),
+            false => print(&text()),
+        }
+    }
+}
+
+/// Prints text, and a line break at its end unless it is empty.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        stdout.write_all(b"\n")?;
+    }
+    stdout.flush()
+}
+
+/// Prints indented JSON.
+pub(crate) fn print_json(json: &Value) -> io::Result<()> {
+    print(&format!("{json:#}"))
+}

@@ -1,0 +1,6 @@
+//! The program, run as its users run it.
+
+#![allow(missing_docs)]
+
+mod check;
+mod program;

@@ -1,0 +1,38 @@
+//! Runs the program.
+
+use std::process::{Command, Output, Stdio};
+
+/// What a run of the program has printed, and its exit code.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs the program without a terminal and without input.
+pub(crate) fn tollgate(arguments: &[&str]) -> Run {
+    run(command(arguments))
+}
+
+/// The program with these arguments.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command until it ends.
+pub(crate) fn run(mut command: Command) -> Run {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the program");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Run {
+        code: status.code(),
+        stdout: text(stdout),
+        stderr: text(stderr),
+    }
+}
