@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::{
     ResponseBody,
     in_flight::InFlightRequest,
-    shared::{LayerDecision, LayerShared, RequestGuards},
+    snapshot::{AdmittedRequest, LayerDecision, LayerSnapshot},
 };
 use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RejectionBody};
 
@@ -38,14 +38,14 @@ pin_project! {
         // Boxed: requests that are decided at once would move a future of its size.
         Deciding { deciding: Box<Deciding<S, ReqBody>> },
         // Dropped in this order: the work ends before its permit is released.
-        Calling { #[pin] inner: F, guards: RequestGuards },
+        Calling { #[pin] inner: F, admitted: AdmittedRequest },
         Rejected { response: Option<Response<RejectionBody>> },
     }
 }
 
 struct Deciding<S, ReqBody> {
     pending: PendingDecision,
-    deferred: Option<(RequestParts<ReqBody>, S, Arc<LayerShared>)>,
+    deferred: Option<(RequestParts<ReqBody>, S, Arc<LayerSnapshot>)>,
 }
 
 /// A request while it is evaluated.
@@ -57,8 +57,8 @@ where
 {
     /// The future of a request that was passed to the inner service.
     #[inline]
-    pub(super) fn calling(inner: S::Future, guards: RequestGuards) -> Self {
-        let state = State::Calling { inner, guards };
+    pub(super) fn calling(inner: S::Future, admitted: AdmittedRequest) -> Self {
+        let state = State::Calling { inner, admitted };
         Self { state }
     }
 
@@ -75,9 +75,9 @@ where
         pending: PendingDecision,
         request: RequestParts<ReqBody>,
         ready: S,
-        shared: Arc<LayerShared>,
+        snapshot: Arc<LayerSnapshot>,
     ) -> Self {
-        let deferred = Some((request, ready, shared));
+        let deferred = Some((request, ready, snapshot));
         let deciding = Box::new(Deciding { pending, deferred });
         Self {
             state: State::Deciding { deciding },
@@ -97,28 +97,29 @@ where
             let next = match state.as_mut().project() {
                 StateProj::Deciding { deciding } => {
                     let decision = ready!(Pin::new(&mut deciding.pending).poll(cx));
-                    let Some(((mut parts, body), mut service, shared)) = deciding.deferred.take()
+                    let Some(((mut parts, body), mut service, snapshot)) = deciding.deferred.take()
                     else {
                         return Poll::Pending;
                     };
                     if decision.is_admitted() {
-                        let guards = shared.admit(&mut Some(decision), &mut parts);
+                        let admitted = snapshot.admit(&mut Some(decision), &mut parts);
                         let inner = service.call(Request::from_parts(parts, body));
-                        State::Calling { inner, guards }
+                        State::Calling { inner, admitted }
                     } else {
-                        let response = Some(shared.reject(&decision, &parts));
+                        let response = Some(snapshot.reject(&decision, &parts));
                         State::Rejected { response }
                     }
                 }
-                StateProj::Calling { inner, guards } => {
+                StateProj::Calling { inner, admitted } => {
                     let response = ready!(inner.poll(cx));
-                    let mut guards = mem::take(guards);
-                    let response = response.map(|response| guards.replace_rejection(response));
-                    let RequestGuards {
+                    let mut admitted = mem::take(admitted);
+                    let response =
+                        response.map(|response| admitted.replace_handler_rejection(response));
+                    let AdmittedRequest {
                         decision,
                         in_flight,
                         ..
-                    } = guards;
+                    } = admitted;
                     let mut response = match response {
                         Ok(Err(response)) => response,
                         Ok(Ok(rejection)) => {

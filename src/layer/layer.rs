@@ -7,8 +7,8 @@ use tower_layer::Layer;
 
 use super::{
     RateLimit,
-    shared::LayerConfig,
-    state::{LayerHandle, LayerRef, LayerState},
+    shared::{LayerHandle, LayerRef, LayerShared},
+    snapshot::LayerConfig,
 };
 use crate::{
     admission::Rejected,
@@ -62,19 +62,19 @@ impl RateLimitLayer {
 
     fn with(limiter: Limiter, config: LayerConfig) -> Self {
         Self {
-            handles: Arc::new(LayerState::open(limiter, config)),
+            handles: Arc::new(LayerShared::open(limiter, config)),
         }
     }
 
     /// A layer over the same limiter with settings changed by `change`.
     fn changed(self, change: impl FnOnce(&mut LayerConfig)) -> Self {
-        let mut config = self.state().config();
+        let mut config = self.shared().config();
         change(&mut config);
         Self::with(self.limiter().clone(), config)
     }
 
-    fn state(&self) -> &LayerState {
-        self.handles.first().state()
+    fn shared(&self) -> &LayerShared {
+        self.handles.first().shared()
     }
 
     /// Returns a builder of a layer over a limiter of its own. The builder has the limiter's settings; the layer that it builds
@@ -144,7 +144,7 @@ impl RateLimitLayer {
     /// The settings of the layer itself.
     #[cfg(feature = "config")]
     pub(crate) fn settings(&self) -> Vec<Setting> {
-        self.state().config().settings()
+        self.shared().config().settings()
     }
 
     /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.
@@ -181,20 +181,20 @@ impl RateLimitLayer {
         builder: LimiterBuilder<Self>,
         configure: impl FnOnce(Self) -> Self,
     ) -> Result<Changes, ConfigError> {
-        let state = self.state();
-        let config = configure(Self::new(state.limiter().clone()))
-            .state()
+        let shared = self.shared();
+        let config = configure(Self::new(shared.limiter().clone()))
+            .shared()
             .config();
-        let settings = || [state.config().settings(), config.settings()];
-        let limiter = state.limiter();
+        let settings = || [shared.config().settings(), config.settings()];
+        let limiter = shared.limiter();
         limiter.replace(builder, settings, |policies| {
-            state.replace(policies, &config);
+            shared.replace(policies, &config);
         })
     }
 
     /// The layer's limiter, for calls with keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
-        self.state().limiter()
+        self.shared().limiter()
     }
 }
 

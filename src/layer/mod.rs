@@ -57,7 +57,7 @@ pub(crate) mod in_flight;
 mod layer;
 mod service;
 pub(crate) mod shared;
-pub(crate) mod state;
+pub(crate) mod snapshot;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;

@@ -7,7 +7,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseBody, ResponseFuture, shared::RequestGuards, state::LayerRef};
+use super::{ResponseBody, ResponseFuture, shared::LayerRef, snapshot::AdmittedRequest};
 use crate::{
     admission::Admission,
     limiter::{DecisionBuilder, PendingDecision},
@@ -54,36 +54,36 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let shared = self.layer.current();
-        if !shared.config.enabled {
+        let snapshot = self.layer.current();
+        if !snapshot.config.enabled {
             // Handlers may extract an admission, whether or not the layer is enabled.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::none());
             }
-            return ResponseFuture::calling(self.inner.call(request), RequestGuards::default());
+            return ResponseFuture::calling(self.inner.call(request), AdmittedRequest::default());
         }
         let (mut parts, body) = request.into_parts();
-        let limiter = Arc::clone(&shared.limiter);
+        let limiter = Arc::clone(&snapshot.limiter);
         let mut builder = DecisionBuilder::new();
-        let guards = match limiter.evaluate_request(&mut builder, &parts) {
+        let admitted = match limiter.evaluate_request(&mut builder, &parts) {
             None if builder.is_admitted() => {
-                shared.admit(&mut Some(builder.finish(limiter)), &mut parts)
+                snapshot.admit(&mut Some(builder.finish(limiter)), &mut parts)
             }
             None => {
                 // A service that was polled ready may hold a resource, such as a permit, until it is called or dropped.
                 self.inner = self.inner.clone();
                 let decision = builder.finish(limiter);
-                return ResponseFuture::rejected(shared.reject(&decision, &parts));
+                return ResponseFuture::rejected(snapshot.reject(&decision, &parts));
             }
             Some(stage) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
                 let pending = PendingDecision::new(limiter, builder, stage);
-                return ResponseFuture::deciding(pending, (parts, body), ready, shared);
+                return ResponseFuture::deciding(pending, (parts, body), ready, snapshot);
             }
         };
         let inner = self.inner.call(Request::from_parts(parts, body));
-        ResponseFuture::calling(inner, guards)
+        ResponseFuture::calling(inner, admitted)
     }
 }

@@ -1,196 +1,139 @@
-//! What the services behind one layer share, and what happens to a request once it is decided.
+//! The settings of a layer, which can be replaced while it serves requests.
 
-use std::sync::Arc;
-
-use http::{Response, request::Parts};
-
-use super::in_flight::{InFlightRequest, ResponseProgress};
-use crate::{
-    admission::{Admission, Rejected},
-    decision::Decision,
-    limiter::LimiterRef,
-    respond::{
-        KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
-    },
-    setting::{Setting, SettingValue},
-    sync::{CachePadded, ReplacedFlag},
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    thread::LocalKey,
 };
 
-/// The policies and the settings of a layer, as they are in force together. There are several copies, each on cache lines of its
-/// own, of which each thread uses one, so that counting the references to it causes no contention between threads.
+use super::snapshot::{LayerConfig, LayerSnapshot};
+use crate::{
+    limiter::{Limiter, LimiterRefs},
+    sync::{CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
+};
+
+/// What the clones of a layer and its services share: the limiter, and the settings in force.
 #[derive(Debug)]
 pub(crate) struct LayerShared {
-    pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
-    pub(crate) config: LayerConfig,
-    pub(crate) replaced: ReplacedFlag,
+    limiter: Limiter,
+    current: Replaceable<LayerSnapshot>,
+    /// Held while `current` is replaced.
+    replacing: Mutex<()>,
 }
 
-/// The settings of a layer itself.
-#[derive(Clone, Debug)]
-pub(crate) struct LayerConfig {
-    /// Whether requests are limited.
-    pub(crate) enabled: bool,
-    pub(crate) responses: ResponseConfig,
-}
-
-/// What a layer keeps of an admitted request until there is a response.
-#[derive(Debug, Default)]
-pub(crate) struct RequestGuards {
-    /// `None` if nothing is written on the response or refunded.
-    pub(crate) decision: Option<LayerDecision>,
-    /// Set if the request's end releases a permit or settles a charge.
-    pub(crate) in_flight: Option<Box<InFlightRequest>>,
-    /// For the response to a request that its handler rejects. `None` only if the layer is not enabled.
-    pub(crate) rejection_context: Option<RejectionContext>,
-}
-
-/// What a layer needs to respond to a request that its handler rejects.
+/// A reference to what a layer shares. There are several, each on cache lines of its own, of which each thread uses one, so that
+/// counting the references to it causes no contention between threads.
 #[derive(Debug)]
-pub(crate) struct RejectionContext {
-    shared: Arc<LayerShared>,
-    request: KeptRequest,
-}
+pub(crate) struct LayerHandle(CachePadded<Arc<LayerShared>>);
 
-/// On a response: an inner layer has replaced the response of a handler that rejected the request.
-#[derive(Clone, Copy, Debug)]
-struct RejectedByHandler;
-
-/// The decision of this layer, whose header fields are written on the response, and whose charge is refunded if the handler
-/// rejects the request.
+/// A service's reference to what its layer shares. The service that the layer makes has the handles of all threads; its
+/// clones, which routers make for each request, have that of the thread that cloned them.
 #[derive(Debug)]
-pub(crate) struct LayerDecision {
-    admission: Admission,
-    index: usize,
-    fields: RateLimitHeaders,
-}
-
-impl LayerConfig {
-    /// Always the same settings in the same order.
-    pub(crate) fn settings(&self) -> Vec<Setting> {
-        let flag = SettingValue::Flag;
-        let enabled = Setting::or_default("enabled", flag(self.enabled), &flag(true));
-        let responses = self.responses.settings().into_iter();
-        [enabled].into_iter().chain(responses).collect()
-    }
+pub(crate) enum LayerRef {
+    All(Arc<ShardedArc<LayerHandle>>),
+    Local(Arc<LayerHandle>),
 }
 
 impl LayerShared {
-    /// Moves the decision of an admitted request to its extensions.
-    pub(crate) fn admit(
-        self: Arc<Self>,
-        decision: &mut Option<Decision>,
-        parts: &mut Parts,
-    ) -> RequestGuards {
-        let outer = parts.extensions.get::<Admission>().cloned();
-        let is_inner = outer.is_some();
-        let (admission, added) = match outer {
-            None => Admission::first(decision),
-            Some(outer) => {
-                let added = decision.take().map(|decision| outer.join(decision));
-                (outer, added.unwrap_or_default())
-            }
-        };
-        let decision_index = added.index;
-        let settles = added.depends_on_outcome;
-        let in_flight = (settles || added.permit.is_some()).then(|| {
-            let progress = settles.then(|| ResponseProgress::new(&parts.method));
-            Box::new(InFlightRequest::new(
-                admission.clone(),
-                decision_index,
-                added.permit,
-                progress,
-            ))
+    /// Handles of what a layer shares.
+    pub(crate) fn open(limiter: Limiter, config: LayerConfig) -> ShardedArc<LayerHandle> {
+        let current = Replaceable::new(snapshots(&limiter.refs(), &config));
+        let shared = Arc::new(Self {
+            limiter,
+            current,
+            replacing: Mutex::default(),
         });
-        let decision = self.layer_decision(&admission, decision_index);
-        if !is_inner {
-            parts.extensions.insert(admission);
-        }
-        RequestGuards {
-            decision,
-            in_flight,
-            rejection_context: Some(RejectionContext {
-                request: self.config.responses.keep_request(parts),
-                shared: self,
-            }),
+        ShardedArc::new(|| LayerHandle(CachePadded::new(shared.clone())))
+    }
+
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    pub(crate) fn config(&self) -> LayerConfig {
+        self.current.all().first().config.clone()
+    }
+
+    /// The settings in force, with the policies in force.
+    #[inline]
+    pub(crate) fn current(&self) -> Arc<LayerSnapshot> {
+        let snapshot = self.current.local();
+        match snapshot.limiter.replaced_flag().is_set() {
+            false => snapshot,
+            true => self.with_new_policies(),
         }
     }
 
-    /// The response to a rejected request. Refunds what outer layers have charged for it.
-    pub(crate) fn reject(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
-        if let Some(outer) = parts.extensions.get::<Admission>() {
-            outer.rollback();
+    /// The same settings with the limiter's new policies.
+    #[cold]
+    fn with_new_policies(&self) -> Arc<LayerSnapshot> {
+        let replacing = self.replacing.lock();
+        let replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        let last = self.current.all();
+        // Another thread may have been here first.
+        if last.first().limiter.replaced_flag().is_set() {
+            let refs = self.limiter.refs();
+            self.current.replace(snapshots(&refs, &last.first().config));
         }
-        self.config.responses.rejection(decision, parts)
+        drop(replacing);
+        self.current.local()
     }
 
-    fn layer_decision(
-        &self,
-        admission: &Admission,
-        decision_index: usize,
-    ) -> Option<LayerDecision> {
-        let fields = self.config.responses.headers;
-        let refunds = self.config.responses.refunds_handler_rejections;
-        (refunds || !fields.is_none()).then(|| LayerDecision {
-            admission: admission.clone(),
-            index: decision_index,
-            fields,
-        })
+    /// Replaces the settings together with the policies.
+    pub(crate) fn replace(&self, policies: &LimiterRefs, config: &LayerConfig) {
+        let replacing = self.replacing.lock();
+        let _replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        self.current.replace(snapshots(policies, config));
     }
 }
 
-impl LayerDecision {
-    /// Whether its decision and `other` have policies of the same name.
-    fn shares_policy_with(&self, other: &Decision) -> bool {
-        let shares_policy = |decision: &mut Decision| {
-            let mut policies = decision.policies();
-            policies.any(|policy| other.policy(policy.policy()).is_some())
-        };
-        self.admission
-            .with_decision(self.index, shares_policy)
-            .unwrap_or(false)
+fn snapshots(policies: &LimiterRefs, config: &LayerConfig) -> ShardedArc<LayerSnapshot> {
+    policies.map(|limiter| LayerSnapshot {
+        limiter: CachePadded::new(limiter.clone()),
+        config: config.clone(),
+        replaced: ReplacedFlag::default(),
+    })
+}
+
+impl ReplaceableValue for LayerSnapshot {
+    #[inline]
+    fn replaced_flag(&self) -> &ReplacedFlag {
+        &self.replaced
     }
 
-    /// Writes the fields of the decision, as settled so far.
-    pub(crate) fn write<B>(self, response: &mut Response<B>) {
-        let fields = self.fields;
-        let write =
-            |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
-        self.admission.with_last_decision(self.index, write);
+    #[inline]
+    fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>> {
+        thread_local! {
+            static REFS: ThreadRefs<LayerSnapshot> = const { ThreadRefs::new() };
+        }
+        &REFS
     }
 }
 
-impl RequestGuards {
-    /// The layer's response, if the handler rejected the request; otherwise the handler's own. Refunds the layer's charge, if it
-    /// is set to.
-    pub(crate) fn replace_rejection<B>(
-        &mut self,
-        response: Response<B>,
-    ) -> Result<Response<RejectionBody>, Response<B>> {
-        let mut response = response;
-        let Some(RejectionContext { shared, request }) = &self.rejection_context else {
-            return Err(response);
-        };
-        let rejected = response.extensions_mut().remove::<Rejected>();
-        let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
-        if shared.config.responses.refunds_handler_rejections
-            && (rejected.is_some() || by_inner_layer)
-            && let Some(decision) = &self.decision
-        {
-            decision.admission.rollback_at(decision.index);
+impl LayerHandle {
+    #[inline]
+    pub(crate) fn shared(&self) -> &LayerShared {
+        &self.0
+    }
+}
+
+impl LayerRef {
+    /// The settings in force.
+    #[inline]
+    pub(crate) fn current(&self) -> Arc<LayerSnapshot> {
+        self.handle().shared().current()
+    }
+
+    #[inline]
+    fn handle(&self) -> &Arc<LayerHandle> {
+        match self {
+            Self::All(handles) => handles.local(),
+            Self::Local(handle) => handle,
         }
-        let Some(rejected) = rejected else {
-            return Err(response);
-        };
-        let mut replaced = shared
-            .config
-            .responses
-            .replace_rejection(&rejected, request, response);
-        replaced.extensions_mut().insert(RejectedByHandler);
-        // If both have a policy of the same name, only the rejection's fields are written.
-        let repeated = self
-            .decision
-            .take_if(|decision| decision.shares_policy_with(rejected.decision()));
-        drop(repeated);
-        Ok(replaced)
+    }
+}
+
+impl Clone for LayerRef {
+    fn clone(&self) -> Self {
+        Self::Local(self.handle().clone())
     }
 }

@@ -104,7 +104,7 @@ impl ResponseConfig {
         ]
     }
 
-    /// Keeps what [`replace_rejection`](Self::replace_rejection) needs of an admitted request.
+    /// Keeps what [`replace_handler_rejection`](Self::replace_handler_rejection) needs of an admitted request.
     pub(crate) fn keep_request(&self, parts: &Parts) -> KeptRequest {
         match self.on_rejection {
             Some(_) => KeptRequest::Head(Box::new(parts.clone())),
@@ -114,7 +114,7 @@ impl ResponseConfig {
 
     /// The response to a request that its handler rejected, in place of the handler's `response`, whose other header fields
     /// stay.
-    pub(crate) fn replace_rejection<B>(
+    pub(crate) fn replace_handler_rejection<B>(
         &self,
         rejected: &Rejected,
         request: &KeptRequest,

@@ -99,12 +99,12 @@ impl Leader {
 
     /// The previous leader's rejection, if it applies to this request too.
     pub(crate) fn previous_rejection(&self, request: &WaitRequest) -> Option<Arc<LastRejection>> {
-        let waiters = self.queues.lock();
-        let queue = waiters.queues.get(&self.queue_key)?;
+        let locked = self.queues.lock();
+        let queue = locked.queues.get(&self.queue_key)?;
         let rejection = queue.rejection.as_ref().filter(|_| self.check.is_none())?;
-        let holds = !rejection.polled && rejection.retry_at > Instant::now();
-        let goes = holds && rejection.request.is_mergeable_with(request);
-        goes.then(|| rejection.clone())
+        let is_pending = !rejection.needs_polling && rejection.retry_at > Instant::now();
+        let applies = is_pending && rejection.request.is_mergeable_with(request);
+        applies.then(|| rejection.clone())
     }
 
     /// Calls the store for the leader and the waiters next to it that can be merged, and grants them what is admitted. Returns
@@ -156,8 +156,8 @@ impl Leader {
 
     /// The number of requests of the next call, the leader's included. From here on the last rejection is out of date.
     fn batch_size(&self, request: &WaitRequest) -> u32 {
-        let mut waiters = self.queues.lock();
-        let Some(queue) = waiters.queues.get_mut(&self.queue_key) else {
+        let mut locked = self.queues.lock();
+        let Some(queue) = locked.queues.get_mut(&self.queue_key) else {
             return 1;
         };
         queue.check_in_flight = true;
@@ -237,8 +237,8 @@ impl Leader {
     /// Sends the decisions to the waiters next to the leader. The charges of waiters that have left are refunded.
     fn grant_waiters(&self, request: &WaitRequest, decisions: Vec<Decision>) {
         let mut next = Vec::with_capacity(decisions.len());
-        let mut waiters = self.queues.lock();
-        if let Some(queue) = waiters.queues.get_mut(&self.queue_key) {
+        let mut locked = self.queues.lock();
+        if let Some(queue) = locked.queues.get_mut(&self.queue_key) {
             while next.len() < decisions.len() {
                 match queue.waiters.first_entry() {
                     Some(waiter) if waiter.get().limits.request.is_mergeable_with(request) => {
@@ -248,7 +248,7 @@ impl Leader {
                 }
             }
         }
-        drop(waiters);
+        drop(locked);
         let mut next = next.into_iter();
         for decision in decisions {
             let wakeup = match decision.is_admitted() {
@@ -267,12 +267,12 @@ impl Leader {
 
     /// Publishes a rejection to requests that join, and to the next leader.
     pub(crate) fn publish_rejection(&self, rejection: Arc<LastRejection>) {
-        let mut waiters = self.queues.lock();
-        let before = waiters.queues.get_mut(&self.queue_key).and_then(|queue| {
+        let mut locked = self.queues.lock();
+        let before = locked.queues.get_mut(&self.queue_key).and_then(|queue| {
             queue.check_in_flight = false;
             queue.rejection.replace(rejection)
         });
-        drop(waiters);
+        drop(locked);
         drop(before);
     }
 
@@ -281,8 +281,8 @@ impl Leader {
         self.publish_rejection(rejection.clone());
         let now = Instant::now();
         let mut rejected = Vec::new();
-        let mut waiters = self.queues.lock();
-        if let Some(queue) = waiters.queues.get_mut(&self.queue_key) {
+        let mut locked = self.queues.lock();
+        if let Some(queue) = locked.queues.get_mut(&self.queue_key) {
             let mut ahead = 1;
             let hopeless = queue.waiters.iter().filter(|(_, waiter)| {
                 let hopeless = waiter.limits.cannot_succeed(ahead, &rejection, now);
@@ -296,7 +296,7 @@ impl Leader {
                     .filter_map(|number| queue.waiters.remove(number)),
             );
         }
-        drop(waiters);
+        drop(locked);
         for waiter in rejected {
             // Fails if the waiter is leaving at this moment.
             let _ = waiter.wakeup.send(Wakeup::Rejected(rejection.at(now)));
@@ -315,8 +315,8 @@ impl Leader {
     fn promote_next(&self, mut check: Option<InFlightCheck>) {
         let queue_key = &self.queue_key;
         loop {
-            let mut waiters = self.queues.lock();
-            let Some(queue) = waiters.queues.get_mut(queue_key) else {
+            let mut locked = self.queues.lock();
+            let Some(queue) = locked.queues.get_mut(queue_key) else {
                 return;
             };
             let notify = queue.notify.clone();
@@ -324,13 +324,13 @@ impl Leader {
                 if check.is_some()
                     && let Ok(runtime) = Handle::try_current()
                 {
-                    drop(waiters);
+                    drop(locked);
                     let leader = self.successor(notify, check);
                     drop(runtime.spawn(leader.finish_without_waiters()));
                     return;
                 }
-                let closed = waiters.queues.remove(queue_key);
-                drop(waiters);
+                let closed = locked.queues.remove(queue_key);
+                drop(locked);
                 drop(closed);
                 return;
             };
@@ -338,7 +338,7 @@ impl Leader {
             let same = |check: &InFlightCheck| check.request.is_mergeable_with(request);
             queue.check_in_flight = check.as_ref().is_some_and(same);
             let hands_over = queue.check_in_flight;
-            drop(waiters);
+            drop(locked);
             if !hands_over {
                 check = None;
             }

@@ -61,7 +61,7 @@ pub struct Wait {
     /// The call as it was made. Each time it joins a queue, a copy is completed from the head of its request.
     request: WaitRequest,
     timeout: Duration,
-    queue: usize,
+    max_ahead: usize,
 }
 
 impl Wait {
@@ -79,14 +79,14 @@ impl Wait {
             },
             limiter,
             timeout,
-            queue: DEFAULT_MAX_WAITERS,
+            max_ahead: DEFAULT_MAX_WAITERS,
         }
     }
 
     /// Sets the length of the queue: the request is rejected at once if `most` requests wait for the same keys already.
     /// Default: 1,024. With 0 no request waits.
     pub fn queue(mut self, most: usize) -> Self {
-        self.queue = most;
+        self.max_ahead = most;
         self
     }
 
@@ -144,7 +144,7 @@ impl Wait {
             }
             let limits = WaiterLimits {
                 request: request.clone(),
-                queue: self.queue,
+                max_ahead: self.max_ahead,
                 deadline,
             };
             match wait_in_queue(limits, last_leader.take()).await {
@@ -172,7 +172,8 @@ enum WaitOutcome {
 async fn wait_in_queue(limits: WaiterLimits, last_leader: Option<Leader>) -> WaitOutcome {
     use WaitOutcome::Decided;
 
-    let (request, queue, deadline) = (limits.request.clone(), limits.queue, limits.deadline);
+    let (request, max_ahead, deadline) =
+        (limits.request.clone(), limits.max_ahead, limits.deadline);
     let limiter = request.limiter.core();
     let Some(queues) = Queues::of(limiter) else {
         return WaitOutcome::QueueDropped;
@@ -206,7 +207,7 @@ async fn wait_in_queue(limits: WaiterLimits, last_leader: Option<Leader>) -> Wai
             }
         }
     };
-    run_leader(leader, request, queue, deadline).await
+    run_leader(leader, request, max_ahead, deadline).await
 }
 
 /// Calls the store and sleeps, until the leader's request is admitted or finally rejected, or the policies were replaced. Dropping
@@ -214,18 +215,18 @@ async fn wait_in_queue(limits: WaiterLimits, last_leader: Option<Leader>) -> Wai
 async fn run_leader(
     mut leader: Leader,
     request: Arc<WaitRequest>,
-    queue: usize,
+    max_ahead: usize,
     deadline: Option<Instant>,
 ) -> WaitOutcome {
     use WaitOutcome::Decided;
 
-    let mut known = leader.previous_rejection(&request);
+    let mut previous = leader.previous_rejection(&request);
     let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
     loop {
         if request.limiter.replaced_flag().is_set() && !leader.has_check_in_flight() {
             return WaitOutcome::PoliciesReplaced(leader);
         }
-        let rejection = match known.take() {
+        let rejection = match previous.take() {
             Some(rejection) => rejection,
             None => match leader.call_store(&request).await {
                 Ok(decision) => return Decided(decision),
@@ -235,7 +236,7 @@ async fn run_leader(
             },
         };
         let now = Instant::now();
-        if queue == 0 || rejection.is_past_deadline(deadline, now) {
+        if max_ahead == 0 || rejection.is_past_deadline(deadline, now) {
             leader.publish_rejection(rejection.clone());
             return Decided(rejection.at(now));
         }
@@ -247,7 +248,7 @@ async fn run_leader(
             backoff = PollBackoff(MIN_POLL);
         }
         failing = rejection.failed;
-        let next = match rejection.polled {
+        let next = match rejection.needs_polling {
             true => rejection.retry_at.max(now + backoff.next()),
             false if backoff.is_at_max() => rejection.retry_at,
             false => rejection.retry_at.min(now + backoff.next()),
@@ -329,7 +330,7 @@ impl fmt::Debug for Wait {
             .field("keys", &self.request.keys)
             .field("overrides", &self.request.overrides)
             .field("timeout", &self.timeout)
-            .field("queue", &self.queue)
+            .field("queue", &self.max_ahead)
             .finish()
     }
 }

@@ -20,7 +20,8 @@ use crate::{
     limiter::core::{QueueKey, WakeLeaders},
 };
 
-/// The queues of a limiter, also of policies that were replaced. While the mutex is held, no message is sent and nothing is dropped whose destructor locks it.
+/// The queues of a limiter, also of policies that were replaced. While the mutex is held, no message is sent and nothing is dropped
+/// whose destructor locks it.
 pub(crate) struct WaitQueues<W>(Mutex<QueueMap<W>>);
 
 pub(crate) struct QueueMap<W> {
@@ -48,10 +49,10 @@ pub(crate) struct Waiter<W> {
     pub(crate) wakeup: oneshot::Sender<W>,
 }
 
-/// A request, and the limits of its waiting: at most `queue` requests ahead of it, until `deadline`.
+/// A request, and the limits of its waiting: at most `max_ahead` requests ahead of it, until `deadline`.
 pub(crate) struct WaiterLimits {
     pub(crate) request: Arc<WaitRequest>,
-    pub(crate) queue: usize,
+    pub(crate) max_ahead: usize,
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -84,25 +85,25 @@ impl<W> WaitQueues<W> {
 
 impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
     fn notify_leader(&self, queue: &QueueKey) {
-        let waiters = self.lock();
-        let same = waiters.queues.get(queue);
+        let locked = self.lock();
+        let same = locked.queues.get(queue);
         let mut notified: Vec<_> = same.map(|queue| queue.notify.clone()).into_iter().collect();
-        if queue.generation < waiters.newest_generation {
-            let later = waiters.queues.iter().filter(|(other, _)| {
+        if queue.generation < locked.newest_generation {
+            let later = locked.queues.iter().filter(|(other, _)| {
                 other.generation > queue.generation && has_key_of(other, queue)
             });
             notified.extend(later.map(|(_, queue)| queue.notify.clone()));
         }
-        drop(waiters);
+        drop(locked);
         for notify in notified {
             notify.notify_one();
         }
     }
 
     fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]) {
-        let mut waiters = self.lock();
+        let mut locked = self.lock();
         let mut affected = Vec::new();
-        for (queue_key, queue) in &mut waiters.queues {
+        for (queue_key, queue) in &mut locked.queues {
             let is_of = |(policy, key): &(u32, Key)| {
                 queue_key.keys.get(*policy as usize) == Some(&Some(*key))
             };
@@ -110,21 +111,21 @@ impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
                 affected.push((queue.rejection.take(), queue.notify.clone()));
             }
         }
-        drop(waiters);
+        drop(locked);
         for (_, notify) in affected {
             notify.notify_one();
         }
     }
 
     fn replaced_by(&self, generation: u64) {
-        let mut waiters = self.lock();
-        waiters.newest_generation = generation;
-        let notified: Vec<_> = waiters
+        let mut locked = self.lock();
+        locked.newest_generation = generation;
+        let notified: Vec<_> = locked
             .queues
             .values()
             .map(|queue| queue.notify.clone())
             .collect();
-        drop(waiters);
+        drop(locked);
         for notify in notified {
             notify.notify_one();
         }
@@ -150,6 +151,6 @@ impl WaiterLimits {
             // A request with a smaller cost may be admitted earlier, if those ahead leave.
             deadline <= now || same && deadline < rejection.retry_at
         });
-        ahead >= self.queue || late
+        ahead >= self.max_ahead || late
     }
 }

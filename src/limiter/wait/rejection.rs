@@ -22,7 +22,7 @@ pub(crate) struct LastRejection {
     /// When a retry can succeed.
     pub(crate) retry_at: Instant,
     /// Whether the time of a retry is unknown, since it waits for a permit or for a store that failed.
-    pub(crate) polled: bool,
+    pub(crate) needs_polling: bool,
     /// Whether the store failed.
     pub(crate) failed: bool,
 }
@@ -35,7 +35,7 @@ impl LastRejection {
         Arc::new(Self {
             decided_at,
             retry_at: decided_at.checked_add(wait).unwrap_or(decided_at),
-            polled: failed || request.waits_for_permit(&decision),
+            needs_polling: failed || request.waits_for_permit(&decision),
             failed,
             decision,
             request,

@@ -35,14 +35,14 @@ pub(crate) fn join(
     limits: WaiterLimits,
 ) -> JoinOutcome {
     let queue_key = limits.request.queue_key();
-    let mut waiters = queues.lock();
-    waiters.last_number += 1;
-    let number = waiters.last_number;
-    let Some(queue) = waiters.queues.get_mut(&queue_key) else {
+    let mut locked = queues.lock();
+    locked.last_number += 1;
+    let number = locked.last_number;
+    let Some(queue) = locked.queues.get_mut(&queue_key) else {
         let queue = WaitQueue::default();
         let notify = queue.notify.clone();
-        waiters.queues.insert(queue_key.clone(), queue);
-        drop(waiters);
+        locked.queues.insert(queue_key.clone(), queue);
+        drop(locked);
         let leader = Leader::new(limiter.clone(), queues.clone(), queue_key, notify);
         return JoinOutcome::Leader(leader);
     };
@@ -60,7 +60,7 @@ pub(crate) fn join(
             wakeup: sender,
         },
     );
-    drop(waiters);
+    drop(locked);
     JoinOutcome::Queued(QueueTicket {
         queues: queues.clone(),
         queue_key,
@@ -77,11 +77,11 @@ impl QueueTicket {
 
     /// Leaves the queue with the leader's last rejection, if there is one.
     pub(crate) fn leave_with_last_rejection(&self) -> Option<Decision> {
-        let mut waiters = self.queues.lock();
-        let queue = waiters.queues.get_mut(&self.queue_key)?;
+        let mut locked = self.queues.lock();
+        let queue = locked.queues.get_mut(&self.queue_key)?;
         let rejected = queue.rejection.as_ref()?.at(Instant::now());
         let left = queue.waiters.remove(&self.number)?;
-        drop(waiters);
+        drop(locked);
         drop(left);
         Some(rejected)
     }
@@ -89,10 +89,10 @@ impl QueueTicket {
 
 impl Drop for QueueTicket {
     fn drop(&mut self) {
-        let mut waiters = self.queues.lock();
-        let queue = waiters.queues.get_mut(&self.queue_key);
+        let mut locked = self.queues.lock();
+        let queue = locked.queues.get_mut(&self.queue_key);
         let left = queue.and_then(|queue| queue.waiters.remove(&self.number));
-        drop(waiters);
+        drop(locked);
         drop(left);
     }
 }

@@ -1,0 +1,196 @@
+//! The settings and policies that decide a request, and what happens to it once it is decided.
+
+use std::sync::Arc;
+
+use http::{Response, request::Parts};
+
+use super::in_flight::{InFlightRequest, ResponseProgress};
+use crate::{
+    admission::{Admission, Rejected},
+    decision::Decision,
+    limiter::LimiterRef,
+    respond::{
+        KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
+    },
+    setting::{Setting, SettingValue},
+    sync::{CachePadded, ReplacedFlag},
+};
+
+/// The policies and the settings of a layer, as they are in force together. There are several copies, each on cache lines of its
+/// own, of which each thread uses one, so that counting the references to it causes no contention between threads.
+#[derive(Debug)]
+pub(crate) struct LayerSnapshot {
+    pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
+    pub(crate) config: LayerConfig,
+    pub(crate) replaced: ReplacedFlag,
+}
+
+/// The settings of a layer itself.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerConfig {
+    /// Whether requests are limited.
+    pub(crate) enabled: bool,
+    pub(crate) responses: ResponseConfig,
+}
+
+/// An admitted request: what the layer keeps of it until there is a response.
+#[derive(Debug, Default)]
+pub(crate) struct AdmittedRequest {
+    /// `None` if nothing is written on the response or refunded.
+    pub(crate) decision: Option<LayerDecision>,
+    /// Set if the request's end releases a permit or settles a charge.
+    pub(crate) in_flight: Option<Box<InFlightRequest>>,
+    /// For the response to a request that its handler rejects. `None` only if the layer is not enabled.
+    pub(crate) rejection_context: Option<RejectionContext>,
+}
+
+/// What a layer needs to respond to a request that its handler rejects.
+#[derive(Debug)]
+pub(crate) struct RejectionContext {
+    snapshot: Arc<LayerSnapshot>,
+    request: KeptRequest,
+}
+
+/// On a response: an inner layer has replaced the response of a handler that rejected the request.
+#[derive(Clone, Copy, Debug)]
+struct RejectedByHandler;
+
+/// The decision of this layer, whose header fields are written on the response, and whose charge is refunded if the handler
+/// rejects the request.
+#[derive(Debug)]
+pub(crate) struct LayerDecision {
+    admission: Admission,
+    index: usize,
+    fields: RateLimitHeaders,
+}
+
+impl LayerConfig {
+    /// Always the same settings in the same order.
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        let flag = SettingValue::Flag;
+        let enabled = Setting::or_default("enabled", flag(self.enabled), &flag(true));
+        let responses = self.responses.settings().into_iter();
+        [enabled].into_iter().chain(responses).collect()
+    }
+}
+
+impl LayerSnapshot {
+    /// Moves the decision of an admitted request to its extensions.
+    pub(crate) fn admit(
+        self: Arc<Self>,
+        decision: &mut Option<Decision>,
+        parts: &mut Parts,
+    ) -> AdmittedRequest {
+        let outer = parts.extensions.get::<Admission>().cloned();
+        let is_inner = outer.is_some();
+        let (admission, added) = match outer {
+            None => Admission::first(decision),
+            Some(outer) => {
+                let added = decision.take().map(|decision| outer.join(decision));
+                (outer, added.unwrap_or_default())
+            }
+        };
+        let decision_index = added.index;
+        let settles = added.depends_on_outcome;
+        let in_flight = (settles || added.permit.is_some()).then(|| {
+            let progress = settles.then(|| ResponseProgress::new(&parts.method));
+            Box::new(InFlightRequest::new(
+                admission.clone(),
+                decision_index,
+                added.permit,
+                progress,
+            ))
+        });
+        let decision = self.layer_decision(&admission, decision_index);
+        if !is_inner {
+            parts.extensions.insert(admission);
+        }
+        AdmittedRequest {
+            decision,
+            in_flight,
+            rejection_context: Some(RejectionContext {
+                request: self.config.responses.keep_request(parts),
+                snapshot: self,
+            }),
+        }
+    }
+
+    /// The response to a rejected request. Refunds what outer layers have charged for it.
+    pub(crate) fn reject(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
+        if let Some(outer) = parts.extensions.get::<Admission>() {
+            outer.rollback();
+        }
+        self.config.responses.rejection(decision, parts)
+    }
+
+    fn layer_decision(
+        &self,
+        admission: &Admission,
+        decision_index: usize,
+    ) -> Option<LayerDecision> {
+        let fields = self.config.responses.headers;
+        let refunds = self.config.responses.refunds_handler_rejections;
+        (refunds || !fields.is_none()).then(|| LayerDecision {
+            admission: admission.clone(),
+            index: decision_index,
+            fields,
+        })
+    }
+}
+
+impl LayerDecision {
+    /// Whether its decision and `other` have policies of the same name.
+    fn shares_policy_with(&self, other: &Decision) -> bool {
+        let shares_policy = |decision: &mut Decision| {
+            let mut policies = decision.policies();
+            policies.any(|policy| other.policy(policy.policy()).is_some())
+        };
+        self.admission
+            .with_decision(self.index, shares_policy)
+            .unwrap_or(false)
+    }
+
+    /// Writes the fields of the decision, as settled so far.
+    pub(crate) fn write<B>(self, response: &mut Response<B>) {
+        let fields = self.fields;
+        let write =
+            |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
+        self.admission.with_last_decision(self.index, write);
+    }
+}
+
+impl AdmittedRequest {
+    /// The layer's response, if the handler rejected the request; otherwise the handler's own. Refunds the layer's charge, if it
+    /// is set to.
+    pub(crate) fn replace_handler_rejection<B>(
+        &mut self,
+        response: Response<B>,
+    ) -> Result<Response<RejectionBody>, Response<B>> {
+        let mut response = response;
+        let Some(RejectionContext { snapshot, request }) = &self.rejection_context else {
+            return Err(response);
+        };
+        let rejected = response.extensions_mut().remove::<Rejected>();
+        let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
+        if snapshot.config.responses.refunds_handler_rejections
+            && (rejected.is_some() || by_inner_layer)
+            && let Some(decision) = &self.decision
+        {
+            decision.admission.rollback_at(decision.index);
+        }
+        let Some(rejected) = rejected else {
+            return Err(response);
+        };
+        let mut replaced = snapshot
+            .config
+            .responses
+            .replace_handler_rejection(&rejected, request, response);
+        replaced.extensions_mut().insert(RejectedByHandler);
+        // If both have a policy of the same name, only the rejection's fields are written.
+        let repeated = self
+            .decision
+            .take_if(|decision| decision.shares_policy_with(rejected.decision()));
+        drop(repeated);
+        Ok(replaced)
+    }
+}
