@@ -95,6 +95,11 @@
 //! [`OnStoreError`] says for all policies or for one. While the store is misconfigured they are rejected, unless
 //! [`OnMisconfiguration`] says otherwise. [`operations`] describes timeouts, the circuit breaker, and each error.
 //!
+//! # Watching it
+//!
+//! An [`Observer`](observe::Observer) receives each decision, call of the store and change of state; [`Limiter::stats`] is the
+//! state at one moment. See [`observe`].
+//!
 //! # Changing limits at run time
 //!
 //! [`Limiter::reconfigure`] and [`RateLimitLayer::reconfigure`] replace all policies and other settings at once, while requests are
@@ -190,6 +195,7 @@
 pub mod config;
 pub mod extract;
 pub mod layer;
+pub mod observe;
 #[doc = include_str!("../docs/operations.md")]
 pub mod operations {}
 pub mod outcome;
@@ -257,6 +263,8 @@ pub use limiter::{
     PolicyHandle, ShadowStats, ShutdownError, Wait, WaitFuture,
 };
 #[doc(inline)]
+pub use observe::DecisionSource;
+#[doc(inline)]
 pub use outcome::Outcome;
 #[doc(inline)]
 pub use outgoing::OutgoingLayer;
@@ -265,8 +273,6 @@ pub use policy::{
     on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError},
 };
 pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
-#[doc(inline)]
-pub use store::DecisionSource;
 #[doc(inline)]
 pub use store::health::{HealthIssue, HealthReport};
 #[doc(inline)]

@@ -72,6 +72,8 @@ pub struct Decision {
     pub(crate) backend: Arc<dyn LimiterBackend>,
     pub(crate) kind: DecisionKind,
     pub(crate) source: DecisionSource,
+    /// Whether an allow list admitted the request.
+    pub(crate) allow_listed: bool,
     pub(crate) admitted: u64,
     pub(crate) entries: SmallVec<[PolicyEntry; 1]>,
     /// The permits of in-flight limits, until an admission takes them over.
@@ -161,6 +163,7 @@ impl Decision {
             backend: self.backend.clone(),
             kind: self.kind.clone(),
             source: self.source,
+            allow_listed: self.allow_listed,
             admitted: self.admitted,
             entries: entries.into_iter().collect(),
             permit: self.permit.clone(),

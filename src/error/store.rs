@@ -64,7 +64,44 @@ pub enum StoreError {
     Unsupported(&'static str),
 }
 
+/// How many of [`StoreError::CODES`] are of other errors than a server's.
+const OWN_CODES: usize = 8;
+
 impl StoreError {
+    /// All [codes](Self::code).
+    pub const CODES: &'static [&'static str] = &[
+        "timeout",
+        "connection",
+        "circuit_open",
+        "corrupt_key",
+        "unconfirmed",
+        "no_runtime",
+        "unsupported",
+        "server",
+        "ask",
+        "busy",
+        "clusterdown",
+        "crossslot",
+        "err",
+        "garbled",
+        "loading",
+        "masterdown",
+        "misconf",
+        "moved",
+        "noauth",
+        "nomaster",
+        "noperm",
+        "noreplicas",
+        "noscript",
+        "oom",
+        "readonly",
+        "tryagain",
+        "unkillable",
+        "wrongpass",
+        "wrongtype",
+        "execabort",
+    ];
+
     /// A [`Server`](Self::Server) error, such as `OOM`: for a [`Store`](crate::store::Store) of your own.
     pub fn server(code: impl Into<Arc<str>>, message: impl Into<Arc<str>>) -> Self {
         let (code, message) = (code.into(), message.into());
@@ -109,6 +146,34 @@ impl StoreError {
                 "call the limiter from a task of a tokio runtime with timers and IO (`enable_all`)",
             ),
             Self::Unsupported(_) => Some("use a store and strategies that can do it"),
+        }
+    }
+
+    /// The error's code, one of [`CODES`](Self::CODES), for metrics: `timeout`, `connection`, `circuit_open` and so on; of a
+    /// [`Server`](Self::Server) error, the server's own code in lower case, such as `oom` or `readonly`, or `server` if it is not
+    /// among them.
+    ///
+    /// ```
+    /// use tollgate::StoreError;
+    ///
+    /// assert_eq!(StoreError::Timeout.code(), "timeout");
+    /// assert_eq!(StoreError::server("OOM", "command not allowed").code(), "oom");
+    /// assert_eq!(StoreError::server("NEWCODE", "").code(), "server");
+    /// ```
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Connection(_) => "connection",
+            Self::CircuitOpen { .. } => "circuit_open",
+            Self::Server { code, .. } => {
+                let mut known = Self::CODES.iter().skip(OWN_CODES);
+                let known = known.find(|known| known.eq_ignore_ascii_case(code));
+                known.copied().unwrap_or("server")
+            }
+            Self::CorruptKey { .. } => "corrupt_key",
+            Self::Unconfirmed { .. } => "unconfirmed",
+            Self::NoRuntime(_) => "no_runtime",
+            Self::Unsupported(_) => "unsupported",
         }
     }
 

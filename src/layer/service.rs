@@ -65,7 +65,7 @@ where
         let (mut parts, body) = request.into_parts();
         let limiter = Arc::clone(&snapshot.limiter);
         let mut builder = DecisionBuilder::new();
-        let admitted = match limiter.evaluate_request(&mut builder, &parts) {
+        let admitted = match limiter.decide_request(&mut builder, &parts) {
             None if builder.is_admitted() => {
                 snapshot.admit(&mut Some(builder.finish(limiter)), &mut parts)
             }

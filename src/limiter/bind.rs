@@ -22,6 +22,7 @@ use crate::{
     charge::ChargeTime,
     error::{ConfigError, InvalidValue},
     log::LogThrottle,
+    observe::Observers,
     policy::{Policy, on_store_error::OnStoreError},
     store::{CounterMode, Store, memory::MemoryStore},
 };
@@ -69,7 +70,12 @@ impl<T> LimiterBuilder<T> {
         self.lists.validate(is_policy).map_err(in_general)?;
         let permit_ttls = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
         let permit_ttl = permit_ttls.min().unwrap_or(Duration::MAX);
+        let observers = match (Observers::new(&self.observers), old) {
+            (None, Some(old)) => old.observers.clone(),
+            (observers, _) => observers,
+        };
         Ok(LimiterCore {
+            observers,
             store: binder.store,
             local_shares: binder.shares,
             has_outcome_charges: policies
@@ -196,6 +202,7 @@ impl Binder<'_> {
                 Some(old) => old.missing_keys.clone(),
                 None => Arc::default(),
             },
+            permits_held: old.map_or_else(Arc::default, |old| old.permits_held.clone()),
             policy,
             enforcement,
             limit,

@@ -8,6 +8,7 @@ use crate::setting::SettingValue;
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
     error::ConfigError,
+    observe::Observer,
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
@@ -28,6 +29,7 @@ pub struct LimiterBuilder<T = Limiter> {
     pub(super) lists: Lists,
     pub(super) skips: SkipRules,
     pub(super) counts_preflights: bool,
+    pub(super) observers: Vec<Arc<dyn Observer>>,
     /// What a document says that `client_ip` and `bearer` stand for.
     #[cfg(feature = "config")]
     pub(super) shared_by_keys: [SettingValue; 2],
@@ -51,6 +53,7 @@ impl<T> LimiterBuilder<T> {
             lists: Lists::default(),
             skips: SkipRules::default(),
             counts_preflights: false,
+            observers: Vec::new(),
             #[cfg(feature = "config")]
             shared_by_keys: [SettingValue::Unset, SettingValue::Unset],
             builds: PhantomData,
@@ -188,6 +191,14 @@ impl<T> LimiterBuilder<T> {
     /// [`OnMisconfiguration::Reject`].
     pub fn on_misconfiguration(mut self, action: OnMisconfiguration) -> Self {
         self.on_misconfiguration = action;
+        self
+    }
+
+    /// Adds an observer, which receives the limiter's decisions, its calls of the store and its changes of state: see
+    /// [`observe`](crate::observe). Several calls add several; one that is added twice is called once.
+    /// [`reconfigure`](Limiter::reconfigure) keeps the observers, unless the new builder has some.
+    pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.push(observer);
         self
     }
 

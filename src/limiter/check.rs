@@ -202,7 +202,7 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                     };
                     let overrides = check.overrides.as_deref();
                     let mut builder = DecisionBuilder::of_call(check.op, overrides);
-                    match limiter.evaluate_keys(&mut builder, &check.keys, overrides) {
+                    match limiter.decide_call(&mut builder, &check.keys, overrides) {
                         None => {
                             budget.made_progress();
                             return Poll::Ready(T::from_decision(builder.finish(limiter)));

@@ -69,6 +69,10 @@ impl HeldPermits {
                 });
             }
         }
+        for entry in &entries {
+            let held = &limiter.bound(entry.policy).permits_held;
+            held.fetch_add(entry.receipts.first().remaining, Ordering::Relaxed);
+        }
         Some(Arc::new(Self {
             limiter: limiter.clone(),
             id,
@@ -96,6 +100,10 @@ impl PermitHandle for HeldPermits {
 impl Drop for HeldPermits {
     fn drop(&mut self) {
         self.limiter.permits.lock().remove(self.id);
+        for entry in &self.entries {
+            let held = &self.limiter.bound(entry.policy).permits_held;
+            held.fetch_sub(entry.receipts.first().remaining, Ordering::Relaxed);
+        }
         // On a thread outside of the runtime nothing could be sent.
         let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
         let runtime = self.runtime.as_ref().filter(|_| outside);

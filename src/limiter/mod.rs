@@ -40,6 +40,7 @@ mod held_permits;
 mod keys;
 mod overrides;
 mod reconfigure;
+mod report;
 mod status;
 mod wait;
 
@@ -273,12 +274,14 @@ impl Limiter {
     }
 
     fn new(core: LimiterCore) -> Self {
-        Self {
+        let limiter = Self {
             shared: Arc::new(LimiterShared {
                 refs: Replaceable::new(LimiterRefs::of(core)),
                 replacing: Mutex::default(),
             }),
-        }
+        };
+        limiter.report_policies(limiter.local_ref().core());
+        limiter
     }
 
     /// The references of all threads to the policies in force.

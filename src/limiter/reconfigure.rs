@@ -64,6 +64,7 @@ impl Limiter {
         let changes = Changes::between(old.policies(), new_core.policies())
             .with_settings(&old.settings(), &new_core.settings())
             .with_settings(&before, &after);
+        self.report_policies(&new_core);
         // From here on nothing calls code of the application.
         publish(&new);
         self.shared.refs.replace(new);

@@ -12,6 +12,7 @@ use crate::{
     clock::Timestamp,
     error::{InvalidValue, StoreError},
     key::Key,
+    observe::{Observer, StoreStats},
     strategy::Rule,
 };
 
@@ -30,7 +31,10 @@ pub use op::{CounterMode, CounterOp, Op};
 #[cfg(feature = "redis")]
 pub(crate) use response::PollResponse;
 pub(crate) use response::TOO_FEW_RESULTS;
-pub use response::{CounterResult, DecisionSource, OpResult, PendingResponse, StoreResponse};
+pub use response::{CounterResult, OpResult, PendingResponse, StoreResponse};
+
+#[doc(inline)]
+pub use crate::observe::DecisionSource;
 
 /// The interface of a store, which holds the counts of a [`Limiter`](crate::Limiter).
 ///
@@ -257,6 +261,20 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// repeated. Default: 0, for a store that does them at once.
     fn queued(&self) -> u64 {
         0
+    }
+
+    /// Adds an observer of a limiter with this store, which the store calls for each round trip to a server
+    /// ([`Observer::on_store_call`]) and when its state changes ([`Observer::on_event`]). A store that several limiters share
+    /// calls each distinct observer once (compare them as pointers), and keeps none alive (hold a [`Weak`](std::sync::Weak)).
+    /// Default: does nothing.
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        let _ = observer;
+    }
+
+    /// Returns the state of the store in this process, for [`Limiter::stats`](crate::Limiter::stats), without calling a server.
+    /// Default: nothing is known.
+    fn stats(&self) -> StoreStats {
+        StoreStats::default()
     }
 
     /// Completes when nothing is [queued](Store::queued), and until then retries queued operations.

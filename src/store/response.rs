@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 #[cfg(feature = "redis")]
 use tokio::runtime;
 
-use crate::{clock::Timestamp, error::StoreError, strategy::Snapshot};
+use crate::{clock::Timestamp, error::StoreError, observe::DecisionSource, strategy::Snapshot};
 
 /// The response of [`Store::execute`](super::Store::execute): a result, or a future of it.
 ///
@@ -143,20 +143,6 @@ impl fmt::Debug for StoreResponse {
             Self::Pending(_) => f.debug_tuple("Pending").finish_non_exhaustive(),
         }
     }
-}
-
-/// The source of a decision, or of the result of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DecisionSource {
-    /// The store counted the request.
-    Store,
-    /// A cached rejection of the store, which still holds.
-    RejectionCache,
-    /// The store failed, and the request was handled as [`OnStoreError`](crate::OnStoreError) says.
-    Fallback,
-    /// Nothing was counted: no policy applied, one found no key, or an access list allowed or denied the request.
-    NotChecked,
 }
 
 /// The result of an [operation](super::Op).

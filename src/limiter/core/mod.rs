@@ -6,7 +6,10 @@ use std::{
     any::Any,
     fmt,
     ops::Deref,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
     thread::LocalKey,
     time::Duration,
 };
@@ -24,6 +27,7 @@ use crate::{
     error::UnknownPolicy,
     key::Key,
     log::LogThrottle,
+    observe::Observers,
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
@@ -47,6 +51,8 @@ pub(crate) struct LimiterCore {
     /// How many times the limiter's policies had been replaced before these.
     pub(crate) generation: u64,
     pub(crate) store: Arc<dyn Store>,
+    /// `None` if there are none: then nothing is reported.
+    pub(crate) observers: Option<Arc<Observers>>,
     /// Counts the policies' local shares while the store fails; `None` if no policy has or had one.
     pub(crate) local_shares: Option<Arc<LocalShares>>,
     pub(crate) policies: Box<[BoundPolicy]>,
@@ -95,6 +101,8 @@ pub(crate) struct BoundPolicy {
     /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
     pub(crate) missing_keys: Arc<MissingKeys>,
+    /// The permits that requests of this process hold, under this policy and those that it has replaced.
+    pub(crate) permits_held: Arc<AtomicU64>,
     /// Whether the error about a decision that was dropped with a permit was logged.
     pub(crate) unclaimed_logged: AtomicBool,
 }
@@ -122,6 +130,9 @@ pub(crate) trait WakeLeaders: Any + Send + Sync {
 
     /// Forgets the last rejection of each queue of these policies and keys, and wakes its leader: the keys were reset.
     fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]);
+
+    /// Adds the number of requests that wait for each policy of this generation to `waiters`.
+    fn count_waiters(&self, generation: u64, waiters: &mut [u64]);
 
     /// Wakes all leaders: the policies were replaced by those of this generation.
     fn replaced_by(&self, generation: u64);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use http::request::Parts;
 
-use super::request::concerns_request;
+use super::{decision_builder::EarlyDecision, request::concerns_request};
 use crate::{
     access::{AddressList, HttpSubject, ListMatch, ListSubject},
     decision::DecisionKind,
@@ -50,14 +50,15 @@ impl ListSubject for KeyedCall<'_> {
 
 impl LimiterRef {
     /// What access lists and conditions decide for a request; `None` if the policies do.
-    pub(crate) fn access_check_request(&self, parts: &Parts) -> Option<DecisionKind> {
+    pub(crate) fn access_check_request(&self, parts: &Parts) -> Option<EarlyDecision> {
         let key = |name: &str| {
             let mut policies = self.policies.iter().map(|bound| &bound.policy);
             let policy = policies.find(|policy| policy.name() == name)?;
             policy.extractor().key(parts)
         };
         let list_decision = self.list_decision(&HttpSubject { parts, key });
-        list_decision.or_else(|| self.skips_request(parts).then_some(DecisionKind::Admitted))
+        let skipped = || self.skips_request(parts).then_some(DecisionKind::Admitted);
+        list_decision.or_else(|| skipped().map(EarlyDecision::from))
     }
 
     #[inline]
@@ -72,7 +73,7 @@ impl LimiterRef {
         op: Op,
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
-    ) -> Option<DecisionKind> {
+    ) -> Option<EarlyDecision> {
         if !matches!(op, Op::Acquire(_) | Op::Peek) {
             return None;
         }
@@ -86,25 +87,27 @@ impl LimiterRef {
                 .filter(|overrides| !overrides.any_request)?
                 .parts
                 .as_deref()?;
-            self.skips_request(parts).then_some(DecisionKind::Admitted)
+            let skipped = self.skips_request(parts).then_some(DecisionKind::Admitted);
+            skipped.map(EarlyDecision::from)
         })
     }
 
     /// What decides a call before its policies: misuse, access lists, conditions of all policies, or a missing key.
     #[inline]
-    pub(crate) fn decide_call(
+    pub(crate) fn decide_early(
         &self,
         op: Op,
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
-    ) -> Option<DecisionKind> {
+    ) -> Option<EarlyDecision> {
         let one_key = keys.all().is_some() && overrides.is_none();
         if one_key && !self.reads_parts && self.lists.is_none() {
             return None;
         }
-        let kind = self.find_misuse(op, keys, overrides);
-        let kind = kind.or_else(|| self.access_check_call(op, keys, overrides));
-        kind.or_else(|| overrides?.missing.clone())
+        let misuse = self.find_misuse(op, keys, overrides);
+        let early = misuse.map(EarlyDecision::from);
+        let early = early.or_else(|| self.access_check_call(op, keys, overrides));
+        early.or_else(|| Some(overrides?.missing.clone()?.into()))
     }
 
     /// Why a call can't be carried out, if so: it names an unknown policy, or lacks the request that a policy takes settings
@@ -199,10 +202,13 @@ impl LimiterRef {
         own.or_else(|| self.shadowed_policy_key(bound, keys))
     }
 
-    fn list_decision(&self, subject: &impl ListSubject) -> Option<DecisionKind> {
+    fn list_decision(&self, subject: &impl ListSubject) -> Option<EarlyDecision> {
         Some(match self.lists.as_ref()?.find(subject)? {
-            ListMatch::Denied => DecisionKind::DenyListed,
-            ListMatch::Allowed => DecisionKind::Admitted,
+            ListMatch::Denied => DecisionKind::DenyListed.into(),
+            ListMatch::Allowed => EarlyDecision {
+                kind: DecisionKind::Admitted,
+                allow_listed: true,
+            },
         })
     }
 }

@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use smallvec::SmallVec;
@@ -33,8 +34,24 @@ pub(crate) struct DecisionBuilder {
     pub(crate) entries: Entries,
     pub(crate) kind: DecisionKind,
     pub(crate) source: DecisionSource,
+    pub(crate) allow_listed: bool,
     pub(crate) admitted: u64,
     pub(crate) permit: Option<Arc<dyn PermitHandle>>,
+}
+
+/// A decision that needs no store.
+pub(crate) struct EarlyDecision {
+    pub(crate) kind: DecisionKind,
+    pub(crate) allow_listed: bool,
+}
+
+impl From<DecisionKind> for EarlyDecision {
+    fn from(kind: DecisionKind) -> Self {
+        Self {
+            kind,
+            allow_listed: false,
+        }
+    }
 }
 
 impl DecisionBuilder {
@@ -55,6 +72,7 @@ impl DecisionBuilder {
             entries: Entries::new(),
             kind: DecisionKind::Admitted,
             source: DecisionSource::NotChecked,
+            allow_listed: false,
             admitted: 0,
             permit: None,
         };
@@ -70,12 +88,27 @@ impl DecisionBuilder {
         matches!(self.kind, DecisionKind::Admitted)
     }
 
+    /// The number of requests that it decides.
+    pub(crate) fn requests(&self) -> u64 {
+        match self.op {
+            Op::Acquire(requests) => requests.into(),
+            _ => 0,
+        }
+    }
+
     /// Sets the result of a request that the store does not decide.
     #[cold]
     pub(crate) fn decide_without_store(&mut self, kind: DecisionKind, source: DecisionSource) {
         self.entries.clear();
         self.kind = kind;
         self.source = source;
+    }
+
+    /// Sets the result of a request that needs no store.
+    #[cold]
+    pub(crate) fn decide_early(&mut self, early: EarlyDecision) {
+        self.allow_listed = early.allow_listed;
+        self.decide_without_store(early.kind, DecisionSource::NotChecked);
     }
 
     /// The decision.
@@ -85,6 +118,7 @@ impl DecisionBuilder {
             backend: limiter,
             kind: self.kind,
             source: self.source,
+            allow_listed: self.allow_listed,
             admitted: self.admitted,
             entries: self.entries,
             permit: self.permit.into(),
@@ -104,6 +138,8 @@ pub(crate) struct PendingDecision {
     /// Taken when the decision is made.
     state: Option<(Arc<LimiterRef>, DecisionBuilder)>,
     stage: PendingStage,
+    /// When it began, if it is reported to observers.
+    reported_since: Option<Instant>,
 }
 
 /// What a pending decision waits for.
@@ -123,19 +159,32 @@ impl LimiterRef {
         let mut builder = DecisionBuilder::of_call(op, Some(overrides));
         match self.evaluate_keys(&mut builder, keys, Some(overrides)) {
             None => MaybePending::Ready(builder.finish(self)),
-            Some(stage) => MaybePending::Pending(PendingDecision::new(self, builder, stage)),
+            Some(stage) => MaybePending::Pending(PendingDecision::unreported(self, builder, stage)),
         }
     }
 }
 
 impl PendingDecision {
+    /// A request's decision, which is reported to observers.
     pub(crate) fn new(
         limiter: Arc<LimiterRef>,
         builder: DecisionBuilder,
         stage: PendingStage,
     ) -> Self {
+        let reported = limiter.observers.is_some() && matches!(builder.op, Op::Acquire(_));
+        let mut pending = Self::unreported(limiter, builder, stage);
+        pending.reported_since = reported.then(Instant::now);
+        pending
+    }
+
+    /// A part of a decision, which is reported as a whole, or not at all.
+    fn unreported(limiter: Arc<LimiterRef>, builder: DecisionBuilder, stage: PendingStage) -> Self {
         let state = Some((limiter, builder));
-        Self { state, stage }
+        Self {
+            state,
+            stage,
+            reported_since: None,
+        }
     }
 }
 
@@ -164,12 +213,23 @@ impl Future for PendingDecision {
                 PendingStage::Store(response) => {
                     let response = ready!(Pin::new(response).poll(cx));
                     limiter.apply_response(builder, response);
+                    if let Some(since) = this.reported_since {
+                        limiter.report(builder, Some(since.elapsed()));
+                    }
                     return match this.state.take() {
                         Some((limiter, builder)) => Poll::Ready(builder.finish(limiter)),
                         None => Poll::Pending,
                     };
                 }
             }
+        }
+    }
+}
+
+impl Drop for PendingDecision {
+    fn drop(&mut self) {
+        if let (Some(since), Some((limiter, builder))) = (self.reported_since, &self.state) {
+            limiter.report_cancelled(builder.requests(), false, since.elapsed());
         }
     }
 }

@@ -29,8 +29,8 @@ impl LimiterRef {
     ) -> Option<PendingStage> {
         match self.access_check_request(parts) {
             None => {}
-            Some(kind) => {
-                builder.decide_without_store(kind, DecisionSource::NotChecked);
+            Some(early) => {
+                builder.decide_early(early);
                 return None;
             }
         }
@@ -67,8 +67,8 @@ impl LimiterRef {
         overrides: Option<&CheckOverrides>,
     ) -> Option<PendingStage> {
         let op = builder.op;
-        if let Some(kind) = self.decide_call(op, keys, overrides) {
-            builder.decide_without_store(kind, DecisionSource::NotChecked);
+        if let Some(early) = self.decide_early(op, keys, overrides) {
+            builder.decide_early(early);
             return None;
         }
         let parts = overrides.and_then(|overrides| overrides.parts.as_deref());

@@ -324,6 +324,7 @@ impl Leader {
                 if check.is_some()
                     && let Ok(runtime) = Handle::try_current()
                 {
+                    queue.is_abandoned = true;
                     drop(locked);
                     let leader = self.successor(notify, check);
                     drop(runtime.spawn(leader.finish_without_waiters()));
@@ -337,6 +338,7 @@ impl Leader {
             let request = &next.limits.request;
             let same = |check: &InFlightCheck| check.request.is_mergeable_with(request);
             queue.check_in_flight = check.as_ref().is_some_and(same);
+            queue.is_abandoned = false;
             let hands_over = queue.check_in_flight;
             drop(locked);
             if !hands_over {

@@ -26,7 +26,7 @@ use self::{
     request::WaitRequest,
     ticket::{JoinOutcome, join},
 };
-use super::{Limiter, keys::Keys, overrides::CheckOverrides};
+use super::{Limiter, core::LimiterRef, keys::Keys, overrides::CheckOverrides, report::WaitReport};
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
@@ -122,6 +122,16 @@ impl Wait {
     }
 
     async fn decide(self) -> Decision {
+        let report = WaitReport::begin(&self.limiter);
+        let (limiter, mut decision) = self.wait_for_decision().await;
+        if let Some(report) = report {
+            report.finish(&limiter, &mut decision);
+        }
+        decision
+    }
+
+    /// Returns the decision, and the policies under which it was made.
+    async fn wait_for_decision(self) -> (Arc<LimiterRef>, Decision) {
         let deadline = Instant::now().checked_add(self.timeout);
         let mut last_leader = None;
         loop {
@@ -129,8 +139,9 @@ impl Wait {
                 limiter: self.limiter.local_ref(),
                 ..self.request.clone()
             };
+            let limiter = request.limiter.clone();
             if request.is_decided_without_store() {
-                return request.check_once().await;
+                return (limiter, request.check_once().await);
             }
             if request.looks_up_quotas() {
                 // Nothing waits for a lookup of another request.
@@ -140,7 +151,7 @@ impl Wait {
             let request = Arc::new(request);
             if request.cannot_or_need_not_wait() {
                 drop(last_leader);
-                return request.check_once().await;
+                return (limiter, request.check_once().await);
             }
             let limits = WaiterLimits {
                 request: request.clone(),
@@ -148,8 +159,10 @@ impl Wait {
                 deadline,
             };
             match wait_in_queue(limits, last_leader.take()).await {
-                WaitOutcome::Decided(decision) => return request.finish(decision).await,
-                WaitOutcome::QueueDropped => return request.check_once().await,
+                WaitOutcome::Decided(decision) => {
+                    return (limiter, request.finish(decision).await);
+                }
+                WaitOutcome::QueueDropped => return (limiter, request.check_once().await),
                 // It is decided, and waits, under the new policies.
                 WaitOutcome::PoliciesReplaced(leader) => last_leader = Some(leader),
             }

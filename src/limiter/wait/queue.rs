@@ -39,6 +39,8 @@ pub(crate) struct WaitQueue<W> {
     pub(crate) rejection: Option<Arc<LastRejection>>,
     /// Whether the leader's call of the store is in flight, so that the last rejection is out of date.
     pub(crate) check_in_flight: bool,
+    /// Whether the leader's request was dropped, and only its call of the store is still awaited.
+    pub(crate) is_abandoned: bool,
     /// Notified when units or permits were refunded.
     pub(crate) notify: Arc<Notify>,
 }
@@ -72,6 +74,7 @@ impl<W> Default for WaitQueue<W> {
             waiters: BTreeMap::new(),
             rejection: None,
             check_in_flight: false,
+            is_abandoned: false,
             notify: Arc::default(),
         }
     }
@@ -114,6 +117,21 @@ impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
         drop(locked);
         for (_, notify) in affected {
             notify.notify_one();
+        }
+    }
+
+    fn count_waiters(&self, generation: u64, counts: &mut [u64]) {
+        let waiters = self.lock();
+        for (queue_key, queue) in &waiters.queues {
+            if queue_key.generation != generation {
+                continue;
+            }
+            let leader = usize::from(!queue.is_abandoned);
+            let waiting = (queue.waiters.len() + leader) as u64;
+            let policies = queue_key.keys.iter().zip(counts.iter_mut());
+            for (_, count) in policies.filter(|(key, _)| key.is_some()) {
+                *count += waiting;
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use crate::{
     clock::{Timestamp, wall_offset_us},
     error::{InvalidValue, StoreError},
     key::Key,
+    observe::StoreStats,
     strategy::Rule,
 };
 
@@ -111,6 +112,14 @@ impl Store for MemoryStore {
 
     fn id(&self) -> Option<u64> {
         Some(Arc::as_ptr(&self.shards) as usize as u64)
+    }
+
+    fn stats(&self) -> StoreStats {
+        StoreStats {
+            memory_keys: Some(self.keys() as u64),
+            memory_evictions: Some(self.dropped()),
+            ..StoreStats::default()
+        }
     }
 
     fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {

@@ -1,0 +1,357 @@
+//! What is reported to observers: decisions, and the policies in force.
+
+use std::{
+    cell::Cell,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use super::{
+    Limiter, LimiterShared,
+    core::{BoundPolicy, Enforcement, LimiterCore, LimiterRef},
+    evaluate::decision_builder::{DecisionBuilder, PendingStage},
+    keys::Keys,
+    overrides::CheckOverrides,
+};
+use crate::{
+    decision::{Decision, DecisionKind, LazyStatus, PolicyEntry, PolicyRole},
+    observe::{
+        DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, Observers,
+        PolicyEvent, PolicyKind, PolicyStats, StatsHandle, StatsSource,
+    },
+    store::Op,
+    strategy::RetryAfter,
+};
+
+/// Of the decisions that are ready at once, each thread times one in so many.
+const TIMED_DECISIONS: u32 = 64;
+
+/// A request of `Limiter::wait`, from its first poll until it is decided or dropped.
+pub(super) struct WaitReport {
+    limiter: Arc<LimiterRef>,
+    since: Option<Instant>,
+}
+
+/// What is reported of a decision beside its policies.
+struct Summary<'a> {
+    kind: &'a DecisionKind,
+    source: DecisionSource,
+    allow_listed: bool,
+    requests: u64,
+    /// As the store counted them.
+    admitted: u64,
+    waits: bool,
+    elapsed: Option<Duration>,
+}
+
+impl LimiterRef {
+    /// [Evaluates](Self::evaluate_request) an HTTP request, and reports a decision that is ready.
+    #[inline]
+    pub(crate) fn decide_request(
+        &self,
+        builder: &mut DecisionBuilder,
+        parts: &Parts,
+    ) -> Option<PendingStage> {
+        match self.observers {
+            None => self.evaluate_request(builder, parts),
+            Some(_) => {
+                self.decide_reported(builder, |builder| self.evaluate_request(builder, parts))
+            }
+        }
+    }
+
+    /// [Evaluates](Self::evaluate_keys) a call with its own keys, and reports a decision that is ready.
+    #[inline]
+    pub(crate) fn decide_call(
+        &self,
+        builder: &mut DecisionBuilder,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<PendingStage> {
+        match self.observers {
+            None => self.evaluate_keys(builder, keys, overrides),
+            Some(_) => self.decide_reported(builder, |builder| {
+                self.evaluate_keys(builder, keys, overrides)
+            }),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_reported(
+        &self,
+        builder: &mut DecisionBuilder,
+        evaluate: impl FnOnce(&mut DecisionBuilder) -> Option<PendingStage>,
+    ) -> Option<PendingStage> {
+        if !matches!(builder.op, Op::Acquire(_)) {
+            return evaluate(builder);
+        }
+        let since = is_timed().then(Instant::now);
+        let pending = evaluate(builder);
+        if pending.is_none() {
+            self.report(builder, since.map(|since| since.elapsed()));
+        }
+        pending
+    }
+
+    /// Reports the decision of a request.
+    pub(crate) fn report(&self, builder: &mut DecisionBuilder, elapsed: Option<Duration>) {
+        let summary = Summary {
+            kind: &builder.kind,
+            source: builder.source,
+            allow_listed: builder.allow_listed,
+            requests: builder.requests(),
+            admitted: builder.admitted,
+            waits: false,
+            elapsed,
+        };
+        self.report_summary(summary, &mut builder.entries);
+    }
+
+    /// Reports requests that were dropped before they were decided.
+    #[cold]
+    pub(crate) fn report_cancelled(&self, requests: u64, waits: bool, elapsed: Duration) {
+        let Some(observers) = &self.observers else {
+            return;
+        };
+        observers.decided(&DecisionEvent {
+            generation: self.generation,
+            outcome: DecisionOutcome::Cancelled,
+            source: DecisionSource::NotChecked,
+            requests,
+            admitted: 0,
+            uncounted: false,
+            waits,
+            elapsed: Some(elapsed),
+            error: None,
+            policies: &[],
+        });
+    }
+
+    fn report_summary(&self, summary: Summary<'_>, entries: &mut [PolicyEntry]) {
+        let Some(observers) = &self.observers else {
+            return;
+        };
+        // Read by observers and, of a layer's request, by the header fields.
+        for entry in &mut *entries {
+            entry.lazy_status = LazyStatus::Resolved(entry.status(self));
+        }
+        let (outcome, admitted) = summary.outcome(entries.is_empty());
+        let rejected = match outcome {
+            DecisionOutcome::Admitted | DecisionOutcome::Rejected => summary.requests - admitted,
+            _ => 0,
+        };
+        let requests = summary.requests;
+        let policies = entries.iter();
+        let policies = policies.filter_map(|entry| self.policy_event(entry, requests, rejected));
+        let policies: SmallVec<[PolicyEvent<'_>; 4]> = policies.collect();
+        observers.decided(&DecisionEvent {
+            generation: self.generation,
+            outcome,
+            source: summary.source,
+            requests,
+            admitted,
+            uncounted: outcome == DecisionOutcome::Admitted && entries.is_empty(),
+            waits: summary.waits,
+            elapsed: summary.elapsed,
+            error: match summary.kind {
+                DecisionKind::StoreFailed(error) => Some(error),
+                _ => None,
+            },
+            policies: &policies,
+        });
+    }
+
+    /// `rejected` of the requests were rejected, by this policy or another.
+    #[inline]
+    fn policy_event<'a>(
+        &'a self,
+        entry: &'a PolicyEntry,
+        requests: u64,
+        rejected: u64,
+    ) -> Option<PolicyEvent<'a>> {
+        let LazyStatus::Resolved(status) = &entry.lazy_status else {
+            return None;
+        };
+        let (cost, charged) = (entry.cost, entry.receipts.first().remaining);
+        let over = match entry.role {
+            PolicyRole::Live | PolicyRole::Ban => {
+                let rejects = cost > 0 && status.retry_after != RetryAfter::Now;
+                if rejects { rejected } else { 0 }
+            }
+            PolicyRole::Shadow { rejects: true } => requests,
+            PolicyRole::Shadow { rejects: false } => match charged.checked_div(cost) {
+                // It charges those that it would have admitted, if it charges on arrival.
+                Some(admitted) if admitted > 0 => requests.saturating_sub(admitted),
+                _ => 0,
+            },
+        };
+        Some(PolicyEvent {
+            index: entry.policy as usize,
+            policy: self.bound(entry.policy).policy.name(),
+            kind: entry.role.into(),
+            key: &entry.key,
+            limit: self.limit(entry).rule().capacity(),
+            cost,
+            charged,
+            status,
+            requests,
+            over,
+        })
+    }
+}
+
+impl Summary<'_> {
+    /// The outcome, and the number of requests that were let through.
+    fn outcome(&self, nothing_counted: bool) -> (DecisionOutcome, u64) {
+        match self.kind {
+            DecisionKind::Admitted if self.allow_listed => {
+                (DecisionOutcome::AllowListed, self.requests)
+            }
+            DecisionKind::Admitted if !nothing_counted => {
+                (DecisionOutcome::Admitted, self.admitted.min(self.requests))
+            }
+            DecisionKind::Admitted => match self.source {
+                DecisionSource::NotChecked => (DecisionOutcome::Skipped, self.requests),
+                _ => (DecisionOutcome::Admitted, self.requests),
+            },
+            DecisionKind::Rejected => (DecisionOutcome::Rejected, 0),
+            DecisionKind::MissingKey { .. } => (DecisionOutcome::MissingKey, 0),
+            DecisionKind::DenyListed => (DecisionOutcome::DenyListed, 0),
+            DecisionKind::StoreFailed(_) => (DecisionOutcome::StoreFailed, 0),
+            DecisionKind::UnknownPolicy(_) | DecisionKind::PartsRequired { .. } => {
+                (DecisionOutcome::Invalid, 0)
+            }
+        }
+    }
+}
+
+impl WaitReport {
+    /// `None` without observers.
+    pub(super) fn begin(limiter: &Limiter) -> Option<Self> {
+        let limiter = limiter.local_ref();
+        limiter.observers.is_some().then(|| Self {
+            limiter,
+            since: Some(Instant::now()),
+        })
+    }
+
+    /// Reports the decision, which was made under these policies.
+    pub(super) fn finish(mut self, limiter: &LimiterRef, decision: &mut Decision) {
+        let since = self.since.take();
+        let summary = Summary {
+            kind: &decision.kind,
+            source: decision.source,
+            allow_listed: decision.allow_listed,
+            requests: 1,
+            admitted: decision.admitted,
+            waits: true,
+            elapsed: since.map(|since| since.elapsed()),
+        };
+        limiter.report_summary(summary, &mut decision.entries);
+    }
+}
+
+impl Drop for WaitReport {
+    fn drop(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.limiter.report_cancelled(1, true, since.elapsed());
+        }
+    }
+}
+
+impl Observers {
+    #[inline]
+    fn decided(&self, event: &DecisionEvent<'_>) {
+        self.notify(|observer| observer.on_decision(event));
+    }
+}
+
+/// Whether this thread times this decision.
+fn is_timed() -> bool {
+    thread_local! {
+        static DECISIONS: Cell<u32> = const { Cell::new(0) };
+    }
+    let counted =
+        DECISIONS.try_with(|decisions| decisions.replace(decisions.get().wrapping_add(1)));
+    counted.is_ok_and(|before| before % TIMED_DECISIONS == 0)
+}
+
+impl From<PolicyRole> for PolicyKind {
+    fn from(role: PolicyRole) -> Self {
+        match role {
+            PolicyRole::Live => Self::Live,
+            PolicyRole::Ban => Self::Ban,
+            PolicyRole::Shadow { .. } => Self::Shadow,
+        }
+    }
+}
+
+impl Limiter {
+    /// The state of the limiter and its store in this process: permits, waiters, write-backs, and what the
+    /// [store](crate::observe::StoreStats) keeps. For gauges: cheap, without a call of the store.
+    pub fn stats(&self) -> LimiterStats {
+        self.local_ref().stats()
+    }
+
+    /// Reports the policies that are in force from now on.
+    pub(super) fn report_policies(&self, core: &LimiterCore) {
+        let Some(observers) = &core.observers else {
+            return;
+        };
+        for observer in observers.iter() {
+            core.store.observe(observer);
+        }
+        let shared: Arc<dyn StatsSource> = self.shared.clone();
+        let (stats, handle) = (core.stats(), StatsHandle::new(Arc::downgrade(&shared)));
+        let event = Event::PoliciesInForce {
+            stats: &stats,
+            handle: &handle,
+        };
+        observers.notify(|observer| observer.on_event(&event));
+    }
+}
+
+impl StatsSource for LimiterShared {
+    fn stats(&self) -> LimiterStats {
+        self.refs.local().stats()
+    }
+}
+
+impl LimiterCore {
+    fn stats(&self) -> LimiterStats {
+        let mut waiters = vec![0; self.policies.len()];
+        self.wait_queues
+            .count_waiters(self.generation, &mut waiters);
+        let policies = self.policies.iter().zip(waiters);
+        let shares = self.local_shares.as_deref();
+        LimiterStats {
+            generation: self.generation,
+            policies: policies
+                .map(|(bound, waiters)| bound.stats(waiters))
+                .collect(),
+            queued_write_backs: shares.map_or(0, |shares| shares.unwritten_keys() as u64),
+            dropped_write_backs: shares.map_or(0, |shares| shares.dropped()),
+            store: self.store.stats(),
+        }
+    }
+}
+
+impl BoundPolicy {
+    fn stats(&self, waiters: u64) -> PolicyStats {
+        PolicyStats {
+            policy: self.policy.shared_name(),
+            kind: match self.enforcement {
+                Enforcement::Live => PolicyKind::Live,
+                Enforcement::Ban => PolicyKind::Ban,
+                Enforcement::Shadow { .. } => PolicyKind::Shadow,
+            },
+            quota: self.policy.quota(),
+            limit: self.limit.rule().capacity(),
+            permits: self.permits_held.load(Ordering::Relaxed),
+            waiters,
+        }
+    }
+}

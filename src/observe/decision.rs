@@ -1,0 +1,159 @@
+//! Decisions, as observers see them.
+
+use std::time::Duration;
+
+use super::outcome::{DecisionOutcome, DecisionSource};
+use crate::{error::StoreError, key::Key, strategy::QuotaStatus};
+
+/// The share of a limit, in percent, from which a request is [near](PolicyResult::Near) it by default.
+pub const NEAR_PERCENT: u8 = 80;
+
+/// A request was decided, or several [equal ones](crate::Check::times) at once.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct DecisionEvent<'a> {
+    /// How often the limiter had been [reconfigured](crate::Limiter::reconfigure) before: of these policies,
+    /// [`PolicyEvent::index`] is the index.
+    pub generation: u64,
+    /// How the requests ended; of several requests of which some were admitted, [`Admitted`](DecisionOutcome::Admitted). See
+    /// [`outcomes`](Self::outcomes).
+    pub outcome: DecisionOutcome,
+    /// What decided them.
+    pub source: DecisionSource,
+    /// The number of requests: 1, or that of [`Check::times`](crate::Check::times).
+    pub requests: u64,
+    /// How many of them were let through, for whatever reason.
+    pub admitted: u64,
+    /// Whether they were admitted without being counted anywhere, since the store failed
+    /// ([`OnStoreError::Admit`](crate::OnStoreError::Admit)).
+    pub uncounted: bool,
+    /// Whether the request was allowed to wait: [`Limiter::wait`](crate::Limiter::wait), or a layer of outgoing calls.
+    pub waits: bool,
+    /// How long the decision took: of one that waited for a response of the store, or for a lookup, from there on; of a request
+    /// that was allowed to wait, all the time since its first poll. Of decisions that are ready at once, one in 64 of each thread
+    /// is timed, and the others have `None`.
+    pub elapsed: Option<Duration>,
+    /// The store's error, where it failed and the request was rejected for that.
+    pub error: Option<&'a StoreError>,
+    /// The result under each policy that applied: enforced policies, bans that block, then shadow policies. Empty if nothing was
+    /// counted.
+    pub policies: &'a [PolicyEvent<'a>],
+}
+
+/// The result of a decision under one policy.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct PolicyEvent<'a> {
+    /// The policy's index among the [policies](crate::Limiter::policies) of that generation.
+    pub index: usize,
+    /// The policy's name.
+    pub policy: &'a str,
+    /// What the policy does to requests.
+    pub kind: PolicyKind,
+    /// The key by which the requests were counted; of a secret, its hash.
+    pub key: &'a Key,
+    /// The most units that can be charged at once: the burst, or a window's whole quota.
+    pub limit: u64,
+    /// The units that one request costs.
+    pub cost: u64,
+    /// The units that were charged on arrival. Not included is what [`charge_rejected`](crate::Policy::charge_rejected) charges for
+    /// rejected requests.
+    pub charged: u64,
+    /// The status afterwards.
+    pub status: &'a QuotaStatus,
+    /// The number of requests.
+    pub requests: u64,
+    /// How many of them this policy rejected, or would have rejected if it were enforced.
+    pub over: u64,
+}
+
+/// What a policy does to requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum PolicyKind {
+    /// Rejects them.
+    Live,
+    /// Counts what the others reject, and rejects keys with too many rejections: a [ban](crate::Ban).
+    Ban,
+    /// Is [evaluated](crate::Policy::shadow), and not enforced.
+    Shadow,
+}
+
+/// The result of a request under one policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum PolicyResult {
+    /// It was within the limit.
+    Within,
+    /// It was within the limit, of which most is used.
+    Near,
+    /// The policy rejected it.
+    Over,
+    /// The shadow policy would have rejected it.
+    ShadowOver,
+}
+
+impl DecisionEvent<'_> {
+    /// The outcomes of the requests, and their numbers: one, or two where some of several requests were admitted and the others
+    /// rejected.
+    pub fn outcomes(&self) -> impl Iterator<Item = (DecisionOutcome, u64)> {
+        let rejected = match self.outcome {
+            DecisionOutcome::Admitted => self.requests.saturating_sub(self.admitted),
+            _ => 0,
+        };
+        let first = (self.outcome, self.requests - rejected);
+        let rest = (rejected > 0).then_some((DecisionOutcome::Rejected, rejected));
+        [first].into_iter().chain(rest)
+    }
+}
+
+impl PolicyEvent<'_> {
+    /// The results of the requests, and their numbers: one, or two where only some of several requests were over the limit.
+    /// Those within the limit are [near](PolicyResult::Near) it if more than `near_percent` of it are used afterwards;
+    /// [`NEAR_PERCENT`] is a good value.
+    pub fn results(&self, near_percent: u8) -> impl Iterator<Item = (PolicyResult, u64)> {
+        let over = match self.kind {
+            PolicyKind::Shadow => PolicyResult::ShadowOver,
+            PolicyKind::Live | PolicyKind::Ban => PolicyResult::Over,
+        };
+        let within = match self.is_near(near_percent) {
+            true => PolicyResult::Near,
+            false => PolicyResult::Within,
+        };
+        let within = (within, self.requests.saturating_sub(self.over));
+        let results = [within, (over, self.over)].into_iter();
+        results.filter(|(_, requests)| *requests > 0)
+    }
+
+    /// Whether more than this share of the limit is used afterwards.
+    pub fn is_near(&self, percent: u8) -> bool {
+        let used = self.limit.saturating_sub(self.status.remaining);
+        u128::from(used) * 100 > u128::from(self.limit) * u128::from(percent)
+    }
+}
+
+impl PolicyKind {
+    /// Its name: `live`, `ban` or `shadow`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Ban => "ban",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+impl PolicyResult {
+    /// All results.
+    pub const ALL: [Self; 4] = [Self::Within, Self::Near, Self::Over, Self::ShadowOver];
+
+    /// Its name in metrics: `within`, `near`, `over` or `shadow_over`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Within => "within",
+            Self::Near => "near",
+            Self::Over => "over",
+            Self::ShadowOver => "shadow_over",
+        }
+    }
+}

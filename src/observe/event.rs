@@ -1,0 +1,186 @@
+//! Everything that observers see beside decisions.
+
+use std::time::Duration;
+
+use super::stats::{BreakerState, LimiterStats, StatsHandle};
+use crate::{error::StoreError, key::Key};
+
+/// Units were charged, refunded or settled under a policy after a request's decision, or by hand.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct UnitsEvent<'a> {
+    /// How often the limiter had been [reconfigured](crate::Limiter::reconfigure) before: of these policies, `index` is the
+    /// index.
+    pub generation: u64,
+    /// The policy's index among the [policies](crate::Limiter::policies) of that generation.
+    pub index: usize,
+    /// The policy's name.
+    pub policy: &'a str,
+    /// The key under which they are counted; of a secret, its hash.
+    pub key: &'a Key,
+    /// What was done.
+    pub kind: UnitsKind,
+    /// The number of units.
+    pub units: u64,
+    /// Whether the store has done it. If not, the operation was sent or queued without waiting for its result, as at the end of a
+    /// request, and the units are those that were asked for: of a refund, at most so many.
+    pub confirmed: bool,
+}
+
+/// What was done with units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum UnitsKind {
+    /// Charged after the decision, by a handler or by the request's outcome, or [by hand](crate::Limiter::charge).
+    Charged,
+    /// Given back to a request, by a handler or by the request's outcome, or since it was dropped.
+    Refunded,
+    /// Charged, since the true cost of a request was higher.
+    SettledMore,
+    /// Given back, since the true cost of a request was lower.
+    SettledLess,
+    /// [Added by hand](crate::PolicyHandle::credit).
+    Credited,
+}
+
+/// One round trip to a server of the store.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StoreCallEvent<'a> {
+    /// The server's address, as it is configured or was discovered, without credentials.
+    pub node: &'a str,
+    /// The time from sending to the response, or to the timeout.
+    pub elapsed: Duration,
+    /// The number of requests that the call decided; 0 for a call that only refunded, settled or renewed.
+    pub requests: usize,
+    /// The number of operations on counters.
+    pub counter_ops: usize,
+    /// The store's error, if the call failed.
+    pub error: Option<&'a StoreError>,
+}
+
+/// The state of a limiter or of its store has changed.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// These policies are in force from now on: the limiter was built, or reconfigured. Decisions under the policies before may
+    /// still be reported.
+    #[non_exhaustive]
+    PoliciesInForce {
+        /// The state of the limiter, with its policies.
+        stats: &'a LimiterStats,
+        /// Reads the state of the limiter later.
+        handle: &'a StatsHandle,
+    },
+    /// The circuit breaker of a server of the store has another state.
+    #[non_exhaustive]
+    BreakerChanged {
+        /// The server, as in [`StoreCallEvent::node`].
+        node: &'a str,
+        /// Its state from now on.
+        state: BreakerState,
+    },
+    /// A request's rejection has begun a [ban](crate::Ban) of its key.
+    #[non_exhaustive]
+    BanBegan {
+        /// The ban's name.
+        policy: &'a str,
+        /// The key that is banned.
+        key: &'a Key,
+        /// How long the ban lasts, if it is known.
+        lasts: Option<Duration>,
+    },
+    /// A request has got permits of an in-flight limit.
+    #[non_exhaustive]
+    PermitsHeld {
+        /// The policy's name.
+        policy: &'a str,
+        /// The key under which they are counted.
+        key: &'a Key,
+        /// The number of permits.
+        permits: u64,
+    },
+    /// A request has released its permits of an in-flight limit.
+    #[non_exhaustive]
+    PermitsReleased {
+        /// The policy's name.
+        policy: &'a str,
+        /// The key under which they are counted.
+        key: &'a Key,
+        /// The number of permits.
+        permits: u64,
+    },
+    /// The store has dropped refunds, charges or settlements without a waiter: see
+    /// [`HealthReport::dropped_refunds`](crate::HealthReport::dropped_refunds).
+    #[non_exhaustive]
+    RefundsDropped {
+        /// Their number.
+        refunds: u64,
+    },
+    /// A charge in process was dropped from the [write-back](crate::LocalFallback::write_back).
+    #[non_exhaustive]
+    WriteBackDropped {
+        /// The policy's name.
+        policy: &'a str,
+    },
+    /// A watched configuration file was loaded, or could not be.
+    #[non_exhaustive]
+    ConfigLoaded {
+        /// Whether the configuration is in force now. If not, the last one stays.
+        applied: bool,
+    },
+}
+
+impl<'a> StoreCallEvent<'a> {
+    /// A round trip, for a [`Store`](crate::store::Store) of your own.
+    pub fn new(node: &'a str, elapsed: Duration) -> Self {
+        Self {
+            node,
+            elapsed,
+            requests: 0,
+            counter_ops: 0,
+            error: None,
+        }
+    }
+
+    /// This event with the numbers of requests and of operations on counters.
+    #[must_use]
+    pub fn with_ops(mut self, requests: usize, counter_ops: usize) -> Self {
+        (self.requests, self.counter_ops) = (requests, counter_ops);
+        self
+    }
+
+    /// This event with the error of a call that failed.
+    #[must_use]
+    pub fn with_error(mut self, error: &'a StoreError) -> Self {
+        self.error = Some(error);
+        self
+    }
+
+    /// `ok`, or the [code](StoreError::code) of the error.
+    pub fn result(&self) -> &'static str {
+        self.error.map_or("ok", StoreError::code)
+    }
+}
+
+impl UnitsKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [
+        Self::Charged,
+        Self::Refunded,
+        Self::SettledMore,
+        Self::SettledLess,
+        Self::Credited,
+    ];
+
+    /// Its name in metrics: `charged`, `refunded`, `settled_more`, `settled_less` or `credited`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Charged => "charged",
+            Self::Refunded => "refunded",
+            Self::SettledMore => "settled_more",
+            Self::SettledLess => "settled_less",
+            Self::Credited => "credited",
+        }
+    }
+}

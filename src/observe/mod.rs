@@ -1,0 +1,110 @@
+//! Observers, which receive what a limiter does: decisions, calls of the store, and changes of state.
+//!
+//! An [`Observer`] is set by [`LimiterBuilder::observe`](crate::LimiterBuilder::observe). It counts, samples or forwards what
+//! happens in this process; gauges are read from [`Limiter::stats`](crate::Limiter::stats), whenever they are needed.
+//!
+//! ```
+//! use std::sync::{Arc, atomic::{AtomicU64, Ordering::Relaxed}};
+//! use tollgate::{
+//!     Limiter, Policy, Quota,
+//!     observe::{DecisionEvent, DecisionOutcome, Observer},
+//! };
+//!
+//! #[derive(Debug, Default)]
+//! struct Counts {
+//!     admitted: AtomicU64,
+//!     rejected: AtomicU64,
+//! }
+//!
+//! impl Observer for Counts {
+//!     fn on_decision(&self, event: &DecisionEvent<'_>) {
+//!         for (outcome, requests) in event.outcomes() {
+//!             match outcome {
+//!                 DecisionOutcome::Admitted => self.admitted.fetch_add(requests, Relaxed),
+//!                 DecisionOutcome::Rejected => self.rejected.fetch_add(requests, Relaxed),
+//!                 _ => 0,
+//!             };
+//!         }
+//!     }
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let counts = Arc::new(Counts::default());
+//! let limiter = Limiter::builder()
+//!     .policy(Policy::new("api", Quota::requests(5).per_minute()))
+//!     .observe(counts.clone())
+//!     .build()?;
+//! // Five of these eight requests are admitted.
+//! assert_eq!(limiter.check("alice").times(8).await.admitted(), 5);
+//! assert!(limiter.admit("alice").await.is_err());
+//! assert_eq!((counts.admitted.load(Relaxed), counts.rejected.load(Relaxed)), (5, 4));
+//! # Ok::<(), tollgate::ConfigError>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is reported
+//!
+//! Each request has one [`DecisionEvent`], however it ends: requests by a layer, by [`check`](crate::Limiter::check) and
+//! [`admit`](crate::Limiter::admit), and those that [wait](crate::Limiter::wait), once when the waiting ends. A request that is
+//! dropped before its decision is [`Cancelled`](DecisionOutcome::Cancelled). So the requests of all outcomes together are the
+//! requests that were made. Calls that are no requests, such as [`peek`](crate::Limiter::peek) and
+//! [`reset`](crate::Limiter::reset), have none.
+//!
+//! Events identify callers by their [`Key`](crate::Key), which is a hash where the policy's extractor is secret, and otherwise
+//! holds what applications and the store see too. They hold nothing else of a request.
+//!
+//! # Cost
+//!
+//! Without an observer a request takes one more branch. With one, its status under each policy is computed when it is decided, and
+//! the observer is called where the request runs.
+
+mod decision;
+mod event;
+mod observers;
+mod outcome;
+mod stats;
+
+use std::fmt;
+
+pub use self::{
+    decision::{DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyKind, PolicyResult},
+    event::{Event, StoreCallEvent, UnitsEvent, UnitsKind},
+    outcome::{DecisionOutcome, DecisionSource},
+    stats::{BreakerState, LimiterStats, NodeStats, PolicyStats, StatsHandle, StoreStats},
+};
+pub(crate) use self::{observers::Observers, stats::StatsSource};
+
+/// Receives what a limiter does.
+///
+/// The methods are called where things happen: on request paths, in destructors, in the tasks of a store; on any thread, also
+/// outside of a runtime. They must not block, and should return fast. No lock of the limiter or its store is held. Each method
+/// does nothing unless it is implemented.
+///
+/// # Panics
+///
+/// A panic of an observer is caught and logged, at most every 10 s. It changes no decision and no count, and the other observers
+/// are called. (In a program that is built with `panic = "abort"` it ends the process.)
+pub trait Observer: fmt::Debug + Send + Sync + 'static {
+    /// A request was decided, or was dropped before it was.
+    fn on_decision(&self, event: &DecisionEvent<'_>) {
+        let _ = event;
+    }
+
+    /// Units were charged, refunded or settled after a request's decision, or by hand. What a request is charged on arrival is in
+    /// its [decision](PolicyEvent::charged).
+    fn on_units(&self, event: &UnitsEvent<'_>) {
+        let _ = event;
+    }
+
+    /// The store was called: once for each round trip to a server, which may have the operations of many requests. Counting in
+    /// process has none.
+    fn on_store_call(&self, event: &StoreCallEvent<'_>) {
+        let _ = event;
+    }
+
+    /// The state of the limiter or of its store has changed.
+    fn on_event(&self, event: &Event<'_>) {
+        let _ = event;
+    }
+}

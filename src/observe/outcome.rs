@@ -1,0 +1,97 @@
+//! How requests are decided, and by what.
+
+/// How a request ended for a limiter. Each request has exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DecisionOutcome {
+    /// Its policies admitted it, or the store failed and it was admitted nevertheless.
+    Admitted,
+    /// A policy or a ban rejected it.
+    Rejected,
+    /// It was on a [deny list](crate::LimiterBuilder::deny).
+    DenyListed,
+    /// It was on an [allow list](crate::LimiterBuilder::allow), and admitted.
+    AllowListed,
+    /// It was admitted since no policy applied to it: it is [skipped](crate::LimiterBuilder::skip_path), a preflight, or has no
+    /// key under policies that exempt such requests.
+    Skipped,
+    /// It had no key under a policy that [rejects](crate::MissingKey::Reject) such requests.
+    MissingKey,
+    /// The store failed, and it was rejected for that.
+    StoreFailed,
+    /// It was dropped before it was decided: the client has disconnected, or a timeout has passed. What it was charged is
+    /// refunded.
+    Cancelled,
+    /// A mistake in a call by hand: it names a policy that the limiter doesn't have, or lacks the request that a policy reads.
+    Invalid,
+}
+
+impl DecisionOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 9] = [
+        Self::Admitted,
+        Self::Rejected,
+        Self::DenyListed,
+        Self::AllowListed,
+        Self::Skipped,
+        Self::MissingKey,
+        Self::StoreFailed,
+        Self::Cancelled,
+        Self::Invalid,
+    ];
+
+    /// Its name in metrics: `admitted`, `rejected`, `deny_listed`, `allow_listed`, `skipped`, `missing_key`, `store_failed`,
+    /// `cancelled` or `invalid`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Rejected => "rejected",
+            Self::DenyListed => "deny_listed",
+            Self::AllowListed => "allow_listed",
+            Self::Skipped => "skipped",
+            Self::MissingKey => "missing_key",
+            Self::StoreFailed => "store_failed",
+            Self::Cancelled => "cancelled",
+            Self::Invalid => "invalid",
+        }
+    }
+
+    /// Whether the request was let through.
+    pub const fn is_admission(self) -> bool {
+        matches!(self, Self::Admitted | Self::AllowListed | Self::Skipped)
+    }
+}
+
+/// The source of a decision, or of the result of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DecisionSource {
+    /// The store counted the request.
+    Store,
+    /// A cached rejection of the store, which still holds.
+    RejectionCache,
+    /// The store failed, and the request was handled as [`OnStoreError`](crate::OnStoreError) says.
+    Fallback,
+    /// Nothing was counted: no policy applied, one found no key, or an access list allowed or denied the request.
+    NotChecked,
+}
+
+impl DecisionSource {
+    /// All sources.
+    pub const ALL: [Self; 4] = [
+        Self::Store,
+        Self::RejectionCache,
+        Self::Fallback,
+        Self::NotChecked,
+    ];
+
+    /// Its name in metrics: `store`, `rejection_cache`, `fallback` or `not_checked`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::RejectionCache => "rejection_cache",
+            Self::Fallback => "fallback",
+            Self::NotChecked => "not_checked",
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The state of a limiter and of its store at one moment, for gauges.
+
+use std::{fmt, sync::Arc, sync::Weak};
+
+use super::decision::PolicyKind;
+use crate::quota::Quota;
+
+/// The state of a [limiter](crate::Limiter::stats) in this process. Reading it calls no store.
+///
+/// ```
+/// use tollgate::{Limiter, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("reports", Quota::concurrent(3)))
+///     .build()?;
+/// let admission = limiter.admit("alice").await?;
+/// assert_eq!(limiter.stats().policies[0].permits, 1);
+/// drop(admission);
+/// assert_eq!(limiter.stats().policies[0].permits, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LimiterStats {
+    /// How often the limiter has been [reconfigured](crate::Limiter::reconfigure).
+    pub generation: u64,
+    /// The policies in force, in the order of [`Limiter::policies`](crate::Limiter::policies).
+    pub policies: Vec<PolicyStats>,
+    /// Keys whose charges in process wait for their [write-back](crate::LocalFallback::write_back).
+    pub queued_write_backs: u64,
+    /// Charges in process that were dropped from the write-back since the limiter was built.
+    pub dropped_write_backs: u64,
+    /// The state of the store, which other limiters may share.
+    pub store: StoreStats,
+}
+
+/// The state of a policy in this process.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PolicyStats {
+    /// The policy's name.
+    pub policy: Arc<str>,
+    /// What the policy does to requests.
+    pub kind: PolicyKind,
+    /// Its quota.
+    pub quota: Quota,
+    /// The most units that can be charged at once: the burst, or a window's whole quota.
+    pub limit: u64,
+    /// The permits of an in-flight limit that requests of this process hold.
+    pub permits: u64,
+    /// The requests that [wait](crate::Limiter::wait) for it, or for another policy that applies to them too.
+    pub waiters: u64,
+}
+
+/// The state of a store in this process: see [`Store::stats`](crate::store::Store::stats).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// The [keys](crate::MemoryStore::keys) of a [`MemoryStore`](crate::MemoryStore).
+    pub memory_keys: Option<u64>,
+    /// The keys that a [`MemoryStore`](crate::MemoryStore) has [evicted](crate::MemoryStore::dropped) with units in use.
+    pub memory_evictions: Option<u64>,
+    /// The rejections that are cached.
+    pub rejection_cache_entries: Option<u64>,
+    /// The servers that were called.
+    pub nodes: Vec<NodeStats>,
+    /// Refunds, charges and settlements without a waiter that are not done yet.
+    pub queued_refunds: u64,
+    /// Those that were [dropped](crate::HealthReport::dropped_refunds) since the store was built.
+    pub dropped_refunds: u64,
+    /// Those whose result is [unknown](crate::HealthReport::unconfirmed).
+    pub unconfirmed_refunds: u64,
+}
+
+/// The state of one server of a store, as this process sees it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeStats {
+    /// The server, as in [`StoreCallEvent::node`](super::StoreCallEvent::node).
+    pub node: Arc<str>,
+    /// Its circuit breaker.
+    pub breaker: BreakerState,
+    /// The connections to it.
+    pub connections: u64,
+}
+
+/// The state of a circuit breaker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum BreakerState {
+    /// The server is called.
+    #[default]
+    Closed,
+    /// The server is not called, but for a probe, which is in flight or due.
+    HalfOpen,
+    /// The server is not called.
+    Open,
+}
+
+/// Reads the state of a limiter later: from [`Event::PoliciesInForce`](super::Event::PoliciesInForce), for an observer that
+/// reports gauges. It does not keep the limiter alive.
+#[derive(Clone)]
+pub struct StatsHandle(Weak<dyn StatsSource>);
+
+/// What a [`StatsHandle`] reads.
+pub(crate) trait StatsSource: Send + Sync {
+    fn stats(&self) -> LimiterStats;
+}
+
+impl NodeStats {
+    /// The state of a server, for a [`Store`](crate::store::Store) of your own.
+    pub fn new(node: impl Into<Arc<str>>, breaker: BreakerState, connections: u64) -> Self {
+        Self {
+            node: node.into(),
+            breaker,
+            connections,
+        }
+    }
+}
+
+impl StatsHandle {
+    pub(crate) fn new(source: Weak<dyn StatsSource>) -> Self {
+        Self(source)
+    }
+
+    /// The [state](crate::Limiter::stats) of the limiter; `None` once it was dropped.
+    pub fn stats(&self) -> Option<LimiterStats> {
+        Some(self.0.upgrade()?.stats())
+    }
+}
+
+impl fmt::Debug for StatsHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatsHandle").finish_non_exhaustive()
+    }
+}
+
+impl BreakerState {
+    /// Its name: `closed`, `half_open` or `open`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}

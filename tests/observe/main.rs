@@ -1,0 +1,10 @@
+//! What observers are called with: each request once, with its outcome and units; the store's calls; changes of state.
+
+#![allow(missing_docs)]
+
+mod decisions;
+mod support;
+
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+#[path = "../common/world.rs"]
+mod world;
