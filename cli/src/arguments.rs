@@ -2,12 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, completions};
+use crate::{check, completions, diff};
 
 /// Checks rate limit policies, and shows and changes the counts of callers.
 ///
-/// Exit codes: 0 for success; 1 for a negative answer, such as mistakes in a document; 2 for wrong arguments; 3 if a file,
-/// the store or the admin API can't be reached; 4 if the admin API rejects the token.
+/// Exit codes: 0 for success; 1 for a negative answer, such as mistakes that `check` finds; 2 for wrong arguments, among them
+/// a configuration file with mistakes; 3 if the store or the admin API fails or can't be reached; 4 if the admin API rejects
+/// the token.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -21,6 +22,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Check(check::Options),
+    Diff(diff::Options),
     /// Print the JSON Schema of configuration files.
     Schema,
     Completions(completions::Options),

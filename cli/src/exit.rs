@@ -17,6 +17,8 @@ pub(crate) enum Answer {
 /// Why a command was not carried out.
 #[derive(Debug)]
 pub(crate) enum Failure {
+    /// Exit code 2: a configuration file with mistakes, for example.
+    Invalid(String),
     /// Exit code 3: a file, the store or the admin API can't be reached, or failed.
     Unreachable(String),
     /// The reader of the output has closed it. Nothing is reported.
@@ -32,7 +34,7 @@ impl Failure {
     /// Writes the reason to standard error.
     pub(crate) fn report(&self) {
         match self {
-            Self::Unreachable(reason) => eprintln!("error: {reason}"),
+            Self::Invalid(reason) | Self::Unreachable(reason) => eprintln!("error: {reason}"),
             Self::Closed => {}
         }
     }
@@ -44,6 +46,15 @@ impl From<io::Error> for Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::Closed,
             _ => Self::unreachable("standard output", error),
+        }
+    }
+}
+
+impl From<bool> for Answer {
+    fn from(yes: bool) -> Self {
+        match yes {
+            true => Self::Yes,
+            false => Self::No,
         }
     }
 }
@@ -60,6 +71,7 @@ impl From<Answer> for ExitCode {
 impl From<Failure> for ExitCode {
     fn from(failure: Failure) -> Self {
         match failure {
+            Failure::Invalid(_) => Self::from(2),
             Failure::Unreachable(_) => Self::from(3),
             Failure::Closed => Self::SUCCESS,
         }

@@ -5,6 +5,8 @@
 mod arguments;
 mod check;
 mod completions;
+mod diff;
+mod document;
 mod exit;
 mod output;
 mod schema;
@@ -35,6 +37,7 @@ pub fn main() -> ExitCode {
 fn run(arguments: &Arguments, output: &Output) -> Outcome {
     match &arguments.command {
         Command::Check(options) => check::run(options, output),
+        Command::Diff(options) => diff::run(options, output),
         Command::Schema => schema::run(),
         Command::Completions(options) => completions::run(options, Arguments::command()),
     }

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::error::Reference;
+
 /// The most characters of what was found that an error shows: a bad document can be a mebibyte, and each error is logged.
 const MAX_FOUND_CHARS: usize = 300;
 
@@ -39,6 +41,7 @@ pub struct Mistake {
     position: Option<Position>,
     found: String,
     expected: String,
+    unresolved: Option<Reference>,
 }
 
 /// A position in a document's text.
@@ -114,7 +117,14 @@ impl Mistake {
             position: None,
             found: shortened(without_password(found.into())),
             expected: expected.into(),
+            unresolved: None,
         }
+    }
+
+    /// The same mistake, which is that `reference` can't be resolved, if there is one.
+    pub(crate) fn unresolved_as(mut self, reference: Option<Reference>) -> Self {
+        self.unresolved = reference;
+        self
     }
 
     /// Whether it is a mistake in the value at a path.
@@ -147,6 +157,12 @@ impl Mistake {
     /// What would be valid.
     pub fn expected(&self) -> &str {
         &self.expected
+    }
+
+    /// What the document refers to, if the mistake is that it was not found: the document may be valid where the application
+    /// runs, with the application's code and environment.
+    pub fn unresolved(&self) -> Option<&Reference> {
+        self.unresolved.as_ref()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The names that texts of a document may have, and mistakes in them.
 
-use crate::{InvalidValue, extract::text::is_plain};
+use crate::{InvalidValue, error::Reference, extract::text::is_plain};
 
 /// The built-in keys.
 pub(crate) const BUILT_IN_KEYS: [&str; 14] = [
@@ -56,7 +56,7 @@ pub(crate) fn unnamed_code(kind: &str) -> InvalidValue {
 
 /// The mistake of a name that is neither a built-in's nor registered: it names the nearest one, and lists all.
 pub(crate) fn unknown<'a>(
-    kind: &str,
+    kind: &'static str,
     name: &str,
     built_in: &[&'a str],
     registered: impl Iterator<Item = &'a str>,
@@ -74,7 +74,12 @@ pub(crate) fn unknown<'a>(
         Some(nearest) => format!("{nearest:?}, or another of {list}"),
         None => format!("one of {list}"),
     };
-    InvalidValue::new(format!("an unknown {kind} {name:?}"), expected)
+    let unknown = InvalidValue::new(format!("an unknown {kind} {name:?}"), expected);
+    if !is_name(name) {
+        return unknown;
+    }
+    let name = name.to_owned();
+    unknown.unresolved(Reference::Code { kind, name })
 }
 
 /// The name that `text` was probably meant to be.

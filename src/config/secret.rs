@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::content;
 use crate::{
-    error::InvalidValue,
+    error::{InvalidValue, Reference},
     redact::{CODE, HIDDEN, Variable, redacted},
     setting::SettingValue,
 };
@@ -61,7 +61,8 @@ impl Secret {
                 let text = content::read_text(&path).map_err(|error| {
                     let found =
                         format!("the file {}, which can't be read: {error}", path.display());
-                    InvalidValue::new(found, "a file that can be read")
+                    let unreadable = InvalidValue::new(found, "a file that can be read");
+                    unreadable.unresolved(Reference::SecretFile(path.clone()))
                 })?;
                 Ok(text.trim_end_matches(['\n', '\r']).to_owned())
             }
@@ -133,10 +134,11 @@ impl Variable<'_> {
                     VarError::NotPresent => "a variable that is not set",
                     VarError::NotUnicode(_) => "a variable that is not Unicode",
                 };
-                Err(InvalidValue::new(
+                let unset = InvalidValue::new(
                     format!("${{{name}}}, {found}"),
                     format!("the variable {name} in the environment"),
-                ))
+                );
+                Err(unset.unresolved(Reference::Variable(name.to_owned())))
             }
         }
     }
@@ -282,7 +284,8 @@ mod tests {
                 path.display()
             );
             let expected = InvalidValue::new(found, "a file that can be read");
-            assert_eq!(value(name), Err(expected));
+            let file = Reference::SecretFile(path);
+            assert_eq!(value(name), Err(expected.unresolved(file)));
         }
     }
 }

@@ -2,8 +2,12 @@
 
 use std::{error, fmt, sync::Arc};
 
+#[cfg(feature = "config")]
+mod reference;
 mod store;
 
+#[cfg(feature = "config")]
+pub use reference::Reference;
 pub use store::StoreError;
 
 /// An invalid configuration, found when a [`Limiter`](crate::Limiter), a layer or a store is built.
@@ -87,6 +91,8 @@ impl error::Error for ConfigError {}
 pub struct InvalidValue {
     value: String,
     expected: String,
+    #[cfg(feature = "config")]
+    unresolved: Option<Reference>,
 }
 
 impl InvalidValue {
@@ -95,7 +101,22 @@ impl InvalidValue {
         Self {
             value: value.into(),
             expected: expected.into(),
+            #[cfg(feature = "config")]
+            unresolved: None,
         }
+    }
+
+    /// The same error, which is that `reference` can't be resolved.
+    #[cfg(feature = "config")]
+    pub(crate) fn unresolved(mut self, reference: Reference) -> Self {
+        self.unresolved = Some(reference);
+        self
+    }
+
+    /// Takes what can't be resolved, if that is the error.
+    #[cfg(feature = "config")]
+    pub(crate) fn take_unresolved(&mut self) -> Option<Reference> {
+        self.unresolved.take()
     }
 }
 

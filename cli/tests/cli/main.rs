@@ -3,4 +3,5 @@
 #![allow(missing_docs)]
 
 mod check;
+mod diff;
 mod program;

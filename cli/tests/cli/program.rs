@@ -1,6 +1,10 @@
 //! Runs the program.
 
-use std::process::{Command, Output, Stdio};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
 
 /// What a run of the program has printed, and its exit code.
 #[derive(Debug)]
@@ -35,4 +39,11 @@ pub(crate) fn run(mut command: Command) -> Run {
         stdout: text(stdout),
         stderr: text(stderr),
     }
+}
+
+/// Writes a file, and returns its path.
+pub(crate) fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).expect("a file");
+    path.to_str().expect("text").to_owned()
 }

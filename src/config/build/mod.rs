@@ -199,7 +199,15 @@ impl<'a> Build<'a> {
 
     /// The value, unless it is a mistake, which is noted.
     fn value<T>(&mut self, path: &Path, value: Result<T, InvalidValue>) -> Option<T> {
-        self.checked(path, value.map_err(|invalid| ConfigError::at("", invalid)))
+        let mut invalid = match value {
+            Ok(value) => return Some(value),
+            Err(invalid) => invalid,
+        };
+        let unresolved = invalid.take_unresolved();
+        let error = ConfigError::at("", invalid);
+        let mistake = self.document.mistake(path, error.value(), error.expected());
+        self.mistakes.push(mistake.unresolved_as(unresolved));
+        None
     }
 
     /// The value, unless it is a mistake, which is noted.

@@ -103,7 +103,11 @@ impl Registry {
     }
 }
 
-fn find<F: ?Sized>(names: &Names<F>, kind: &str, name: &str) -> Result<Code<F>, InvalidValue> {
+fn find<F: ?Sized>(
+    names: &Names<F>,
+    kind: &'static str,
+    name: &str,
+) -> Result<Code<F>, InvalidValue> {
     let code = names.get(name).cloned();
     let registered = names.keys().map(|name| &**name);
     code.ok_or_else(|| names::unknown(kind, name, &[], registered))
