@@ -98,7 +98,7 @@
 //! # Watching it
 //!
 //! An [`Observer`](observe::Observer) receives each decision, call of the store and change of state; [`Limiter::stats`] is the
-//! state at one moment. See [`observe`].
+//! state at one moment. See [`observe`]. [`Limiter::explain`] says how a request would be decided, and why.
 //!
 //! # Changing limits at run time
 //!
@@ -193,6 +193,13 @@
 
 #[cfg(feature = "config")]
 pub mod config;
+pub mod explain {
+    //! The decision that a request would get, and why: the result of [`Limiter::explain`](crate::Limiter::explain).
+
+    pub use crate::access::MatchedList;
+    pub use crate::limiter::{Explain, ExplainedPolicy, Explanation, NotApplied};
+    pub use crate::policy::exemption::Exemption;
+}
 pub mod extract;
 pub mod layer;
 pub mod observe;

@@ -1,6 +1,7 @@
 //! Throttled logging. Every event on a request path goes through [`LogThrottle`].
 
 use std::{
+    cell::Cell,
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -29,6 +30,9 @@ impl LogThrottle {
 
     /// Calls `log` with the number of events suppressed since the last one, unless this one has to be suppressed too.
     pub(crate) fn log_with(&self, log: impl FnOnce(u64)) {
+        if IS_SILENT.get() {
+            return;
+        }
         static START: OnceLock<Instant> = OnceLock::new();
         let now_ms = START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
         let last_ms = self.last_logged_ms.load(Ordering::Relaxed);
@@ -46,6 +50,25 @@ impl LogThrottle {
     }
 }
 
+thread_local! {
+    /// Whether throttles neither log nor count events of this thread.
+    static IS_SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `work`, whose events are neither logged nor counted as suppressed: an explanation of a request that was not made.
+pub(crate) fn without_events<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_SILENT.set(self.0);
+        }
+    }
+
+    let _restore = Restore(IS_SILENT.replace(true));
+    work()
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
@@ -61,6 +84,20 @@ mod tests {
         }
         assert_eq!(logged, [0]);
         assert_eq!(throttle.suppressed.load(Ordering::Relaxed), 999);
+    }
+
+    #[test]
+    fn events_of_a_silent_call_are_neither_logged_nor_counted() {
+        let throttle = LogThrottle::new();
+        let mut logged = Vec::new();
+        without_events(|| {
+            without_events(|| throttle.log_with(|_| logged.push(1)));
+            throttle.log_with(|_| logged.push(2));
+        });
+        let panicked = std::panic::catch_unwind(|| without_events(|| panic!("a condition panics")));
+        assert!(panicked.is_err());
+        throttle.log_with(|suppressed| logged.push(suppressed));
+        assert_eq!(logged, [0]);
     }
 
     /// Calls `each` with the name and the text of every source file.

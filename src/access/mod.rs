@@ -1,6 +1,6 @@
 //! Access lists: requests that are admitted or denied without evaluating a policy.
 
-use std::{cell::Cell, net::IpAddr, sync::Arc};
+use std::{cell::Cell, fmt, net::IpAddr, sync::Arc};
 
 use http::request::Parts;
 
@@ -85,11 +85,53 @@ pub enum OnUnknownAddress {
     Reject,
 }
 
-/// On which kind of a limiter's lists a request is.
+/// The list that a request is on, by its index among the lists of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListMatch {
-    Denied,
-    Allowed,
+    /// By no list if the request's address is unknown, and [such requests are rejected](OnUnknownAddress::Reject).
+    Denied(Option<usize>),
+    Allowed(usize),
+}
+
+/// The access list that decided a request: see [`Explanation::list`](crate::explain::Explanation::list).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchedList {
+    denies: bool,
+    position: Option<usize>,
+    policy: Option<Arc<str>>,
+}
+
+impl MatchedList {
+    /// Whether it denies the request, rather than allows it.
+    pub fn denies(&self) -> bool {
+        self.denies
+    }
+
+    /// Its position among the limiter's lists to deny or to allow, from 0, in the order in which they were added. `None` if no
+    /// list has the request: its address is unknown, and the limiter [rejects](OnUnknownAddress::Reject) such requests.
+    pub fn position(&self) -> Option<usize> {
+        self.position
+    }
+
+    /// The policy whose keys it lists; `None` for a list of addresses.
+    pub fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
+    }
+}
+
+/// `deny list 1, of addresses`; numbers begin with 1.
+impl fmt::Display for MatchedList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(position) = self.position else {
+            return f.write_str("its address is unknown, and on_unknown_address rejects");
+        };
+        let kind = if self.denies { "deny" } else { "allow" };
+        write!(f, "{kind} list {}, of ", position + 1)?;
+        match &self.policy {
+            Some(policy) => write!(f, "keys of policy {policy:?}"),
+            None => f.write_str("addresses"),
+        }
+    }
 }
 
 /// The lists of a limiter.
@@ -196,17 +238,35 @@ impl Lists {
                 .is_some_and(|k| list.contains(&k)),
         };
         let rejects = || unknown.get() && self.on_unknown_address == OnUnknownAddress::Reject;
-        let listed = if self.deny.iter().any(on) || rejects() {
-            Some(ListMatch::Denied)
-        } else if self.allow.iter().any(on) {
-            Some(ListMatch::Allowed)
+        let denied = self.deny.iter().position(on);
+        let listed = if denied.is_some() || rejects() {
+            Some(ListMatch::Denied(denied))
+        } else if let Some(allowed) = self.allow.iter().position(on) {
+            Some(ListMatch::Allowed(allowed))
         } else {
-            rejects().then_some(ListMatch::Denied)
+            rejects().then_some(ListMatch::Denied(None))
         };
         if unknown.get() {
             self.log_unknown_address(subject.address_hint());
         }
         listed
+    }
+
+    /// Describes the list that a request is on.
+    pub(crate) fn describe(&self, found: ListMatch) -> MatchedList {
+        let (denies, position, lists) = match found {
+            ListMatch::Denied(position) => (true, position, &self.deny),
+            ListMatch::Allowed(position) => (false, Some(position), &self.allow),
+        };
+        let policy = match position.and_then(|position| lists.get(position)) {
+            Some(AccessList(Kind::Keys(list))) => Some(list.policy().into()),
+            _ => None,
+        };
+        MatchedList {
+            denies,
+            position,
+            policy,
+        }
     }
 
     #[cold]

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::{
     error::{StoreError, UnknownPolicy},
+    observe::DecisionOutcome,
     store::DecisionSource,
     strategy::RetryAfter,
 };
@@ -112,6 +113,22 @@ pub enum DecisionKind {
         /// The policy's name.
         policy: Arc<str>,
     },
+}
+
+impl DecisionKind {
+    /// The outcome for observers, of a request that an allow list may have admitted, or that no policy may have applied to.
+    pub(crate) fn outcome(&self, allow_listed: bool, not_checked: bool) -> DecisionOutcome {
+        match self {
+            Self::Admitted if allow_listed => DecisionOutcome::AllowListed,
+            Self::Admitted if not_checked => DecisionOutcome::Skipped,
+            Self::Admitted => DecisionOutcome::Admitted,
+            Self::Rejected => DecisionOutcome::Rejected,
+            Self::MissingKey { .. } => DecisionOutcome::MissingKey,
+            Self::DenyListed => DecisionOutcome::DenyListed,
+            Self::StoreFailed(_) => DecisionOutcome::StoreFailed,
+            Self::UnknownPolicy(_) | Self::PartsRequired { .. } => DecisionOutcome::Invalid,
+        }
+    }
 }
 
 impl Decision {

@@ -206,25 +206,14 @@ impl LimiterRef {
 impl Summary<'_> {
     /// The outcome, and the number of requests that were let through.
     fn outcome(&self, nothing_counted: bool) -> (DecisionOutcome, u64) {
-        match self.kind {
-            DecisionKind::Admitted if self.allow_listed => {
-                (DecisionOutcome::AllowListed, self.requests)
-            }
-            DecisionKind::Admitted if !nothing_counted => {
-                (DecisionOutcome::Admitted, self.admitted.min(self.requests))
-            }
-            DecisionKind::Admitted => match self.source {
-                DecisionSource::NotChecked => (DecisionOutcome::Skipped, self.requests),
-                _ => (DecisionOutcome::Admitted, self.requests),
-            },
-            DecisionKind::Rejected => (DecisionOutcome::Rejected, 0),
-            DecisionKind::MissingKey { .. } => (DecisionOutcome::MissingKey, 0),
-            DecisionKind::DenyListed => (DecisionOutcome::DenyListed, 0),
-            DecisionKind::StoreFailed(_) => (DecisionOutcome::StoreFailed, 0),
-            DecisionKind::UnknownPolicy(_) | DecisionKind::PartsRequired { .. } => {
-                (DecisionOutcome::Invalid, 0)
-            }
-        }
+        let not_checked = nothing_counted && self.source == DecisionSource::NotChecked;
+        let outcome = self.kind.outcome(self.allow_listed, not_checked);
+        let admitted = match outcome {
+            DecisionOutcome::Admitted if !nothing_counted => self.admitted.min(self.requests),
+            _ if matches!(self.kind, DecisionKind::Admitted) => self.requests,
+            _ => 0,
+        };
+        (outcome, admitted)
     }
 }
 

@@ -4,7 +4,11 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use self::{on_store_error::OnStoreError, skip::SkipRules};
+use self::{
+    exemption::{ConditionMatch, Exemption},
+    on_store_error::OnStoreError,
+    skip::SkipRules,
+};
 use crate::{
     charge::{ChargeMode, ChargeTime},
     extract::{self, KeyExtractor, MissingKey},
@@ -20,6 +24,7 @@ mod charging;
 mod conditions;
 #[cfg(feature = "config")]
 mod cost;
+pub(crate) mod exemption;
 #[cfg(feature = "config")]
 pub(crate) mod named_code;
 pub(crate) mod on_store_error;
@@ -277,6 +282,11 @@ impl Policy {
             .unwrap_or_else(|| self.extractor().on_missing_key())
     }
 
+    /// What a request lacks that has no key: `the header x-api-key`.
+    pub(crate) fn missing_key_name(&self, parts: &Parts) -> Arc<str> {
+        self.extractor().missing_key_name(Some(parts)).into()
+    }
+
     pub(crate) fn cost_of(&self, parts: &Parts) -> u64 {
         match &self.cost {
             None => 1,
@@ -286,7 +296,17 @@ impl Policy {
     }
 
     pub(crate) fn skips(&self, parts: &Parts) -> bool {
-        self.skips.exempts(parts)
+        self.exempting(parts).is_some()
+    }
+
+    /// The condition by which it doesn't apply to a request; `None` if it does.
+    pub(crate) fn exempting(&self, parts: &Parts) -> Option<ConditionMatch> {
+        self.skips.exempting(parts)
+    }
+
+    /// Describes the condition by which it doesn't apply to a request.
+    pub(crate) fn describe_exemption(&self, matched: ConditionMatch, parts: &Parts) -> Exemption {
+        self.skips.describe(matched, parts)
     }
 
     pub(crate) fn has_skips(&self) -> bool {

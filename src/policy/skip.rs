@@ -11,6 +11,7 @@ use http::{
 use crate::{
     error::InvalidValue,
     extract::original_path,
+    policy::exemption::{ConditionMatch, Exemption},
     setting::{Code, CodeId, SettingValue},
 };
 
@@ -70,12 +71,28 @@ impl SkipRules {
         self.0.get_or_insert_default()
     }
 
-    /// Whether the policy doesn't apply to a request.
+    /// The condition by which the policy doesn't apply to a request; `None` if it does.
     #[inline]
-    pub(crate) fn exempts(&self, parts: &Parts) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|conditions| conditions.exempts(parts))
+    pub(crate) fn exempting(&self, parts: &Parts) -> Option<ConditionMatch> {
+        self.0.as_ref()?.exempting(parts)
+    }
+
+    /// Describes the condition by which the policy doesn't apply to a request.
+    pub(crate) fn describe(&self, matched: ConditionMatch, parts: &Parts) -> Exemption {
+        let none = Conditions::default();
+        let Conditions { skip, only } = self.0.as_deref().unwrap_or(&none);
+        match matched {
+            ConditionMatch::SkipMethod => Exemption::SkipMethod(parts.method.clone()),
+            ConditionMatch::SkipPath(index) => Exemption::SkipPath(skip.path(index)),
+            ConditionMatch::SkipWith(index) => Exemption::SkipWith(skip.code_name(index)),
+            ConditionMatch::OnlyMethod => Exemption::OnlyMethod(only.methods.clone()),
+            ConditionMatch::OnlyPath => Exemption::OnlyPath(
+                (0..only.paths.len())
+                    .map(|index| only.path(index))
+                    .collect(),
+            ),
+            ConditionMatch::OnlyWith(index) => Exemption::OnlyWith(only.code_name(index)),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -113,26 +130,45 @@ impl SkipRules {
 }
 
 impl Conditions {
-    fn exempts(&self, parts: &Parts) -> bool {
+    fn exempting(&self, parts: &Parts) -> Option<ConditionMatch> {
         let Self { skip, only } = self;
-        let skipped = skip.methods.contains(&parts.method)
-            || skip
-                .paths
-                .iter()
-                .any(|name| path_matches(name, original_path(parts)))
-            || skip.with.iter().any(|condition| condition(parts));
-        let applies = (only.methods.is_empty() || only.methods.contains(&parts.method))
-            && (only.paths.is_empty()
-                || only
-                    .paths
-                    .iter()
-                    .any(|name| path_may_match(name, original_path(parts))))
-            && only.with.iter().all(|condition| condition(parts));
-        skipped || !applies
+        if skip.methods.contains(&parts.method) {
+            return Some(ConditionMatch::SkipMethod);
+        }
+        let is_path = |name: &Box<str>| path_matches(name, original_path(parts));
+        if let Some(index) = skip.paths.iter().position(is_path) {
+            return Some(ConditionMatch::SkipPath(index));
+        }
+        if let Some(index) = skip.with.iter().position(|condition| condition(parts)) {
+            return Some(ConditionMatch::SkipWith(index));
+        }
+        if !only.methods.is_empty() && !only.methods.contains(&parts.method) {
+            return Some(ConditionMatch::OnlyMethod);
+        }
+        let may_be_path = |name: &Box<str>| path_may_match(name, original_path(parts));
+        if !only.paths.is_empty() && !only.paths.iter().any(may_be_path) {
+            return Some(ConditionMatch::OnlyPath);
+        }
+        let failing = only.with.iter().position(|condition| !condition(parts));
+        failing.map(ConditionMatch::OnlyWith)
     }
 }
 
 impl Matches {
+    fn path(&self, index: usize) -> String {
+        self.paths
+            .get(index)
+            .map_or(String::new(), |path| path.to_string())
+    }
+
+    /// The name of a function in documents, or its position, from 1.
+    fn code_name(&self, index: usize) -> String {
+        match self.with.get(index).map(Code::value) {
+            Some(SettingValue::Text(name)) => name.to_string(),
+            _ => format!("#{}", index + 1),
+        }
+    }
+
     fn value(&self) -> SettingValue {
         let with = |condition: &Code<ConditionFn>| condition.value().clone();
         let lists: [(_, Vec<_>); 3] = [

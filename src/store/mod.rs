@@ -208,6 +208,14 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// counting. An unknown outcome is an error too; a charge that was made stays until it refills.
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse;
 
+    /// Returns the rejection by which [`execute`](Store::execute) would respond to an [`Acquire`](Op::Acquire) of one request with
+    /// these counters without counting it, if it has one. Charges nothing. Default: `None`, for a store without a cache of
+    /// rejections.
+    fn cached_rejection(&self, counters: &[CounterOp<'_>]) -> Option<OpResult> {
+        let _ = counters;
+        None
+    }
+
     /// Executes an operation without a result: refunds and charges of requests that have ended, or are dropped where nothing
     /// can be awaited.
     ///

@@ -9,6 +9,7 @@ use crate::{key::Key, strategy::ChargeReceipt};
 /// |---|---|---|
 /// | [`Acquire`](Op::Acquire) | as many of some equal requests as fit | a request's check |
 /// | [`Peek`](Op::Peek) | nothing | [`Limiter::peek`](crate::Limiter::peek) |
+/// | [`Inspect`](Op::Inspect) | nothing, and changes nothing | [`Limiter::explain`](crate::Limiter::explain) |
 /// | [`ForceAcquire`](Op::ForceAcquire) | into debt, if need be | a charge by a handler or after the response |
 /// | [`Refund`](Op::Refund) | | a refund, a rollback of a cancelled request, the end of a permit |
 /// | [`Settle`](Op::Settle) | into debt, or refunds | a settlement of several policies |
@@ -23,8 +24,12 @@ pub enum Op {
     /// Charges every counter for as many of this number of equal requests as fit under all of them. The number is at least 1,
     /// and most often 1. The [mode](CounterOp::mode) of a counter may change what is charged.
     Acquire(u32),
-    /// Charges nothing, and reports the state.
+    /// Charges nothing, and reports the state. It may correct a state that no charge would have left, such as a missing TTL.
     Peek,
+    /// Reports the state as a [`Peek`](Op::Peek) does, and changes nothing at all.
+    ///
+    /// A store that does not know it is sent a [`Peek`](Op::Peek) instead.
+    Inspect,
     /// Charges every counter its units, also more than are available: down to a debt of at most one
     /// [capacity](crate::strategy::Rule::capacity).
     ForceAcquire,

@@ -2,6 +2,8 @@
 
 pub(crate) mod bans;
 pub(crate) mod credit;
+pub(crate) mod explain;
+pub(crate) mod explanation;
 pub(crate) mod handle;
 pub(crate) mod health_check;
 pub(crate) mod peek_request;

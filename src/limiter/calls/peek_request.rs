@@ -7,7 +7,6 @@ use http::request::Parts;
 use crate::{
     decision::DecisionKind,
     error::CallError,
-    extract::MissingKey,
     key::Key,
     limiter::{Limiter, check::Check, overrides::CheckOverrides, status::LimitStatus},
     store::Op,
@@ -49,8 +48,7 @@ impl Limiter {
         let limiter = self.local_ref();
         for bound in &limiter.policies {
             let policy = &bound.policy;
-            let shared = || (policy.on_missing_key() == MissingKey::Shared).then(Key::missing);
-            match policy.extractor().key(parts).or_else(shared) {
+            match bound.peek_key(parts) {
                 Some(key) => keys.push((policy.name().to_owned(), key)),
                 None if bound.rejects_missing_key()
                     && !policy.is_by_hand()
@@ -58,7 +56,7 @@ impl Limiter {
                 {
                     missing.get_or_insert_with(|| DecisionKind::MissingKey {
                         policy: policy.shared_name(),
-                        missing: policy.extractor().missing_key_name(Some(parts)).into(),
+                        missing: policy.missing_key_name(parts),
                     });
                 }
                 None => {}

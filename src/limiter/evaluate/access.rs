@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use http::request::Parts;
 
-use super::{decision_builder::EarlyDecision, request::concerns_request};
+use super::{decision_builder::EarlyDecision, request::concerns_request, trace::EvaluationTrace};
 use crate::{
-    access::{AddressList, HttpSubject, ListMatch, ListSubject},
+    access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
     decision::DecisionKind,
     error::CallError,
     key::Key,
@@ -15,7 +15,7 @@ use crate::{
         keys::Keys,
         overrides::CheckOverrides,
     },
-    policy::skip::is_preflight,
+    policy::{exemption::Exemption, skip::is_preflight},
     store::Op,
 };
 
@@ -50,21 +50,41 @@ impl ListSubject for KeyedCall<'_> {
 
 impl LimiterRef {
     /// What access lists and conditions decide for a request; `None` if the policies do.
-    pub(crate) fn access_check_request(&self, parts: &Parts) -> Option<EarlyDecision> {
+    pub(crate) fn access_check_request(
+        &self,
+        parts: &Parts,
+        trace: &mut impl EvaluationTrace,
+    ) -> Option<EarlyDecision> {
         let key = |name: &str| {
             let mut policies = self.policies.iter().map(|bound| &bound.policy);
             let policy = policies.find(|policy| policy.name() == name)?;
             policy.extractor().key(parts)
         };
-        let list_decision = self.list_decision(&HttpSubject { parts, key });
-        let skipped = || self.skips_request(parts).then_some(DecisionKind::Admitted);
-        list_decision.or_else(|| skipped().map(EarlyDecision::from))
+        if let Some((lists, found)) = self.find_listed(&HttpSubject { parts, key }) {
+            trace.on_list(|| lists.describe(found));
+            return Some(list_decision(found));
+        }
+        if !self.skips_request(parts) {
+            return None;
+        }
+        trace.on_exempt(|| self.describe_exemption(parts));
+        Some(DecisionKind::Admitted.into())
+    }
+
+    /// Describes the condition by which all policies skip a request.
+    fn describe_exemption(&self, parts: &Parts) -> Exemption {
+        let matched = self.skips.exempting(parts);
+        let free = !self.counts_preflights && is_preflight(parts);
+        match matched.filter(|_| !free) {
+            Some(matched) => self.skips.describe(matched, parts),
+            None => Exemption::Preflight,
+        }
     }
 
     #[inline]
     pub(crate) fn skips_request(&self, parts: &Parts) -> bool {
         let free = !self.counts_preflights && is_preflight(parts);
-        free || self.skips.exempts(parts)
+        free || self.skips.exempting(parts).is_some()
     }
 
     /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.
@@ -77,12 +97,13 @@ impl LimiterRef {
         if !matches!(op, Op::Acquire(_) | Op::Peek) {
             return None;
         }
-        let list_decision = self.list_decision(&KeyedCall {
+        let listed = self.find_listed(&KeyedCall {
             op,
             keys,
             overrides,
         });
-        list_decision.or_else(|| {
+        let listed = listed.map(|(_, found)| list_decision(found));
+        listed.or_else(|| {
             let parts = overrides
                 .filter(|overrides| !overrides.any_request)?
                 .parts
@@ -202,13 +223,19 @@ impl LimiterRef {
         own.or_else(|| self.shadowed_policy_key(bound, keys))
     }
 
-    fn list_decision(&self, subject: &impl ListSubject) -> Option<EarlyDecision> {
-        Some(match self.lists.as_ref()?.find(subject)? {
-            ListMatch::Denied => DecisionKind::DenyListed.into(),
-            ListMatch::Allowed => EarlyDecision {
-                kind: DecisionKind::Admitted,
-                allow_listed: true,
-            },
-        })
+    /// The list that a request is on, and all lists.
+    fn find_listed(&self, subject: &impl ListSubject) -> Option<(&Lists, ListMatch)> {
+        let lists = self.lists.as_deref()?;
+        Some((lists, lists.find(subject)?))
+    }
+}
+
+fn list_decision(found: ListMatch) -> EarlyDecision {
+    match found {
+        ListMatch::Denied(_) => DecisionKind::DenyListed.into(),
+        ListMatch::Allowed(_) => EarlyDecision {
+            kind: DecisionKind::Admitted,
+            allow_listed: true,
+        },
     }
 }

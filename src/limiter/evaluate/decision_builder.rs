@@ -200,11 +200,8 @@ impl Future for PendingDecision {
             };
             match &mut this.stage {
                 PendingStage::QuotaLookups(lookups) => {
-                    for (index, quota) in ready!(lookups.as_mut().poll(cx)) {
-                        let entry = &mut builder.entries[index];
-                        let bound = limiter.bound(entry.policy);
-                        entry.quota_override = limiter.quota_override(bound, quota);
-                    }
+                    let quotas = ready!(lookups.as_mut().poll(cx));
+                    limiter.set_quotas(builder, quotas);
                     this.stage = PendingStage::Store(match limiter.execute(builder) {
                         StoreResponse::Ready(response) => PendingResponse::ready(response),
                         StoreResponse::Pending(response) => response,

@@ -7,3 +7,4 @@ pub(crate) mod quota_lookup;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod shadow;
+pub(crate) mod trace;

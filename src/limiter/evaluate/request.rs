@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 
 use super::{
     decision_builder::{DecisionBuilder, PendingStage},
-    quota_lookup::{quota_of_request, run_lookups},
+    quota_lookup::{QuotaLookup, quota_of_request, run_lookups},
+    trace::{EvaluationTrace, NotApplied, Untraced},
 };
 use crate::{
     decision::{DecisionKind, PolicyEntry, quota_override::QuotaOverride},
@@ -27,7 +28,23 @@ impl LimiterRef {
         builder: &mut DecisionBuilder,
         parts: &Parts,
     ) -> Option<PendingStage> {
-        match self.access_check_request(parts) {
+        let lookups = self.select_policies(builder, parts, &mut Untraced)?;
+        if lookups.is_empty() {
+            return self.call_store(builder);
+        }
+        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
+    }
+
+    /// Adds an entry for each policy that applies to an HTTP request, and returns the quotas to look up; `None` if the request
+    /// is decided without the policies.
+    #[inline(always)]
+    pub(crate) fn select_policies(
+        &self,
+        builder: &mut DecisionBuilder,
+        parts: &Parts,
+        trace: &mut impl EvaluationTrace,
+    ) -> Option<Vec<QuotaLookup>> {
+        match self.access_check_request(parts, trace) {
             None => {}
             Some(early) => {
                 builder.decide_early(early);
@@ -37,12 +54,22 @@ impl LimiterRef {
         let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
-            if policy.is_by_hand() || policy.skips(parts) {
+            if policy.is_by_hand() {
+                trace.on_not_applied(index, || NotApplied::ByHand);
                 continue;
             }
-            let found = bound.find_key(parts);
-            let Some(key) = found.or_else(|| bound.shared_missing_key()) else {
-                if bound.rejects_missing_key() {
+            if let Some(matched) = policy.exempting(parts) {
+                let exemption = || policy.describe_exemption(matched, parts);
+                trace.on_not_applied(index, || NotApplied::Exempt(exemption()));
+                continue;
+            }
+            let Some(key) = trace.find_key(bound, parts) else {
+                let rejects = bound.rejects_missing_key();
+                trace.on_not_applied(index, || NotApplied::NoKey {
+                    missing: policy.missing_key_name(parts),
+                    rejects,
+                });
+                if rejects {
                     self.reject_missing_key(builder, index, parts);
                     return None;
                 }
@@ -53,10 +80,7 @@ impl LimiterRef {
             let caller = bound.caller_key(|| policy.caller_of(parts));
             self.add_entry(builder, (index, bound), key, cost, caller, quota);
         }
-        if lookups.is_empty() {
-            return self.call_store(builder);
-        }
-        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
+        Some(lookups)
     }
 
     /// Evaluates a call with its own keys. Returns what is pending; `None` if the call is decided.
@@ -164,14 +188,32 @@ impl LimiterRef {
 
     #[inline(always)]
     pub(crate) fn execute_on(&self, store: &dyn Store, builder: &DecisionBuilder) -> StoreResponse {
+        self.with_arrival_ops(builder, |ops| store.execute(builder.op, ops))
+    }
+
+    /// Calls `f` with the operation on each policy's counter when the request arrives.
+    #[inline(always)]
+    pub(crate) fn with_arrival_ops<T>(
+        &self,
+        builder: &DecisionBuilder,
+        f: impl FnOnce(&[CounterOp<'_>]) -> T,
+    ) -> T {
         let entries = &builder.entries[..];
         let counter_op = |entry| self.arrival_op(entry, entries, builder.will_retry);
         match entries {
-            [entry] => store.execute(builder.op, &[counter_op(entry)]),
+            [entry] => f(&[counter_op(entry)]),
             entries => {
                 let ops: SmallVec<[CounterOp<'_>; 4]> = entries.iter().map(counter_op).collect();
-                store.execute(builder.op, &ops)
+                f(&ops)
             }
+        }
+    }
+
+    /// Sets the quotas that were looked up, each by the index of its entry.
+    pub(crate) fn set_quotas(&self, builder: &mut DecisionBuilder, quotas: Vec<(usize, Quota)>) {
+        for (index, quota) in quotas {
+            let entry = &mut builder.entries[index];
+            entry.quota_override = self.quota_override(self.bound(entry.policy), quota);
         }
     }
 
@@ -210,7 +252,7 @@ impl LimiterRef {
         let policy = &self.policies[policy].policy;
         let kind = DecisionKind::MissingKey {
             policy: policy.shared_name(),
-            missing: policy.extractor().missing_key_name(Some(parts)).into(),
+            missing: policy.missing_key_name(parts),
         };
         builder.decide_without_store(kind, DecisionSource::NotChecked);
     }

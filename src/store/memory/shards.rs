@@ -249,7 +249,7 @@ impl Shards {
                     rule.available(shard.get(counter, slot), now);
                     0
                 }
-                Op::Reset => 0,
+                Op::Inspect | Op::Reset => 0,
                 Op::ForceAcquire | Op::Settle => {
                     let balance = rule.available(shard.get(counter, slot), now);
                     let max = balance.saturating_add_unsigned(counter.limit.rule().capacity());

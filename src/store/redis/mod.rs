@@ -30,7 +30,8 @@ use self::{
     worker::pool::WorkerPool,
 };
 use super::{
-    CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, Store, StoreResponse,
+    CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, OpResult, Store,
+    StoreResponse,
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -191,6 +192,11 @@ impl Store for RedisStore {
             Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
+    }
+
+    fn cached_rejection(&self, counters: &[CounterOp<'_>]) -> Option<OpResult> {
+        let cache = &self.inner.shared.rejection_cache;
+        cache.get(Op::Acquire(1), counters.iter().map(cache_key))
     }
 
     fn shard(&self, key: &Key) -> usize {

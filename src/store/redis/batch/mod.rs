@@ -66,7 +66,7 @@ impl Batch {
             || self.keys + request.counters.len() <= MAX_BATCH_KEYS
                 && !self.exclusive
                 && !request.send_alone;
-        let merges = matches!(request.op, Op::Acquire(_) | Op::Peek);
+        let merges = matches!(request.op, Op::Acquire(_) | Op::Peek | Op::Inspect);
         let groups = &mut self.groups;
         let group = groups.iter_mut().position(|group| group.accepts(&request));
         let hash = request.hash;
@@ -148,7 +148,7 @@ impl Batch {
         }
         let now = Instant::now();
         let is_overdue = |request: &mut PendingRequest| {
-            let is_skippable = matches!(request.op, Op::Acquire(_) | Op::Peek);
+            let is_skippable = matches!(request.op, Op::Acquire(_) | Op::Peek | Op::Inspect);
             is_skippable && !request.has_waiter() && request.deadline <= now
         };
         for group in &mut self.groups {
@@ -297,7 +297,7 @@ impl MergedRequests {
 fn count(request: &PendingRequest) -> u64 {
     match request.op {
         Op::Acquire(times) => times.into(),
-        Op::Peek => 0,
+        Op::Peek | Op::Inspect => 0,
         Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,
     }
 }

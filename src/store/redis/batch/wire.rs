@@ -137,6 +137,7 @@ fn number(op: Op) -> u64 {
         Op::Reset => 4,
         Op::Renew => 5,
         Op::Settle => 6,
+        Op::Inspect => 7,
     }
 }
 

@@ -111,7 +111,7 @@ impl PendingRequest {
     pub(crate) fn is_cancelled(&self) -> bool {
         self.has_waiter
             && self.cancelled.load(Ordering::Relaxed)
-            && matches!(self.op, Op::Acquire(_) | Op::Peek)
+            && matches!(self.op, Op::Acquire(_) | Op::Peek | Op::Inspect)
     }
 
     /// Completes the waiter, unless it has a result already, and refunds a charge that no waiter reads.

@@ -8,7 +8,7 @@ local counted_seg, counters, has_receipts, has_callers, values, next_value
 local done = 0
 
 local function read_segment()
-  counters, has_receipts, has_callers = {}, op == 3 or op > 4, false
+  counters, has_receipts, has_callers = {}, op == 3 or op == 5 or op == 6, false
   values, next_value = args[seg_tail + 1], 1
   for i = 1, policy_count do
     local policy, units = args[seg + 3 * i], args[seg + 3 * i + 1]
@@ -169,11 +169,16 @@ local function refund_all()
   end
 end
 
--- Only reads: the keys are deleted after the reply is made.
-local function reset_all()
+-- Only reads, and leaves nothing to be repaired.
+local function inspect_all()
   for i = 1, policy_count do
     read(i).moved = 0
   end
+end
+
+-- The keys are deleted after the reply is made.
+local function reset_all()
+  inspect_all()
 end
 
 -- Extends permits by one TTL.
@@ -238,7 +243,7 @@ local function undo()
   end
 end
 
-local operations = { acquire, settle_all, refund_all, reset_all, renew_all, settle_all }
+local operations = { acquire, settle_all, refund_all, reset_all, renew_all, settle_all, inspect_all }
 
 -- Evaluates entries until so many keys are done, and replies for each. Raises an error at the first that fails.
 local function evaluate_counters(last_key)

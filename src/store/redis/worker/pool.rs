@@ -218,7 +218,7 @@ impl WorkerPool {
     #[inline]
     fn undelivered(&self, op: Op) -> Option<UndeliveredGuard> {
         match op {
-            Op::Acquire(_) | Op::Peek | Op::Renew => None,
+            Op::Acquire(_) | Op::Peek | Op::Inspect | Op::Renew => None,
             Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset => {
                 Some(self.shared.pending_refunds.undelivered())
             }

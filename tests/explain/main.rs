@@ -1,0 +1,13 @@
+//! What operators ask of a limiter: how a request would be decided, and why.
+#![allow(missing_docs)]
+
+mod generate;
+mod reasons;
+#[expect(dead_code, reason = "the soak test waits, too")]
+#[path = "../soak/rng.rs"]
+mod rng;
+mod same_decision;
+mod silence;
+mod stores;
+#[path = "../common/strategy_kind.rs"]
+mod strategy_kind;
