@@ -159,6 +159,7 @@
 //! | `config` | no | `config::Document`: limits from configuration files, in TOML |
 //! | `config-yaml`, `config-json` | no | configuration files in YAML and JSON |
 //! | `config-schema` | no | the JSON Schema of configuration files |
+//! | `admin` | no | `admin::Admin`: an HTTP API for operators, as an axum router |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
 //! Without features, there are the layer, the limiter, and counts in process.
@@ -191,6 +192,8 @@
 //! [tower]: https://docs.rs/tower
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "admin")]
+pub mod admin;
 #[cfg(feature = "config")]
 pub mod config;
 pub mod explain {
@@ -234,7 +237,7 @@ mod log;
 mod policy;
 mod quota;
 mod random;
-#[cfg(any(feature = "config", feature = "redis"))]
+#[cfg(any(feature = "admin", feature = "config", feature = "redis"))]
 #[cfg_attr(
     not(feature = "config"),
     allow(dead_code, reason = "documents alone have variables")

@@ -34,6 +34,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
+#[allow(dead_code, reason = "a test target uses some of the levels")]
 impl Log {
     /// Keeps what this thread logs at level error until the guard is dropped.
     pub(crate) fn errors(&self) -> DefaultGuard {
@@ -43,6 +44,11 @@ impl Log {
     /// Keeps what this thread logs at level warn and above until the guard is dropped.
     pub(crate) fn warnings(&self) -> DefaultGuard {
         self.at(Level::WARN)
+    }
+
+    /// Keeps what this thread logs at level info and above until the guard is dropped.
+    pub(crate) fn info(&self) -> DefaultGuard {
+        self.at(Level::INFO)
     }
 
     fn at(&self, level: Level) -> DefaultGuard {

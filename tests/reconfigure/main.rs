@@ -9,7 +9,6 @@ mod in_flight;
 mod kept;
 mod layers;
 mod limits;
-mod nested;
 mod support;
 mod threads;
 mod waiting;

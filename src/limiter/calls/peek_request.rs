@@ -1,4 +1,4 @@
-//! The status of a request's caller, for an endpoint that reports it.
+//! The status of a request's caller, for an endpoint that reports it, and that of keys alone.
 
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ use crate::{
     limiter::{Limiter, check::Check, overrides::CheckOverrides, status::LimitStatus},
     store::Op,
 };
+#[cfg(feature = "admin")]
+use crate::{limiter::Keys, quota::Quota};
 
 impl Limiter {
     /// Reports the status of a request's caller without charging it: under each policy, that of the key that its extractor
@@ -66,6 +68,27 @@ impl Limiter {
             parts: Some(Arc::new(parts.clone())),
             any_request: true,
             missing,
+            ..CheckOverrides::default()
+        })
+    }
+
+    /// Reports the status of keys alone, as for an operator: access lists, conditions and costs of requests don't apply. A policy
+    /// that takes its quota from requests has that of `quotas`, or else its own.
+    #[cfg(feature = "admin")]
+    pub(crate) fn peek_keys(
+        &self,
+        keys: Keys,
+        mut quotas: Vec<(String, Quota)>,
+    ) -> Check<Result<LimitStatus, CallError>> {
+        let limiter = self.local_ref();
+        let by_request = limiter
+            .policies()
+            .filter(|policy| policy.has_quota_of_request());
+        // The first of a name counts.
+        quotas.extend(by_request.map(|policy| (policy.name().to_owned(), policy.quota())));
+        Check::new(limiter, Op::Peek, keys).with(CheckOverrides {
+            unconditional: true,
+            quotas,
             ..CheckOverrides::default()
         })
     }

@@ -18,9 +18,8 @@ impl Build<'_> {
         None
     }
 
-    /// Notes a mistake if the document has a store. No credentials of one differ.
-    pub(in crate::config::build) fn same_store(&mut self, _limiter: &Limiter) -> Vec<&'static str> {
+    /// Notes a mistake if the document has another store than the limiter.
+    pub(in crate::config::build) fn same_store(&mut self, _limiter: &Limiter) {
         self.store();
-        Vec::new()
     }
 }

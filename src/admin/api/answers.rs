@@ -1,0 +1,239 @@
+//! The answers.
+
+use serde::{Deserialize, Serialize};
+
+/// The answer of `GET /policies`: the policies in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Policies {
+    /// How many times the policies have been replaced since the limiter was built.
+    pub generation: u64,
+    /// The policies, in their order of evaluation.
+    pub policies: Vec<PolicyInfo>,
+}
+
+/// A policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct PolicyInfo {
+    /// Its name.
+    pub name: String,
+    /// What it does to requests.
+    pub role: Role,
+    /// The live policy that a shadow policy is a candidate for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_of: Option<String>,
+    /// The quota as text, such as `100/min burst 20`.
+    pub quota: String,
+    /// The units of the quota.
+    pub units: u64,
+    /// The quota's period; left out for requests in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period_seconds: Option<f64>,
+    /// The most units that can be charged at once.
+    pub burst: u64,
+    /// The strategy as in a configuration document, or `code`.
+    pub strategy: String,
+    /// The key as in a configuration document, or `code`.
+    pub key: String,
+}
+
+/// What a policy does to requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Role {
+    /// Rejects them.
+    Live,
+    /// Blocks keys that are rejected too often.
+    Ban,
+    /// Is evaluated, not enforced.
+    Shadow,
+}
+
+/// The answer of `GET /config`: the configuration in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ConfigInForce {
+    /// The document in TOML, without secrets.
+    pub document: String,
+    /// Whether the document can be loaded: it has neither `code` of the application nor hidden secrets.
+    pub loadable: bool,
+    /// The state of the watch of a configuration file, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<WatchInfo>,
+}
+
+/// The state of the watch of a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct WatchInfo {
+    /// The BLAKE3 hash of the document in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// When the document in force was loaded (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded_at: Option<String>,
+    /// Why the file could not be loaded at the last attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
+}
+
+/// The status of a key under a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Status {
+    /// The policy's name.
+    pub policy: String,
+    /// The key: readable text, or `hash:` and 20 characters.
+    pub key: String,
+    /// The most units that can be charged at once.
+    pub limit: u64,
+    /// The whole units left. Under a ban, the rejections left before it.
+    pub remaining: u64,
+    /// The cost of the request that the waits are of.
+    pub cost: u64,
+    /// The wait until a request of that cost would be admitted, 0 if it would be now; `null` if it never would be.
+    pub retry_after_ms: Option<u64>,
+    /// The wait until the full quota is available.
+    pub reset_after_ms: u64,
+    /// Whether the policy would admit such a request now.
+    pub would_admit: bool,
+}
+
+/// The answer of `POST /reset`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Reset {
+    /// The status before, under each policy in which the key was reset, shadow candidates included.
+    pub before: Vec<Status>,
+    /// The status after.
+    pub after: Vec<Status>,
+}
+
+/// The answer of `POST /credit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Credited {
+    /// How many units were added: fewer than asked for if fewer were in use.
+    pub credited: u64,
+    /// The status after.
+    pub after: Status,
+}
+
+/// The answer of `POST /block`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Blocked {
+    /// The key under each ban in which it is blocked.
+    pub blocked: Vec<BlockedKey>,
+}
+
+/// A key that is blocked under a ban.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct BlockedKey {
+    /// The ban's name.
+    pub policy: String,
+    /// The key: readable text, or `hash:` and 20 characters.
+    pub key: String,
+    /// When the block ends (RFC 3339).
+    pub ends_at: String,
+}
+
+/// The answer of `POST /unblock`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Unblocked {
+    /// The status before, under each ban.
+    pub before: Vec<Status>,
+    /// The status after.
+    pub unblocked: Vec<Status>,
+}
+
+/// The answer of `POST /callers`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Callers {
+    /// The callers whose charges count now, oldest first, one entry for each unit. None if the strategy does not record callers.
+    pub callers: Vec<String>,
+}
+
+/// The answer of `GET /shadows`: how shadow policies would have changed the decisions of this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Shadows {
+    /// The shadow policies.
+    pub shadows: Vec<Shadow>,
+}
+
+/// What a shadow policy would have changed, in requests of this process since it was added or last changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Shadow {
+    /// The policy's name.
+    pub policy: String,
+    /// The live policy that it is a candidate for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_of: Option<String>,
+    /// Requests that it was evaluated for.
+    pub evaluated: u64,
+    /// Requests that were admitted, and that it would have rejected.
+    pub stricter: u64,
+    /// Requests that were rejected, and that would have been admitted with it in place of the live policy.
+    pub looser: u64,
+}
+
+/// The answer of `GET /health`. Without a token it is `healthy` alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether there are no issues.
+    pub healthy: bool,
+    /// The problems of the store, each with its remedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issues: Option<Vec<String>>,
+    /// What could not be checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unchecked: Option<Vec<String>>,
+    /// Refunds that the store has dropped since it was built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped_refunds: Option<u64>,
+    /// Refunds, charges and settlements that got no response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unconfirmed: Option<u64>,
+    /// Charges in process that were dropped before they were written back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped_write_backs: Option<u64>,
+}
+
+/// Problem details (RFC 9457), the body of every error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Problem {
+    /// The problem's type: `about:blank`, which is that of the status.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The status as text.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What is wrong, and what to do.
+    pub detail: String,
+}

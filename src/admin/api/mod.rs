@@ -1,0 +1,21 @@
+//! The JSON of the admin API: the bodies of requests, and the answers.
+//!
+//! Clients in Rust use these types; others find them in the [OpenAPI document](OPENAPI). Later versions may add fields to answers,
+//! so clients ignore those that they do not know.
+
+/// The OpenAPI document of the routes, which `GET /openapi.json` answers.
+pub const OPENAPI: &str = include_str!("../../../tollgate.openapi.json");
+
+mod answers;
+mod requests;
+
+pub use self::{
+    answers::{
+        Blocked, BlockedKey, Callers, ConfigInForce, Credited, Health, Policies, PolicyInfo,
+        Problem, Reset, Role, Shadow, Shadows, Status, Unblocked, WatchInfo,
+    },
+    requests::{
+        BlockRequest, CallersRequest, CreditRequest, KeyText, PeekRequest, ResetRequest,
+        UnblockRequest,
+    },
+};

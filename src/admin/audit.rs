@@ -1,0 +1,135 @@
+//! The log of changes.
+
+use super::{
+    api::{KeyText, Status},
+    http::problem::Failure,
+    key_text,
+    token::AdminUser,
+};
+use crate::key::Key;
+
+/// A change, as the log names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Reset,
+    Credit { units: u64 },
+    Block { seconds: u64 },
+    Unblock,
+}
+
+impl Change {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::Credit { .. } => "credit",
+            Self::Block { .. } => "block",
+            Self::Unblock => "unblock",
+        }
+    }
+
+    fn units(self) -> Option<u64> {
+        match self {
+            Self::Credit { units } => Some(units),
+            _ => None,
+        }
+    }
+
+    fn seconds(self) -> Option<u64> {
+        match self {
+            Self::Block { seconds } => Some(seconds),
+            _ => None,
+        }
+    }
+}
+
+/// A change that is being made: its user, and the keys under each policy.
+#[derive(Debug)]
+pub(super) struct Audit {
+    pub(super) user: AdminUser,
+    pub(super) change: Change,
+    /// The policies' names, and the keys as they are shown in the log.
+    keys: Vec<(String, String)>,
+}
+
+impl Audit {
+    pub(super) fn new(
+        user: AdminUser,
+        change: Change,
+        text: &KeyText,
+        keys: &[(String, Key)],
+    ) -> Self {
+        let hash = hash_of_credential(text, keys);
+        let shown = keys.iter().map(|(policy, key)| {
+            let key = match &hash {
+                Some(hash) if !key.as_str().starts_with('#') => hash.clone(),
+                _ => key_text::shown(key),
+            };
+            (policy.clone(), key)
+        });
+        Self {
+            user,
+            change,
+            keys: shown.collect(),
+        }
+    }
+
+    /// Logs that the change was made.
+    pub(super) fn log(&self, before: &[Status], after: &[Status]) {
+        for (policy, key) in &self.keys {
+            tracing::info!(
+                target: "tollgate::admin",
+                user = self.user.name(),
+                change = self.change.name(),
+                policy = &**policy,
+                key = &**key,
+                units = self.change.units(),
+                seconds = self.change.seconds(),
+                before = brief(before, policy),
+                after = brief(after, policy),
+                "changed by the admin API"
+            );
+        }
+    }
+
+    /// Logs that the change failed, and may have been made nevertheless.
+    pub(super) fn log_failure(&self, failure: &Failure) {
+        for (policy, key) in &self.keys {
+            tracing::warn!(
+                target: "tollgate::admin",
+                user = self.user.name(),
+                change = self.change.name(),
+                policy = &**policy,
+                key = &**key,
+                units = self.change.units(),
+                seconds = self.change.seconds(),
+                error = failure.detail(),
+                "a change by the admin API failed, and may have been made nevertheless"
+            );
+        }
+    }
+}
+
+/// The hash of a text that is a credential for one of the policies: what stands in the log for it under the others, whose keys are
+/// readable.
+fn hash_of_credential(text: &KeyText, keys: &[(String, Key)]) -> Option<String> {
+    let KeyText::One(text) = text else {
+        return None;
+    };
+    let secret = Key::secret(text);
+    let is_secret = keys.iter().any(|(_, key)| *key == secret);
+    is_secret.then(|| key_text::shown(&secret))
+}
+
+/// The status under a policy in a few words.
+fn brief(statuses: &[Status], policy: &str) -> Option<String> {
+    let status = statuses.iter().find(|status| status.policy == policy)?;
+    let wait = match status.retry_after_ms {
+        Some(0) => String::new(),
+        Some(wait) => format!(", retry after {wait} ms"),
+        None => ", never admitted".to_owned(),
+    };
+    Some(format!(
+        "{} of {} left{wait}",
+        status.remaining, status.limit
+    ))
+}

@@ -1,0 +1,58 @@
+//! The health of the store.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    response::Response,
+};
+use http::StatusCode;
+
+use crate::{
+    admin::{
+        api::Health,
+        auth,
+        http::json::json,
+        state::AdminState,
+        token::{AdminUser, Identity},
+    },
+    store::health::HealthReport,
+};
+
+/// `GET /health`: without a token whether the store is healthy, with one the issues too.
+pub(in crate::admin) async fn health(
+    State(state): State<Arc<AdminState>>,
+    request: Request,
+) -> Response {
+    let inserted = request.extensions().get::<AdminUser>();
+    let identity = state.authentication.identify(request.headers(), inserted);
+    if let Identity::WrongToken = identity {
+        return auth::unauthorized(true);
+    }
+    let report = state.health().await;
+    let status = match report.is_healthy() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let health = match identity {
+        Identity::Known(_) => details(&report),
+        _ => Health {
+            healthy: report.is_healthy(),
+            ..Health::default()
+        },
+    };
+    json(status, &health)
+}
+
+fn details(report: &HealthReport) -> Health {
+    let issues = report.issues().iter().map(ToString::to_string);
+    let unchecked = report.unchecked().iter().map(|what| (*what).to_owned());
+    Health {
+        healthy: report.is_healthy(),
+        issues: Some(issues.collect()),
+        unchecked: Some(unchecked.collect()),
+        dropped_refunds: Some(report.dropped_refunds()),
+        unconfirmed: Some(report.unconfirmed()),
+        dropped_write_backs: Some(report.dropped_write_backs()),
+    }
+}

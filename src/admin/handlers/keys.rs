@@ -1,0 +1,272 @@
+//! The routes about a key: its status, and changes.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::extract::State;
+use http::StatusCode;
+
+use super::status;
+use crate::{
+    admin::{
+        api::{
+            BlockRequest, Blocked, BlockedKey, Callers, CallersRequest, CreditRequest, Credited,
+            KeyText, PeekRequest, Reset, ResetRequest, Status, UnblockRequest, Unblocked,
+        },
+        audit::{Audit, Change},
+        http::{
+            input::Body,
+            json::Json,
+            problem::{Answer, Failure},
+        },
+        key_text,
+        state::AdminState,
+        token::AdminUser,
+    },
+    decision::PolicyRole,
+    key::Key,
+    limiter::Limiter,
+    quota::Quota,
+};
+
+/// The longest block, ten years.
+const MAX_BLOCK_SECONDS: u64 = 10 * 365 * 86_400;
+
+/// The policies of a call, each with its key.
+type NamedKeys = Vec<(String, Key)>;
+
+/// `POST /peek`.
+pub(in crate::admin) async fn peek(
+    State(state): State<Arc<AdminState>>,
+    Body(request): Body<PeekRequest>,
+) -> Answer<Status> {
+    let limiter = state.limiter();
+    let keys = named_key(limiter, &request.policy, &request.key)?;
+    let quotas = quota_of_tier(&request.policy, request.quota.as_deref())?;
+    let status = limiter.peek_keys(keys.into(), quotas).await?;
+    only(status::statuses(&status), &request.policy).map(Json)
+}
+
+/// `POST /reset`.
+pub(in crate::admin) async fn reset(
+    State(state): State<Arc<AdminState>>,
+    user: AdminUser,
+    Body(request): Body<ResetRequest>,
+) -> Answer<Reset> {
+    let keys = match &request.policy {
+        Some(policy) => named_key(state.limiter(), policy, &request.key)?,
+        None => all_keys(state.limiter(), &request.key, |_| true)?,
+    };
+    let audit = Audit::new(user, Change::Reset, &request.key, &keys);
+    completed(audited(audit, async move |audit| {
+        let limiter = state.limiter();
+        let before = status::statuses(&limiter.reset(keys.clone()).await?);
+        let after = statuses(limiter, keys).await;
+        audit.log(&before, after.as_deref().unwrap_or_default());
+        let after = after?;
+        Ok(Reset { before, after })
+    }))
+    .await
+}
+
+/// `POST /credit`.
+pub(in crate::admin) async fn credit(
+    State(state): State<Arc<AdminState>>,
+    user: AdminUser,
+    Body(request): Body<CreditRequest>,
+) -> Answer<Credited> {
+    let CreditRequest {
+        policy,
+        key: text,
+        units,
+        quota,
+    } = request;
+    let handle = state.limiter().policy(&policy)?;
+    let keys = named_key(state.limiter(), &policy, &text)?;
+    let quotas = quota_of_tier(&policy, quota.as_deref())?;
+    let audit = Audit::new(user, Change::Credit { units }, &text, &keys);
+    completed(audited(audit, async move |audit| {
+        let limiter = state.limiter();
+        let before = limiter.peek_keys(keys.clone().into(), quotas.clone());
+        let before = status::statuses(&before.await?);
+        let key = keys.first().map_or(Key::missing(), |(_, key)| *key);
+        // The first quota of a name counts.
+        let by_request = limiter.policies().into_iter();
+        let by_request = by_request.filter(|policy| policy.has_quota_of_request());
+        let own = by_request.map(|policy| (policy.name().to_owned(), policy.quota()));
+        let credit = quotas.into_iter().chain(own);
+        let credit = credit.fold(handle.credit(key, units), |credit, (name, quota)| {
+            credit.quota_for(name, quota)
+        });
+        let credited = credit.await?;
+        let after = status::statuses(credited.status());
+        audit.log(&before, &after);
+        Ok(Credited {
+            credited: credited.units(),
+            after: only(after, &policy)?,
+        })
+    }))
+    .await
+}
+
+/// `POST /block`.
+pub(in crate::admin) async fn block(
+    State(state): State<Arc<AdminState>>,
+    user: AdminUser,
+    Body(request): Body<BlockRequest>,
+) -> Answer<Blocked> {
+    let seconds = request.seconds;
+    if !(1..=MAX_BLOCK_SECONDS).contains(&seconds) {
+        return Err(Failure::bad_request(
+            "seconds: a key is blocked for 1 s to ten years",
+        ));
+    }
+    let keys = banned_keys(state.limiter(), request.policy.as_deref(), &request.key)?;
+    let audit = Audit::new(user, Change::Block { seconds }, &request.key, &keys);
+    completed(audited(audit, async move |audit| {
+        let limiter = state.limiter();
+        let before = statuses(limiter, keys.clone()).await?;
+        let time = Duration::from_secs(seconds);
+        limiter.block(keys.clone(), time).await?;
+        let after = limiter.peek_keys(keys.into(), Vec::new()).await;
+        let shown = after.as_ref().map(status::statuses);
+        audit.log(&before, shown.as_deref().unwrap_or_default());
+        let after = after?;
+        let blocked = after.policies().map(|ban| {
+            let wait = ban.retry_after().duration().unwrap_or(time);
+            let wait = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+            BlockedKey {
+                policy: ban.policy().to_owned(),
+                key: key_text::shown(&ban.key()),
+                ends_at: status::rfc3339(ban.decided_at().shifted(wait)),
+            }
+        });
+        let blocked = blocked.collect();
+        Ok(Blocked { blocked })
+    }))
+    .await
+}
+
+/// `POST /unblock`.
+pub(in crate::admin) async fn unblock(
+    State(state): State<Arc<AdminState>>,
+    user: AdminUser,
+    Body(request): Body<UnblockRequest>,
+) -> Answer<Unblocked> {
+    let keys = banned_keys(state.limiter(), request.policy.as_deref(), &request.key)?;
+    let audit = Audit::new(user, Change::Unblock, &request.key, &keys);
+    completed(audited(audit, async move |audit| {
+        let limiter = state.limiter();
+        let before = statuses(limiter, keys.clone()).await?;
+        limiter.unblock(keys.clone()).await?;
+        let unblocked = statuses(limiter, keys).await;
+        audit.log(&before, unblocked.as_deref().unwrap_or_default());
+        let unblocked = unblocked?;
+        Ok(Unblocked { before, unblocked })
+    }))
+    .await
+}
+
+/// `POST /callers`.
+pub(in crate::admin) async fn callers(
+    State(state): State<Arc<AdminState>>,
+    Body(request): Body<CallersRequest>,
+) -> Answer<Callers> {
+    let handle = state.limiter().policy(&request.policy)?;
+    let key = key_text::require(&handle.policy()?, &request.key)?;
+    let callers = handle.callers(key).await?;
+    Ok(Json(Callers {
+        callers: callers.iter().map(key_text::shown).collect(),
+    }))
+}
+
+/// Completes a change that was begun, also if the client disconnects.
+async fn completed<T: Send + 'static>(
+    change: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> Answer<T> {
+    let changed = match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => runtime.spawn(change).await,
+        Err(_) => Ok(change.await),
+    };
+    changed
+        .unwrap_or_else(|_| {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Err(Failure::new(status, "the change was not completed"))
+        })
+        .map(Json)
+}
+
+/// Makes a change, and logs it if it fails.
+async fn audited<T>(
+    audit: Audit,
+    change: impl AsyncFnOnce(&Audit) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let changed = change(&audit).await;
+    if let Err(failure) = &changed {
+        audit.log_failure(failure);
+    }
+    changed
+}
+
+/// The key of a text under a policy.
+fn named_key(limiter: &Limiter, policy: &str, text: &KeyText) -> Result<NamedKeys, Failure> {
+    let key = key_text::require(&limiter.policy(policy)?.policy()?, text)?;
+    Ok(vec![(policy.to_owned(), key)])
+}
+
+/// The keys of a text under all policies of these roles that can read it.
+fn all_keys(
+    limiter: &Limiter,
+    text: &KeyText,
+    has_role: impl Fn(PolicyRole) -> bool,
+) -> Result<NamedKeys, Failure> {
+    let core = limiter.local_ref();
+    let policies = core.policies.iter();
+    let policies = policies.filter(|bound| has_role(bound.enforcement.role()));
+    let keys = policies.filter_map(|bound| {
+        let key = key_text::read(&bound.policy, text)?;
+        Some((bound.policy.name().to_owned(), key))
+    });
+    let keys: NamedKeys = keys.collect();
+    match keys.is_empty() {
+        false => Ok(keys),
+        true => Err(Failure::bad_request(
+            "there is no such policy whose keys are made of this text",
+        )),
+    }
+}
+
+/// The key of a text under a ban, or under all that can read it.
+fn banned_keys(
+    limiter: &Limiter,
+    policy: Option<&str>,
+    text: &KeyText,
+) -> Result<NamedKeys, Failure> {
+    match policy {
+        Some(policy) => named_key(limiter, policy, text),
+        None => all_keys(limiter, text, |role| role == PolicyRole::Ban),
+    }
+}
+
+/// The quota of a key's tier, by the policy's name.
+fn quota_of_tier(policy: &str, quota: Option<&str>) -> Result<Vec<(String, Quota)>, Failure> {
+    let Some(quota) = quota else {
+        return Ok(Vec::new());
+    };
+    let quota = quota.parse().map_err(Failure::bad_request)?;
+    Ok(vec![(policy.to_owned(), quota)])
+}
+
+async fn statuses(limiter: &Limiter, keys: NamedKeys) -> Result<Vec<Status>, Failure> {
+    let status = limiter.peek_keys(keys.into(), Vec::new()).await?;
+    Ok(status::statuses(&status))
+}
+
+/// The status under the policy of that name.
+fn only(statuses: Vec<Status>, policy: &str) -> Result<Status, Failure> {
+    let mut statuses = statuses.into_iter();
+    let status = statuses.find(|status| status.policy == policy);
+    status.ok_or_else(|| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Failure::new(status, "the store answered without the policy")
+    })
+}

@@ -1,0 +1,6 @@
+//! The handlers of the routes.
+
+pub(super) mod health;
+pub(super) mod keys;
+pub(super) mod policies;
+mod status;

@@ -1,0 +1,149 @@
+//! What is in force: policies, configuration, and what shadow policies would change.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+
+use crate::{
+    admin::{
+        api::{ConfigInForce, Policies, PolicyInfo, Role, Shadow, Shadows},
+        http::{
+            input::Query,
+            json::Json,
+            problem::{Answer, Failure},
+        },
+        state::AdminState,
+    },
+    decision::PolicyRole,
+    policy::Policy,
+    redact::CODE,
+};
+
+/// `GET /policies`.
+pub(in crate::admin) async fn policies(
+    State(state): State<Arc<AdminState>>,
+    query: Query,
+) -> Answer<Policies> {
+    let [] = query.only([])?;
+    let limiter = state.limiter().local_ref();
+    let policies = limiter.policies.iter().map(|bound| {
+        let policy = &bound.policy;
+        let quota = policy.quota();
+        let period = (!quota.is_concurrent()).then(|| quota.period().as_secs_f64());
+        let strategy = policy.strategy_or_default().config_text();
+        PolicyInfo {
+            name: policy.name().to_owned(),
+            role: match bound.enforcement.role() {
+                PolicyRole::Live => Role::Live,
+                PolicyRole::Ban => Role::Ban,
+                PolicyRole::Shadow { .. } => Role::Shadow,
+            },
+            shadow_of: shadow_of(policy),
+            quota: quota.to_string(),
+            units: quota.amount(),
+            period_seconds: period,
+            burst: bound.limit.rule().capacity(),
+            strategy: strategy.map_or_else(|| CODE.to_owned(), |text| text.into_owned()),
+            key: key_text(policy),
+        }
+    });
+    Ok(Json(Policies {
+        generation: limiter.generation,
+        policies: policies.collect(),
+    }))
+}
+
+/// What the key of a policy is, as in a document.
+fn key_text(policy: &Policy) -> String {
+    if policy.is_by_hand() {
+        return "by_hand".to_owned();
+    }
+    let text = policy.extractor().config_text();
+    text.map_or_else(|| CODE.to_owned(), |text| text.into_owned())
+}
+
+/// The live policy that a shadow policy is a candidate for.
+fn shadow_of(policy: &Policy) -> Option<String> {
+    let live = policy.shadow_config()?.replaces.as_deref();
+    live.map(str::to_owned)
+}
+
+/// `GET /shadows`.
+pub(in crate::admin) async fn shadows(
+    State(state): State<Arc<AdminState>>,
+    query: Query,
+) -> Answer<Shadows> {
+    let [] = query.only([])?;
+    let limiter = state.limiter();
+    let shadows = limiter.policies().into_iter().filter_map(|policy| {
+        let stats = limiter.shadow_stats(policy.name())?;
+        Some(Shadow {
+            policy: policy.name().to_owned(),
+            shadow_of: shadow_of(&policy),
+            evaluated: stats.evaluated,
+            stricter: stats.stricter,
+            looser: stats.looser,
+        })
+    });
+    Ok(Json(Shadows {
+        shadows: shadows.collect(),
+    }))
+}
+
+/// `GET /config`.
+#[cfg(feature = "config")]
+pub(in crate::admin) async fn config(
+    State(state): State<Arc<AdminState>>,
+    query: Query,
+) -> Answer<ConfigInForce> {
+    let [] = query.only([])?;
+    let document = state.target.document();
+    let text = document.to_text(crate::config::Format::Toml);
+    let text = text.map_err(|error| {
+        let status = http::StatusCode::INTERNAL_SERVER_ERROR;
+        Failure::new(status, error.to_string())
+    })?;
+    Ok(Json(ConfigInForce {
+        loadable: is_loadable(&text),
+        watch: state.watcher.as_deref().map(watch_info),
+        document: text,
+    }))
+}
+
+/// `GET /config`, without documents.
+#[cfg(not(feature = "config"))]
+pub(in crate::admin) async fn config() -> Answer<ConfigInForce> {
+    Err(Failure::new(
+        http::StatusCode::NOT_FOUND,
+        "the application is built without the feature config of tollgate, which describes the configuration in force",
+    ))
+}
+
+/// Whether a document has neither code of the application nor hidden secrets.
+#[cfg(feature = "config")]
+fn is_loadable(text: &str) -> bool {
+    fn is_complete(value: &toml::Value) -> bool {
+        match value {
+            toml::Value::String(text) => text != CODE && !text.contains(crate::redact::HIDDEN),
+            toml::Value::Array(values) => values.iter().all(is_complete),
+            toml::Value::Table(table) => table.values().all(is_complete),
+            _ => true,
+        }
+    }
+    let table = text.parse::<toml::Table>();
+    table.is_ok_and(|table| table.values().all(is_complete))
+}
+
+#[cfg(feature = "config")]
+fn watch_info(watcher: &crate::config::Watcher) -> crate::admin::api::WatchInfo {
+    let status = watcher.status();
+    let loaded_at = status.loaded_at().and_then(|at| {
+        let at = jiff::Timestamp::try_from(at).ok()?;
+        Some(at.to_string())
+    });
+    crate::admin::api::WatchInfo {
+        hash: status.hash().map(str::to_owned),
+        loaded_at,
+        last_failure: status.error().map(ToString::to_string),
+    }
+}

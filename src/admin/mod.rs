@@ -1,0 +1,128 @@
+//! An HTTP API for operators: policies in force, the status of a key, resets, credits and blocks.
+//!
+//! [`Admin`] builds an axum [`Router`] that an application mounts where it wants, behind a bearer token. It has no listener of its
+//! own. [`api`] has its JSON.
+
+use std::{collections::HashSet, sync::Arc};
+
+use axum::Router;
+
+pub mod api;
+mod audit;
+mod auth;
+mod error;
+mod handlers;
+mod http;
+mod key_text;
+mod routes;
+mod state;
+mod target;
+mod token;
+
+pub use self::{error::AdminError, target::AdminTarget, token::AdminUser};
+use self::{
+    state::AdminState,
+    token::{Authentication, Token},
+};
+
+/// Builds the admin API of a [`Limiter`](crate::Limiter) or a [`RateLimitLayer`](crate::RateLimitLayer).
+///
+/// ```
+/// use axum::Router;
+/// use tollgate::{Policy, Quota, RateLimitLayer, admin::Admin};
+///
+/// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = RateLimitLayer::builder()
+///     .policy(Policy::new("api", Quota::requests(10).per_minute()))
+///     .build()?;
+/// let admin = Admin::new(&layer).token("ops", std::env::var("ADMIN_TOKEN")?).router()?;
+/// // The admin API is outside of the layer, so that it is not limited itself.
+/// let app: Router = Router::new().layer(layer).nest("/admin", admin);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// All routes but `GET /health` need one of the [tokens](Self::token), unless the application [authenticates
+/// requests](Self::unprotected_behind_own_middleware) itself. Each change is logged at INFO with the target `tollgate::admin`: who
+/// made it, the policy, the key as answers show it, and its status before and after. A change that was begun is completed and logged
+/// even if its client disconnects.
+#[derive(Clone, Debug)]
+#[must_use = "an admin API is mounted by its router"]
+pub struct Admin {
+    target: AdminTarget,
+    tokens: Vec<(String, String)>,
+    behind_own_middleware: bool,
+    #[cfg(feature = "config")]
+    watcher: Option<Arc<crate::config::Watcher>>,
+}
+
+impl Admin {
+    /// The admin API of a limiter, or of a layer and its limiter.
+    pub fn new(target: impl Into<AdminTarget>) -> Self {
+        Self {
+            target: target.into(),
+            tokens: Vec::new(),
+            behind_own_middleware: false,
+            #[cfg(feature = "config")]
+            watcher: None,
+        }
+    }
+
+    /// Adds a bearer token, with a name that stands for it in the log. Several tokens are valid at once, so that one can be replaced
+    /// while it is still in use.
+    ///
+    /// A token has at least 16 letters, digits and `-._~+/`, optionally followed by `=` (RFC 6750). The router keeps its hash alone,
+    /// and compares hashes in constant time.
+    pub fn token(mut self, name: impl Into<String>, token: impl Into<String>) -> Self {
+        self.tokens.push((name.into(), token.into()));
+        self
+    }
+
+    /// Leaves authentication to a middleware of the application around the router. **Without one, each client that can reach
+    /// the routes can lift every limit.**
+    ///
+    /// The middleware may insert an [`AdminUser`] into the request's extensions, whose name is logged with each change.
+    pub fn unprotected_behind_own_middleware(mut self) -> Self {
+        self.behind_own_middleware = true;
+        self
+    }
+
+    /// Adds the state of a watch of the configuration file to the configuration in force.
+    #[cfg(feature = "config")]
+    pub fn watcher(mut self, watcher: Arc<crate::config::Watcher>) -> Self {
+        self.watcher = Some(watcher);
+        self
+    }
+
+    /// Builds the router. An application with state of its own nests it as `router.with_state(())`.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`] if there is neither a token nor the [opt-out](Self::unprotected_behind_own_middleware), or both; if a token is
+    /// shorter than 16 characters or has other characters than a request can carry; if a name is empty, or two tokens have the same
+    /// name or are equal.
+    pub fn router(self) -> Result<Router, AdminError> {
+        let mut names = HashSet::new();
+        let mut tokens: Vec<Token> = Vec::new();
+        for (name, token) in self.tokens {
+            let token = Token::new(&name, &token)?;
+            if !names.insert(name.clone()) {
+                return Err(AdminError::DuplicateName { name });
+            }
+            if tokens.iter().any(|other| other.is_same(&token)) {
+                return Err(AdminError::DuplicateToken { name });
+            }
+            tokens.push(token);
+        }
+        let authentication = match (self.behind_own_middleware, tokens.is_empty()) {
+            (false, true) => return Err(AdminError::Unprotected),
+            (true, false) => return Err(AdminError::TokensAndOwnMiddleware),
+            (true, true) => Authentication::OwnMiddleware,
+            (false, false) => Authentication::Tokens(tokens),
+        };
+        let state = AdminState::new(self.target, authentication);
+        #[cfg(feature = "config")]
+        let state = state.with_watcher(self.watcher);
+        Ok(routes::router(Arc::new(state)))
+    }
+}

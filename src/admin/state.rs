@@ -1,0 +1,59 @@
+//! What the handlers share.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+
+use super::{target::AdminTarget, token::Authentication};
+use crate::{limiter::Limiter, store::health::HealthReport};
+
+/// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
+const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(super) struct AdminState {
+    pub(super) target: AdminTarget,
+    pub(super) authentication: Authentication,
+    /// The last report. Requests that come during a check wait for its report.
+    health: Mutex<Option<(Instant, HealthReport)>>,
+    #[cfg(feature = "config")]
+    pub(super) watcher: Option<std::sync::Arc<crate::config::Watcher>>,
+}
+
+impl AdminState {
+    pub(super) fn new(target: AdminTarget, authentication: Authentication) -> Self {
+        Self {
+            target,
+            authentication,
+            health: Mutex::default(),
+            #[cfg(feature = "config")]
+            watcher: None,
+        }
+    }
+
+    #[cfg(feature = "config")]
+    pub(super) fn with_watcher(
+        self,
+        watcher: Option<std::sync::Arc<crate::config::Watcher>>,
+    ) -> Self {
+        Self { watcher, ..self }
+    }
+
+    pub(super) fn limiter(&self) -> &Limiter {
+        self.target.limiter()
+    }
+
+    /// The health of the store, of not too long ago.
+    pub(super) async fn health(&self) -> HealthReport {
+        let mut last = self.health.lock().await;
+        if let Some((at, report)) = &*last
+            && at.elapsed() < MAX_REPORT_AGE
+        {
+            return report.clone();
+        }
+        let report = self.limiter().health_check().await;
+        *last = Some((Instant::now(), report.clone()));
+        report
+    }
+}

@@ -1,0 +1,119 @@
+//! Tokens, and the users that they stand for.
+
+use std::{fmt, sync::Arc};
+
+use http::{HeaderMap, header};
+
+use super::error::AdminError;
+
+/// The fewest characters of a token.
+const MIN_TOKEN_CHARS: usize = 16;
+
+/// The name that stands in the log for a user of the admin API: that of the token, or what a middleware of the application inserts
+/// into the request's extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminUser(Arc<str>);
+
+impl AdminUser {
+    /// A user of that name.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// The user's name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+/// How requests are authenticated.
+#[derive(Debug)]
+pub(super) enum Authentication {
+    Tokens(Vec<Token>),
+    /// By a middleware of the application.
+    OwnMiddleware,
+}
+
+/// A token's hash, and the user that it stands for.
+pub(super) struct Token {
+    user: AdminUser,
+    hash: blake3::Hash,
+}
+
+/// Who sent a request.
+pub(super) enum Identity {
+    Known(AdminUser),
+    /// It has no bearer token.
+    Anonymous,
+    /// It has a token that is not valid.
+    WrongToken,
+}
+
+impl Token {
+    pub(super) fn new(name: &str, token: &str) -> Result<Self, AdminError> {
+        if name.trim().is_empty() {
+            return Err(AdminError::EmptyName);
+        }
+        let text = token.trim_end_matches('=');
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/".contains(&byte);
+        if !text.bytes().all(is_valid) {
+            let name = name.to_owned();
+            return Err(AdminError::InvalidToken { name });
+        }
+        if token.len() < MIN_TOKEN_CHARS {
+            return Err(AdminError::TokenTooShort {
+                name: name.to_owned(),
+                length: token.len(),
+            });
+        }
+        Ok(Self {
+            user: AdminUser::new(name),
+            hash: blake3::hash(token.as_bytes()),
+        })
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authentication {
+    /// Who sent a request.
+    pub(super) fn identify(&self, headers: &HeaderMap, inserted: Option<&AdminUser>) -> Identity {
+        let tokens = match self {
+            Self::Tokens(tokens) => tokens,
+            Self::OwnMiddleware => {
+                let user = inserted.cloned();
+                return Identity::Known(user.unwrap_or_else(|| AdminUser::new("application")));
+            }
+        };
+        let Some(token) = bearer(headers) else {
+            return Identity::Anonymous;
+        };
+        let hash = blake3::hash(token);
+        // Comparing hashes takes the same time wherever they differ, and all tokens are compared.
+        let mut user = None;
+        for known in tokens {
+            if known.hash == hash {
+                user = Some(&known.user);
+            }
+        }
+        user.map_or(Identity::WrongToken, |user| Identity::Known(user.clone()))
+    }
+}
+
+/// The bearer token of a request with exactly one `Authorization`.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next()?.as_bytes();
+    let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
+    (values.next().is_none() && scheme.eq_ignore_ascii_case(b"Bearer ")).then(|| token.trim_ascii())
+}

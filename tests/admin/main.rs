@@ -1,0 +1,13 @@
+//! The admin API: its routes, who may call them, and that it tells and logs no secrets.
+
+#![allow(missing_docs)]
+
+#[path = "../common/log.rs"]
+mod log;
+
+mod auth;
+mod changes;
+mod document;
+mod input;
+mod openapi;
+mod support;

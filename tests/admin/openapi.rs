@@ -1,0 +1,323 @@
+//! The OpenAPI document: it is that of the routes, and every answer is one that it describes.
+
+use std::{collections::BTreeSet, env, fs, sync::LazyLock};
+
+use axum::body::Body;
+use http::{Method, StatusCode};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+use tollgate::admin::api::{self, OPENAPI};
+
+use crate::support::{self, Answer, Api, TOKEN};
+
+/// Where the document is checked in.
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tollgate.openapi.json");
+
+/// Set to write the file.
+const WRITE: &str = "TOLLGATE_WRITE_OPENAPI";
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(generate);
+
+/// What the document says of a route.
+struct Route {
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    parameters: &'static [(&'static str, &'static str)],
+    body: Option<Value>,
+    answer: Value,
+    /// The statuses of problems.
+    problems: &'static [u16],
+    is_open: bool,
+}
+
+const OF_GET: &[u16] = &[400, 401];
+const OF_KEY: &[u16] = &[400, 401, 404, 413, 415, 503];
+
+fn get(path: &'static str, summary: &'static str, answer: Value) -> Route {
+    Route {
+        method: "get",
+        path,
+        summary,
+        parameters: &[],
+        body: None,
+        answer,
+        problems: OF_GET,
+        is_open: false,
+    }
+}
+
+fn post(path: &'static str, summary: &'static str, body: Value, answer: Value) -> Route {
+    Route {
+        method: "post",
+        path,
+        summary,
+        parameters: &[],
+        body: Some(body),
+        answer,
+        problems: OF_KEY,
+        is_open: false,
+    }
+}
+
+fn schema<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
+    schemas.subschema_for::<T>().to_value()
+}
+
+fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
+    vec![
+        Route {
+            problems: &[401],
+            is_open: true,
+            ..get(
+                "/health",
+                "Whether the store is healthy; with a token, its issues too",
+                schema::<api::Health>(of),
+            )
+        },
+        get(
+            "/policies",
+            "The policies in force",
+            schema::<api::Policies>(of),
+        ),
+        get(
+            "/config",
+            "The configuration in force, as a document in TOML without secrets",
+            schema::<api::ConfigInForce>(of),
+        ),
+        get(
+            "/shadows",
+            "How shadow policies would have changed the decisions of this process",
+            schema::<api::Shadows>(of),
+        ),
+        Route {
+            problems: &[401],
+            ..get("/openapi.json", "This document", json!({"type": "object"}))
+        },
+        post(
+            "/peek",
+            "The status of a key under a policy; charges nothing",
+            schema::<api::PeekRequest>(of),
+            schema::<api::Status>(of),
+        ),
+        post(
+            "/reset",
+            "Removes the usage of a key, and ends its bans, under one policy or all",
+            schema::<api::ResetRequest>(of),
+            schema::<api::Reset>(of),
+        ),
+        post(
+            "/credit",
+            "Adds units to what a key has left under a policy",
+            schema::<api::CreditRequest>(of),
+            schema::<api::Credited>(of),
+        ),
+        post(
+            "/block",
+            "Blocks a key in all processes, under one ban or all",
+            schema::<api::BlockRequest>(of),
+            schema::<api::Blocked>(of),
+        ),
+        post(
+            "/unblock",
+            "Ends the bans of a key in all processes, under one ban or all",
+            schema::<api::UnblockRequest>(of),
+            schema::<api::Unblocked>(of),
+        ),
+        post(
+            "/callers",
+            "The callers whose charges under a key count now, for strategies that record them",
+            schema::<api::CallersRequest>(of),
+            schema::<api::Callers>(of),
+        ),
+    ]
+}
+
+/// The document.
+fn generate() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut schemas = settings.into_generator();
+    let problem = schema::<api::Problem>(&mut schemas);
+    let mut paths = Map::new();
+    for route in routes(&mut schemas) {
+        let json = |schema: &Value| json!({"application/json": {"schema": schema}});
+        let mut responses = Map::new();
+        responses.insert(
+            "200".to_owned(),
+            json!({"description": "The answer", "content": json(&route.answer)}),
+        );
+        if route.path == "/health" {
+            responses.insert(
+                "503".to_owned(),
+                json!({"description": "The store is not healthy", "content": json(&route.answer)}),
+            );
+        }
+        for status in route.problems {
+            let reason = StatusCode::from_u16(*status).expect("a status");
+            let problem = json!({"application/problem+json": {"schema": problem}});
+            responses.insert(
+                status.to_string(),
+                json!({"description": reason.canonical_reason(), "content": problem}),
+            );
+        }
+        let mut operation = json!({"summary": route.summary, "responses": responses});
+        if !route.parameters.is_empty() {
+            let parameters = route.parameters.iter().map(|(name, about)| {
+                json!({"name": name, "in": "query", "description": about, "schema": {"type": "string"}})
+            });
+            operation["parameters"] = parameters.collect();
+        }
+        if let Some(body) = &route.body {
+            operation["requestBody"] = json!({"required": true, "content": json(body)});
+        }
+        if route.is_open {
+            // With a token, or without.
+            operation["security"] = json!([{}, {"token": []}]);
+        }
+        paths.insert(route.path.to_owned(), json!({route.method: operation}));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tollgate admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "What an operator needs of a rate limiter. Paths are relative to where the application mounts the API.",
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": schemas.take_definitions(true),
+        },
+    })
+}
+
+/// Fails unless the document describes the answer.
+#[track_caller]
+pub(crate) fn validate(method: &Method, path: &str, answer: &Answer) {
+    let method = method.as_str().to_lowercase();
+    let content_type = answer.headers["content-type"].to_str().expect("text");
+    let operation = &DOCUMENT["paths"][path][method.as_str()];
+    let response = &operation["responses"][answer.status.as_str()];
+    let schema = match operation {
+        // Neither the route nor its problem are in the document.
+        Value::Null => {
+            assert!(
+                answer.status.is_client_error(),
+                "{method} {path}: {answer:?}"
+            );
+            &json!({"$ref": "#/components/schemas/Problem"})
+        }
+        _ => &response["content"][content_type]["schema"],
+    };
+    assert!(
+        schema.is_object(),
+        "{method} {path} has no such answer: {answer:?}"
+    );
+    let errors = errors(schema, &answer.json);
+    assert!(
+        errors.is_empty(),
+        "{method} {path}: {errors:?} in {answer:?}"
+    );
+}
+
+fn errors(schema: &Value, instance: &Value) -> Vec<String> {
+    let mut schema = schema.clone();
+    schema["components"] = DOCUMENT["components"].clone();
+    let validator = jsonschema::draft202012::new(&schema).expect("a schema");
+    validator
+        .iter_errors(instance)
+        .map(|error| error.to_string())
+        .collect()
+}
+
+/// The method and path of each route in the document.
+fn operations() -> Vec<(Method, &'static str, &'static Value)> {
+    let paths = DOCUMENT["paths"].as_object().expect("paths");
+    let operations = paths.iter().flat_map(|(path, methods)| {
+        let methods = methods.as_object().expect("methods");
+        methods.iter().map(move |(method, operation)| {
+            let method = method.to_uppercase().parse().expect("a method");
+            (method, path.as_str(), operation)
+        })
+    });
+    operations.collect()
+}
+
+#[test]
+fn the_openapi_document_that_is_checked_in_is_that_of_the_types() {
+    let document = serde_json::to_string_pretty(&*DOCUMENT).expect("JSON") + "\n";
+    if env::var_os(WRITE).is_some() {
+        fs::write(FILE, &document).expect("a file");
+    }
+    let checked_in = fs::read_to_string(FILE).expect("a file");
+    assert!(
+        checked_in == document,
+        "tollgate.openapi.json is not that of the types: run `{WRITE}=1 cargo test --all-features --test admin openapi`"
+    );
+}
+
+#[tokio::test]
+async fn every_answer_in_the_document_is_given() {
+    let working = Api::of(&support::in_process().0);
+    let failing = Api::of(support::unreachable());
+    for (method, path, operation) in operations() {
+        let responses = operation["responses"].as_object().expect("responses");
+        let mut given = BTreeSet::new();
+        let is_post = method == Method::POST;
+        let body = || match is_post {
+            true => support::good_body(path).to_string(),
+            false => String::new(),
+        };
+        let mut note = |answer: Answer| given.insert(answer.status.as_str().to_owned());
+
+        note(working.call(method.clone(), path, body()).await);
+        note(failing.call(method.clone(), path, body()).await);
+        let wrong = support::request(method.clone(), path).header("authorization", "Bearer wrong");
+        note(
+            working
+                .send(wrong.body(body().into()).expect("a request"))
+                .await,
+        );
+        if is_post {
+            note(working.call(method.clone(), path, "{").await);
+            note(working.call(method.clone(), path, " ".repeat(70_000)).await);
+            let mut unknown = support::good_body(path);
+            unknown["policy"] = "no-such-policy".into();
+            note(working.post(path, &unknown).await);
+            let untyped =
+                http::Request::post(path).header("authorization", format!("Bearer {TOKEN}"));
+            note(
+                working
+                    .send(untyped.body(body().into()).expect("a request"))
+                    .await,
+            );
+        } else if responses.contains_key("400") {
+            note(working.get(&format!("{path}?no_such_parameter=1")).await);
+        }
+        let described: BTreeSet<_> = responses.keys().cloned().collect();
+        assert_eq!(given, described, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_answered_and_every_path_outside_of_it_is_unknown() {
+    let api = Api::of(&support::in_process().0);
+    let document: Value = serde_json::from_str(OPENAPI).expect("JSON");
+    assert_eq!(api.get("/openapi.json").await.json, document);
+    for path in ["/nothing", "/policies/", "/peek/api"] {
+        assert_eq!(api.get(path).await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+    for (method, path, _) in operations() {
+        let other = match method {
+            Method::GET => Method::POST,
+            _ => Method::GET,
+        };
+        let answer = api.call(other, path, Body::empty()).await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+    }
+}
