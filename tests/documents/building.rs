@@ -1,10 +1,13 @@
 //! From a document to a limiter or a layer, and the mistakes that are found then.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
 use axum::body::{Body, to_bytes};
 use http::{Request, Response};
-use tollgate::config::{Document, Format, Registry};
+use tollgate::{
+    ManualClock, MemoryStore,
+    config::{Document, Format, Registry},
+};
 use tower::{ServiceBuilder, ServiceExt};
 
 use crate::support::{document, parts, paths_of, registry};
@@ -115,6 +118,35 @@ tiers = { pro = "100/h" }
     for _ in 0..3 {
         assert_eq!(call("POST", "/upload/a", "root", "").await.0, 200);
     }
+}
+
+#[tokio::test]
+async fn a_builder_has_all_of_a_document_but_its_store() {
+    let text = r#"
+deny = [{ policy = "api", keys = ["mallory"] }]
+
+[store]
+url = "${A_VARIABLE_THAT_IS_NOT_SET}"
+
+[policies.api]
+quota = "1/min"
+key = "user"
+"#;
+    let clock = ManualClock::default();
+    let limiter = document(text)
+        .builder(&registry())
+        .expect("a builder")
+        .store(MemoryStore::builder().clock(clock.clone()).build())
+        .build()
+        .expect("a limiter");
+    assert!(limiter.check("alice").await.is_admitted());
+    assert!(!limiter.check("alice").await.is_admitted());
+    assert!(!limiter.check("mallory").await.is_admitted());
+    clock.advance(Duration::from_secs(60));
+    assert!(limiter.check("alice").await.is_admitted());
+
+    let error = document(text).builder(&Registry::new()).expect_err("a key");
+    assert_eq!(paths_of(&error), ["policies.api.key"]);
 }
 
 #[test]

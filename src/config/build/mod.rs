@@ -52,6 +52,39 @@ impl Document {
         builder.build().map_err(|error| self.config_error(&error))
     }
 
+    /// Returns a builder with everything that the document says about a limiter but the store, for an application that adds what
+    /// documents don't have, such as a store of its own. The document's `store` is neither checked nor opened: its variables need
+    /// not be set.
+    ///
+    /// ```
+    /// use tollgate::{ManualClock, MemoryStore, config::{Document, Format, Registry}};
+    ///
+    /// let text = r#"
+    /// [store]
+    /// url = "${REDIS_URL}"
+    ///
+    /// [policies.api]
+    /// quota = "1/min"
+    /// "#;
+    /// let clock = ManualClock::default();
+    /// let limiter = Document::parse(text, Format::Toml)?
+    ///     .builder(&Registry::new())?
+    ///     .store(MemoryStore::builder().clock(clock).build())
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`limiter`](Self::limiter), but for the store. What depends on several policies together is found when the
+    /// builder builds.
+    pub fn builder(&self, registry: &Registry) -> Result<LimiterBuilder, LoadError> {
+        let mut build = Build::new(self, registry);
+        let builder = build.limiter();
+        build.finish()?;
+        Ok(builder)
+    }
+
     /// Builds a layer, and its limiter.
     ///
     /// ```
