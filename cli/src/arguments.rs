@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, completions, diff};
+use crate::{check, completions, diff, replay};
 
 /// Checks rate limit policies, and shows and changes the counts of callers.
 ///
@@ -23,6 +23,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     Check(check::Options),
     Diff(diff::Options),
+    Replay(replay::Options),
     /// Print the JSON Schema of configuration files.
     Schema,
     Completions(completions::Options),

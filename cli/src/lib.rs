@@ -9,6 +9,7 @@ mod diff;
 mod document;
 mod exit;
 mod output;
+mod replay;
 mod schema;
 
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ fn run(arguments: &Arguments, output: &Output) -> Outcome {
     match &arguments.command {
         Command::Check(options) => check::run(options, output),
         Command::Diff(options) => diff::run(options, output),
+        Command::Replay(options) => replay::run(options, output),
         Command::Schema => schema::run(),
         Command::Completions(options) => completions::run(options, Arguments::command()),
     }

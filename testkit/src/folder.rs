@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use tempfile::TempDir;
+/// A folder that is removed when it is dropped.
+pub use tempfile::TempDir;
 
 /// A new folder, removed on drop, and in any case when this process ends.
 ///

@@ -30,7 +30,7 @@ mod wait;
 pub use builder::{Builder, program};
 pub use clock::Clock;
 pub use cluster::{Cluster, Move};
-pub use folder::folder;
+pub use folder::{TempDir, folder};
 pub use ports::free_port;
 pub use program::Program;
 pub use proxy::Proxy;

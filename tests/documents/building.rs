@@ -130,7 +130,7 @@ url = "${A_VARIABLE_THAT_IS_NOT_SET}"
 
 [policies.api]
 quota = "1/min"
-key = "user"
+key = "header:x-user"
 "#;
     let clock = ManualClock::default();
     let limiter = document(text)
@@ -145,7 +145,9 @@ key = "user"
     clock.advance(Duration::from_secs(60));
     assert!(limiter.check("alice").await.is_admitted());
 
-    let error = document(text).builder(&Registry::new()).expect_err("a key");
+    let error = document("policies.api = { quota = '1/min', key = 'user' }")
+        .builder(&Registry::new())
+        .expect_err("a key");
     assert_eq!(paths_of(&error), ["policies.api.key"]);
 }
 

@@ -5,3 +5,4 @@
 mod check;
 mod diff;
 mod program;
+mod replay;

@@ -1,0 +1,6 @@
+//! `replay`: a document's policies on access logs, in virtual time.
+
+mod equal;
+mod log;
+mod model;
+mod runs;

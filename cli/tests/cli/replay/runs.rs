@@ -1,0 +1,330 @@
+//! What logs and options do to a run.
+
+use std::{
+    fs,
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+use testkit::TempDir;
+
+use crate::program::{Run, command, run};
+
+/// A document and a log, and the program that replays them.
+pub(super) struct Scene {
+    folder: TempDir,
+}
+
+impl Scene {
+    pub(super) fn new(document: &str, log: &str) -> Self {
+        let scene = Self {
+            folder: testkit::folder(),
+        };
+        scene.write("limits.toml", document);
+        scene.write("access.log", log);
+        scene
+    }
+
+    pub(super) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.folder.path().join(name), content).expect("a file");
+    }
+
+    /// The program in the scene's folder.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(&[&["replay", "limits.toml"], arguments].concat());
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    pub(super) fn run(&self, arguments: &[&str]) -> Run {
+        run(self.command(arguments))
+    }
+
+    pub(super) fn report(&self, arguments: &[&str]) -> Value {
+        let run = self.run(&[&["--json"], arguments].concat());
+        assert_eq!((run.code, &*run.stderr), (Some(0), ""));
+        serde_json::from_str(&run.stdout).expect("JSON")
+    }
+}
+
+/// A line of JSON: when the request arrived in milliseconds, how long it took, and the rest.
+fn line(arrived_ms: u64, took_ms: u64, path: &str, status: u16) -> String {
+    let arrived = 1_800_000_000_000 + arrived_ms;
+    format!(
+        "{{\"start_time\":{arrived},\"duration_ms\":{took_ms},\"peer\":\"192.0.2.1\",\"method\":\"GET\",\"path\":\"{path}\",\"status\":{status}}}\n"
+    )
+}
+
+/// A line of the common format, so many seconds after the first.
+fn common(second: u64, peer: &str) -> String {
+    let (minute, second) = (second / 60, second % 60);
+    format!("{peer} - - [15/Jan/2027:08:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 1\n")
+}
+
+#[test]
+fn the_logged_status_decides_what_is_refunded_and_charged() {
+    let document = r#"
+[policies.refunded]
+quota = "2/h"
+charge = { refund_unless = "success" }
+only = { paths = ["/refunded"] }
+
+[policies.after]
+quota = "2/h"
+charge = { after = "failure" }
+only = { paths = ["/after"] }
+"#;
+    let statuses = [500, 200, 404, 200, 500, 200];
+    let mut log = String::new();
+    for (second, status) in (0..).zip(statuses) {
+        log += &line(second * 1_000, 10, "/refunded", status);
+        log += &line(second * 1_000, 10, "/after", status);
+    }
+    let report = Scene::new(document, &log).report(&["access.log"]);
+    // Both quotas are used up by the fourth request: by two successes, and before it by two failures.
+    let rejected = |index: usize| {
+        (
+            report["policies"][index]["rejected"].clone(),
+            report["policies"][index]["first"].clone(),
+        )
+    };
+    assert_eq!(rejected(0), (json!(2), json!("2027-01-15T08:00:04Z")));
+    assert_eq!(rejected(1), (json!(3), json!("2027-01-15T08:00:03Z")));
+}
+
+#[test]
+fn a_request_is_in_flight_for_as_long_as_the_log_says() {
+    let document =
+        "[policies.exports]\nquota = \"2 concurrent\"\nstrategy = \"concurrency ttl 1s\"\n";
+    let log = [
+        // Longer than a permit lasts without renewal.
+        line(0, 5_000, "/a", 200),
+        line(1_000, 1_000, "/b", 499),
+        line(1_999, 10, "/rejected", 200),
+        line(2_000, 2_000, "/c", 304),
+        line(3_999, 10, "/rejected", 200),
+        line(4_000, 100, "/d", 200),
+    ];
+    let report = Scene::new(document, &log.concat()).report(&["access.log"]);
+    let exports = &report["policies"][0];
+    assert_eq!(exports["rejected"], 2);
+    assert_eq!(
+        (&exports["first"], &exports["last"]),
+        (
+            &json!("2027-01-15T08:00:01.999Z"),
+            &json!("2027-01-15T08:00:03.999Z")
+        )
+    );
+    assert_eq!(report["notes"], json!([]));
+}
+
+#[test]
+fn bans_and_shadow_policies_are_reported_as_such() {
+    let document = r#"
+[policies.api]
+quota = "1/min"
+
+[policies.banned]
+quota = "2/min"
+strategy = "ban 10min"
+
+[policies.stricter]
+quota = "1/h"
+shadow_of = "api"
+"#;
+    let log: String = (0..20)
+        .map(|index| line(index * 10_000, 0, "/", 200))
+        .collect();
+    let report = Scene::new(document, &log).report(&["access.log"]);
+    let policy = |index: usize| {
+        let policy = &report["policies"][index];
+        json!([
+            policy["policy"],
+            policy["role"],
+            policy["applied"],
+            policy["rejected"]
+        ])
+    };
+    assert_eq!(
+        (&policy(1)[0], &policy(1)[1]),
+        (&json!("banned"), &json!("ban"))
+    );
+    assert!(policy(1)[3].as_u64() > Some(0), "{report:#}");
+    assert_eq!(
+        (&policy(2)[0], &policy(2)[1]),
+        (&json!("stricter"), &json!("shadow"))
+    );
+    // Five in the first minute, and then the ban rejects; the candidate would have admitted one.
+    assert_eq!(
+        (&policy(0)[3], &policy(2)[3], &report["rejected"]),
+        (&json!(5), &json!(19), &json!(19))
+    );
+}
+
+#[test]
+fn lines_are_sorted_within_a_window_or_all_together() {
+    let document = "[policies.api]\nquota = \"1/min\"\n";
+    // Arrivals at 0, 60 and 120 s, in another order.
+    let log = [
+        line(60_000, 0, "/", 200),
+        line(0, 0, "/", 200),
+        line(120_000, 0, "/", 200),
+    ];
+    let scene = Scene::new(document, &log.concat());
+    assert_eq!(
+        scene.report(&["access.log", "--window", "60"])["rejected"],
+        0
+    );
+    assert_eq!(scene.report(&["access.log", "--sort"])["rejected"], 0);
+
+    let late = [
+        line(0, 0, "/", 200),
+        line(90_000, 0, "/", 200),
+        line(120_000, 0, "/", 200),
+        line(30_000, 0, "/", 200),
+    ];
+    scene.write("access.log", late.concat());
+    let report = scene.report(&["access.log", "--window", "10"]);
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("arrived: 1;"), "{notes}");
+}
+
+#[test]
+fn logs_may_be_several_compressed_or_standard_input() {
+    let document = "[policies.api]\nquota = \"3/h\"\n";
+    let scene = Scene::new(document, &common(0, "192.0.2.1"));
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(common(1, "192.0.2.1").repeat(2).as_bytes())
+        .expect("gzip");
+    scene.write("access.log.gz", gzip.finish().expect("gzip"));
+    let mut command = scene.command(&["--json", "access.log", "access.log.gz", "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the program");
+    let mut stdin = child.stdin.take().expect("its input");
+    stdin
+        .write_all((common(2, "192.0.2.1") + "no request\n").as_bytes())
+        .expect("a pipe");
+    drop(stdin);
+    let output = child.wait_with_output().expect("its output");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        (&report["requests"], &report["rejected"]),
+        (&json!(4), &json!(1))
+    );
+    let unreadable = json!({
+        "lines": 1,
+        "first": [{ "log": "standard input", "line": 2, "reason": "no time such as [10/Oct/2027:13:55:36 +0000]" }],
+    });
+    assert_eq!(report["unreadable"], unreadable);
+}
+
+#[test]
+fn requests_of_a_second_may_be_spread_over_it() {
+    let document = "[policies.api]\nquota = \"4/s burst 1\"\n";
+    let log: String = (0..40)
+        .map(|index| common(index / 4, "192.0.2.1"))
+        .collect();
+    let scene = Scene::new(document, &log);
+    let report = scene.report(&["access.log"]);
+    assert_eq!(report["rejected"], 30);
+    assert!(report["notes"].to_string().contains("--spread"));
+    let spread = scene.report(&["access.log", "--spread"]);
+    assert_eq!(
+        (&spread["rejected"], &spread["notes"]),
+        (&json!(0), &json!([]))
+    );
+}
+
+#[test]
+fn a_policy_does_not_apply_to_requests_whose_key_the_log_lacks() {
+    let document = "[policies.api]\nquota = \"1/h\"\nkey = \"header:x-api-key\"\n";
+    let with_key = |second: u64| {
+        let line = line(second * 1_000, 0, "/", 200);
+        line.replace(
+            "\"path\"",
+            "\"headers\":{\"X-Api-Key\":[\"s3cr3t-key\"]},\"path\"",
+        )
+    };
+    let log = [line(0, 0, "/", 200), with_key(1), with_key(2), with_key(3)];
+    let scene = Scene::new(document, &log.concat());
+    let run = scene.run(&["access.log", "--chart", "chart.svg"]);
+    assert_eq!((run.code, &*run.stderr), (Some(0), ""));
+    let report = scene.report(&["access.log"]);
+    let api = &report["policies"][0];
+    assert_eq!((&api["applied"], &api["rejected"]), (&json!(3), &json!(2)));
+    assert_eq!(
+        report["notes"],
+        json!(["requests whose key for \"api\" is not in the log: 1"])
+    );
+    // Of a credential, the hash.
+    let key = api["top"][0]["key"].as_str().expect("a key");
+    assert!(key.starts_with("hash:") && key.len() == 25, "{key}");
+    let chart = fs::read_to_string(scene.folder.path().join("chart.svg")).expect("a chart");
+    for text in [run.stdout, report.to_string(), chart] {
+        assert!(!text.contains("s3cr3t"), "{text}");
+    }
+
+    let strict = scene.report(&["access.log", "--missing-keys"]);
+    assert_eq!(
+        (&strict["rejected"], &strict["missing_key"]),
+        (&json!(3), &json!(1))
+    );
+}
+
+#[test]
+fn the_exit_code_says_whether_too_many_are_rejected() {
+    let document = "[policies.api]\nquota = \"1/h\"\n";
+    let log: String = (0..4).map(|second| common(second, "192.0.2.1")).collect();
+    let scene = Scene::new(document, &log);
+    assert_eq!(
+        scene.run(&["access.log", "--fail-over", "0.75"]).code,
+        Some(0)
+    );
+    assert_eq!(
+        scene.run(&["access.log", "--fail-over", "0.7"]).code,
+        Some(1)
+    );
+    assert_eq!(scene.run(&["missing.log"]).code, Some(3));
+    assert_eq!(
+        scene.run(&["access.log", "--field", "when=ts"]).code,
+        Some(2)
+    );
+    scene.write("access.log", "no request\n");
+    let run = scene.run(&["access.log"]);
+    assert_eq!(run.code, Some(3));
+    assert!(
+        run.stderr.contains("access.log:1: no time"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn garbage_is_counted_and_never_fails() {
+    let mut log = common(0, "192.0.2.1").into_bytes();
+    let mut random = 1_u64;
+    for _ in 0..200_000 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        log.push((random >> 33) as u8);
+    }
+    // Longer than a line may be.
+    log.push(b'\n');
+    log.extend(vec![b'x'; 300_000]);
+    log.push(b'\n');
+    log.extend(common(1, "192.0.2.2").as_bytes());
+    let scene = Scene::new("[policies.api]\nquota = \"1/h\"\n", "");
+    scene.write("access.log", log);
+    let report = scene.report(&["access.log"]);
+    assert_eq!(
+        (&report["requests"], &report["rejected"]),
+        (&json!(2), &json!(0))
+    );
+    assert!(report["unreadable"]["lines"].as_u64() > Some(100));
+    assert_eq!(
+        report["unreadable"]["first"].as_array().map(Vec::len),
+        Some(5)
+    );
+}
