@@ -11,14 +11,15 @@ use crate::{
     setting::SettingValue,
 };
 
+/// The largest list that is read: some four million addresses.
+pub(crate) const MAX_LIST_BYTES: u64 = 64 << 20;
+
 /// The entries of a file, one per line. A comment begins with a `#` at the beginning of a line or after a space.
 pub(super) fn entries<T>(
     path: &Path,
     read: impl Fn(&str) -> Result<T, InvalidValue>,
 ) -> Result<Vec<T>, ConfigError> {
-    let mut text = String::new();
-    let read_all = |mut file: File| file.read_to_string(&mut text);
-    open(path).and_then(read_all).map_err(|error| {
+    let text = read_text(path, MAX_LIST_BYTES).map_err(|error| {
         let file = format!("the list {}", path.display());
         ConfigError::new(file, format!("a file that can be read: {error}"))
     })?;
@@ -34,6 +35,18 @@ pub(super) fn entries<T>(
         }
     }
     Ok(entries)
+}
+
+/// Reads the text of a regular file, of `max_bytes` at most.
+pub(crate) fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes {
+        let error = format!("it is longer than {max_bytes} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
+    }
+    let text = String::from_utf8(bytes);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
 /// Opens a regular file. A read of a pipe or a device may never end.

@@ -74,7 +74,7 @@ impl AddressList {
         Ok(Self::of(read(entries)?, None))
     }
 
-    /// Reads a list from a file: one entry per line, and comments after a `#`.
+    /// Reads a list from a file of at most 64 MiB: one entry per line, and comments after a `#`.
     ///
     /// ```
     /// use tollgate::AddressList;

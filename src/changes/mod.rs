@@ -1,6 +1,6 @@
 //! What a new configuration changes.
 
-use std::{fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use crate::{
     policy::Policy,
@@ -69,18 +69,18 @@ impl Changes {
         before: impl IntoIterator<Item = &'a Policy>,
         after: impl IntoIterator<Item = &'a Policy>,
     ) -> Self {
-        let mut before: Vec<_> = before.into_iter().map(Some).collect();
-        let mut policies = Vec::new();
-        for policy in after {
-            let is_same =
-                |old: &&mut Option<&Policy>| old.is_some_and(|old| old.name() == policy.name());
-            let old = before.iter_mut().find(is_same).and_then(Option::take);
-            policies.push(match old {
+        let before: Vec<_> = before.into_iter().collect();
+        let mut old: HashMap<_, _> = before.iter().map(|old| (old.name(), *old)).collect();
+        let after = after.into_iter();
+        let mut policies: Vec<_> = after
+            .map(|policy| match old.remove(policy.name()) {
                 Some(old) => PolicyChange::between(old, policy),
                 None => PolicyChange::added(policy),
-            });
-        }
-        let removed = before.into_iter().flatten();
+            })
+            .collect();
+        let removed = before
+            .into_iter()
+            .filter(|policy| old.contains_key(policy.name()));
         policies.extend(removed.map(PolicyChange::removed));
         Self {
             policies,
@@ -91,6 +91,20 @@ impl Changes {
     /// Adds the settings outside of policies that differ. Both lists have the same settings in the same order.
     pub(crate) fn with_settings(mut self, before: &[Setting], after: &[Setting]) -> Self {
         self.settings.extend(changed(before, after));
+        self
+    }
+
+    /// Adds that the store, in these settings, has other credentials in the document than its connections have.
+    #[cfg(feature = "config")]
+    pub(crate) fn with_unused_credentials(mut self, settings: &[&str]) -> Self {
+        if !settings.is_empty() {
+            let change = SettingChange {
+                setting: "store",
+                from: format!("credentials in {}", settings.join(", ")),
+                to: "others, in force when the process is restarted".to_owned(),
+            };
+            self.settings.insert(0, change);
+        }
         self
     }
 

@@ -8,7 +8,7 @@ use std::{
 use blake3::{Hash, Hasher};
 
 use super::error::{LoadError, Mistake};
-use crate::access::file::open;
+use crate::access::file::{self, MAX_LIST_BYTES};
 
 /// The largest document, and the largest secret in a file, that is read.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -26,24 +26,16 @@ pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
 
 /// Reads a text of [`MAX_TEXT_BYTES`] at most.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    open(path)?
-        .take(MAX_TEXT_BYTES + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_TEXT_BYTES {
-        let error = format!("it is longer than {MAX_TEXT_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
-    }
-    let text = String::from_utf8(bytes);
-    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+    file::read_text(path, MAX_TEXT_BYTES)
 }
 
-/// The hash of a list of files: of their paths, and of what each holds or why it cannot be read.
+/// The hash of a list of files: of their paths, and of what each holds or why it cannot be read. What no list can hold is left out.
 pub(crate) fn hash_of_files(files: &[PathBuf]) -> Hash {
     let mut all = Hasher::new();
     for path in files {
         let mut content = Hasher::new();
-        let read = open(path).and_then(|mut file| io::copy(&mut file, &mut content));
+        let read = file::open(path)
+            .and_then(|file| io::copy(&mut file.take(MAX_LIST_BYTES + 1), &mut content));
         let error = read.err().map(|error| error.to_string());
         all.update(blake3::hash(path.as_os_str().as_encoded_bytes()).as_bytes());
         all.update(blake3::hash(error.unwrap_or_default().as_bytes()).as_bytes());

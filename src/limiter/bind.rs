@@ -1,7 +1,7 @@
 //! Validates a builder's settings, and binds its policies to limits of the store.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -43,9 +43,11 @@ impl<T> LimiterBuilder<T> {
             .unwrap_or_default()
             .validate()
             .map_err(in_general)?;
+        let old_policies = old.iter().flat_map(|old| &old.policies);
+        let old_policies = old_policies.map(|bound| (bound.policy.name(), bound));
         let mut binder = Binder {
             store,
-            old,
+            old: old_policies.collect(),
             on_store_error: self.on_store_error,
             shares: old.and_then(|old| old.local_shares.clone()),
         };
@@ -133,7 +135,8 @@ fn store_of(
 /// Binds policies to limits of a store.
 struct Binder<'a> {
     store: Arc<dyn Store>,
-    old: Option<&'a LimiterCore>,
+    /// The policies that are replaced, by name.
+    old: HashMap<&'a str, &'a BoundPolicy>,
     on_store_error: Option<OnStoreError>,
     shares: Option<Arc<LocalShares>>,
 }
@@ -141,10 +144,7 @@ struct Binder<'a> {
 impl Binder<'_> {
     fn bind_policy(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
         policy.validate()?;
-        let old = self.old.and_then(|old| {
-            let index = old.find(policy.name()).ok()?;
-            Some(&old.policies[index])
-        });
+        let old = self.old.get(policy.name()).copied();
         // Of the old policy, if both count the same quotas by the same strategy.
         let same_limit = old.filter(|old| policy.counts_like(&old.policy));
         let is_unchanged = old.is_some_and(|old| policy.is_same(&old.policy));

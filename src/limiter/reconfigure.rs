@@ -17,8 +17,8 @@ impl Limiter {
     ///
     /// The store stays, with its connections, circuit breaker and counts, so `builder` needs none. What is kept of a policy
     /// that has not changed: its cached rejections, its local [fallback](crate::LocalFallback)'s counts, and its
-    /// [shadow statistics](Limiter::shadow_stats). Charges that are still to be [written
-    /// back](crate::LocalFallback::write_back) are.
+    /// [shadow statistics](Limiter::shadow_stats). Charges that wait to be [written
+    /// back](crate::LocalFallback::write_back) are written back.
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};

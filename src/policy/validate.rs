@@ -1,8 +1,8 @@
 //! Validation of policies.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::Policy;
+use super::{Policy, QuotaSource};
 use crate::{
     charge::ChargeTime,
     error::InvalidValue,
@@ -48,6 +48,18 @@ impl Policy {
             return Err(InvalidValue::new(
                 "charge_after for an in-flight limit",
                 "a charge on arrival: a request is in flight from its arrival on",
+            ));
+        }
+        if self.charge.rejected && self.quota.is_concurrent() {
+            return Err(InvalidValue::new(
+                "charge_rejected for an in-flight limit",
+                "an in-flight limit without charge_rejected: a rejected request is not in flight",
+            ));
+        }
+        if matches!(self.quota_source, QuotaSource::Lookup(_, Duration::ZERO)) {
+            return Err(InvalidValue::new(
+                "a quota_lookup with a timeout of 0",
+                "a longer timeout",
             ));
         }
         if self.shadow.is_some() && self.charge.rejected {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Limiter, Policy, Quota, extract, outcome};
+use tollgate::{Limiter, Policy, Quota, outcome};
 
 use crate::support::{
     KEY, StrategyKind, World, admitted_by_store, even, pass, read, respond, secs, text, together,
@@ -269,24 +269,15 @@ async fn refunding_a_reserved_charge_does_not_refund_charged_rejections() {
     }
 }
 
-#[tokio::test]
-async fn in_flight_limits_have_no_debt() {
-    for world in World::both() {
-        let policy = Policy::new("p", Quota::concurrent(2)).key(extract::global());
-        let limiter = world.limiter([policy.charge_rejected(true)]);
-        let held = [limiter.check(KEY).await, limiter.check(KEY).await];
-        assert!(held.iter().all(admitted_by_store));
-        for _ in 0..20 {
-            assert!(
-                !admitted_by_store(&limiter.check(KEY).await),
-                "{}",
-                world.name()
-            );
-        }
-        drop(held);
-        let again = [limiter.check(KEY).await, limiter.check(KEY).await];
-        assert!(again.iter().all(admitted_by_store), "{}", world.name());
-    }
+#[test]
+fn charged_rejections_of_an_in_flight_limit_are_a_config_error() {
+    let policy = Policy::new("p", Quota::concurrent(2)).charge_rejected(true);
+    let error = Limiter::builder().policy(policy).build();
+    let error = error.expect_err("an error").to_string();
+    assert!(
+        error.contains("a rejected request is not in flight"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

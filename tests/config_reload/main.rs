@@ -10,6 +10,7 @@ mod many_reloads;
 #[path = "../examples/process.rs"]
 #[allow(dead_code, reason = "the tests of examples use the rest")]
 mod process;
+mod several;
 mod shipped;
 mod triggers;
 #[path = "../common/until.rs"]

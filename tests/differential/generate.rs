@@ -125,7 +125,7 @@ impl Rng {
             let live = self.below(place as u64) as usize;
             policies[place].role = match self.below(12) {
                 _ if policies[place].is_ban() => Role::Live,
-                0 => Role::Charged,
+                0 if !matches!(policies[place].strategy, StrategyKind::Permits(_)) => Role::Charged,
                 1 => Role::OnResponse,
                 2 => Role::Shadow,
                 3 if policies[live].role == Role::Live => Role::ShadowOf(live),

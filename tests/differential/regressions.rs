@@ -255,10 +255,7 @@ fn a_refund_releases_no_permits_of_a_rejected_request() {
         cache: false,
         policies: vec![
             policy_spec(Fixed, vec![Per(4, 10000000)]),
-            PolicySpec {
-                role: Charged,
-                ..policy_spec(Permits(1800473), vec![Concurrent(5)])
-            },
+            policy_spec(Permits(1800473), vec![Concurrent(5)]),
         ],
         steps: vec![
             step(

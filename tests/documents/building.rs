@@ -152,6 +152,44 @@ key = "header:x-user"
 }
 
 #[test]
+fn a_setting_that_would_have_no_effect_is_a_mistake() {
+    let entries = "found an empty array; expected at least one entry, or none of the field";
+    let conditions = "found an empty table; expected paths, methods or with, or none of the field";
+    for (text, expected) in [
+        ("only.paths = []", format!("only.paths: {entries}")),
+        ("skip.methods = []", format!("skip.methods: {entries}")),
+        ("only.with = []", format!("only.with: {entries}")),
+        ("only = {}", format!("only: {conditions}")),
+        (
+            "policies.api.only.paths = []",
+            format!("policies.api.only.paths: {entries}"),
+        ),
+        (
+            "policies.api.skip = {}",
+            format!("policies.api.skip: {conditions}"),
+        ),
+        (
+            "policies.api.quota_lookup = { name = 'lookup', timeout = '0s' }",
+            "policies.api.quota_lookup.timeout: found a quota_lookup with a timeout of 0; expected a longer timeout"
+                .to_owned(),
+        ),
+        (
+            "policies.slots = { quota = '8 concurrent', charge_rejected = true }",
+            "policies.slots.charge_rejected: found charge_rejected for an in-flight limit; expected an in-flight limit \
+             without charge_rejected: a rejected request is not in flight"
+                .to_owned(),
+        ),
+    ] {
+        let text = format!("policies.api.quota = '10/min'\n{text}");
+        let error = Document::parse(&text, Format::Toml)
+            .and_then(|document| document.limiter(&registry()).map(drop))
+            .expect_err(&text)
+            .to_string();
+        assert!(error.ends_with(&expected), "{error}");
+    }
+}
+
+#[test]
 fn a_registry_with_a_malformed_name_is_a_mistake_of_every_document() {
     let registry = Registry::new().cost("a name", |_| 1);
     let error = document("policies.api.quota = '1/s'")

@@ -1,6 +1,11 @@
 //! Documents that are put in force in a running limiter or layer.
 
-use tollgate::{Limiter, RedisStore, config::Registry};
+use std::fs;
+
+use tollgate::{
+    Limiter, RedisStore,
+    config::{Document, Registry},
+};
 
 use crate::support::{document, registry};
 
@@ -90,7 +95,8 @@ fn another_store_is_a_mistake_that_is_found_without_opening_it() {
     let same = document(ON_REDIS).reconfigure(&limiter, &Registry::new());
     assert!(same.expect("the same store").is_empty());
     let edits = [
-        ("user:s3cr3t", "user:0ther", "url"),
+        ("127.0.0.1:1", "127.0.0.1:2", "url"),
+        ("redis:", "rediss:", "url"),
         ("/2\"", "/3\"", "url"),
         ("50ms", "60ms", "timeout"),
         ("500", "600", "rejection_cache"),
@@ -119,6 +125,93 @@ fn another_store_is_a_mistake_that_is_found_without_opening_it() {
         .reconfigure(&in_process, &Registry::new())
         .expect_err("a store");
     assert_eq!(error.mistakes()[0].path(), "store");
+}
+
+#[test]
+fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_in_force() {
+    let folder = testkit::folder();
+    let write = |name: &str, text: &str| {
+        fs::write(folder.path().join(name), text).expect("a file");
+    };
+    let load = |quota: &str, store: &str| {
+        let text = format!("[store]\n{store}\n[policies.api]\nquota = '{quota}'\n");
+        write("limits.toml", &text);
+        Document::load(folder.path().join("limits.toml")).expect("a document")
+    };
+    let url = "url = { file = 'url' }";
+    let sentinel =
+        "sentinel = { master = 'm', urls = [{ file = 'url' }], server_url = { file = 'server' } }";
+    let cluster = "cluster = [{ file = 'url' }, 'redis://127.0.0.1:7']";
+    let certificates = "url = 'rediss://127.0.0.1:1'\ntls.root_certificates = { file = 'ca.pem' }";
+    let [first_ca, other_ca] = [(); 2].map(|()| {
+        let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        signed.expect("a certificate").cert.pem()
+    });
+    for (store, file, first, rotated, field) in [
+        (url, "url", "redis://u:old@h/1", "redis://u:new@h/1", "url"),
+        (url, "url", "redis://h/1", "redis://v:new@h:6379/1\n", "url"),
+        (
+            cluster,
+            "url",
+            "redis://:old@h",
+            "redis://:new@h",
+            "cluster",
+        ),
+        (
+            sentinel,
+            "url",
+            "redis://:old@h",
+            "redis://:new@h",
+            "sentinel",
+        ),
+        (
+            sentinel,
+            "server",
+            "redis://:old@any/3",
+            "redis://:new@any/3",
+            "sentinel",
+        ),
+        (certificates, "ca.pem", &first_ca, &other_ca, "tls"),
+    ] {
+        write("url", "redis://h");
+        write("server", "redis://any/3");
+        write(file, first);
+        let limiter = load("10/min", store).limiter(&Registry::new());
+        let limiter = limiter.expect("a limiter");
+        write(file, rotated);
+        let changes = load("20/min", store).reconfigure(&limiter, &Registry::new());
+        let changes = changes.expect(rotated).to_string();
+        let expected = format!(
+            "store: credentials in {field} -> others, in force when the process is restarted\n\
+             api: altered: quota 10/min -> 20/min"
+        );
+        assert!(changes.starts_with(&expected), "{changes}");
+        assert!(!changes.contains("new"), "{changes}");
+        // Until the restart each reload says so.
+        let again = load("20/min", store).reconfigure(&limiter, &Registry::new());
+        assert_eq!(again.expect("the same").settings().len(), 1);
+        write(file, first);
+        let back = load("20/min", store).reconfigure(&limiter, &Registry::new());
+        assert!(back.expect("the first").is_empty());
+    }
+    write("url", "redis://u:old@h/1");
+    let limiter = load("10/min", url).limiter(&Registry::new());
+    let limiter = limiter.expect("a limiter");
+    for other in [
+        "redis://u:old@h/2",
+        "redis://u:old@other/1",
+        "rediss://u:old@h/1",
+    ] {
+        write("url", other);
+        let error = load("20/min", url).reconfigure(&limiter, &Registry::new());
+        let error = error.expect_err(other).to_string();
+        assert!(
+            error.ends_with(
+                "found another store: other url; expected the store that is open: restart the process to open another"
+            ),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -306,6 +306,23 @@ fn a_list_file_has_one_entry_per_line_and_comments() {
 }
 
 #[test]
+fn a_list_file_is_read_up_to_its_bound() {
+    const MAX_BYTES: u64 = 64 << 20;
+    let file = File::new("long.txt", "10.0.0.0/8\n");
+    let long = fs::OpenOptions::new().write(true).open(&file.0);
+    long.and_then(|long| long.set_len(MAX_BYTES + 1))
+        .expect("a sparse file");
+    let keys = KeyList::from_file("api", &file.0, |token| Key::secret(token)).map(drop);
+    for list in [AddressList::from_file(&file.0).map(drop), keys] {
+        let error = list.expect_err("a mistake").to_string();
+        assert!(
+            error.contains("it is longer than 67108864 bytes"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_key_list_file_holds_values_or_their_hashes() {
     let hash = Key::secret("third").as_str()[1..].to_owned();
     let text = format!("# stolen\nfirst\nsecond # last week\nhash:{hash}\n");

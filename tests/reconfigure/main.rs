@@ -9,6 +9,7 @@ mod in_flight;
 mod kept;
 mod layers;
 mod limits;
+mod nested;
 mod support;
 mod threads;
 mod waiting;

@@ -121,8 +121,10 @@ impl Document {
 
     /// Puts the document in force in a running limiter: see [`Limiter::reconfigure`]. The settings of a layer are left out.
     ///
-    /// The store stays: a document with another one is an error. A document without a store fits a limiter whose store the
-    /// application has opened itself.
+    /// The store stays: a document with another one is an error. If only its user, passwords or certificates are others, such as
+    /// those of a secret that was rotated, the rest of the document is put in force; its connections keep the credentials that they
+    /// were opened with until the process is restarted, and the [`Changes`] say so. A document without a store fits a limiter whose
+    /// store the application has opened itself.
     ///
     /// # Errors
     ///
@@ -135,10 +137,11 @@ impl Document {
     ) -> Result<Changes, LoadError> {
         let mut build = Build::new(self, registry);
         let builder = build.limiter();
-        build.same_store(limiter);
+        let credentials = build.same_store(limiter);
         build.finish()?;
         let changes = limiter.reconfigure(builder);
-        changes.map_err(|error| self.config_error(&error))
+        let changes = changes.map_err(|error| self.config_error(&error))?;
+        Ok(changes.with_unused_credentials(&credentials))
     }
 
     /// Puts the document in force in a running layer and its limiter: see [`RateLimitLayer::reconfigure`].
@@ -153,11 +156,12 @@ impl Document {
     ) -> Result<Changes, LoadError> {
         let mut build = Build::new(self, registry);
         let builder = build.limiter();
-        build.same_store(layer.limiter());
+        let credentials = build.same_store(layer.limiter());
         let responses = build.responses();
         build.finish()?;
         let changes = layer.reconfigure(builder, |layer| responses.set(layer));
-        changes.map_err(|error| self.config_error(&error))
+        let changes = changes.map_err(|error| self.config_error(&error))?;
+        Ok(changes.with_unused_credentials(&credentials))
     }
 
     /// The mistake that a builder has found in the whole, which none of its parts has.

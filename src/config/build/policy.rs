@@ -96,9 +96,7 @@ impl Build<'_> {
             KeySection::Tuple(texts) => format!("[{}]", texts.join(", ")),
         };
         let extractor = parse_key(&text, &self.registry);
-        let extractor = self.value(path, extractor)?;
-        self.value(path, extractor.validate())?;
-        Some(extractor.into())
+        self.value(path, extractor).map(Code::from)
     }
 }
 
@@ -137,10 +135,13 @@ impl Fields<'_, '_> {
 
     /// Changes the policy, unless the result can't be built.
     fn set(&mut self, field: &str, change: impl FnOnce(Policy) -> Policy) {
+        self.set_at(&self.path.key(field), change);
+    }
+
+    fn set_at(&mut self, path: &Path, change: impl FnOnce(Policy) -> Policy) {
         let changed = change(self.policy.clone());
         let checked = check(&changed, self.store);
-        let path = self.path.key(field);
-        if self.build.checked(&path, checked).is_some() {
+        if self.build.checked(path, checked).is_some() {
             self.policy = changed;
         }
     }
@@ -333,10 +334,10 @@ impl Fields<'_, '_> {
         }
         if let Some(lookup) = &section.quota_lookup {
             let look_up = self.build.registry.find_quota_lookup(&lookup.name);
-            let path = self.path.key("quota_lookup").key("name");
+            let path = self.path.key("quota_lookup");
             let timeout = lookup.timeout.unwrap_or(DEFAULT_LOOKUP_TIMEOUT);
-            if let Some(look_up) = self.build.value(&path, look_up) {
-                self.set("quota_lookup", |policy| {
+            if let Some(look_up) = self.build.value(&path.key("name"), look_up) {
+                self.set_at(&path.key("timeout"), |policy| {
                     policy.quota_looked_up(timeout, look_up)
                 });
             }

@@ -30,7 +30,7 @@ mod values;
 
 use self::{
     access::{BearerSection, ClientIpSection, ListSection},
-    conditions::ConditionsSection,
+    conditions::{ConditionsSection, conditions},
     policy::{Named, PolicySection},
     response::{HeadersSection, RejectionSection},
     store::StoreSection,
@@ -80,10 +80,16 @@ pub struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count_preflights: Option<bool>,
     /// Requests to which no policy applies.
-    #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
+    #[serde(
+        deserialize_with = "conditions",
+        skip_serializing_if = "ConditionsSection::is_empty"
+    )]
     pub skip: ConditionsSection,
     /// The only requests to which the policies apply.
-    #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
+    #[serde(
+        deserialize_with = "conditions",
+        skip_serializing_if = "ConditionsSection::is_empty"
+    )]
     pub only: ConditionsSection,
     /// Requests that are denied.
     #[serde(skip_serializing_if = "Vec::is_empty")]

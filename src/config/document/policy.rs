@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, de::Error as _};
 
 use super::{
-    conditions::ConditionsSection,
+    conditions::{ConditionsSection, conditions},
     store_error::OnStoreErrorSection,
     values::{duration, forms},
 };
@@ -66,10 +66,16 @@ pub struct PolicySection {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tier_quotas: Vec<Quota>,
     /// Requests to which the policy does not apply.
-    #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
+    #[serde(
+        deserialize_with = "conditions",
+        skip_serializing_if = "ConditionsSection::is_empty"
+    )]
     pub skip: ConditionsSection,
     /// The only requests to which the policy applies.
-    #[serde(skip_serializing_if = "ConditionsSection::is_empty")]
+    #[serde(
+        deserialize_with = "conditions",
+        skip_serializing_if = "ConditionsSection::is_empty"
+    )]
     pub only: ConditionsSection,
     /// Whether the policy is evaluated and not enforced. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,7 @@
 //! Shadow policies, which are evaluated and not enforced.
 
+use std::collections::HashMap;
+
 use super::decision_builder::DecisionBuilder;
 use crate::{
     charge::ChargeTime,
@@ -20,46 +22,47 @@ use crate::{
 
 /// Completes each shadow of a live policy with the live policy's settings where it has none.
 pub(crate) fn with_settings_of_live(policies: Vec<Policy>) -> Vec<Policy> {
-    let completed = policies.iter().map(|policy| {
-        let mut policy = policy.clone();
+    let live = policies.iter().filter(|own| own.shadow_config().is_none());
+    let live: HashMap<_, _> = live.map(|own| (own.shared_name(), own.clone())).collect();
+    let complete = |mut policy: Policy| {
+        // `resolve_shadowed` reports a name that no live policy has.
         let live = policy
             .shadow_config()
-            .and_then(|shadow| shadow.replaces.as_deref());
-        let mut others = policies.iter();
-        // `resolve_shadowed` reports a name that no live policy has.
-        let live =
-            others.find(|other| Some(other.name()) == live && other.shadow_config().is_none());
+            .and_then(|shadow| live.get(shadow.replaces.as_ref()?));
         if let Some(live) = live {
             policy.inherit(live);
         }
         policy
-    });
-    completed.collect()
+    };
+    policies.into_iter().map(complete).collect()
 }
 
 /// Sets the live policy that each shadow would replace.
 pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), ConfigError> {
-    for index in 0..policies.len() {
-        let policy = &policies[index].policy;
-        let Some(live) = policy
+    let live = policies
+        .iter()
+        .zip(0..)
+        .filter(|(bound, _)| matches!(bound.enforcement, Enforcement::Live));
+    let live: HashMap<_, u32> = live
+        .map(|(bound, index)| (bound.policy.shared_name(), index))
+        .collect();
+    for bound in policies {
+        let shadowed = bound
+            .policy
             .shadow_config()
-            .and_then(|shadow| shadow.replaces.clone())
-        else {
+            .and_then(|shadow| shadow.replaces.as_ref());
+        let Some(name) = shadowed else {
             continue;
         };
-        let mut others = policies.iter();
-        let found = others.position(|other| {
-            other.policy.name() == &*live && matches!(other.enforcement, Enforcement::Live)
-        });
-        let Some(found) = found else {
+        let Some(found) = live.get(name) else {
             let unfit = InvalidValue::new(
-                format!("a shadow of {live:?}"),
+                format!("a shadow of {name:?}"),
                 "the name of an enforced policy of the limiter that is no ban",
             );
-            return Err(ConfigError::of(policy.name(), unfit));
+            return Err(ConfigError::of(bound.policy.name(), unfit));
         };
-        if let Enforcement::Shadow { of, .. } = &mut policies[index].enforcement {
-            *of = Some(found as u32);
+        if let Enforcement::Shadow { of, .. } = &mut bound.enforcement {
+            *of = Some(*found);
         }
     }
     Ok(())

@@ -3,15 +3,20 @@
 
 use std::fmt;
 
+use blake3::Hash;
+use redis::IntoConnectionInfo;
+
 use super::config::{ConnectConfig, ServerConfig};
 use crate::{redact::CODE, setting::SettingValue};
 
-/// The settings of a store. Equal if the stores count on the same servers in the same way.
+/// The settings of a store.
 #[derive(Clone)]
 pub(crate) struct StoreSettings {
     values: Vec<(&'static str, SettingValue)>,
-    /// A hash of each value, with its secrets.
-    hashes: Vec<(&'static str, blake3::Hash)>,
+    /// A hash of each value without its credentials: equal if the stores count on the same servers in the same way.
+    hashes: Vec<(&'static str, Hash)>,
+    /// A hash of each value that may have credentials, with these.
+    credentials: Vec<(&'static str, Hash)>,
     by_document: bool,
 }
 
@@ -20,6 +25,7 @@ impl StoreSettings {
         Self {
             values: Vec::new(),
             hashes: Vec::new(),
+            credentials: Vec::new(),
             by_document,
         }
     }
@@ -30,18 +36,25 @@ impl StoreSettings {
         secret: impl Fn(&str) -> SettingValue,
     ) {
         let secrets = |urls: &[String]| SettingValue::list(urls.iter().map(|url| secret(url)));
+        let servers = |urls: &[String]| urls.iter().map(|url| server(url)).collect::<String>();
         match &connect.servers {
-            Some(ServerConfig::Url(url)) => self.add("url", secret(url), url),
+            Some(ServerConfig::Url(url)) => {
+                self.add("url", secret(url), &server(url));
+                self.add_credentials("url", url);
+            }
             Some(ServerConfig::Cluster(urls)) => {
-                self.add("cluster", secrets(urls), &urls.join("\n"));
+                self.add("cluster", secrets(urls), &servers(urls));
+                self.add_credentials("cluster", &urls.join("\n"));
             }
             Some(ServerConfig::Sentinel { name, urls }) => {
-                let server_url = connect.server_url_template.as_deref();
-                let server = server_url.map(|url| ("server_url", secret(url)));
+                let template = connect.server_url_template.as_deref();
+                let server_url = template.map(|url| ("server_url", secret(url)));
                 let master = ("master", SettingValue::text(name.clone()));
-                let table = [master, ("urls", secrets(urls))].into_iter().chain(server);
-                let all = format!("{name}\n{server_url:?}\n{}", urls.join("\n"));
-                self.add("sentinel", SettingValue::table(table), &all);
+                let table = [master, ("urls", secrets(urls))];
+                let table = SettingValue::table(table.into_iter().chain(server_url));
+                let identity = format!("{name}\n{:?}\n{}", template.map(server), servers(urls));
+                self.add("sentinel", table, &identity);
+                self.add_credentials("sentinel", &format!("{template:?}\n{}", urls.join("\n")));
             }
             Some(ServerConfig::Config(_) | ServerConfig::Pool(_)) | None => {
                 self.add("url", SettingValue::text(CODE), CODE);
@@ -70,13 +83,20 @@ impl StoreSettings {
             }
         }
         if !table.is_empty() {
-            self.add("tls", SettingValue::table(table), &all);
+            self.values.push(("tls", SettingValue::table(table)));
+            self.add_credentials("tls", &all);
         }
     }
 
-    pub(super) fn add(&mut self, name: &'static str, value: SettingValue, secret: &str) {
+    /// Adds a value. Two stores with another `identity` are not the same.
+    pub(super) fn add(&mut self, name: &'static str, value: SettingValue, identity: &str) {
         self.values.push((name, value));
-        self.hashes.push((name, blake3::hash(secret.as_bytes())));
+        self.hashes.push((name, blake3::hash(identity.as_bytes())));
+    }
+
+    fn add_credentials(&mut self, name: &'static str, credentials: &str) {
+        let hash = blake3::hash(credentials.as_bytes());
+        self.credentials.push((name, hash));
     }
 
     /// Whether the store was opened by a document.
@@ -89,15 +109,39 @@ impl StoreSettings {
         SettingValue::table(self.values.iter().cloned())
     }
 
-    /// The names of the settings that two stores don't share.
+    /// The names of the settings that two stores don't share, apart from credentials.
     pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let lacks = |hashes: &[_], hash| !hashes.contains(hash);
-        let own = self.hashes.iter().filter(|hash| lacks(&other.hashes, hash));
-        let others = other.hashes.iter().filter(|hash| lacks(&self.hashes, hash));
-        let mut names: Vec<_> = own.chain(others).map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+        differences(&self.hashes, &other.hashes)
+    }
+
+    /// The names of the settings whose credentials two stores don't share.
+    pub(crate) fn differences_of_credentials(&self, other: &Self) -> Vec<&'static str> {
+        differences(&self.credentials, &other.credentials)
+    }
+}
+
+fn differences(
+    hashes: &[(&'static str, Hash)],
+    others: &[(&'static str, Hash)],
+) -> Vec<&'static str> {
+    let own = hashes.iter().filter(|hash| !others.contains(hash));
+    let others = others.iter().filter(|hash| !hashes.contains(hash));
+    let mut names: Vec<_> = own.chain(others).map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// What a URL says of its server without user and password.
+fn server(url: &str) -> String {
+    match url.into_connection_info() {
+        Ok(info) => {
+            let settings = info.redis_settings();
+            let (database, protocol) = (settings.db(), settings.protocol());
+            format!("{:?} {database} {protocol:?}\n", info.addr())
+        }
+        // It can't be used, and no store has it.
+        Err(_) => url.to_owned(),
     }
 }
 

@@ -18,8 +18,9 @@ impl Build<'_> {
         None
     }
 
-    /// Notes a mistake if the document has another store than the limiter.
-    pub(in crate::config::build) fn same_store(&mut self, _limiter: &Limiter) {
+    /// Notes a mistake if the document has a store. No credentials of one differ.
+    pub(in crate::config::build) fn same_store(&mut self, _limiter: &Limiter) -> Vec<&'static str> {
         self.store();
+        Vec::new()
     }
 }

@@ -20,6 +20,9 @@ use crate::{
 /// The URL for counts in process, such as the default of `${REDIS_URL:-memory://}`.
 const IN_PROCESS: &str = "memory://";
 
+/// What is expected of a document that is put in force in a running limiter.
+const THE_OPEN_STORE: &str = "the store that is open: restart the process to open another";
+
 /// The URL of a server that is never called.
 const UNUSED_URL: &str = "redis://localhost";
 
@@ -50,31 +53,35 @@ impl Build<'_> {
         Some(Arc::new(store))
     }
 
-    /// Notes a mistake if the document has another store than the limiter. Nothing is opened.
-    pub(in crate::config::build) fn same_store(&mut self, limiter: &Limiter) {
+    /// Notes a mistake if the document has another store than the limiter. Nothing is opened. Returns the settings in which the
+    /// document has other credentials for the same store.
+    pub(in crate::config::build) fn same_store(&mut self, limiter: &Limiter) -> Vec<&'static str> {
         let path = Path::default().key("store");
         let store = limiter.store();
         let store: &dyn Any = &*store;
         let current = store.downcast_ref::<RedisStore>().map(RedisStore::settings);
         let Some(section) = &self.document.store else {
             if current.is_some_and(|current| current.is_by_document()) {
-                let expected = "the store that is open: it stays until the process is restarted";
-                self.found(&path, "no store", expected);
+                self.found(&path, "no store", THE_OPEN_STORE);
             }
-            return;
+            return Vec::new();
         };
-        let differences = match (current, self.stored(section)) {
-            (_, None) | (None, Some(Stored::InProcess)) => return,
+        let (differences, credentials) = match (current, self.stored(section)) {
+            (_, None) | (None, Some(Stored::InProcess)) => return Vec::new(),
             (Some(current), Some(Stored::OnRedis(builder))) => {
-                current.differences(&builder.settings())
+                let next = builder.settings();
+                (
+                    current.differences(&next),
+                    current.differences_of_credentials(&next),
+                )
             }
-            _ => vec!["url"],
+            _ => (vec!["url"], Vec::new()),
         };
         if !differences.is_empty() {
             let found = format!("another store: other {}", differences.join(", "));
-            let expected = "the store that is open: it stays until the process is restarted";
-            self.found(&path, found, expected);
+            self.found(&path, found, THE_OPEN_STORE);
         }
+        credentials
     }
 
     /// Where the document stores counts, unless that is a mistake.
