@@ -12,7 +12,10 @@ use crate::{
     limiter::Limiter,
     redact::CODE,
     setting::{Setting, SettingValue},
-    store::{Store, memory::MemoryStore},
+    store::{
+        Store,
+        memory::{DEFAULT_MAX_KEYS, MemoryStore},
+    },
 };
 
 impl Limiter {
@@ -103,8 +106,10 @@ fn set(settings: impl IntoIterator<Item = Setting>) -> impl Iterator<Item = Entr
 
 fn store(store: &dyn Store) -> Option<SettingValue> {
     let any: &dyn Any = store;
-    if any.is::<MemoryStore>() {
-        return None;
+    if let Some(store) = any.downcast_ref::<MemoryStore>() {
+        let max_keys = Some(store.max_keys()).filter(|keys| *keys != DEFAULT_MAX_KEYS)?;
+        let max_keys = SettingValue::Number(max_keys.get() as u64);
+        return Some(SettingValue::table([("max_keys", max_keys)]));
     }
     #[cfg(feature = "redis")]
     if let Some(store) = any.downcast_ref::<crate::RedisStore>() {

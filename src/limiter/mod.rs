@@ -293,7 +293,7 @@ impl Limiter {
     }
 
     /// The store that holds the counts.
-    #[cfg(all(feature = "config", feature = "redis"))]
+    #[cfg(feature = "config")]
     pub(crate) fn store(&self) -> Arc<dyn crate::store::Store> {
         self.local_ref().store.clone()
     }

@@ -230,6 +230,46 @@ fn a_store_of_the_applications_own_stays_without_a_store_in_the_document() {
     assert!(!changes.is_empty());
 }
 
+#[tokio::test]
+async fn a_store_in_process_holds_as_many_keys_as_the_document_says() {
+    for store in ["max_keys = 2", "url = 'memory://'\nmax_keys = 2"] {
+        let text = |store: &str| format!("[store]\n{store}\n[policies.api]\nquota = '1/h'");
+        let limiter = document(&text(store)).limiter(&Registry::new());
+        let limiter = limiter.expect("a limiter");
+        for (key, is_admitted) in [
+            ("a", true),
+            ("b", true),
+            ("b", false),
+            ("c", true),
+            ("d", true),
+        ] {
+            assert_eq!(limiter.check(key).await.is_admitted(), is_admitted, "{key}");
+        }
+        // Two were evicted.
+        let mut admitted = 0;
+        for key in ["a", "b", "c", "d"] {
+            admitted += u64::from(limiter.peek(key).await.expect("a status").would_admit());
+        }
+        assert_eq!(admitted, 2);
+        let written = limiter.document();
+        assert_eq!(written, document(&text("max_keys = 2")));
+        let same = written.reconfigure(&limiter, &Registry::new());
+        assert!(same.expect("the same store").is_empty());
+        for (other, setting) in [
+            ("max_keys = 3", "max_keys"),
+            ("url = 'memory://'", "max_keys"),
+            ("url = 'redis://h'", "url"),
+        ] {
+            let error = document(&text(other)).reconfigure(&limiter, &Registry::new());
+            let error = error.expect_err(other).to_string();
+            assert!(
+                error.contains(&format!("another store: other {setting};")),
+                "{error}"
+            );
+        }
+    }
+}
+
 #[test]
 fn memory_stands_for_counts_in_process() {
     let text = "store.url = '${NO_SUCH_URL:-memory://}'\n[policies.api]\nquota = '10/min'";

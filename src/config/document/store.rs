@@ -1,13 +1,13 @@
 //! The part of a document about the store.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use super::values::{duration, forms};
 use crate::config::{secret::Secret, tree::secret};
 
-/// The store on Redis: one of `url`, `cluster` and `sentinel`, and settings. See `RedisStoreBuilder`.
+/// The store: on Redis one of `url`, `cluster` and `sentinel`, and settings (see `RedisStoreBuilder`); in process `max_keys`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -44,6 +44,9 @@ pub struct StoreSection {
     /// The number of hash tags of keys on a cluster: a power of two, at most 1,024. Default: 32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_tags: Option<usize>,
+    /// The most keys that are counted in process, of all policies together; not used on Redis. Default: 1,000,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_keys: Option<NonZeroUsize>,
     /// Certificates, for `rediss://` URLs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSection>,

@@ -3,6 +3,9 @@ use std::{num::NonZeroUsize, sync::Arc};
 use super::{MemoryStore, shards::Shards};
 use crate::clock::{Clock, SystemClock};
 
+/// The keys that a store holds by default.
+pub(crate) const DEFAULT_MAX_KEYS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999_999);
+
 /// Builds a [`MemoryStore`].
 #[derive(Debug)]
 #[must_use]
@@ -32,7 +35,7 @@ impl Default for MemoryStore {
 impl Default for MemoryStoreBuilder {
     fn default() -> Self {
         Self {
-            max_keys: NonZeroUsize::MIN.saturating_add(999_999),
+            max_keys: DEFAULT_MAX_KEYS,
             clock: Arc::new(SystemClock),
         }
     }
@@ -54,7 +57,7 @@ impl MemoryStoreBuilder {
 
     /// Builds the store.
     pub fn build(self) -> MemoryStore {
-        let shards = Shards::new(self.clock, self.max_keys.get());
+        let shards = Shards::new(self.clock, self.max_keys);
         MemoryStore {
             shards: Arc::new(shards),
         }

@@ -21,6 +21,8 @@ mod builder;
 mod shard;
 mod shards;
 
+#[cfg(feature = "config")]
+pub(crate) use builder::DEFAULT_MAX_KEYS;
 pub use builder::MemoryStoreBuilder;
 
 /// A store in the memory of the process, exact under any number of threads. Clones share their counts.
@@ -61,6 +63,12 @@ impl MemoryStore {
     /// The number of keys that are stored now. Some may have their full quota again and not be removed yet.
     pub fn keys(&self) -> usize {
         self.shards.len()
+    }
+
+    /// The number of keys that the store holds at most.
+    #[cfg(feature = "config")]
+    pub(crate) fn max_keys(&self) -> std::num::NonZeroUsize {
+        self.shards.max_keys
     }
 
     /// The number of keys with units in use that were evicted since the store was built.

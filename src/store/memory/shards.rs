@@ -1,6 +1,7 @@
 //! All shards, and the operations on the keys in them.
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
@@ -35,6 +36,12 @@ pub(super) struct Shards {
     /// What each table is for, by its index in every shard.
     tables: RwLock<Vec<TableEntry>>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// As it was set.
+    #[cfg_attr(
+        not(feature = "config"),
+        allow(dead_code, reason = "a document says it")
+    )]
+    pub(super) max_keys: NonZeroUsize,
     dropped: AtomicU64,
 }
 
@@ -103,15 +110,16 @@ fn local_rule<'a>(counter: &'a CounterOp<'_>) -> Option<&'a dyn AnyRule> {
 }
 
 impl Shards {
-    pub(super) fn new(clock: Arc<dyn Clock>, max_keys: usize) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>, max_keys: NonZeroUsize) -> Self {
         // With few keys there is one shard, so that eviction compares all of them.
-        let count = (max_keys / 1_024).clamp(1, 64);
-        let shard = || CachePadded::new(Mutex::new(Shard::new(max_keys / count)));
+        let count = (max_keys.get() / 1_024).clamp(1, 64);
+        let shard = || CachePadded::new(Mutex::new(Shard::new(max_keys.get() / count)));
         Self {
             hasher: DefaultHashBuilder::default(),
             clock,
             tables: RwLock::default(),
             shards: (0..count).map(|_| shard()).collect(),
+            max_keys,
             dropped: AtomicU64::new(0),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{any::Any, sync::Arc, time::Duration};
 
+use super::{THE_OPEN_STORE, in_process};
 use crate::{
     config::{
         Secret,
@@ -19,9 +20,6 @@ use crate::{
 
 /// The URL for counts in process, such as the default of `${REDIS_URL:-memory://}`.
 const IN_PROCESS: &str = "memory://";
-
-/// What is expected of a document that is put in force in a running limiter.
-const THE_OPEN_STORE: &str = "the store that is open: restart the process to open another";
 
 /// The URL of a server that is never called.
 const UNUSED_URL: &str = "redis://localhost";
@@ -42,11 +40,11 @@ struct Fields<'b, 'a> {
 }
 
 impl Build<'_> {
-    /// The store that the document opens; `None` for counts in process.
+    /// The store that the document opens; `None` if it says nothing of one.
     pub(in crate::config::build) fn store(&mut self) -> Option<Arc<dyn Store>> {
         let section = self.document.store.as_ref()?;
         let Stored::OnRedis(builder) = self.stored(section)? else {
-            return None;
+            return Some(in_process(section.max_keys));
         };
         let store = builder.build();
         let store = self.checked(&Path::default().key("store"), store)?;
@@ -67,7 +65,11 @@ impl Build<'_> {
             return Vec::new();
         };
         let (differences, credentials) = match (current, self.stored(section)) {
-            (_, None) | (None, Some(Stored::InProcess)) => return Vec::new(),
+            (_, None) => return Vec::new(),
+            (_, Some(Stored::InProcess)) => {
+                self.same_store_in_process(limiter, section.max_keys);
+                return Vec::new();
+            }
             (Some(current), Some(Stored::OnRedis(builder))) => {
                 let next = builder.settings();
                 (
@@ -94,7 +96,7 @@ impl Build<'_> {
             in_process: false,
         };
         let has_servers = fields.servers(section);
-        if !has_servers {
+        if !has_servers || section.url.is_none() && fields.in_process {
             fields.builder = fields.builder.url(UNUSED_URL);
         }
         fields.settings(section);
@@ -178,9 +180,14 @@ impl Fields<'_, '_> {
                         self.set(&path, |builder| builder.server_url_template(url))
                     })
             }
+            (None, None, None) if section.max_keys.is_some() => {
+                self.in_process = true;
+                true
+            }
             (None, None, None) => {
-                self.build
-                    .found(&path, "no server", "one of url, cluster and sentinel");
+                let expected =
+                    "one of url, cluster and sentinel, or max_keys for counts in process";
+                self.build.found(&path, "no server", expected);
                 false
             }
             _ => {
