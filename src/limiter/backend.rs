@@ -4,13 +4,17 @@ use std::panic::{self, AssertUnwindSafe};
 
 use smallvec::SmallVec;
 
-use super::{core::Enforcement, core::LimiterCore, core::LimiterRef};
+use super::{
+    core::{Enforcement, LimiterCore, LimiterRef},
+    report::units::UnitsReport,
+};
 use crate::{
     charge::ChargeTime,
     clock::Timestamp,
     decision::{
         AdjustFuture, Adjusted, Adjustment, AllAdjusted, LimiterBackend, PolicyEntry, ResponseCache,
     },
+    observe::UnitsKind,
     outcome::Outcome,
     quota::Quota,
     store::{CounterOp, Op, Store, StoreResponse, TOO_FEW_RESULTS, Units},
@@ -84,16 +88,24 @@ impl LimiterBackend for LimiterRef {
     }
 
     fn adjust(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
-        self.adjust_by(adjustments, |store, ops| store.execute(op, ops))
+        self.adjust_by(
+            adjustments,
+            UnitsReport::begin(self, op, adjustments),
+            |store, ops| store.execute(op, ops),
+        )
     }
 
     fn adjust_detached(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
-        self.adjust_by(adjustments, |store, ops| store.execute_observed(op, ops))
+        let report = UnitsReport::begin(self, op, adjustments).map(UnitsReport::detached);
+        self.adjust_by(adjustments, report, |store, ops| {
+            store.execute_observed(op, ops)
+        })
     }
 
     fn refund_detached(&self, entries: &mut [PolicyEntry]) {
         for entry in entries {
             let units = self.refund_entry(entry);
+            self.report_detached(entry, UnitsKind::Refunded, units);
             entry.mark_refunded(self, units);
         }
     }
@@ -148,6 +160,7 @@ impl LimiterBackend for LimiterRef {
                 };
                 self.store_for(entry)
                     .execute_detached(Op::ForceAcquire, &[charge]);
+                self.report_detached(entry, UnitsKind::Charged, entry.cost);
             }
             _ => {}
         }
@@ -156,10 +169,18 @@ impl LimiterBackend for LimiterRef {
 }
 
 impl LimiterCore {
+    /// Credits units of receipts that no request has.
+    pub(super) fn credit(&self, op: Op, credits: &[Adjustment<'_>]) -> AdjustFuture {
+        let report = UnitsReport::begin(self, op, credits);
+        let report = report.map(|report| report.of_kind(UnitsKind::Credited));
+        self.adjust_by(credits, report, |store, ops| store.execute(op, ops))
+    }
+
     /// Makes adjustments by one call of the store.
     fn adjust_by(
         &self,
         adjustments: &[Adjustment<'_>],
+        report: Option<UnitsReport>,
         call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> StoreResponse,
     ) -> AdjustFuture {
         let entries = adjustments.iter().map(|adjustment| adjustment.entry);
@@ -169,12 +190,17 @@ impl LimiterCore {
         Box::pin(async move {
             let result = match response {
                 None => return Ok(AllAdjusted::new()),
-                Some(StoreResponse::Ready(result)) => result?,
-                Some(StoreResponse::Pending(response)) => response.await?,
+                Some(StoreResponse::Ready(result)) => result,
+                Some(StoreResponse::Pending(response)) => response.await,
             };
-            if result.counters.len() < limits.len() {
-                return Err(TOO_FEW_RESULTS);
+            let result = match result {
+                Ok(result) if result.counters.len() < limits.len() => Err(TOO_FEW_RESULTS),
+                result => result,
+            };
+            if let Some(report) = report {
+                report.finish(result.as_ref());
             }
+            let result = result?;
             let counters = result.counters.iter().zip(limits);
             let adjusted = counters.map(|(counter, (limit, cost))| {
                 let at = result.time_of(counter);

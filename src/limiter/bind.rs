@@ -202,6 +202,7 @@ impl Binder<'_> {
                 Some(old) => old.missing_keys.clone(),
                 None => Arc::default(),
             },
+            bans_begun: Default::default(),
             permits_held: old.map_or_else(Arc::default, |old| old.permits_held.clone()),
             policy,
             enforcement,

@@ -20,6 +20,7 @@ use super::core::{
 use crate::{
     decision::PermitHandle,
     log::LogThrottle,
+    observe::Event,
     runtime::runtime_with_timers,
     store::{CounterOp, Op, StoreResponse},
 };
@@ -73,6 +74,11 @@ impl HeldPermits {
             let held = &limiter.bound(entry.policy).permits_held;
             held.fetch_add(entry.receipts.first().remaining, Ordering::Relaxed);
         }
+        limiter.report_permits(&entries, |policy, key, permits| Event::PermitsHeld {
+            policy,
+            key,
+            permits,
+        });
         Some(Arc::new(Self {
             limiter: limiter.clone(),
             id,
@@ -104,6 +110,14 @@ impl Drop for HeldPermits {
             let held = &self.limiter.bound(entry.policy).permits_held;
             held.fetch_sub(entry.receipts.first().remaining, Ordering::Relaxed);
         }
+        let limiter = &self.limiter;
+        limiter.report_permits(&self.entries, |policy, key, permits| {
+            Event::PermitsReleased {
+                policy,
+                key,
+                permits,
+            }
+        });
         // On a thread outside of the runtime nothing could be sent.
         let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
         let runtime = self.runtime.as_ref().filter(|_| outside);

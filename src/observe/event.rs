@@ -43,7 +43,9 @@ pub enum UnitsKind {
     Credited,
 }
 
-/// One round trip to a server of the store.
+/// One round trip to a server of the store, or an attempt to connect to it that failed. Probes of a failed server and health
+/// checks are not reported. A call that is repeated, since its server does not know the script yet or redirects it, is reported each
+/// time.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct StoreCallEvent<'a> {
@@ -51,9 +53,10 @@ pub struct StoreCallEvent<'a> {
     pub node: &'a str,
     /// The time from sending to the response, or to the timeout.
     pub elapsed: Duration,
-    /// The number of requests that the call decided; 0 for a call that only refunded, settled or renewed.
+    /// The number of checks in the call, one of [several requests](crate::Check::times) counting once; 0 for a call
+    /// that only refunds, settles or renews.
     pub requests: usize,
-    /// The number of operations on counters.
+    /// The number of operations on counters; those of equal requests are one.
     pub counter_ops: usize,
     /// The store's error, if the call failed.
     pub error: Option<&'a StoreError>,
@@ -80,15 +83,17 @@ pub enum Event<'a> {
         /// Its state from now on.
         state: BreakerState,
     },
-    /// A request's rejection has begun a [ban](crate::Ban) of its key.
+    /// A [ban](crate::Ban) has begun: by rejections, or [by hand](crate::Limiter::block).
     #[non_exhaustive]
     BanBegan {
         /// The ban's name.
         policy: &'a str,
         /// The key that is banned.
         key: &'a Key,
-        /// How long the ban lasts, if it is known.
-        lasts: Option<Duration>,
+        /// How long the ban lasts.
+        lasts: Duration,
+        /// Whether it was begun by hand.
+        by_hand: bool,
     },
     /// A request has got permits of an in-flight limit.
     #[non_exhaustive]
@@ -126,8 +131,11 @@ pub enum Event<'a> {
     /// A watched configuration file was loaded, or could not be.
     #[non_exhaustive]
     ConfigLoaded {
-        /// Whether the configuration is in force now. If not, the last one stays.
+        /// Whether the configuration is in force now. If not, the last one stays; that is reported once for each content of
+        /// the file.
         applied: bool,
+        /// The hash of the document, if it is in force.
+        hash: Option<&'a str>,
     },
 }
 

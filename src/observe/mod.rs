@@ -47,7 +47,7 @@
 //!
 //! Each request has one [`DecisionEvent`], however it ends: requests by a layer, by [`check`](crate::Limiter::check) and
 //! [`admit`](crate::Limiter::admit), and those that [wait](crate::Limiter::wait), once when the waiting ends. A request that is
-//! dropped before its decision is [`Cancelled`](DecisionOutcome::Cancelled). So the requests of all outcomes together are the
+//! dropped before its decision is [`Cancelled`](DecisionOutcome::Cancelled); a future that is dropped before it was evaluated made none. So the requests of all outcomes together are the
 //! requests that were made. Calls that are no requests, such as [`peek`](crate::Limiter::peek) and
 //! [`reset`](crate::Limiter::reset), have none.
 //!
@@ -73,7 +73,10 @@ pub use self::{
     outcome::{DecisionOutcome, DecisionSource},
     stats::{BreakerState, LimiterStats, NodeStats, PolicyStats, StatsHandle, StoreStats},
 };
-pub(crate) use self::{observers::Observers, stats::StatsSource};
+pub(crate) use self::{
+    observers::{Observers, SharedObservers},
+    stats::StatsSource,
+};
 
 /// Receives what a limiter does.
 ///

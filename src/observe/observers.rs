@@ -1,16 +1,27 @@
-//! The observers of a limiter.
+//! The observers of a limiter, and of what several limiters share.
 
 use std::{
     panic::{self, AssertUnwindSafe},
-    sync::Arc,
+    sync::{
+        Arc, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use super::Observer;
+use super::{Observer, event::Event};
 use crate::log::LogThrottle;
 
 /// The observers of a limiter, at least one.
 #[derive(Debug)]
 pub(crate) struct Observers(Box<[Arc<dyn Observer>]>);
+
+/// The observers of a store that several limiters may share: each is called once, and none is kept alive.
+#[derive(Debug, Default)]
+pub(crate) struct SharedObservers {
+    /// Whether there were any.
+    any: AtomicBool,
+    observers: RwLock<Arc<[Weak<dyn Observer>]>>,
+}
 
 impl Observers {
     /// `None` if there are none.
@@ -28,12 +39,51 @@ impl Observers {
         self.0.iter()
     }
 
+    pub(crate) fn on_event(&self, event: &Event<'_>) {
+        self.notify(|observer| observer.on_event(event));
+    }
+
     /// Calls each observer. A panic is caught, so that it changes no count.
     #[inline]
     pub(crate) fn notify(&self, call: impl Fn(&dyn Observer)) {
         for observer in &self.0 {
             notify(&**observer, &call);
         }
+    }
+}
+
+impl SharedObservers {
+    pub(crate) fn add(&self, observer: &Arc<dyn Observer>) {
+        let observers = self.observers.write();
+        let mut observers = observers.unwrap_or_else(PoisonError::into_inner);
+        let mut alive = observers.iter().filter_map(Weak::upgrade);
+        if alive.any(|other| is_same(&other, observer)) {
+            return;
+        }
+        let alive = observers.iter().filter(|other| other.strong_count() > 0);
+        let added = Arc::downgrade(observer);
+        *observers = alive.cloned().chain([added]).collect();
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.any.load(Ordering::Relaxed)
+    }
+
+    /// Calls each observer, under no lock.
+    pub(crate) fn notify(&self, call: impl Fn(&dyn Observer)) {
+        if self.is_empty() {
+            return;
+        }
+        let observers = self.observers.read();
+        let observers = Arc::clone(&observers.unwrap_or_else(PoisonError::into_inner));
+        for observer in observers.iter().filter_map(Weak::upgrade) {
+            notify(&*observer, &call);
+        }
+    }
+
+    pub(crate) fn on_event(&self, event: &Event<'_>) {
+        self.notify(|observer| observer.on_event(event));
     }
 }
 

@@ -83,7 +83,7 @@ pub struct NodeStats {
     pub node: Arc<str>,
     /// Its circuit breaker.
     pub breaker: BreakerState,
-    /// The connections to it.
+    /// The open connections of the store's workers to it.
     pub connections: u64,
 }
 

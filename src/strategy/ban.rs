@@ -336,6 +336,17 @@ impl Rule for BanRule {
         }))
     }
 
+    fn ban_begun(
+        &self,
+        &Snapshot([banned_until, packed_counts, _]): &Snapshot,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let (bans, left) = (packed_counts % 100, banned_until - now.as_micros());
+        // A later instant of the same ban has less left.
+        (bans > 0 && left == self.ban_length(bans))
+            .then(|| Timestamp::from_micros(banned_until).since(now))
+    }
+
     fn script(&self) -> Option<LuaScript> {
         let max_rejections = self.max_rejections as i64;
         let bans = [self.first_ban, self.max_ban, self.manual_ban];

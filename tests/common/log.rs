@@ -51,7 +51,7 @@ impl Log {
         self.at(Level::INFO)
     }
 
-    fn at(&self, level: Level) -> DefaultGuard {
+    pub(crate) fn at(&self, level: Level) -> DefaultGuard {
         // While only one subscriber exists, tracing disables an event for all threads if the thread that logs it first has none.
         static SECOND: OnceLock<Dispatch> = OnceLock::new();
         SECOND.get_or_init(|| Dispatch::new(NoSubscriber::default()));

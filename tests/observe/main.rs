@@ -3,8 +3,18 @@
 #![allow(missing_docs)]
 
 mod decisions;
+mod events;
+mod logs;
+mod store;
 mod support;
+mod totals;
+mod units;
 
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+#[path = "../common/log.rs"]
+mod log;
+#[path = "../common/until.rs"]
+mod until;
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 #[path = "../common/world.rs"]
 mod world;

@@ -112,6 +112,21 @@ impl Reloader {
 
     /// Loads the document, and puts it in force if that is demanded or it has changed; returns `None` otherwise. Blocks.
     pub(super) fn reload(&self, trigger: Trigger) -> Result<Option<Changes>, LoadError> {
+        let mut observed = None;
+        let result = self.reload_locked(trigger, &mut observed);
+        // Under no lock.
+        if let Some(loaded) = observed {
+            self.target.report_load(loaded.as_deref());
+        }
+        result
+    }
+
+    /// Sets `observed` to what is reported to observers: the hash of a document that was put in force, or a failure.
+    fn reload_locked(
+        &self,
+        trigger: Trigger,
+        observed: &mut Option<Option<String>>,
+    ) -> Result<Option<Changes>, LoadError> {
         let mut progress = lock(&self.progress);
         let now = SystemTime::now();
         let mut hash = None;
@@ -134,6 +149,7 @@ impl Reloader {
                     status.loads += 1;
                 });
                 self.log_reload(&loaded, &changes);
+                *observed = Some(Some(loaded.hash.to_hex().to_string()));
                 progress.in_force = Some(loaded);
                 Ok(Some(changes))
             }
@@ -147,6 +163,7 @@ impl Reloader {
                     status.failures += u64::from(begins);
                 });
                 if begins {
+                    *observed = Some(None);
                     self.log_failure(&error);
                 }
                 Err(error)

@@ -3,6 +3,7 @@ use crate::{
     config::{Document, LoadError, Registry},
     layer::RateLimitLayer,
     limiter::Limiter,
+    observe::Event,
 };
 
 /// What a [`Watch`](super::Watch) reconfigures: a [`Limiter`] or a [`RateLimitLayer`], of which it keeps a clone.
@@ -26,6 +27,18 @@ impl WatchTarget {
             Kind::Limiter(limiter) => document.reconfigure(limiter, registry),
             Kind::Layer(layer) => document.reconfigure_layer(layer, registry),
         }
+    }
+
+    /// Reports that the document with this hash is in force, or that one could not be loaded.
+    pub(super) fn report_load(&self, hash: Option<&str>) {
+        let limiter = match &self.0 {
+            Kind::Limiter(limiter) => limiter,
+            Kind::Layer(layer) => layer.limiter(),
+        };
+        limiter.report_event(&Event::ConfigLoaded {
+            applied: hash.is_some(),
+            hash,
+        });
     }
 }
 

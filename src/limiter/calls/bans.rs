@@ -59,8 +59,11 @@ impl Limiter {
                 .register(bound.policy.name(), rule.map_err(invalid)?)
                 .map_err(invalid)
         };
-        self.apply_to_bans(Op::ForceAcquire, &keys.into(), manual_ban)
-            .await
+        let under = self
+            .apply_to_bans(Op::ForceAcquire, &keys.into(), manual_ban)
+            .await?;
+        limiter.report_manual_bans(&under, time);
+        Ok(())
     }
 
     /// Ends the bans of a key in all processes, under every [ban](crate::Ban) or under the bans that `keys` name, and removes
@@ -76,15 +79,17 @@ impl Limiter {
     /// If the future is dropped, the bans may or may not have ended.
     pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), CallError> {
         let limit = |bound: &BoundPolicy| Ok(bound.limit.clone());
-        self.apply_to_bans(Op::Reset, &keys.into(), limit).await
+        self.apply_to_bans(Op::Reset, &keys.into(), limit).await?;
+        Ok(())
     }
 
+    /// Returns the bans, and the key under each.
     async fn apply_to_bans(
         &self,
         op: Op,
         keys: &Keys,
         limit: impl Fn(&BoundPolicy) -> Result<LimitHandle, StoreError>,
-    ) -> Result<(), CallError> {
+    ) -> Result<SmallVec<[(u32, Key); 1]>, CallError> {
         let core = self.local_ref();
         for name in keys.names() {
             core.find(name)?;
@@ -121,6 +126,6 @@ impl Limiter {
         if op == Op::Reset {
             core.wait_queues.clear_rejections(core.generation, &under);
         }
-        Ok(())
+        Ok(under)
     }
 }

@@ -11,7 +11,7 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::{
-    decision::{Adjustment, DecisionKind, LazyStatus, LimiterBackend, PolicyEntry, longest_wait},
+    decision::{Adjustment, DecisionKind, LazyStatus, PolicyEntry, longest_wait},
     error::CallError,
     key::Key,
     limiter::{
@@ -148,7 +148,7 @@ impl Credit {
             1 => Op::Refund,
             _ => Op::Settle,
         };
-        let adjusted = limiter.adjust(op, &credits);
+        let adjusted = limiter.credit(op, &credits);
         drop(credits);
         let mut units = 0;
         for (index, adjusted) in indices.into_iter().zip(adjusted.await?) {

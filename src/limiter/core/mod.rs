@@ -19,7 +19,8 @@ use tokio::sync::watch;
 
 use self::{
     local_share::LocalShare, missing_keys::MissingKeys, permit_registry::PermitRegistry,
-    quota_overrides::QuotaOverrideCache, shadow_counters::ShadowCounters, write_back::LocalShares,
+    quota_overrides::QuotaOverrideCache, recent_bans::RecentBans, shadow_counters::ShadowCounters,
+    write_back::LocalShares,
 };
 use crate::{
     access::Lists,
@@ -42,6 +43,7 @@ pub(crate) mod local_share;
 pub(crate) mod missing_keys;
 pub(crate) mod permit_registry;
 pub(crate) mod quota_overrides;
+pub(crate) mod recent_bans;
 mod settings;
 pub(crate) mod shadow_counters;
 pub(crate) mod write_back;
@@ -101,6 +103,8 @@ pub(crate) struct BoundPolicy {
     /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
     pub(crate) missing_keys: Arc<MissingKeys>,
+    /// The bans that have begun last, each reported once.
+    pub(crate) bans_begun: RecentBans,
     /// The permits that requests of this process hold, under this policy and those that it has replaced.
     pub(crate) permits_held: Arc<AtomicU64>,
     /// Whether the error about a decision that was dropped with a permit was logged.

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::{
     error::InvalidValue,
     key::Key,
+    observe::{Event, Observer, SharedObservers},
     store::{
         CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store,
         StoreResponse, Units, memory::MemoryStore,
@@ -33,6 +34,7 @@ pub(crate) struct LocalShares {
     /// Whether there are any unwritten charges. Read by each decision.
     any: AtomicBool,
     unwritten: Mutex<WriteBackQueue>,
+    observers: SharedObservers,
 }
 
 /// The context of a share's limit that is written back: the limits that count it in process and in the store.
@@ -80,6 +82,11 @@ impl LocalShares {
         }
     }
 
+    /// Adds an observer, which is called for each charge that is dropped.
+    pub(crate) fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.observers.add(observer);
+    }
+
     /// The number of keys that wait for their write-back.
     pub(crate) fn unwritten_keys(&self) -> usize {
         self.unwritten().by_key.len()
@@ -120,6 +127,8 @@ impl LocalShares {
             unwritten.dropped += 1;
             let begins = !std::mem::replace(&mut unwritten.is_dropping, true);
             drop(unwritten);
+            let policy = counter.limit.policy();
+            self.observers.on_event(&Event::WriteBackDropped { policy });
             if begins {
                 tracing::warn!(
                     max_keys = MAX_PENDING_KEYS,

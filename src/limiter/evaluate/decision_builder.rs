@@ -88,6 +88,11 @@ impl DecisionBuilder {
         matches!(self.kind, DecisionKind::Admitted)
     }
 
+    /// Whether it is reported to observers: a request, or a charge by hand.
+    pub(crate) fn is_reported(&self) -> bool {
+        matches!(self.op, Op::Acquire(_) | Op::ForceAcquire)
+    }
+
     /// The number of requests that it decides.
     pub(crate) fn requests(&self) -> u64 {
         match self.op {
@@ -171,7 +176,7 @@ impl PendingDecision {
         builder: DecisionBuilder,
         stage: PendingStage,
     ) -> Self {
-        let reported = limiter.observers.is_some() && matches!(builder.op, Op::Acquire(_));
+        let reported = limiter.observers.is_some() && builder.is_reported();
         let mut pending = Self::unreported(limiter, builder, stage);
         pending.reported_since = reported.then(Instant::now);
         pending
@@ -226,7 +231,7 @@ impl Future for PendingDecision {
 impl Drop for PendingDecision {
     fn drop(&mut self) {
         if let (Some(since), Some((limiter, builder))) = (self.reported_since, &self.state) {
-            limiter.report_cancelled(builder.requests(), false, since.elapsed());
+            limiter.report_dropped(builder, since.elapsed());
         }
     }
 }

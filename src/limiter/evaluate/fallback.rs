@@ -49,6 +49,7 @@ impl LimiterRef {
             FailureAction::Wait | FailureAction::Reject | FailureAction::Error => builder
                 .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback),
         }
+        self.log_rejected(builder);
     }
 
     /// The action for a request under these policies, which may wait for its retry or not.
@@ -110,7 +111,7 @@ impl LimiterRef {
                 .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;
         };
-        self.apply_result(builder, &result);
+        let _ = self.apply_result(builder, &result);
         builder.source = DecisionSource::Fallback;
         for entry in &mut builder.entries {
             let share = entry.quota_override.as_ref();

@@ -4,7 +4,7 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
-    decision_builder::{DecisionBuilder, PendingStage},
+    decision_builder::{DecisionBuilder, EarlyDecision, PendingStage},
     quota_lookup::{QuotaLookup, quota_of_request, run_lookups},
     trace::{EvaluationTrace, NotApplied, Untraced},
 };
@@ -47,7 +47,7 @@ impl LimiterRef {
         match self.access_check_request(parts, trace) {
             None => {}
             Some(early) => {
-                builder.decide_early(early);
+                self.apply_early(builder, early);
                 return None;
             }
         }
@@ -92,7 +92,7 @@ impl LimiterRef {
     ) -> Option<PendingStage> {
         let op = builder.op;
         if let Some(early) = self.decide_early(op, keys, overrides) {
-            builder.decide_early(early);
+            self.apply_early(builder, early);
             return None;
         }
         let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
@@ -255,6 +255,13 @@ impl LimiterRef {
             missing: policy.missing_key_name(parts),
         };
         builder.decide_without_store(kind, DecisionSource::NotChecked);
+        self.log_rejected(builder);
+    }
+
+    #[cold]
+    fn apply_early(&self, builder: &mut DecisionBuilder, early: EarlyDecision) {
+        builder.decide_early(early);
+        self.log_rejected(builder);
     }
 }
 

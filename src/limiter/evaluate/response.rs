@@ -31,7 +31,9 @@ impl LimiterRef {
                 if result.source == DecisionSource::Store {
                     self.write_back();
                 }
-                self.apply_result(builder, &result);
+                if self.apply_result(builder, &result) {
+                    self.log_rejected(builder);
+                }
             }
             Err(error) => self.handle_store_error(builder, error),
         }
@@ -47,8 +49,9 @@ impl LimiterRef {
         self.reset_local_shares(&builder.entries);
     }
 
+    /// Applies a result; returns whether it rejects the request.
     #[inline(always)]
-    pub(crate) fn apply_result(&self, builder: &mut DecisionBuilder, result: &OpResult) {
+    pub(crate) fn apply_result(&self, builder: &mut DecisionBuilder, result: &OpResult) -> bool {
         let entries = &mut builder.entries[..];
         // Entries are ordered by role: bans follow live policies, and shadows bans.
         let has_bans_or_shadows = entries
@@ -60,12 +63,14 @@ impl LimiterRef {
         builder.source = result.source;
         builder.admitted = result.admitted;
         let acquires = matches!(builder.op, Op::Acquire(_));
-        if acquires && result.admitted == 0 {
+        let rejected = acquires && result.admitted == 0;
+        if rejected {
             self.mark_rejected(builder);
         }
         if !acquires || has_bans_or_shadows || self.has_permits {
-            self.apply_rare_cases(builder);
+            self.apply_rare_cases(builder, result);
         }
+        rejected
     }
 
     /// Sets one policy's status and receipt.
@@ -112,13 +117,14 @@ impl LimiterRef {
 
     /// Applies what only peeks, bans, shadows and permits need.
     #[cold]
-    fn apply_rare_cases(&self, builder: &mut DecisionBuilder) {
+    fn apply_rare_cases(&self, builder: &mut DecisionBuilder, result: &OpResult) {
         let acquires = matches!(builder.op, Op::Acquire(_));
         if !acquires && longest_wait(self, &builder.entries) != RetryAfter::Now {
             builder.kind = DecisionKind::Rejected;
         }
         let last = builder.entries.last().map(|last| last.role);
         if let Some(PolicyRole::Ban | PolicyRole::Shadow { .. }) = last {
+            self.report_bans_begun(builder, result);
             self.apply_bans_and_shadows(builder);
         }
         let admitted = matches!(builder.kind, DecisionKind::Admitted);

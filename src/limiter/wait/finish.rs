@@ -16,6 +16,10 @@ impl WaitRequest {
             self.limiter.record_shadows_after_wait(&mut decision).await;
             self.count_rejection_for_bans(&mut decision).await;
         }
+        if !decision.is_admitted() {
+            self.limiter
+                .log_rejection(&decision.kind, &decision.entries);
+        }
         decision
     }
 

@@ -7,6 +7,7 @@ use super::{
     breaker::Breaker,
     config::{ConnectConfig, ServerConfig},
     key_names,
+    pending_refunds::PendingRefunds,
     rejection_cache::{RejectionCache, epoch::EpochKey},
     script::ScriptRegistry,
     state::StoreState,
@@ -15,6 +16,7 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
+    observe::SharedObservers,
 };
 
 /// The longest timeout. Past all time, adding it to an instant would panic.
@@ -357,6 +359,7 @@ impl RedisStoreBuilder {
         let threshold = self.breaker.and_then(NonZeroU32::new);
         let breaker = || Arc::new(Breaker::new(threshold));
         let tags = topology.tags().map_or(1, |tags| tags.len());
+        let observers = Arc::<SharedObservers>::default();
         let shared = Arc::new(StoreState {
             id,
             epoch: EpochKey::new(&self.prefix, topology.tags()),
@@ -365,7 +368,8 @@ impl RedisStoreBuilder {
             scripts: ScriptRegistry::new().into(),
             timeout: self.timeout,
             breakers: (0..tags).map(|_| breaker()).collect(),
-            pending_refunds: Default::default(),
+            pending_refunds: PendingRefunds::new(observers.clone()),
+            observers,
             rejection_cache: RejectionCache::new(
                 self.rejection_cache,
                 self.rejection_cache_capacity,

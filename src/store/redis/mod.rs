@@ -36,6 +36,7 @@ use super::{
 use crate::{
     error::{InvalidValue, StoreError},
     key::Key,
+    observe::{Observer, StoreStats},
     runtime::runtime_with_io,
     strategy::Rule,
 };
@@ -255,6 +256,14 @@ impl Store for RedisStore {
                 tokio::time::sleep(FLUSH_INTERVAL).await;
             }
         })
+    }
+
+    fn observe(&self, observer: &Arc<dyn Observer>) {
+        self.inner.shared.observers.add(observer);
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.inner.shared.stats()
     }
 
     fn queued(&self) -> u64 {

@@ -21,7 +21,13 @@ use super::{
         op::{CounterOps, OwnedCounterOp},
     },
 };
-use crate::{error::StoreError, log::LogThrottle, runtime::runtime_with_io, store::Op};
+use crate::{
+    error::StoreError,
+    log::LogThrottle,
+    observe::{Event, SharedObservers},
+    runtime::runtime_with_io,
+    store::Op,
+};
 
 /// Most refunds and charges that are kept; more are dropped, and their units stay charged until they refill. Refunds of permits are
 /// always kept: there are no more of them than this process held.
@@ -38,6 +44,7 @@ pub(crate) struct PendingRefunds {
     refunds: Mutex<RefundsByTag>,
     /// Refunds and charges in flight.
     sent: Arc<AtomicUsize>,
+    observers: Arc<SharedObservers>,
 }
 
 /// The queues of each hash tag: one node of a cluster may respond while another does not.
@@ -56,6 +63,13 @@ struct RefundsByTag {
 }
 
 impl PendingRefunds {
+    pub(crate) fn new(observers: Arc<SharedObservers>) -> Self {
+        Self {
+            observers,
+            ..Self::default()
+        }
+    }
+
     /// Fails a request, and keeps what has to be sent later.
     ///
     /// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they did
@@ -85,6 +99,7 @@ impl PendingRefunds {
         if op != Op::Refund && !sent && fails_again {
             log_failed(&request, &error);
             self.refunds().dropped += 1;
+            self.report_dropped();
             return request.fail(error);
         }
         let mut counters = request.counters.clone();
@@ -166,6 +181,7 @@ impl PendingRefunds {
         refunds.dropped += 1;
         let begins = !mem::replace(&mut refunds.is_dropping, true);
         drop(refunds);
+        self.report_dropped();
         if begins {
             tracing::warn!(
                 max_refunds = MAX_PENDING_REFUNDS,
@@ -177,6 +193,11 @@ impl PendingRefunds {
     /// Refunds and charges so far that were sent without a response, and are not sent again.
     pub(crate) fn unconfirmed(&self) -> u64 {
         self.refunds().unconfirmed
+    }
+
+    fn report_dropped(&self) {
+        self.observers
+            .on_event(&Event::RefundsDropped { refunds: 1 });
     }
 
     /// How many were dropped, so far.

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     log::LogThrottle,
+    observe::{BreakerState, Event, NodeStats, SharedObservers, StoreStats},
     runtime::runtime_with_io,
 };
 
@@ -39,6 +40,7 @@ pub(crate) struct StoreState {
     /// Logs that a breaker opened: a cluster has one for each hash tag.
     pub(super) opened: LogThrottle,
     pub(super) closed: LogThrottle,
+    pub(super) observers: Arc<SharedObservers>,
 }
 
 impl StoreState {
@@ -91,6 +93,41 @@ impl StoreState {
             self.pending_refunds.resend(tag);
         }
         true
+    }
+
+    /// Reports the new state of the circuit breaker of a hash tag's server.
+    pub(super) fn report_breaker(&self, tag: usize, state: BreakerState) {
+        if self.observers.is_empty() {
+            return;
+        }
+        let node = &*self.topology.server(tag);
+        self.observers
+            .on_event(&Event::BreakerChanged { node, state });
+    }
+
+    /// The state of the caches, queues and servers.
+    pub(super) fn stats(&self) -> StoreStats {
+        let mut nodes: Vec<NodeStats> = Vec::new();
+        for (tag, breaker) in self.breakers.iter().enumerate() {
+            let (node, state) = (self.topology.server(tag), breaker.observed());
+            // Of the breakers of a cluster's node, which has several hash tags, the one that is open.
+            match nodes.iter_mut().find(|known| known.node == node) {
+                Some(known) => known.breaker = known.breaker.max(state),
+                None => {
+                    let source = self.topology.source(tag);
+                    let open = source.map_or(0, |source| source.open_connections());
+                    nodes.push(NodeStats::new(node, state, open as u64));
+                }
+            }
+        }
+        StoreStats {
+            rejection_cache_entries: Some(self.rejection_cache.len()),
+            nodes,
+            queued_refunds: self.pending_refunds.queued() as u64,
+            dropped_refunds: self.pending_refunds.dropped(),
+            unconfirmed_refunds: self.pending_refunds.unconfirmed(),
+            ..StoreStats::default()
+        }
     }
 
     pub(super) fn script(&self) -> Arc<Script> {

@@ -62,6 +62,20 @@ impl Topology {
         self.tags().map_or(0, |tags| tags.of(key))
     }
 
+    /// Where the connections to the server of a hash tag's keys come from, if it is known.
+    pub(crate) fn source(&self, tag: usize) -> Option<ConnectionSource> {
+        match self {
+            Self::One(source) => Some(source.clone()),
+            Self::Cluster(cluster) => Some(cluster.cached_owner(tag)?.source.clone()),
+        }
+    }
+
+    /// The name of the server of a hash tag's keys.
+    pub(crate) fn server(&self, tag: usize) -> Arc<str> {
+        let source = self.source(tag);
+        source.map_or_else(|| "the cluster".into(), |source| source.server().clone())
+    }
+
     /// The hash tags that the same server has.
     pub(crate) fn tags_on_same_node(&self, tag: usize) -> Vec<usize> {
         match self {

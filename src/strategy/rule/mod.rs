@@ -117,6 +117,13 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// For a ban, returns how long the ban lasts that began at `now`, by the snapshot of an operation at that instant; `None` if
+    /// none began then. For [observers](crate::observe::Event::BanBegan). Default: `None`.
+    fn ban_begun(&self, snapshot: &Snapshot, now: Timestamp) -> Option<Duration> {
+        let _ = (snapshot, now);
+        None
+    }
+
     /// Returns the half that counts on Redis. If it is `None`, a limiter with this rule and a `RedisStore` is a
     /// [`ConfigError`](crate::ConfigError).
     fn script(&self) -> Option<LuaScript>;

@@ -101,6 +101,14 @@ impl Batch {
         self.keys
     }
 
+    /// The number of requests' checks.
+    pub(super) fn checks(&self) -> usize {
+        let checks = self.requests();
+        checks
+            .filter(|request| matches!(request.op, Op::Acquire(_)))
+            .count()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.keys == 0
     }

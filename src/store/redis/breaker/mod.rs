@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{error::StoreError, random::random_u64};
+use crate::{error::StoreError, observe, random::random_u64};
 
 pub(crate) mod probe_lease;
 
@@ -104,14 +104,28 @@ impl Breaker {
         }
     }
 
-    /// Records a response to a request.
-    pub(crate) fn on_success(&self) {
+    /// Records a response to a request; returns whether it closed the breaker.
+    pub(crate) fn on_success(&self) -> bool {
         if self.failures.load(Ordering::Relaxed) == 0 {
-            return;
+            return false;
         }
         let mut state = self.state();
         state.pauses = 0;
+        let was_open = state.phase != Phase::Closed;
         self.close(&mut state, 0);
+        was_open
+    }
+
+    /// Its state, for observers.
+    pub(crate) fn observed(&self) -> observe::BreakerState {
+        if !self.is_open() {
+            return observe::BreakerState::Closed;
+        }
+        match self.state().phase {
+            Phase::Closed => observe::BreakerState::Closed,
+            Phase::Open(_) => observe::BreakerState::Open,
+            Phase::HalfOpen(_) => observe::BreakerState::HalfOpen,
+        }
     }
 
     /// Records a failure; returns whether it opened the breaker.

@@ -68,18 +68,20 @@ impl ProbeLease {
         }
     }
 
-    /// Ends a probe, with a response or without. A response may come late, when the breaker is open again.
-    pub(crate) fn end(&self, answered: bool, now: Instant) {
+    /// Ends a probe, with a response or without. A response may come late, when the breaker is open again. Returns whether it
+    /// changed the breaker's state.
+    pub(crate) fn end(&self, answered: bool, now: Instant) -> bool {
         let Some(mut state) = self.state() else {
-            return;
+            return false;
         };
         match (state.phase, answered) {
             // The response to a request closed it first.
-            (Phase::Closed, _) | (Phase::Open(_), false) => {}
+            (Phase::Closed, _) | (Phase::Open(_), false) => return false,
             // One failure is remembered until a request has had a response.
             (_, true) => self.breaker.close(&mut state, 1),
             (Phase::HalfOpen(_), false) => self.breaker.open(&mut state, now, random_u64()),
         }
+        true
     }
 
     /// The state, if this lease is still the current one.

@@ -149,7 +149,7 @@ impl Cluster {
         nodes.iter().any(|known| Arc::ptr_eq(known, node))
     }
 
-    fn cached_owner(&self, tag: usize) -> Option<Arc<ClusterNode>> {
+    pub(crate) fn cached_owner(&self, tag: usize) -> Option<Arc<ClusterNode>> {
         self.map.load().owners.get(tag)?.clone()
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct ConnectionSource {
     /// not starved.
     pub(crate) max_pooled: usize,
     pooled: Arc<AtomicUsize>,
+    /// The workers' open connections, in the pool or detached.
+    open: Arc<AtomicUsize>,
 }
 
 #[derive(Clone)]
@@ -89,6 +91,7 @@ impl ConnectionSource {
             server: "the server".into(),
             max_pooled,
             pooled: Arc::default(),
+            open: Arc::default(),
         }
     }
 
@@ -100,6 +103,11 @@ impl ConnectionSource {
 
     pub(crate) fn server(&self) -> &Arc<str> {
         &self.server
+    }
+
+    /// The number of open connections of workers.
+    pub(crate) fn open_connections(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
     }
 }
 
@@ -125,6 +133,24 @@ struct OpenConnection {
     /// Set by a batch that found it broken.
     broken: Arc<AtomicBool>,
     used: Instant,
+    _counted: OpenCount,
+}
+
+/// Counts an open connection until it is dropped.
+#[derive(Debug)]
+struct OpenCount(Arc<AtomicUsize>);
+
+impl OpenCount {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(open.clone())
+    }
+}
+
+impl Drop for OpenCount {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A connection's slot in the pool.
@@ -171,6 +197,11 @@ async fn responds(connection: &mut MultiplexedConnection) -> bool {
 }
 
 impl ConnectionRef {
+    /// The server's name.
+    pub(crate) fn server(&self) -> &Arc<str> {
+        self.shared.source.server()
+    }
+
     pub(crate) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         cmd.query_async(&mut self.connection).await
     }
@@ -210,6 +241,7 @@ impl OpenConnection {
             _slot: slot,
             broken: Arc::default(),
             used: Instant::now(),
+            _counted: OpenCount::new(&source.open),
         })
     }
 }

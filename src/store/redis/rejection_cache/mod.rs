@@ -295,6 +295,11 @@ impl RejectionCache {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The number of cached rejections, of which some may be over.
+    pub(crate) fn len(&self) -> u64 {
+        u64::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     fn add_len(&self, more: isize) {
         if more != 0 {
             self.len.fetch_add(more, Ordering::Relaxed);

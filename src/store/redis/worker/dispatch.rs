@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::probe;
 use crate::{
     error::StoreError,
+    observe::{BreakerState, StoreCallEvent},
     store::redis::{
         batch::{Batch, wire},
         breaker::Breaker,
@@ -57,6 +58,7 @@ pub(crate) async fn send_batch(
     if outcome.action.counts_as_failure {
         let error = || outcome.error.clone().unwrap_or(StoreError::Timeout);
         if breaker.on_failure(Instant::now(), error) {
+            shared.report_breaker(route.tag(), BreakerState::Open);
             let error = error();
             shared.opened.log_with(|suppressed| {
                 tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
@@ -64,7 +66,9 @@ pub(crate) async fn send_batch(
             probe::start(&shared, &breaker, route.tag());
         }
     } else if outcome.answered {
-        breaker.on_success();
+        if breaker.on_success() {
+            shared.report_breaker(route.tag(), BreakerState::Closed);
+        }
         shared.pending_refunds.resend(route.tag());
     }
     if outcome.error.is_some() || outcome.timed_out || outcome.action.reconnect {
@@ -100,7 +104,46 @@ struct BatchOutcome {
     retry: Vec<PendingRequest>,
 }
 
+/// A round trip, if there are observers of it.
+#[derive(Clone, Copy)]
+struct StoreCall {
+    since: Instant,
+    requests: usize,
+    counter_ops: usize,
+}
+
+impl StoreCall {
+    fn begin(shared: &StoreState, batch: &Batch) -> Option<Self> {
+        (!shared.observers.is_empty()).then(|| Self {
+            since: Instant::now(),
+            requests: batch.checks(),
+            counter_ops: batch.keys(),
+        })
+    }
+
+    #[cold]
+    fn report(call: Option<Self>, shared: &StoreState, node: &str, error: Option<StoreError>) {
+        let Some(call) = call else {
+            return;
+        };
+        let event = StoreCallEvent::new(node, call.since.elapsed());
+        let event = event.with_ops(call.requests, call.counter_ops);
+        let event = match &error {
+            Some(error) => event.with_error(error),
+            None => event,
+        };
+        shared
+            .observers
+            .notify(|observer| observer.on_store_call(&event));
+    }
+}
+
 impl BatchOutcome {
+    /// The error of its requests.
+    fn error(&self) -> StoreError {
+        self.error.clone().unwrap_or(StoreError::Timeout)
+    }
+
     /// No connection could be opened; nothing was sent.
     fn not_connected(error: StoreError) -> Self {
         Self {
@@ -198,7 +241,15 @@ async fn execute(
     route: &Route,
     batch: &mut Batch,
 ) -> Result<(Value, ConnectionRef), BatchOutcome> {
-    let mut connection = connect(batch, route.connect()).await?;
+    let mut call = StoreCall::begin(shared, batch);
+    let mut connection = match connect(batch, route.connect()).await {
+        Ok(connection) => connection,
+        Err(outcome) => {
+            let server = shared.topology.server(route.tag());
+            StoreCall::report(call, shared, &server, Some(outcome.error()));
+            return Err(outcome);
+        }
+    };
     let script = shared.script();
     let (mut with_text, mut asking, mut redirects) = (false, false, 0);
     loop {
@@ -206,16 +257,28 @@ async fn execute(
         batch.remove_overdue();
         let now = shared.server_time();
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
-        let call = batch.call(&script, with_text, now, epoch);
+        let command = batch.call(&script, with_text, now, epoch);
+        call = StoreCall::begin(shared, batch);
         let reply = match asking {
-            false => with_deadlines(batch, connection.query(&call)).await,
-            true => with_deadlines(batch, connection.query_with_asking(&call)).await,
+            false => with_deadlines(batch, connection.query(&command)).await,
+            true => with_deadlines(batch, connection.query_with_asking(&command)).await,
         };
         let error = match reply {
-            None => return Err(BatchOutcome::timed_out(Some(connection))),
-            Some(Ok(reply)) => return Ok((reply, connection)),
+            None => {
+                let error = Some(StoreError::Timeout);
+                StoreCall::report(call, shared, connection.server(), error);
+                return Err(BatchOutcome::timed_out(Some(connection)));
+            }
+            Some(Ok(reply)) => {
+                StoreCall::report(call, shared, connection.server(), None);
+                return Ok((reply, connection));
+            }
             Some(Err(error)) => error,
         };
+        if call.is_some() {
+            let error = error_class::to_store_error(&error);
+            StoreCall::report(call, shared, connection.server(), Some(error));
+        }
         let retry = error_class::classify(&error).retry;
         if retry == Some(Retry::WithScriptText) && !with_text {
             with_text = true;

@@ -13,6 +13,7 @@ use tokio::{
 
 use crate::{
     error::StoreError,
+    observe::BreakerState,
     runtime::runtime_with_io,
     store::redis::{
         breaker::{Breaker, probe_lease::ProbeLease},
@@ -65,7 +66,11 @@ async fn run_probes(lease: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
         let since = Instant::now();
         let was_late = await_healthy(&mut probes, due).await;
         if was_late {
-            lease.end(true, Instant::now());
+            if lease.end(true, Instant::now())
+                && let Some(shared) = shared.upgrade()
+            {
+                shared.report_breaker(tag, BreakerState::Closed);
+            }
             continue;
         }
         tokio::time::sleep_until(due).await;
@@ -75,6 +80,7 @@ async fn run_probes(lease: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
         };
         let until = Instant::now() + shared.timeout.min(MAX_PROBE_WAIT);
         if lease.begin(until) {
+            shared.report_breaker(tag, BreakerState::HalfOpen);
             let probe_timeout = shared.timeout.min(MAX_PROBE_TIMEOUT);
             let breaker = shared.breaker(tag).clone();
             let probe = probe(
@@ -90,7 +96,13 @@ async fn run_probes(lease: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
                 // The keys may have moved.
                 shared.topology.schedule_refresh();
             }
-            lease.end(healthy, Instant::now());
+            if lease.end(healthy, Instant::now()) {
+                let state = match healthy {
+                    true => BreakerState::Closed,
+                    false => BreakerState::Open,
+                };
+                shared.report_breaker(tag, state);
+            }
         }
     }
 }
@@ -179,6 +191,7 @@ impl StoreState {
         self.pending_refunds.resend(tag);
         for other in self.topology.tags_on_same_node(tag) {
             if other != tag && self.breaker(other).close_after_probe() {
+                self.report_breaker(other, BreakerState::Closed);
                 self.pending_refunds.resend(other);
             }
         }

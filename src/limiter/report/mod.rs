@@ -1,8 +1,8 @@
-//! What is reported to observers: decisions, and the policies in force.
+//! What is reported to observers: decisions here, units in `units`, and the state of the limiter in `state`.
 
 use std::{
     cell::Cell,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,21 +10,22 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
-    Limiter, LimiterShared,
-    core::{BoundPolicy, Enforcement, LimiterCore, LimiterRef},
+    Limiter,
+    core::LimiterRef,
     evaluate::decision_builder::{DecisionBuilder, PendingStage},
     keys::Keys,
     overrides::CheckOverrides,
 };
 use crate::{
     decision::{Decision, DecisionKind, LazyStatus, PolicyEntry, PolicyRole},
-    observe::{
-        DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, Observers,
-        PolicyEvent, PolicyKind, PolicyStats, StatsHandle, StatsSource,
-    },
+    observe::{DecisionEvent, DecisionOutcome, DecisionSource, Observers, PolicyEvent, PolicyKind},
     store::Op,
     strategy::RetryAfter,
 };
+
+mod rejection;
+mod state;
+pub(super) mod units;
 
 /// Of the decisions that are ready at once, each thread times one in so many.
 const TIMED_DECISIONS: u32 = 64;
@@ -85,7 +86,7 @@ impl LimiterRef {
         builder: &mut DecisionBuilder,
         evaluate: impl FnOnce(&mut DecisionBuilder) -> Option<PendingStage>,
     ) -> Option<PendingStage> {
-        if !matches!(builder.op, Op::Acquire(_)) {
+        if !builder.is_reported() {
             return evaluate(builder);
         }
         let since = is_timed().then(Instant::now);
@@ -96,8 +97,11 @@ impl LimiterRef {
         pending
     }
 
-    /// Reports the decision of a request.
+    /// Reports the decision of a request, or a charge by hand.
     pub(crate) fn report(&self, builder: &mut DecisionBuilder, elapsed: Option<Duration>) {
+        if builder.op == Op::ForceAcquire {
+            return self.report_charge_by_hand(builder, true);
+        }
         let summary = Summary {
             kind: &builder.kind,
             source: builder.source,
@@ -110,9 +114,17 @@ impl LimiterRef {
         self.report_summary(summary, &mut builder.entries);
     }
 
+    /// Reports a call that was dropped before it was decided.
+    pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, elapsed: Duration) {
+        match builder.op {
+            Op::ForceAcquire => self.report_charge_by_hand(builder, false),
+            _ => self.report_cancelled(builder.requests(), false, elapsed),
+        }
+    }
+
     /// Reports requests that were dropped before they were decided.
     #[cold]
-    pub(crate) fn report_cancelled(&self, requests: u64, waits: bool, elapsed: Duration) {
+    fn report_cancelled(&self, requests: u64, waits: bool, elapsed: Duration) {
         let Some(observers) = &self.observers else {
             return;
         };
@@ -274,73 +286,6 @@ impl From<PolicyRole> for PolicyKind {
             PolicyRole::Live => Self::Live,
             PolicyRole::Ban => Self::Ban,
             PolicyRole::Shadow { .. } => Self::Shadow,
-        }
-    }
-}
-
-impl Limiter {
-    /// The state of the limiter and its store in this process: permits, waiters, write-backs, and what the
-    /// [store](crate::observe::StoreStats) keeps. For gauges: cheap, without a call of the store.
-    pub fn stats(&self) -> LimiterStats {
-        self.local_ref().stats()
-    }
-
-    /// Reports the policies that are in force from now on.
-    pub(super) fn report_policies(&self, core: &LimiterCore) {
-        let Some(observers) = &core.observers else {
-            return;
-        };
-        for observer in observers.iter() {
-            core.store.observe(observer);
-        }
-        let shared: Arc<dyn StatsSource> = self.shared.clone();
-        let (stats, handle) = (core.stats(), StatsHandle::new(Arc::downgrade(&shared)));
-        let event = Event::PoliciesInForce {
-            stats: &stats,
-            handle: &handle,
-        };
-        observers.notify(|observer| observer.on_event(&event));
-    }
-}
-
-impl StatsSource for LimiterShared {
-    fn stats(&self) -> LimiterStats {
-        self.refs.local().stats()
-    }
-}
-
-impl LimiterCore {
-    fn stats(&self) -> LimiterStats {
-        let mut waiters = vec![0; self.policies.len()];
-        self.wait_queues
-            .count_waiters(self.generation, &mut waiters);
-        let policies = self.policies.iter().zip(waiters);
-        let shares = self.local_shares.as_deref();
-        LimiterStats {
-            generation: self.generation,
-            policies: policies
-                .map(|(bound, waiters)| bound.stats(waiters))
-                .collect(),
-            queued_write_backs: shares.map_or(0, |shares| shares.unwritten_keys() as u64),
-            dropped_write_backs: shares.map_or(0, |shares| shares.dropped()),
-            store: self.store.stats(),
-        }
-    }
-}
-
-impl BoundPolicy {
-    fn stats(&self, waiters: u64) -> PolicyStats {
-        PolicyStats {
-            policy: self.policy.shared_name(),
-            kind: match self.enforcement {
-                Enforcement::Live => PolicyKind::Live,
-                Enforcement::Ban => PolicyKind::Ban,
-                Enforcement::Shadow { .. } => PolicyKind::Shadow,
-            },
-            quota: self.policy.quota(),
-            limit: self.limit.rule().capacity(),
-            permits: self.permits_held.load(Ordering::Relaxed),
-            waiters,
         }
     }
 }
