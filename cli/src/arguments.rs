@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, completions, diff, replay};
+use crate::{check, completions, diff, operate::Operate, replay};
 
 /// Checks rate limit policies, and shows and changes the counts of callers.
 ///
@@ -27,4 +27,6 @@ pub(crate) enum Command {
     /// Print the JSON Schema of configuration files.
     Schema,
     Completions(completions::Options),
+    #[command(flatten)]
+    Operate(Operate),
 }

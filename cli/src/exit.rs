@@ -2,6 +2,8 @@
 
 use std::{fmt::Display, io, process::ExitCode};
 
+use crate::printable::printable_lines;
+
 /// The result of a command.
 pub(crate) type Outcome<T = Answer> = Result<T, Failure>;
 
@@ -21,6 +23,10 @@ pub(crate) enum Failure {
     Invalid(String),
     /// Exit code 3: a file, the store or the admin API can't be reached, or failed.
     Unreachable(String),
+    /// Exit code 4: the admin API rejects the token, or there is none.
+    Unauthorized(String),
+    /// Exit code 1: the question before a change was not answered with yes.
+    Cancelled,
     /// The reader of the output has closed it. Nothing is reported.
     Closed,
 }
@@ -34,7 +40,10 @@ impl Failure {
     /// Writes the reason to standard error.
     pub(crate) fn report(&self) {
         match self {
-            Self::Invalid(reason) | Self::Unreachable(reason) => eprintln!("error: {reason}"),
+            Self::Invalid(reason) | Self::Unreachable(reason) | Self::Unauthorized(reason) => {
+                eprintln!("error: {}", printable_lines(reason))
+            }
+            Self::Cancelled => eprintln!("nothing was changed"),
             Self::Closed => {}
         }
     }
@@ -73,6 +82,8 @@ impl From<Failure> for ExitCode {
         match failure {
             Failure::Invalid(_) => Self::from(2),
             Failure::Unreachable(_) => Self::from(3),
+            Failure::Unauthorized(_) => Self::from(4),
+            Failure::Cancelled => Self::from(1),
             Failure::Closed => Self::SUCCESS,
         }
     }

@@ -4,13 +4,19 @@
 
 mod arguments;
 mod check;
+mod client;
 mod completions;
+mod confirm;
 mod diff;
 mod document;
 mod exit;
+mod key;
+mod operate;
 mod output;
+mod printable;
 mod replay;
 mod schema;
+mod table;
 
 use std::process::ExitCode;
 
@@ -40,6 +46,7 @@ fn run(arguments: &Arguments, output: &Output) -> Outcome {
         Command::Check(options) => check::run(options, output),
         Command::Diff(options) => diff::run(options, output),
         Command::Replay(options) => replay::run(options, output),
+        Command::Operate(command) => operate::run(command, output),
         Command::Schema => schema::run(),
         Command::Completions(options) => completions::run(options, Arguments::command()),
     }

@@ -2,7 +2,11 @@
 
 #![allow(missing_docs)]
 
+mod changes;
 mod check;
+mod connection;
 mod diff;
 mod program;
+mod questions;
 mod replay;
+mod served;

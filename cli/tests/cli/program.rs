@@ -26,6 +26,15 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
+/// Runs the program with text as its input.
+pub(crate) fn with_input(arguments: &[&str], input: &str) -> Run {
+    let folder = testkit::folder();
+    let file = write(folder.path(), "input", input);
+    let mut command = command(arguments);
+    command.stdin(fs::File::open(file).expect("a file"));
+    run(command)
+}
+
 /// Runs a command until it ends.
 pub(crate) fn run(mut command: Command) -> Run {
     let Output {

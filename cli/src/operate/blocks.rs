@@ -1,0 +1,109 @@
+//! `tollgate block` and `unblock`.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tollgate::Quota;
+
+use super::keys::{about, changed, shown_key};
+use crate::{
+    client::Connection,
+    confirm::Confirm,
+    exit::{Answer, Outcome},
+    key::KeyText,
+    output::Output,
+    table::{Table, list, text},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Block {
+    #[command(flatten)]
+    key: KeyText,
+    /// For how long from now on, such as 30s, 10min, 2h or 1day.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    time: Duration,
+    /// The name of a ban. Left out, the key is blocked under every ban that can read it.
+    #[arg(long)]
+    policy: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Unblock {
+    #[command(flatten)]
+    key: KeyText,
+    /// The name of a ban. Left out, the key is unblocked under every ban that can read it.
+    #[arg(long)]
+    policy: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+impl Block {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        self.confirm.require_terminal(&self.key)?;
+        let client = connection.client()?;
+        let mut body = about(self.policy.as_deref(), &self.key.read()?, None);
+        let question = match shown_key(&client, &body).await? {
+            Some(key) => format!("Block {key}?"),
+            None => "Block this key under every ban that can read it?".to_owned(),
+        };
+        self.confirm.ask(&question)?;
+        let seconds = self.time.as_millis().div_ceil(1_000);
+        body["seconds"] = json!(u64::try_from(seconds).unwrap_or(u64::MAX));
+        let answer = client.post("/block", &body).await?;
+        output.print(|| answer.clone(), || table(list(&answer, "blocked")))?;
+        Ok(Answer::Yes)
+    }
+}
+
+impl Unblock {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        self.confirm.require_terminal(&self.key)?;
+        let client = connection.client()?;
+        let body = about(self.policy.as_deref(), &self.key.read()?, None);
+        let question = match shown_key(&client, &body).await? {
+            Some(key) => format!("Unblock {key}?"),
+            None => "Unblock this key under every ban that can read it?".to_owned(),
+        };
+        self.confirm.ask(&question)?;
+        let answer = client.post("/unblock", &body).await?;
+        let text = || changed(list(&answer, "before"), list(&answer, "unblocked"));
+        output.print(|| answer.clone(), text)?;
+        Ok(Answer::Yes)
+    }
+}
+
+fn table(blocks: &[Value]) -> String {
+    let mut table = Table::new(&["POLICY", "KEY", "ENDS"]);
+    for block in blocks {
+        let [policy, key, ends_at] = ["policy", "key", "ends_at"].map(|field| text(block, field));
+        table.row([policy, key, ends_at]);
+    }
+    table.or("no key is blocked\n")
+}
+
+/// A duration in the words of a quota's period.
+fn duration(text: &str) -> Result<Duration, String> {
+    let expected = || "a number and a unit, such as 30s, 10min, 2h or 1day".to_owned();
+    if !text.starts_with(|c: char| c.is_ascii_digit()) || text.contains(char::is_whitespace) {
+        return Err(expected());
+    }
+    let quota: Quota = format!("1/{text}").parse().map_err(|_| expected())?;
+    Ok(quota.period())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_a_number_and_a_unit() {
+        assert_eq!(duration("90min"), Ok(Duration::from_secs(5_400)));
+        for text in ["", "1", "h", "min", "1 burst 2", "1h burst 2", "-1h", "1/h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `tollgate peek`, `reset`, `credit` and `callers`: the counts of one key.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Client, Connection},
+    confirm::Confirm,
+    exit::{Answer, Outcome},
+    key::KeyText,
+    output::Output,
+    printable::printable,
+    table::{Table, flag, list, number, text, wait, yes},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Peek {
+    /// The policy's name.
+    policy: String,
+    #[command(flatten)]
+    key: KeyText,
+    /// The quota of the key's tier, such as 100/min, if it is not the policy's own.
+    #[arg(long)]
+    quota: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Reset {
+    #[command(flatten)]
+    key: KeyText,
+    /// The policy's name. Left out, the key is reset under every policy that can read it.
+    #[arg(long)]
+    policy: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Credit {
+    /// The policy's name.
+    policy: String,
+    #[command(flatten)]
+    key: KeyText,
+    /// How many units are returned, at most those in use.
+    #[arg(long)]
+    units: u64,
+    /// The quota of the key's tier, such as 100/min, if it is not the policy's own.
+    #[arg(long)]
+    quota: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Callers {
+    /// The policy's name.
+    policy: String,
+    #[command(flatten)]
+    key: KeyText,
+}
+
+impl Peek {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        let client = connection.client()?;
+        let body = about(Some(&self.policy), &self.key.read()?, self.quota.as_deref());
+        let status = client.post("/peek", &body).await?;
+        output.print(
+            || status.clone(),
+            || statuses(std::slice::from_ref(&status)),
+        )?;
+        Ok(Answer::Yes)
+    }
+}
+
+impl Reset {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        self.confirm.require_terminal(&self.key)?;
+        let client = connection.client()?;
+        let body = about(self.policy.as_deref(), &self.key.read()?, None);
+        let question = match shown_key(&client, &body).await? {
+            Some(key) => format!("Reset {key}?"),
+            None => "Reset this key under every policy that can read it?".to_owned(),
+        };
+        self.confirm.ask(&question)?;
+        let answer = client.post("/reset", &body).await?;
+        let text = || changed(list(&answer, "before"), list(&answer, "after"));
+        output.print(|| answer.clone(), text)?;
+        Ok(Answer::Yes)
+    }
+}
+
+impl Credit {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        self.confirm.require_terminal(&self.key)?;
+        let client = connection.client()?;
+        let mut body = about(Some(&self.policy), &self.key.read()?, self.quota.as_deref());
+        let key = shown_key(&client, &body).await?.unwrap_or_default();
+        let question = format!("Return {} units to {key}?", self.units);
+        self.confirm.ask(&question)?;
+        body["units"] = json!(self.units);
+        let answer = client.post("/credit", &body).await?;
+        let text = || {
+            let after = answer.get("after").cloned().unwrap_or_default();
+            let credited = number(&answer, "credited");
+            format!("credited {credited} units\n{}", statuses(&[after]))
+        };
+        output.print(|| answer.clone(), text)?;
+        Ok(Answer::Yes)
+    }
+}
+
+impl Callers {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        let client = connection.client()?;
+        let body = about(Some(&self.policy), &self.key.read()?, None);
+        let answer = client.post("/callers", &body).await?;
+        let text = || {
+            let callers = list(&answer, "callers").iter().filter_map(Value::as_str);
+            let callers = callers.map(|caller| format!("{}\n", printable(caller)));
+            let callers: String = callers.collect();
+            match callers.is_empty() {
+                true => "no caller".to_owned(),
+                false => callers,
+            }
+        };
+        output.print(|| answer.clone(), text)?;
+        Ok(Answer::Yes)
+    }
+}
+
+/// The body of a request about a key.
+pub(super) fn about(policy: Option<&str>, key: &Value, quota: Option<&str>) -> Value {
+    let mut body = json!({ "key": key });
+    if let Some(policy) = policy {
+        body["policy"] = json!(policy);
+    }
+    if let Some(quota) = quota {
+        body["quota"] = json!(quota);
+    }
+    body
+}
+
+/// The key of a request about one policy, as answers show it, which is not the text of a secret; `None` without a policy.
+pub(super) async fn shown_key(client: &Client, body: &Value) -> Outcome<Option<String>> {
+    if body.get("policy").is_none() {
+        return Ok(None);
+    }
+    let status = client.post("/peek", body).await?;
+    let [policy, key] = ["policy", "key"].map(|field| text(&status, field));
+    Ok(Some(format!("{} under {policy:?}", printable(&key))))
+}
+
+/// A table of what keys have left.
+pub(super) fn statuses(statuses: &[Value]) -> String {
+    let mut table = Table::new(&[
+        "POLICY", "KEY", "LEFT", "LIMIT", "ADMITTED", "RETRY", "RESET",
+    ]);
+    for status in statuses {
+        let [policy, key, left, limit] =
+            ["policy", "key", "remaining", "limit"].map(|field| text(status, field));
+        let admitted = yes(flag(status, "would_admit"));
+        let [retry, reset] = ["retry_after_ms", "reset_after_ms"].map(|field| wait(status, field));
+        table.row([policy, key, left, limit, admitted, retry, reset]);
+    }
+    table.to_text()
+}
+
+/// A table of what keys had left, and have now.
+pub(super) fn changed(before: &[Value], after: &[Value]) -> String {
+    let mut table = Table::new(&["POLICY", "KEY", "LEFT BEFORE", "LEFT", "LIMIT"]);
+    for (before, after) in before.iter().zip(after) {
+        let [policy, key, left, limit] =
+            ["policy", "key", "remaining", "limit"].map(|field| text(after, field));
+        table.row([policy, key, text(before, "remaining"), left, limit]);
+    }
+    table.or("no policy can read this key")
+}

@@ -1,0 +1,66 @@
+//! The commands that call the admin API.
+
+mod blocks;
+mod keys;
+mod policies;
+mod process;
+
+use clap::{Args, Subcommand};
+
+use crate::{
+    client::Connection,
+    exit::{Failure, Outcome},
+    output::Output,
+};
+
+/// A command that calls the admin API.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Operate {
+    /// List the policies in force.
+    Policies(On<policies::Policies>),
+    /// Show how much of its quota a key has left, without charging it.
+    Peek(On<keys::Peek>),
+    /// Give a key its full quota back, in all processes.
+    Reset(On<keys::Reset>),
+    /// Return units to a key, in all processes.
+    Credit(On<keys::Credit>),
+    /// List the callers whose charges count now, under a strategy that records them.
+    Callers(On<keys::Callers>),
+    /// Block a key under a ban, in all processes.
+    Block(On<blocks::Block>),
+    /// End the block of a key, in all processes.
+    Unblock(On<blocks::Unblock>),
+    /// Compare shadow policies with those that are enforced, in one process.
+    Shadows(On<process::Shadows>),
+    /// Say whether the store works. The exit code is 1 if it doesn't.
+    Health(On<process::Health>),
+}
+
+/// The options of a command, and what it calls.
+#[derive(Debug, Args)]
+pub(crate) struct On<T: Args> {
+    #[command(flatten)]
+    options: T,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) fn run(command: &Operate, output: &Output) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::unreachable("the runtime", error))?;
+    runtime.block_on(async {
+        match command {
+            Operate::Policies(on) => policies::run(&on.connection, output).await,
+            Operate::Peek(on) => on.options.run(&on.connection, output).await,
+            Operate::Reset(on) => on.options.run(&on.connection, output).await,
+            Operate::Credit(on) => on.options.run(&on.connection, output).await,
+            Operate::Callers(on) => on.options.run(&on.connection, output).await,
+            Operate::Block(on) => on.options.run(&on.connection, output).await,
+            Operate::Unblock(on) => on.options.run(&on.connection, output).await,
+            Operate::Shadows(on) => on.options.run(&on.connection, output).await,
+            Operate::Health(on) => on.options.run(&on.connection, output).await,
+        }
+    })
+}

@@ -1,0 +1,123 @@
+//! What is called, with which token, and how failures end.
+
+use crate::{
+    program::{command, run, tollgate, write},
+    served::{TOKEN, World},
+};
+
+#[test]
+fn one_of_two_ways_is_required() {
+    for arguments in [
+        &["policies"][..],
+        &[
+            "policies",
+            "--admin",
+            "http://localhost",
+            "--config",
+            "limits.toml",
+        ],
+        &["policies", "--admin", "localhost:8080/admin"],
+        &["policies", "--admin", "http://ops:secret-part@localhost"],
+    ] {
+        let mut command = command(arguments);
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        let run = run(command);
+        assert_eq!(run.code, Some(2), "{arguments:?}: {}", run.stderr);
+        assert!(!run.stderr.contains("secret-part"));
+    }
+}
+
+#[test]
+fn a_token_is_required_and_never_printed() {
+    let world = World::start();
+    let service = world.service();
+    let folder = testkit::folder();
+    let call = |token: Option<&str>, file: Option<&str>| {
+        let mut command = service.command(&["policies"]);
+        match token {
+            Some(token) => command.env("TOLLGATE_ADMIN_TOKEN", token),
+            None => command.env_remove("TOLLGATE_ADMIN_TOKEN"),
+        };
+        if let Some(text) = file {
+            let file = write(folder.path(), "token", text);
+            command.args(["--token-file", &file]);
+        }
+        let run = run(command);
+        for secret in ["wrong-part", "token-of"] {
+            assert!(!run.stderr.contains(secret), "{}", run.stderr);
+        }
+        run.code
+    };
+    assert_eq!(call(None, None), Some(4));
+    assert_eq!(call(Some("wrong-part-of-a-token"), None), Some(4));
+    assert_eq!(call(Some("not a\nheader wrong-part"), None), Some(4));
+    assert_eq!(call(None, Some(&format!("{TOKEN}\n"))), Some(0));
+    assert_eq!(call(Some("wrong-part-of-a-token"), Some(TOKEN)), Some(0));
+}
+
+#[test]
+fn failures_have_exit_codes() {
+    let world = World::start();
+    let service = world.service();
+    let unknown = service.run(&["peek", "none", "alice"]);
+    assert_eq!((unknown.code, &*unknown.stdout), (Some(2), ""));
+    assert!(
+        unknown.stderr.contains("no policy \"none\""),
+        "{}",
+        unknown.stderr
+    );
+
+    let port = testkit::free_port();
+    let mut elsewhere = command(&[
+        "policies",
+        "--admin",
+        &format!("http://127.0.0.1:{port}/admin"),
+    ]);
+    elsewhere.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let elsewhere = run(elsewhere);
+    assert_eq!((elsewhere.code, &*elsewhere.stdout), (Some(3), ""));
+
+    let root = service.url.trim_end_matches("/admin");
+    let mut root = command(&["policies", "--admin", root]);
+    root.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let root = run(root);
+    assert_eq!(root.code, Some(3));
+    assert!(
+        root.stderr.contains("no admin API at this URL"),
+        "{}",
+        root.stderr
+    );
+}
+
+#[test]
+fn counts_that_only_a_process_has_are_not_looked_for_in_a_file() {
+    let folder = testkit::folder();
+    let file = write(
+        folder.path(),
+        "limits.toml",
+        "[policies.api]\nquota = '3/day'\n",
+    );
+    let run = tollgate(&["policies", "--config", &file]);
+    assert_eq!(run.code, Some(2));
+    assert!(run.stderr.contains("use --admin URL"), "{}", run.stderr);
+
+    let text =
+        "[store]\nurl = 'redis://localhost:1'\n[policies.api]\nquota = '3/day'\nstrategy = 'own'\n";
+    let file = write(folder.path(), "own.toml", text);
+    let run = tollgate(&["policies", "--assume-registered", "--config", &file]);
+    assert_eq!(run.code, Some(2));
+    assert!(run.stderr.contains("strategy \"own\""), "{}", run.stderr);
+}
+
+#[test]
+fn a_closed_output_is_no_failure() {
+    let folder = testkit::folder();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = command(&["schema"]);
+    let errors = folder.path().join("errors");
+    command.stdout(writer);
+    command.stderr(std::fs::File::create(&errors).expect("a file"));
+    assert_eq!(command.status().expect("the program").code(), Some(0));
+    assert_eq!(std::fs::read_to_string(errors).expect("a file"), "");
+}

@@ -1,0 +1,114 @@
+//! Services with the admin API, on one Redis.
+
+use std::{any::Any, net::TcpListener, process::Command};
+
+use axum::Router;
+use testkit::Server;
+use tokio::runtime::Runtime;
+use tollgate::{
+    Key, Limiter,
+    admin::Admin,
+    config::{Document, Format, Registry},
+};
+
+use crate::program::{Run, command, run, write};
+
+/// The token of the admin API.
+pub(crate) const TOKEN: &str = "token-of-the-tests";
+
+/// The API key of the caller that is limited.
+pub(crate) const API_KEY: &str = "sk_live_5f1c";
+
+/// A Redis, and a configuration file of services on it.
+pub(crate) struct World {
+    pub(crate) redis: Server,
+    pub(crate) file: String,
+    _folder: Box<dyn Any>,
+}
+
+/// A service: a limiter of its own, and its admin API on a socket.
+pub(crate) struct Service {
+    pub(crate) url: String,
+    limiter: Limiter,
+    runtime: Runtime,
+}
+
+/// The configuration of services on the Redis of this port: three requests a day for each API key.
+pub(crate) fn document(port: u16) -> String {
+    format!(
+        "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '5s'\n\
+         [policies.api]\nquota = '3/day'\nkey = 'header:x-api-key'\n\
+         [policies.next]\nquota = '2/day'\nkey = 'header:x-api-key'\nshadow_of = 'api'\n\
+         [policies.blocked]\nblock_list = true\nkey = 'header:x-api-key'\n"
+    )
+}
+
+impl World {
+    pub(crate) fn start() -> Self {
+        let redis = Server::start();
+        let folder = testkit::folder();
+        let file = write(folder.path(), "limits.toml", &document(redis.port()));
+        Self {
+            redis,
+            file,
+            _folder: Box::new(folder),
+        }
+    }
+
+    /// A service on this Redis.
+    pub(crate) fn service(&self) -> Service {
+        Service::start(&document(self.redis.port()))
+    }
+
+    /// Runs the program directly on the store.
+    pub(crate) fn direct(&self, arguments: &[&str]) -> Run {
+        let mut command = command(arguments);
+        command.args(["--config", &self.file]);
+        run(command)
+    }
+}
+
+impl Service {
+    fn start(document: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let document = Document::parse(document, Format::Toml).expect("a document");
+        let limiter = document.limiter(&Registry::new()).expect("a limiter");
+        let admin = Admin::new(&limiter).token("ops", TOKEN).router();
+        let app = Router::new().nest("/admin", admin.expect("a router"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let guard = runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+        runtime.spawn(async { axum::serve(listener, app).await });
+        drop(guard);
+        Self {
+            url: format!("http://{address}/admin"),
+            limiter,
+            runtime,
+        }
+    }
+
+    /// Whether a request with the API key is admitted.
+    pub(crate) fn admits(&self) -> bool {
+        let check = self.limiter.admit(Key::secret(API_KEY));
+        self.runtime.block_on(async { check.await.is_ok() })
+    }
+
+    /// The program, which calls this service with its token.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(arguments);
+        command.args(["--admin", &self.url]);
+        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+        command
+    }
+
+    /// Runs the program, which calls this service with its token.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
+        run(self.command(arguments))
+    }
+}
