@@ -186,3 +186,25 @@ impl std::str::FromStr for FieldOption {
         Ok(Self::Role(role, name.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ROLES;
+
+    #[test]
+    fn the_guide_lists_the_names_of_each_field_in_their_order() {
+        let guide = include_str!("../../../../docs/replay.md");
+        for role in ROLES {
+            let names = role.defaults().join("`, `");
+            let row = format!("| `{}` | `{names}`", format!("{role:?}").to_lowercase());
+            let has_row = guide.lines().any(|line| line.starts_with(&row));
+            assert!(has_row, "{row}");
+        }
+        assert!(
+            ROLES
+                .iter()
+                .enumerate()
+                .all(|(index, role)| *role as usize == index)
+        );
+    }
+}

@@ -30,6 +30,10 @@ impl Scene {
         fs::write(self.folder.path().join(name), content).expect("a file");
     }
 
+    pub(super) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join(name)).expect("a file")
+    }
+
     /// The program in the scene's folder.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(&[&["replay", "limits.toml"], arguments].concat());
@@ -260,7 +264,7 @@ fn a_policy_does_not_apply_to_requests_whose_key_the_log_lacks() {
     // Of a credential, the hash.
     let key = api["top"][0]["key"].as_str().expect("a key");
     assert!(key.starts_with("hash:") && key.len() == 25, "{key}");
-    let chart = fs::read_to_string(scene.folder.path().join("chart.svg")).expect("a chart");
+    let chart = scene.read("chart.svg");
     for text in [run.stdout, report.to_string(), chart] {
         assert!(!text.contains("s3cr3t"), "{text}");
     }
