@@ -10,6 +10,7 @@ use axum::Router;
 pub mod api;
 mod audit;
 mod auth;
+mod dashboard;
 mod error;
 mod handlers;
 mod http;
@@ -37,12 +38,16 @@ use self::{
 ///     .build()?;
 /// let admin = Admin::new(&layer).token("ops", std::env::var("ADMIN_TOKEN")?).router()?;
 /// // The admin API is outside of the layer, so that it is not limited itself.
-/// let app: Router = Router::new().layer(layer).nest("/admin", admin);
+/// let app: Router = Router::new().layer(layer).nest_service("/admin", admin);
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// All routes but `GET /health` need one of the [tokens](Self::token), unless the application [authenticates
+/// `GET /` is a dashboard: one page without data in it, which asks for a token and fetches what it shows. It is at `/admin` and at
+/// `/admin/` if the router is nested by [`nest_service`](Router::nest_service), and at `/admin` alone if it is by
+/// [`nest`](Router::nest).
+///
+/// All other routes but `GET /health` need one of the [tokens](Self::token), unless the application [authenticates
 /// requests](Self::unprotected_behind_own_middleware) itself. Each change is logged at INFO with the target `tollgate::admin`: who
 /// made it, the policy, the key as answers show it, and its status before and after. A change that was begun is completed and logged
 /// even if its client disconnects.

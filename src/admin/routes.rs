@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::{
     api::OPENAPI,
-    auth,
+    auth, dashboard,
     handlers::{health, keys, policies},
     http::{json, problem::Failure},
     state::AdminState,
@@ -21,8 +21,11 @@ use super::{
 type Route = (&'static str, MethodRouter<Arc<AdminState>>);
 
 /// The routes without authentication.
-fn open_routes() -> [Route; 1] {
-    [("/health", get(health::health))]
+fn open_routes() -> [Route; 2] {
+    [
+        ("/", get(dashboard::page)),
+        ("/health", get(health::health)),
+    ]
 }
 
 /// The routes that need a token.

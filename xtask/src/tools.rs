@@ -38,7 +38,7 @@ const TOOLS: &[Tool] = &[
         programs: &["chromium", "google-chrome", "google-chrome-stable"],
         apt: &["chromium"],
         elsewhere: "dnf install chromium, pacman -S chromium",
-        why: "a page of another origin reads rejections",
+        why: "pages are opened in a browser",
     },
     Tool {
         programs: &["wrk"],

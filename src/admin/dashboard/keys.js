@@ -1,0 +1,188 @@
+// One key: its status in the store, and what can be done about it. Every change is confirmed first.
+
+const shown = { policy: "", key: "" };
+
+/** Asks in the dialog; resolves to whether it was confirmed. */
+function confirmed({ title, text, verb, danger = false, fields = [] }) {
+  const dialog = $("confirm");
+  put($("confirm-title"), title);
+  put($("confirm-text"), text);
+  put($("confirm-ok"), verb);
+  $("confirm-ok").classList.toggle("danger", danger);
+  $("confirm-fields").replaceChildren(...fields);
+  dialog.returnValue = "";
+  dialog.showModal();
+  // The first field has the focus; without fields, the button that changes nothing.
+  (fields[0]?.querySelector("input, select") ?? $("confirm-cancel")).focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "confirm"), { once: true });
+  });
+}
+
+function field(label, control) {
+  control.id = `confirm-${label.toLowerCase().replaceAll(" ", "-")}`;
+  return el("div", { class: "grow" }, el("label", { for: control.id }, label), control);
+}
+
+const options = (names) => names.map((name) => el("option", { value: name }, name));
+const bans = () => live.policies.filter(({ role }) => role === "ban");
+const policyNamed = (name) => live.policies.find((policy) => policy.name === name);
+
+/** Runs a change, shows what became of it in `message`, and brings what is shown up to date. */
+async function change(message, action) {
+  say(message, "");
+  try {
+    const text = await action();
+    const blocks = refreshBlocks().catch((error) => fail(error, $("blocks-message")));
+    await Promise.all([refreshLookup(), blocks]);
+    say(message, text);
+  } catch (error) {
+    fail(error, message);
+  }
+}
+
+function layKeys(policies) {
+  const chosen = $("lookup-policy").value;
+  $("lookup-policy").replaceChildren(...options(policies.map(({ name }) => name)));
+  if (policyNamed(chosen)) $("lookup-policy").value = chosen;
+  showHint();
+}
+
+function showHint() {
+  const policy = policyNamed($("lookup-policy").value);
+  put($("lookup-hint"), policy ? `Counts ${countedBy(policy)}.` : "");
+}
+
+async function lookup(policy, key) {
+  Object.assign(shown, { policy, key });
+  $("lookup-policy").value = policy;
+  $("lookup-key").value = key;
+  showHint();
+  say($("lookup-message"), "");
+  try {
+    await refreshLookup();
+  } catch (error) {
+    $("lookup-result").replaceChildren();
+    fail(error, $("lookup-message"));
+  }
+}
+
+async function refreshLookup() {
+  const { policy, key } = shown;
+  if (!key) return;
+  const status = await call("peek", { policy, key });
+  if (shown.policy === policy && shown.key === key) showStatus(status);
+}
+
+function showStatus(status) {
+  const { policy, key, limit, remaining, cost, retry_after_ms, reset_after_ms, would_admit } = status;
+  const kind = policyNamed(policy);
+  const admit = would_admit ? badge("✓ would be admitted", "good") : badge("✗ would be rejected", "bad");
+  const button = (text, onclick, danger) => el("button", { type: "button", onclick, class: danger ? "danger" : null, "data-focus": text }, text);
+  const ban = kind?.role === "ban";
+  keepFocus($("lookup-result"), [
+    el("div", { class: "name" }, keyText(key), badge(policy), admit),
+    facts([
+      ["Remaining", `${count(remaining)} of ${count(limit)}`],
+      ["A request costs", count(cost)],
+      ["Admitted", wait(retry_after_ms)],
+      ["Unused again", reset_after_ms > 0 ? `in ${span(reset_after_ms)}` : "now"],
+    ]),
+    meter(limit > 0 ? (limit - remaining) / limit : 1),
+    el("div", { class: "actions" },
+      button("Reset", () => reset(status)),
+      ban ? null : button("Credit units", () => credit(status)),
+      bans().length > 0 ? button("Block", () => block(policy, key), true) : null,
+      ban ? button("Unblock", () => unblock(policy, key, $("lookup-message"))) : null,
+      kind?.strategy === "list_window" ? button("List callers", () => listCallers(policy, key)) : null),
+  ], $("lookup-key"));
+}
+
+async function listCallers(policy, key) {
+  await change($("lookup-message"), async () => {
+    const { callers } = await call("callers", { policy, key });
+    return callers.length > 0 ? `Callers, oldest first: ${callers.join(", ")}.` : "No callers.";
+  });
+}
+
+async function reset({ policy, key }) {
+  const text = `${key} under ${policy} becomes as if it had never been used, in all processes.`;
+  if (!(await confirmed({ title: "Reset this key?", text, verb: "Reset" }))) return;
+  await change($("lookup-message"), async () => {
+    const { before, after } = await call("reset", { policy, key });
+    const units = (list) => list.map(({ remaining, limit }) => `${count(remaining)} of ${count(limit)}`).join(", ");
+    return `Reset. Remaining before: ${units(before)}; now: ${units(after)}.`;
+  });
+}
+
+async function credit({ policy, key }) {
+  const units = el("input", { type: "number", min: 1, step: 1, value: 1, required: true });
+  const text = `Adds units to ${key} under ${policy}, in all processes.`;
+  if (!(await confirmed({ title: "Credit units?", text, verb: "Credit", fields: [field("Units", units)] }))) return;
+  await change($("lookup-message"), async () => {
+    const { credited, after } = await call("credit", { policy, key, units: units.valueAsNumber });
+    return `Credited ${count(credited)}. Remaining now: ${count(after.remaining)} of ${count(after.limit)}.`;
+  });
+}
+
+async function block(policy, key) {
+  const ban = el("select", {}, ...options(bans().map(({ name }) => name)));
+  const like = bans().find((ban) => ban.name === policy) ?? bans().find((ban) => ban.key === policyNamed(policy)?.key);
+  if (like) ban.value = like.name;
+  const time = el("input", { type: "number", min: 1, step: 1, value: 15, required: true });
+  const unit = el("select", {}, ...[["minutes", 60], ["hours", 3600], ["days", 86_400]].map(([name, size]) => el("option", { value: size }, name)));
+  const fields = [field("For", time), field("Unit", unit), field("Under the ban", ban)];
+  const text = `Requests of ${key} are rejected in all processes until the block ends.`;
+  if (!(await confirmed({ title: "Block this key?", text, verb: "Block", danger: true, fields }))) return;
+  await change($("lookup-message"), async () => {
+    const seconds = time.valueAsNumber * Number(unit.value);
+    const { blocked } = await call("block", { policy: ban.value, key, seconds });
+    return `Blocked: ${blocked.map(({ policy, ends_at }) => `under ${policy} until ${moment(ends_at)}`).join(", ")}.`;
+  });
+}
+
+async function unblock(policy, key, message) {
+  const text = `Requests of ${key} are admitted again under ${policy}, in all processes.`;
+  if (!(await confirmed({ title: "Unblock this key?", text, verb: "Unblock" }))) return;
+  await change(message, async () => {
+    await call("unblock", { policy, key });
+    return `Unblocked ${key} under ${policy}.`;
+  });
+}
+
+async function refreshBlocks() {
+  const { blocks, complete } = await call("blocks");
+  const rows = blocks.map(({ policy, key, ends_at, ends_in_ms }) => {
+    const show = el("button", { type: "button", class: "link", onclick: () => openKey(policy, key) }, keyText(key));
+    const free = el("button", { type: "button", class: "quiet", "aria-label": `Unblock ${key}`, "data-focus": `${policy} ${key}`, onclick: () => unblock(policy, key, $("blocks-message")) }, "Unblock");
+    return el("tr", {},
+      el("td", { class: "wide" }, show), el("td", {}, policy),
+      el("td", {}, `in ${span(Math.max(0, ends_in_ms))}`, el("small", {}, moment(ends_at))), el("td", { class: "number" }, free));
+  });
+  const note = (text) => el("tr", {}, el("td", { colspan: 4, class: "wide empty" }, text));
+  if (rows.length === 0) rows.push(note(bans().length > 0 ? "No key is blocked." : "No policy is a ban, so no key can be blocked."));
+  if (!complete) rows.push(note("There are more than are listed here."));
+  keepFocus($("block-rows"), rows, $("blocks-refresh"));
+}
+
+/** Shows a key that was chosen elsewhere on the page. */
+async function openKey(policy, key) {
+  await lookup(policy, key);
+  $("lookup-title").scrollIntoView({ block: "start" });
+  $("lookup-key").focus({ preventScroll: true });
+}
+
+function wireKeys() {
+  $("lookup-policy").addEventListener("change", showHint);
+  onSubmit($("lookup-form"), () => lookup($("lookup-policy").value, $("lookup-key").value.trim()));
+  $("blocks-refresh").addEventListener("click", async () => {
+    try {
+      await refreshBlocks();
+      say($("blocks-message"), `Read at ${clockTime(new Date())}.`);
+    } catch (error) {
+      fail(error, $("blocks-message"));
+    }
+  });
+  onSubmit($("confirm").querySelector("form"), () => $("confirm").close("confirm"));
+  $("confirm-cancel").addEventListener("click", () => $("confirm").close());
+}

@@ -1,0 +1,9 @@
+//! The dashboard in a browser, beside a service that counts on Redis.
+#![allow(missing_docs)]
+
+mod actions;
+mod browser;
+mod page;
+mod secrets;
+mod service;
+mod usability;
