@@ -226,6 +226,8 @@ mod admission;
 mod changes;
 mod charge;
 mod clock;
+#[cfg(feature = "admin")]
+mod counts;
 mod decision;
 mod error;
 mod headers;

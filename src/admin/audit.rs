@@ -61,7 +61,7 @@ impl Audit {
         let hash = hash_of_credential(text, keys);
         let shown = keys.iter().map(|(policy, key)| {
             let key = match &hash {
-                Some(hash) if !key.as_str().starts_with('#') => hash.clone(),
+                Some(hash) if !key.as_str().contains('#') => hash.clone(),
                 _ => key_text::shown(key),
             };
             (policy.clone(), key)

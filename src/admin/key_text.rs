@@ -8,6 +8,9 @@ use crate::{extract::KeyExtractor, key::Key, policy::Policy};
 /// Stands before the hash of a key.
 const HASH: &str = "hash:";
 
+/// Stands before the hash in the key itself.
+const MARKER: char = '#';
+
 /// The texts of built-in extractors that look like names.
 const BUILT_IN_KEYS: [&str; 9] = [
     "peer",
@@ -21,12 +24,10 @@ const BUILT_IN_KEYS: [&str; 9] = [
     "grpc_method",
 ];
 
-/// The text of a key in answers and in the log: readable text, or `hash:` and 20 characters.
+/// The text of a key in answers and in the log: readable text, or `hash:` and 20 characters. In a tuple, both may occur.
 pub(super) fn shown(key: &Key) -> String {
-    match key.as_str().strip_prefix('#') {
-        Some(hash) => format!("{HASH}{hash}"),
-        None => key.as_str().to_owned(),
-    }
+    // Only a hash has the marker.
+    key.as_str().replace(MARKER, HASH)
 }
 
 /// The key that a text stands for under a policy.
@@ -60,12 +61,25 @@ pub(super) fn require(policy: &Policy, text: &KeyText) -> Result<Key, Failure> {
 
 /// A hash, the key of all requests, or that of those without a key.
 fn as_shown(extractor: &dyn KeyExtractor, text: &str) -> Option<Key> {
-    if let Some(hash) = text.strip_prefix(HASH) {
-        return Key::from_hash(hash);
+    if let Some(key) = with_hash(text) {
+        return Some(key);
     }
     let fixed = extractor.fixed_key();
     let fixed = fixed.filter(|fixed| fixed.as_str() == text);
     fixed.or_else(|| (text == Key::missing().as_str()).then(Key::missing))
+}
+
+/// A hash, or a tuple with one.
+fn with_hash(text: &str) -> Option<Key> {
+    if !text.contains('+') {
+        return Key::from_hash(text.strip_prefix(HASH)?);
+    }
+    let parts = text.split('+').map(|part| match part.strip_prefix(HASH) {
+        Some(hash) => Key::from_hash(hash),
+        None => Some(Key::new(part)),
+    });
+    let key = Key::tuple(parts.collect::<Option<Vec<_>>>()?);
+    (text.contains(HASH) && shown(&key) == text).then_some(key)
 }
 
 /// A network, or a tuple.

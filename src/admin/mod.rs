@@ -1,12 +1,14 @@
 //! An HTTP API for operators: policies in force, the status of a key, resets, credits and blocks.
 //!
-//! [`Admin`] builds an axum [`Router`] that an application mounts where it wants, behind a bearer token. It has no listener of its
-//! own. [`api`] has its JSON.
+//! [`Admin`] builds the [`Router`], [`Activity`] counts what it reports of this process, and [`api`] has its JSON.
+//!
+#![doc = include_str!("../../docs/admin.md")]
 
 use std::{collections::HashSet, sync::Arc};
 
 use axum::Router;
 
+mod activity;
 pub mod api;
 mod audit;
 mod auth;
@@ -20,7 +22,7 @@ mod state;
 mod target;
 mod token;
 
-pub use self::{error::AdminError, target::AdminTarget, token::AdminUser};
+pub use self::{activity::Activity, error::AdminError, target::AdminTarget, token::AdminUser};
 use self::{
     state::AdminState,
     token::{Authentication, Token},
@@ -57,6 +59,7 @@ pub struct Admin {
     target: AdminTarget,
     tokens: Vec<(String, String)>,
     behind_own_middleware: bool,
+    activity: Option<Arc<Activity>>,
     #[cfg(feature = "config")]
     watcher: Option<Arc<crate::config::Watcher>>,
 }
@@ -68,6 +71,7 @@ impl Admin {
             target: target.into(),
             tokens: Vec::new(),
             behind_own_middleware: false,
+            activity: None,
             #[cfg(feature = "config")]
             watcher: None,
         }
@@ -89,6 +93,13 @@ impl Admin {
     /// The middleware may insert an [`AdminUser`] into the request's extensions, whose name is logged with each change.
     pub fn unprotected_behind_own_middleware(mut self) -> Self {
         self.behind_own_middleware = true;
+        self
+    }
+
+    /// Adds what limiters do in this process, counted by an [`Activity`] that observes them: the routes `GET /activity`, `GET /events`
+    /// and `GET /top`, which are 404 without.
+    pub fn activity(mut self, activity: Arc<Activity>) -> Self {
+        self.activity = Some(activity);
         self
     }
 
@@ -125,7 +136,7 @@ impl Admin {
             (true, true) => Authentication::OwnMiddleware,
             (false, false) => Authentication::Tokens(tokens),
         };
-        let state = AdminState::new(self.target, authentication);
+        let state = AdminState::new(self.target, authentication, self.activity);
         #[cfg(feature = "config")]
         let state = state.with_watcher(self.watcher);
         Ok(routes::router(Arc::new(state)))

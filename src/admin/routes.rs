@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use super::{
     api::OPENAPI,
     auth, dashboard,
-    handlers::{health, keys, policies},
+    handlers::{activity, explain, health, keys, policies},
     http::{json, problem::Failure},
     state::AdminState,
 };
@@ -29,12 +29,16 @@ fn open_routes() -> [Route; 2] {
 }
 
 /// The routes that need a token.
-fn protected_routes() -> [Route; 10] {
+fn protected_routes() -> [Route; 14] {
     [
         ("/policies", get(policies::policies)),
         ("/config", get(policies::config)),
         ("/shadows", get(policies::shadows)),
+        ("/activity", get(activity::activity)),
+        ("/events", get(activity::events)),
+        ("/top", get(activity::top)),
         ("/openapi.json", get(openapi)),
+        ("/explain", post(explain::explain)),
         ("/peek", post(keys::peek)),
         ("/reset", post(keys::reset)),
         ("/credit", post(keys::credit)),

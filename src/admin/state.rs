@@ -1,10 +1,13 @@
 //! What the handlers share.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::Mutex;
 
-use super::{target::AdminTarget, token::Authentication};
+use super::{activity::Activity, target::AdminTarget, token::Authentication};
 use crate::{limiter::Limiter, store::health::HealthReport};
 
 /// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
@@ -15,17 +18,23 @@ const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
 pub(super) struct AdminState {
     pub(super) target: AdminTarget,
     pub(super) authentication: Authentication,
+    pub(super) activity: Option<Arc<Activity>>,
     /// The last report. Requests that come during a check wait for its report.
     health: Mutex<Option<(Instant, HealthReport)>>,
     #[cfg(feature = "config")]
-    pub(super) watcher: Option<std::sync::Arc<crate::config::Watcher>>,
+    pub(super) watcher: Option<Arc<crate::config::Watcher>>,
 }
 
 impl AdminState {
-    pub(super) fn new(target: AdminTarget, authentication: Authentication) -> Self {
+    pub(super) fn new(
+        target: AdminTarget,
+        authentication: Authentication,
+        activity: Option<Arc<Activity>>,
+    ) -> Self {
         Self {
             target,
             authentication,
+            activity,
             health: Mutex::default(),
             #[cfg(feature = "config")]
             watcher: None,
@@ -33,10 +42,7 @@ impl AdminState {
     }
 
     #[cfg(feature = "config")]
-    pub(super) fn with_watcher(
-        self,
-        watcher: Option<std::sync::Arc<crate::config::Watcher>>,
-    ) -> Self {
+    pub(super) fn with_watcher(self, watcher: Option<Arc<crate::config::Watcher>>) -> Self {
         Self { watcher, ..self }
     }
 

@@ -11,11 +11,15 @@ use crate::{
     support::{self, Api, TOKEN, good_body, request},
 };
 
-const PROTECTED: [(Method, &str); 10] = [
+const PROTECTED: [(Method, &str); 14] = [
     (Method::GET, "/policies"),
     (Method::GET, "/config"),
     (Method::GET, "/shadows"),
+    (Method::GET, "/activity"),
+    (Method::GET, "/events"),
+    (Method::GET, "/top"),
     (Method::GET, "/openapi.json"),
+    (Method::POST, "/explain"),
     (Method::POST, "/peek"),
     (Method::POST, "/reset"),
     (Method::POST, "/credit"),
@@ -52,7 +56,7 @@ async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
 
 #[tokio::test]
 async fn every_route_but_health_needs_the_whole_token() {
-    let api = Api::of(&support::in_process().0);
+    let api = support::observed().0;
     let right = format!("Bearer {TOKEN}");
     for authorization in [right.clone(), right.replace("Bearer", "bearer")] {
         let statuses = statuses(&api, Some(&authorization)).await;

@@ -5,9 +5,14 @@
 #[path = "../common/log.rs"]
 mod log;
 
+mod activity;
 mod auth;
 mod changes;
 mod document;
 mod input;
 mod openapi;
+mod processes;
+mod secrets;
 mod support;
+#[path = "../common/until.rs"]
+mod until;

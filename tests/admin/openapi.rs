@@ -29,6 +29,7 @@ struct Route {
     /// The statuses of problems.
     problems: &'static [u16],
     is_open: bool,
+    content_type: &'static str,
 }
 
 const OF_GET: &[u16] = &[400, 401];
@@ -44,6 +45,7 @@ fn get(path: &'static str, summary: &'static str, answer: Value) -> Route {
         answer,
         problems: OF_GET,
         is_open: false,
+        content_type: "application/json",
     }
 }
 
@@ -57,6 +59,7 @@ fn post(path: &'static str, summary: &'static str, body: Value, answer: Value) -
         answer,
         problems: OF_KEY,
         is_open: false,
+        content_type: "application/json",
     }
 }
 
@@ -91,6 +94,41 @@ fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
             schema::<api::Shadows>(of),
         ),
         Route {
+            problems: &[400, 401, 404],
+            ..get(
+                "/activity",
+                "What the limiters of this process have done since its start",
+                schema::<api::ActivityReport>(of),
+            )
+        },
+        Route {
+            problems: &[400, 401, 404],
+            content_type: "text/event-stream",
+            ..get(
+                "/events",
+                "One event `activity` a second, whose data is the answer of /activity",
+                json!({"type": "string"}),
+            )
+        },
+        Route {
+            problems: &[400, 401, 404],
+            parameters: &[
+                (
+                    "policy",
+                    "The policy's name; all policies if it is left out",
+                ),
+                (
+                    "n",
+                    "The number of keys for each policy, 10 if it is left out",
+                ),
+            ],
+            ..get(
+                "/top",
+                "The keys with the most rejections in this process",
+                schema::<api::TopReport>(of),
+            )
+        },
+        Route {
             problems: &[401],
             ..get("/openapi.json", "This document", json!({"type": "object"}))
         },
@@ -100,6 +138,15 @@ fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
             schema::<api::PeekRequest>(of),
             schema::<api::Status>(of),
         ),
+        Route {
+            problems: &[400, 401, 413, 415, 503],
+            ..post(
+                "/explain",
+                "Which policies apply to a request, and how it would be decided; charges nothing",
+                schema::<api::ExplainRequest>(of),
+                schema::<api::ExplanationInfo>(of),
+            )
+        },
         post(
             "/reset",
             "Removes the usage of a key, and ends its bans, under one policy or all",
@@ -147,7 +194,7 @@ fn generate() -> Value {
         let mut responses = Map::new();
         responses.insert(
             "200".to_owned(),
-            json!({"description": "The answer", "content": json(&route.answer)}),
+            json!({"description": "The answer", "content": {route.content_type: {"schema": route.answer}}}),
         );
         if route.path == "/health" {
             responses.insert(
@@ -263,7 +310,8 @@ fn the_openapi_document_that_is_checked_in_is_that_of_the_types() {
 
 #[tokio::test]
 async fn every_answer_in_the_document_is_given() {
-    let working = Api::of(&support::in_process().0);
+    let working = support::observed().0;
+    let without_activity = Api::of(&support::in_process().0);
     let failing = Api::of(support::unreachable());
     for (method, path, operation) in operations() {
         let responses = operation["responses"].as_object().expect("responses");
@@ -277,6 +325,7 @@ async fn every_answer_in_the_document_is_given() {
 
         note(working.call(method.clone(), path, body()).await);
         note(failing.call(method.clone(), path, body()).await);
+        note(without_activity.call(method.clone(), path, body()).await);
         let wrong = support::request(method.clone(), path).header("authorization", "Bearer wrong");
         note(
             working
@@ -287,7 +336,9 @@ async fn every_answer_in_the_document_is_given() {
             note(working.call(method.clone(), path, "{").await);
             note(working.call(method.clone(), path, " ".repeat(70_000)).await);
             let mut unknown = support::good_body(path);
-            unknown["policy"] = "no-such-policy".into();
+            if path != "/explain" {
+                unknown["policy"] = "no-such-policy".into();
+            }
             note(working.post(path, &unknown).await);
             let untyped =
                 http::Request::post(path).header("authorization", format!("Bearer {TOKEN}"));

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use axum::{Router, body::Body};
+use axum::{
+    Router,
+    body::{Body, Bytes},
+};
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tollgate::{
-    Ban, Limiter, ListWindow, ManualClock, MemoryStore, Policy, Quota, RedisStore, Timestamp,
-    admin::{Admin, AdminTarget},
+    Ban, Limiter, ListWindow, ManualClock, MemoryStore, MissingKey, Policy, Quota, RedisStore,
+    Timestamp,
+    admin::{Activity, Admin, AdminTarget},
     extract,
 };
 use tower::ServiceExt;
@@ -42,11 +46,17 @@ impl Api {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let response = self.0.clone().oneshot(request).await.expect("infallible");
         let (parts, body) = response.into_parts();
-        let body = body.collect().await.expect("a body").to_bytes();
+        // Events don't end: the first frame has the first of them.
+        let is_stream = parts.headers[header::CONTENT_TYPE] == "text/event-stream";
+        let body = match is_stream {
+            true => first_frame(body).await,
+            false => body.collect().await.expect("a body").to_bytes(),
+        };
         let json = match parts.headers[header::CONTENT_TYPE].to_str() {
             Ok("application/json" | "application/problem+json") => {
                 serde_json::from_slice(&body).expect("JSON")
             }
+            Ok("text/event-stream") => String::from_utf8_lossy(&body).into(),
             other => panic!("{method} {path}: {other:?}"),
         };
         let answer = Answer {
@@ -90,6 +100,11 @@ impl Api {
     }
 }
 
+async fn first_frame(mut body: Body) -> Bytes {
+    let frame = body.frame().await.expect("a frame").expect("no error");
+    frame.into_data().expect("data")
+}
+
 pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
     let request = Request::builder().method(&method).uri(path);
     match method {
@@ -107,7 +122,9 @@ pub(crate) fn policies() -> Vec<Policy> {
             .key(extract::global())
             .strategy(ListWindow)
             .caller(extract::header("x-user")),
-        Policy::new("exports", Quota::concurrent(2)).key(extract::from_fn(|_| None)),
+        Policy::new("exports", Quota::concurrent(2))
+            .key(extract::from_fn(|_| None))
+            .missing_key(MissingKey::Skip),
         Policy::new("abuse", Quota::requests(3).per_minute())
             .strategy(Ban::for_duration(Duration::from_secs(600))),
         Policy::block_list("blocked").key(extract::header("x-api-key")),
@@ -126,6 +143,18 @@ pub(crate) fn in_process() -> (Limiter, ManualClock) {
     (builder.build().expect("a limiter"), clock)
 }
 
+/// An admin API with the activity of its limiter.
+pub(crate) fn observed() -> (Api, Limiter) {
+    let activity = Activity::new();
+    let builder = Limiter::builder().observe(activity.clone());
+    let builder = policies()
+        .into_iter()
+        .fold(builder, |all, one| all.policy(one));
+    let limiter = builder.build().expect("a limiter");
+    let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
+    (Api(admin.router().expect("an admin API")), limiter)
+}
+
 /// A limiter whose store can't be reached.
 pub(crate) fn unreachable() -> Limiter {
     let url = format!("redis://127.0.0.1:{}", testkit::free_port());
@@ -141,6 +170,7 @@ pub(crate) fn unreachable() -> Limiter {
 pub(crate) fn good_body(path: &str) -> Value {
     match path {
         "/peek" => json!({"policy": "api", "key": "sk_1"}),
+        "/explain" => json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_1"]]}),
         "/reset" => json!({"key": "sk_1"}),
         "/credit" => json!({"policy": "api", "key": "sk_1", "units": 1}),
         "/block" => json!({"key": "sk_1", "seconds": 60}),

@@ -51,6 +51,7 @@ impl Log {
         self.at(Level::INFO)
     }
 
+    /// Keeps what this thread logs at this level and above until the guard is dropped.
     pub(crate) fn at(&self, level: Level) -> DefaultGuard {
         // While only one subscriber exists, tracing disables an event for all threads if the thread that logs it first has none.
         static SECOND: OnceLock<Dispatch> = OnceLock::new();

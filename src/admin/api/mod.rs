@@ -6,14 +6,21 @@
 /// The OpenAPI document of the routes, which `GET /openapi.json` answers.
 pub const OPENAPI: &str = include_str!("../../../tollgate.openapi.json");
 
+mod activity;
 mod answers;
+mod explain;
 mod requests;
 
 pub use self::{
+    activity::{
+        ActivityReport, BreakerInfo, Latencies, LatencyInfo, PolicyActivity, ProcessInfo,
+        StoreInfo, TopKeyInfo, TopPolicy, TopReport,
+    },
     answers::{
         Blocked, BlockedKey, Callers, ConfigInForce, Credited, Health, Policies, PolicyInfo,
         Problem, Reset, Role, Shadow, Shadows, Status, Unblocked, WatchInfo,
     },
+    explain::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
     requests::{
         BlockRequest, CallersRequest, CreditRequest, KeyText, PeekRequest, ResetRequest,
         UnblockRequest,

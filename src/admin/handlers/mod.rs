@@ -1,5 +1,7 @@
 //! The handlers of the routes.
 
+pub(super) mod activity;
+pub(super) mod explain;
 pub(super) mod health;
 pub(super) mod keys;
 pub(super) mod policies;

@@ -1,0 +1,83 @@
+//! How a request would be decided.
+
+use serde::{Deserialize, Serialize};
+
+/// The body of `POST /explain`: the head of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ExplainRequest {
+    /// The method.
+    pub method: String,
+    /// The path and query, or the URL.
+    pub uri: String,
+    /// The names and values of the headers.
+    #[serde(default)]
+    pub headers: Vec<(String, String)>,
+    /// The address of the peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+}
+
+/// The answer of `POST /explain`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ExplanationInfo {
+    /// How the request would be decided: `admitted`, `rejected`, `deny_listed`, `allow_listed`, `skipped` or `missing_key`.
+    pub outcome: String,
+    /// The access list or the condition that decides, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The wait until it would be admitted, 0 if it would be now; left out if waiting does not help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// All policies.
+    pub policies: Vec<ExplainedPolicyInfo>,
+}
+
+/// How a policy concerns a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ExplainedPolicyInfo {
+    /// The policy's name.
+    pub policy: String,
+    /// Whether it applies to the request. Without, there are neither key nor numbers.
+    pub applies: bool,
+    /// Why it does not apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The request's key: readable text, or `hash:` and 20 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The request's cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<u64>,
+    /// The most units that can be charged at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The whole units left before the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// The wait until the policy would admit it, 0 if it would now; left out if it never would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Whether the policy would admit the request now.
+    pub would_admit: bool,
+    /// Whether it is evaluated only, not enforced.
+    pub shadow: bool,
+}
+
+impl ExplainRequest {
+    /// A request without headers.
+    pub fn new(method: impl Into<String>, uri: impl Into<String>) -> Self {
+        Self {
+            method: method.into(),
+            uri: uri.into(),
+            headers: Vec::new(),
+            peer: None,
+        }
+    }
+}

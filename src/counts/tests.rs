@@ -1,0 +1,183 @@
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    key::Key,
+    observe::{DecisionOutcome, DecisionSource, PolicyEvent, PolicyKind, PolicyResult},
+    strategy::{QuotaStatus, RetryAfter},
+};
+
+/// A decision on `requests` requests, of which `admitted` were admitted, under policies of these names.
+fn decide(counts: &Counts, names: &[&str], requests: u64, admitted: u64) {
+    let status = QuotaStatus::new(5, RetryAfter::Now, Duration::ZERO);
+    let key = Key::new("alice");
+    let policies = names.iter().enumerate().map(|(index, policy)| PolicyEvent {
+        index,
+        policy,
+        kind: PolicyKind::Live,
+        key: &key,
+        limit: 10,
+        cost: 1,
+        charged: admitted,
+        status: &status,
+        requests,
+        over: requests - admitted,
+    });
+    counts.on_decision(&DecisionEvent {
+        generation: 0,
+        outcome: match admitted {
+            0 => DecisionOutcome::Rejected,
+            _ => DecisionOutcome::Admitted,
+        },
+        source: DecisionSource::Store,
+        requests,
+        admitted,
+        uncounted: false,
+        waits: false,
+        elapsed: None,
+        error: None,
+        policies: &policies.collect::<Vec<_>>(),
+    });
+}
+
+fn requests(counts: &Counts, outcome: DecisionOutcome) -> u64 {
+    let totals = counts.totals();
+    let mut of_outcome = totals
+        .requests()
+        .filter(|(of, source, _)| *of == outcome && *source == DecisionSource::Store);
+    of_outcome.next().map_or(0, |(.., requests)| requests)
+}
+
+/// The requests with a result under the policy of a name, and the units charged.
+fn policy(counts: &Counts, name: &str, result: PolicyResult) -> (u64, u64) {
+    let totals = counts.totals();
+    let mut policies = totals.policies().iter();
+    let policy = policies
+        .find(|policy| **policy.name() == *name)
+        .expect("a policy");
+    let mut requests = policy.requests().filter(|(of, _)| *of == result);
+    let mut units = policy
+        .units()
+        .filter(|(kind, _)| *kind == UnitsKind::Charged);
+    (
+        requests.next().expect("a result").1,
+        units.next().expect("units").1,
+    )
+}
+
+#[test]
+fn what_threads_counted_is_summed_also_after_they_have_ended() {
+    let counts = Counts::default();
+    for _ in 0..3 {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..100).for_each(|_| decide(&counts, &["one", "two"], 3, 2)));
+            }
+        });
+    }
+    assert_eq!(requests(&counts, DecisionOutcome::Admitted), 2 * 1_200);
+    assert_eq!(requests(&counts, DecisionOutcome::Rejected), 1_200);
+    for name in ["one", "two"] {
+        assert_eq!(policy(&counts, name, PolicyResult::Within), (2_400, 2_400));
+        assert_eq!(policy(&counts, name, PolicyResult::Over), (1_200, 2_400));
+    }
+    // None is kept for the threads that have ended.
+    assert!(counts.threads.counters().is_empty());
+}
+
+#[test]
+fn sums_that_are_read_while_threads_count_and_end_never_fall() {
+    let counts = Counts::default();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut last = 0;
+            while !done.load(Ordering::Relaxed) {
+                let sum = requests(&counts, DecisionOutcome::Admitted);
+                assert!(sum >= last, "{sum} after {last}");
+                last = sum;
+            }
+        });
+        for round in 0..50 {
+            let name = format!("policy {}", round % 7);
+            let count = || (0..200).for_each(|_| decide(&counts, &[&name], 1, 1));
+            thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(count))));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(requests(&counts, DecisionOutcome::Admitted), 50 * 400);
+}
+
+#[test]
+fn counts_follow_the_name_of_a_policy_to_another_index() {
+    let counts = Counts::default();
+    decide(&counts, &["one", "two"], 1, 1);
+    decide(&counts, &["two", "three"], 1, 1);
+    decide(&counts, &["three", "one", "two"], 1, 1);
+    // In turns, as while the policies are replaced.
+    for _ in 0..10 {
+        decide(&counts, &["one", "two"], 1, 1);
+        decide(&counts, &["two", "one"], 1, 1);
+    }
+    for (name, times) in [("one", 22), ("two", 23), ("three", 2)] {
+        assert_eq!(
+            policy(&counts, name, PolicyResult::Within),
+            (times, times),
+            "{name}"
+        );
+    }
+    let totals = counts.totals();
+    let names: Vec<&str> = totals
+        .policies()
+        .iter()
+        .map(|policy| &**policy.name())
+        .collect();
+    assert_eq!(names, ["one", "two", "three"]);
+}
+
+#[test]
+fn a_thread_keeps_two_sets_of_counts_apart_and_neither_once_it_is_dropped() {
+    let one = Counts::default();
+    decide(&one, &["a"], 1, 1);
+    for _ in 0..100 {
+        let other = Counts::default();
+        decide(&other, &["a"], 1, 1);
+        decide(&one, &["a"], 1, 1);
+        assert_eq!(requests(&other, DecisionOutcome::Admitted), 1);
+    }
+    assert_eq!(requests(&one, DecisionOutcome::Admitted), 101);
+    let counters = one.threads.counters().remove(0);
+    drop(one);
+    decide(&Counts::default(), &["a"], 1, 1);
+    assert!(counters.upgrade().is_none());
+}
+
+#[test]
+fn a_thread_that_has_dropped_its_counters_still_counts() {
+    struct CountsLast<'a>(&'a Counts);
+    impl Drop for CountsLast<'_> {
+        fn drop(&mut self) {
+            decide(self.0, &["one"], 1, 1);
+        }
+    }
+    thread_local! {
+        static LAST: std::cell::OnceCell<CountsLast<'static>> = const { std::cell::OnceCell::new() };
+    }
+    let counts: &'static Counts = Box::leak(Box::default());
+    let count = || {
+        LAST.with(|last| drop(last.set(CountsLast(counts))));
+        decide(counts, &["one"], 1, 1);
+    };
+    // Whichever of the thread's values is dropped first.
+    thread::spawn(count).join().expect("the thread");
+    let count_first = || {
+        decide(counts, &["one"], 1, 1);
+        LAST.with(|last| drop(last.set(CountsLast(counts))));
+    };
+    thread::spawn(count_first).join().expect("the thread");
+    assert_eq!(policy(counts, "one", PolicyResult::Within), (4, 4));
+}
