@@ -271,8 +271,8 @@ pub use key::Key;
 #[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
-    Check, CheckFuture, Credit, CreditFuture, Credited, Keys, LimitStatus, Limiter, LimiterBuilder,
-    PolicyHandle, ShadowStats, ShutdownError, Wait, WaitFuture,
+    Block, Blocks, Check, CheckFuture, Credit, CreditFuture, Credited, Keys, LimitStatus, Limiter,
+    LimiterBuilder, PolicyHandle, ShadowStats, ShutdownError, Wait, WaitFuture,
 };
 #[doc(inline)]
 pub use observe::DecisionSource;

@@ -215,6 +215,19 @@ impl Key {
         Self::readable(text).filter(|_| text.is_ascii())
     }
 
+    /// The key that is `text` in the store; `None` if no key is.
+    pub(crate) fn parse_stored(text: &[u8]) -> Option<Self> {
+        let is_part = |part: &[u8]| match part {
+            [b'*' | b'?'] => true,
+            [HASH_MARKER, hash @ ..] => {
+                hash.len() == HASH_CHARS && hash.iter().all(|c| ALPHABET.contains(c))
+            }
+            part => !part.is_empty() && part.iter().all(is_plain),
+        };
+        let mut parts = text.split(|byte| *byte == TUPLE_SEPARATOR);
+        Self::readable(text).filter(|_| parts.all(is_part))
+    }
+
     /// The key's text in the store: readable text, or `#` and a hash of 20 characters.
     pub fn as_str(&self) -> &str {
         // Only ASCII is ever written.

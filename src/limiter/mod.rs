@@ -47,6 +47,7 @@ mod wait;
 pub use self::{
     builder::LimiterBuilder,
     calls::{
+        blocks::{Block, Blocks},
         credit::{Credit, CreditFuture, Credited},
         explain::Explain,
         explanation::{ExplainedPolicy, Explanation},

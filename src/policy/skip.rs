@@ -135,8 +135,8 @@ impl Conditions {
         if skip.methods.contains(&parts.method) {
             return Some(ConditionMatch::SkipMethod);
         }
-        let is_path = |name: &Box<str>| path_matches(name, original_path(parts));
-        if let Some(index) = skip.paths.iter().position(is_path) {
+        let mut paths = skip.paths.iter();
+        if let Some(index) = paths.position(|name| path_matches(name, original_path(parts))) {
             return Some(ConditionMatch::SkipPath(index));
         }
         if let Some(index) = skip.with.iter().position(|condition| condition(parts)) {
@@ -145,8 +145,9 @@ impl Conditions {
         if !only.methods.is_empty() && !only.methods.contains(&parts.method) {
             return Some(ConditionMatch::OnlyMethod);
         }
-        let may_be_path = |name: &Box<str>| path_may_match(name, original_path(parts));
-        if !only.paths.is_empty() && !only.paths.iter().any(may_be_path) {
+        let mut paths = only.paths.iter();
+        let mut may_be_one = || paths.any(|name| path_may_match(name, original_path(parts)));
+        if !only.paths.is_empty() && !may_be_one() {
             return Some(ConditionMatch::OnlyPath);
         }
         let failing = only.with.iter().position(|condition| !condition(parts));

@@ -117,7 +117,8 @@ impl HealthReport {
         &self.issues
     }
 
-    /// The checks that were skipped, because they need a permission that counting doesn't: `version`, `eviction`, `role`.
+    /// The checks that were skipped, because they need a permission that counting doesn't: `version`, `eviction` and `role`; and
+    /// `blocks`, if the limiter has a ban and the user may not list [blocked keys](crate::Limiter::blocks) (`+scan` on Redis).
     pub fn unchecked(&self) -> &[&'static str] {
         &self.unchecked
     }

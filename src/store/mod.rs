@@ -16,6 +16,7 @@ use crate::{
     strategy::Rule,
 };
 
+mod blocks;
 mod fit;
 mod handle;
 pub(crate) mod health;
@@ -26,6 +27,7 @@ pub mod redis;
 mod response;
 pub(crate) mod units;
 
+pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
 #[cfg(feature = "redis")]
@@ -237,6 +239,15 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Returns the callers whose charges under a key count now, oldest first, one for each unit; none if the rule doesn't
     /// [record them](Rule::records_caller). Charges nothing.
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
+
+    /// Returns up to `max` keys that these limits block now: the keys of bans whose status is a wait. Charges nothing, and changes
+    /// nothing. It may look through all keys; it is not called on request paths. Default:
+    /// [`StoreError::Unsupported`].
+    fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
+        let _ = (limits, max);
+        let unsupported = StoreError::Unsupported("listing blocked keys");
+        Box::pin(std::future::ready(Err(unsupported)))
+    }
 
     /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]); the limiter
     /// calls [`execute`](Store::execute) once per shard. Default: 0, for a store that counts all keys in one place.

@@ -46,8 +46,7 @@ fn counting(rng: &mut Rng, name: &str) -> Policy {
         1 => policy.cost(rng.below(3)),
         _ => policy,
     };
-    let is_permit =
-        policy.quota() == Quota::concurrent(1) || policy.quota() == Quota::concurrent(2);
+    let is_permit = is_permit(&policy);
     let policy = match rng.below(6) {
         0 if !is_permit => policy.quota_with(tier),
         1 if !is_permit => policy.quota_lookup(Duration::from_secs(10), |parts| {
@@ -60,6 +59,11 @@ fn counting(rng: &mut Rng, name: &str) -> Policy {
         _ => policy,
     };
     conditioned(rng, policy)
+}
+
+/// Whether it limits requests in flight.
+fn is_permit(policy: &Policy) -> bool {
+    (1..3).any(|most| policy.quota() == Quota::concurrent(most))
 }
 
 fn keyed(rng: &mut Rng, policy: Policy) -> Policy {
@@ -106,7 +110,8 @@ pub(crate) fn settings(seed: u64, builder: LimiterBuilder) -> LimiterBuilder {
     let live = 1 + rng.below(3);
     for name in ["a", "b", "c"].into_iter().take(live as usize) {
         let mut policy = counting(rng, name);
-        if chance(rng, 20) {
+        // A rejected request is not in flight.
+        if chance(rng, 20) && !is_permit(&policy) {
             policy = policy.charge_rejected(true);
         }
         builder = builder.policy(policy);

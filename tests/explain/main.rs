@@ -1,6 +1,7 @@
 //! What operators ask of a limiter: how a request would be decided, and why.
 #![allow(missing_docs)]
 
+mod blocks;
 mod generate;
 mod reasons;
 #[expect(dead_code, reason = "the soak test waits, too")]

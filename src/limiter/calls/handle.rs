@@ -7,7 +7,7 @@ use tokio::task::coop::consume_budget;
 use crate::{
     error::{CallError, UnknownPolicy},
     key::Key,
-    limiter::{Limiter, check::Check, status::LimitStatus},
+    limiter::{Limiter, check::Check, core::BoundPolicy, status::LimitStatus},
     policy::Policy,
 };
 
@@ -52,14 +52,19 @@ impl Limiter {
     pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
         let limiter = self.local_ref();
         let index = limiter.find(name)?;
-        Ok(PolicyHandle {
-            name: limiter.policies[index].policy.shared_name(),
-            limiter: self.clone(),
-        })
+        Ok(PolicyHandle::new(self, &limiter.policies[index]))
     }
 }
 
 impl PolicyHandle {
+    /// A handle to a policy of a limiter.
+    pub(super) fn new(limiter: &Limiter, bound: &BoundPolicy) -> Self {
+        Self {
+            limiter: limiter.clone(),
+            name: bound.policy.shared_name(),
+        }
+    }
+
     /// The policy's name.
     pub fn name(&self) -> &str {
         &self.name

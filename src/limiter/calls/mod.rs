@@ -1,6 +1,7 @@
 //! Calls for operators and applications beside a request's check.
 
 pub(crate) mod bans;
+pub(crate) mod blocks;
 pub(crate) mod credit;
 pub(crate) mod explain;
 pub(crate) mod explanation;

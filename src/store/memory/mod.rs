@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use self::shards::Shards;
 use super::{
-    CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource, LimitHandle, Op,
-    OpResult, Store, StoreResponse,
+    BlockedKeysFuture, CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource,
+    LimitHandle, Op, OpResult, Store, StoreResponse,
 };
 use crate::{
     clock::{Timestamp, wall_offset_us},
@@ -17,6 +17,7 @@ use crate::{
     strategy::Rule,
 };
 
+mod blocks;
 mod builder;
 mod shard;
 mod shards;
@@ -112,6 +113,10 @@ impl Store for MemoryStore {
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
         let callers = self.shards.recorded_callers(limit, key);
         Box::pin(ready(Ok(callers.unwrap_or_default())))
+    }
+
+    fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
+        Box::pin(ready(self.shards.blocked_keys(limits, max)))
     }
 
     fn wall(&self, at: Timestamp) -> Timestamp {

@@ -35,7 +35,7 @@ pub(super) struct Shards {
     pub(super) clock: Arc<dyn Clock>,
     /// What each table is for, by its index in every shard.
     tables: RwLock<Vec<TableEntry>>,
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    pub(super) shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// As it was set.
     #[cfg_attr(
         not(feature = "config"),
@@ -93,14 +93,14 @@ impl Clocks {
 
 /// The present instant on the clock that a limit counts by.
 #[inline]
-fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
+pub(super) fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
     match limit.follows_wall_clock() {
         false => clock.now(),
         true => clock.wall(),
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     // State left by a panicking strategy is plain integers, and usable.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -350,6 +350,11 @@ impl Shards {
         Some(local_rule(&counter)?.callers(state, now))
     }
 
+    /// The table of a limit; `None` if the limit is of another store.
+    pub(super) fn table_index(&self, limit: &LimitHandle) -> Option<TableIndex> {
+        Some(limit.context::<TableRef>()?.index)
+    }
+
     /// Where a limit's key is, by the index of all shards; `None` if the limit is of another store.
     #[inline]
     fn slot(&self, limit: &LimitHandle, key: &Key) -> Option<KeySlot> {
@@ -357,7 +362,7 @@ impl Shards {
         // The shard is chosen by bits between those by which tables choose a slot and compare. Multiply-shift in place of a modulo.
         let middle = u64::from((hash >> 24) as u32);
         let shard = ((middle * self.shards.len() as u64) >> 32) as usize;
-        let table = limit.context::<TableRef>()?.index;
+        let table = self.table_index(limit)?;
         Some(KeySlot { shard, table, hash })
     }
 

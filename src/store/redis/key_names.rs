@@ -71,6 +71,20 @@ impl KeyNames {
         String::from_utf8_lossy(self.write(key, &mut name)).into_owned()
     }
 
+    /// The key in the name of one of the policy's keys; `None` for other names.
+    pub(crate) fn parse(&self, name: &[u8]) -> Option<Key> {
+        let mut rest = name.strip_prefix(self.prefix.as_bytes())?;
+        if self.tags.is_some() {
+            let [b'{', _, _, b'}', untagged @ ..] = rest else {
+                return None;
+            };
+            rest = untagged;
+        }
+        let key = Key::parse_stored(rest.strip_prefix(self.policy_prefix.as_bytes())?)?;
+        // Also the hash tag is that of the key.
+        (self.of(&key).as_bytes() == name).then_some(key)
+    }
+
     /// Writes the name of a policy's key into `name`.
     pub(crate) fn write<'a>(&self, key: &Key, name: &'a mut KeyBuf) -> &'a [u8] {
         name.clear();
@@ -83,6 +97,19 @@ impl KeyNames {
         name.extend_from_slice(key.as_bytes());
         name
     }
+}
+
+/// The pattern of a `SCAN` that finds all keys of these policies of one store, and few others; `None` without policies.
+pub(crate) fn scan_pattern(policies: &[&KeyNames]) -> Option<String> {
+    let (first, others) = policies.split_first()?;
+    let mut common = &*first.policy_prefix;
+    for other in others {
+        let same = common.bytes().zip(other.policy_prefix.bytes());
+        common = &common[..same.take_while(|(a, b)| a == b).count()];
+    }
+    // None of its characters but these stars is special in a pattern: see `check_prefix`.
+    let tag = if first.tags.is_some() { "{*}" } else { "" };
+    Some(format!("{}{tag}{common}*", first.prefix))
 }
 
 /// A name for a probe, on the server of a hash tag's keys, that no policy's key has: theirs have a state format before
@@ -188,6 +215,70 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_key_in_a_name_is_parsed_back() {
+        let keys = [
+            Key::new("192.0.2.1"),
+            Key::new("b:c"),
+            Key::new("{a}"),
+            Key::new("%7B\\"),
+            Key::new("x".repeat(1_000)),
+            Key::secret("token"),
+            Key::tuple([Key::new("tenant"), Key::new("user")]),
+            Key::tuple([Key::global(), Key::missing()]),
+            Key::global(),
+            Key::missing(),
+        ];
+        for tags in [None, HashTags::new(128).ok()] {
+            for policy in ["p", "p:q", "{p}", "%"] {
+                let names = names_on(tags.clone(), "tg:", policy);
+                for key in keys {
+                    assert_eq!(names.parse(names.of(&key).as_bytes()), Some(key));
+                    let other = names_on(tags.clone(), "tg:", "p2").of(&key);
+                    assert_eq!(names.parse(other.as_bytes()), None, "{other}");
+                }
+                let own = names.of(&Key::new("a")).into_bytes();
+                for foreign in [
+                    "", " ", "a b", "#", "#abc", "a#", "a+", "\u{e9}", "a*", "{a}",
+                ] {
+                    let name = [&own[..own.len() - 1], foreign.as_bytes()].concat();
+                    assert_eq!(names.parse(&name), None, "{foreign}");
+                }
+            }
+        }
+        // On a cluster, with another key's hash tag.
+        let names = names_on(HashTags::new(128).ok(), "tg:", "p");
+        let [a, b] = ["a", "b"].map(|key| names.of(&Key::new(key)));
+        let mixed = format!("{}{}", &a[..a.len() - 1], "b");
+        assert!(mixed == b || names.parse(mixed.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_pattern_covers_the_policies_and_has_no_other_special_characters() {
+        let pattern = |tags: Option<HashTags>, policies: &[&str]| {
+            let names: Vec<_> = policies
+                .iter()
+                .map(|p| names_on(tags.clone(), "tg:", p))
+                .collect();
+            scan_pattern(&names.iter().collect::<Vec<_>>())
+        };
+        let format = rule().state_format();
+        assert_eq!(pattern(None, &[]), None);
+        assert_eq!(
+            pattern(None, &["p*[q]"]),
+            Some(format!("tg:{format}:p%2A%5Bq%5D:*"))
+        );
+        assert_eq!(
+            pattern(None, &["abuse", "abc"]),
+            Some(format!("tg:{format}:ab*"))
+        );
+        let tags = HashTags::new(128).ok();
+        assert_eq!(
+            pattern(tags, &["p", "q"]),
+            Some(format!("tg:{{*}}{format}:*"))
+        );
     }
 
     #[test]

@@ -30,8 +30,8 @@ use self::{
     worker::pool::WorkerPool,
 };
 use super::{
-    CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, OpResult, Store,
-    StoreResponse,
+    BlockedKeysFuture, CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op,
+    OpResult, Store, StoreResponse,
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -42,6 +42,7 @@ use crate::{
 };
 
 mod batch;
+mod blocks;
 pub(crate) mod breaker;
 mod builder;
 #[cfg(feature = "config")]
@@ -198,6 +199,11 @@ impl Store for RedisStore {
     fn cached_rejection(&self, counters: &[CounterOp<'_>]) -> Option<OpResult> {
         let cache = &self.inner.shared.rejection_cache;
         cache.get(Op::Acquire(1), counters.iter().map(cache_key))
+    }
+
+    fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
+        let (store, limits) = (self.clone(), limits.to_vec());
+        Box::pin(async move { store.find_blocked_keys(&limits, max).await })
     }
 
     fn shard(&self, key: &Key) -> usize {

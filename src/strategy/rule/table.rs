@@ -27,6 +27,8 @@ pub(crate) trait Table: fmt::Debug + Send {
     fn remove(&mut self, hash: u64, key: &Key);
     /// The number of keys.
     fn len(&self) -> usize;
+    /// Calls `each` with every key and its state.
+    fn for_each(&self, each: &mut dyn FnMut(&Key, &dyn Any));
     /// Appends when each state expires.
     fn expires_at(&self, times: &mut Vec<Timestamp>);
     /// Removes up to `max` states that expire by `time`; returns how many.
@@ -116,6 +118,12 @@ impl<S: State> Table for TypedTable<S> {
 
     fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Key, &dyn Any)) {
+        self.slots
+            .iter()
+            .for_each(|slot| each(&slot.key, &slot.state));
     }
 
     fn expires_at(&self, times: &mut Vec<Timestamp>) {

@@ -16,7 +16,7 @@ pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
     })
 }
 
-/// A connection for one command. Without a reply it is not returned to its pool: it may be broken, and otherwise its
+/// A connection for one command, or for several. Without a reply it is not returned to its pool: it may be broken, and otherwise its
 /// next user would wait for both replies.
 pub(crate) struct PooledConnection(Option<Connection>);
 
@@ -29,15 +29,29 @@ impl PooledConnection {
         self.send(cmd, false).await
     }
 
+    /// Sends a command, and keeps the connection for the next one. It is closed unless it is [put back](Self::put_back).
+    pub(crate) async fn query_next(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        cmd.query_async(self.connection()?).await
+    }
+
+    /// Returns it to its pool.
+    pub(crate) fn put_back(mut self) {
+        drop(self.0.take());
+    }
+
+    fn connection(&mut self) -> Result<&mut MultiplexedConnection, RedisError> {
+        let not_connected =
+            || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
+        self.0.as_deref_mut().ok_or_else(not_connected)
+    }
+
     /// Sends it to a node of a cluster that is importing the slot of its key (`ASKING`).
     pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
         self.send(cmd, true).await
     }
 
     async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
-        let not_connected =
-            || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
-        let connection = self.0.as_deref_mut().ok_or_else(not_connected)?;
+        let connection = self.connection()?;
         let reply = match asking {
             false => cmd.query_async(connection).await,
             true => query_with_asking(connection, cmd).await,

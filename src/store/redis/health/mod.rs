@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::cmd;
+use redis::{Value, cmd};
 use tokio::time::timeout;
 
 use super::{RedisStore, topology::Topology};
@@ -68,6 +68,9 @@ impl RedisStore {
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 continue;
             }
+            if limits.iter().any(|limit| limit.rule().counts_rejections()) {
+                self.try_scan(server.tag, &mut health).await;
+            }
             for limit in limits {
                 if !self.self_test_policy(server, limit, &mut health).await {
                     break;
@@ -75,6 +78,19 @@ impl RedisStore {
             }
         }
         health
+    }
+
+    /// Whether the user may list blocked keys.
+    async fn try_scan(&self, tag: usize, health: &mut HealthReport) {
+        let mut scan = cmd("SCAN");
+        scan.arg(0).arg("COUNT").arg(1);
+        let denied = matches!(
+            self.run::<Value>(tag, scan).await,
+            Err(StoreError::Server { code, .. }) if &*code == "NOPERM"
+        );
+        if denied {
+            health.add_unchecked("blocks");
+        }
     }
 
     /// What a server reports of itself.

@@ -1,0 +1,169 @@
+//! Lists the keys that bans block, by `SCAN`. Nothing else scans.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+use redis::{FromRedisValue, cmd};
+use tokio::time::timeout;
+
+use super::{
+    RedisStore,
+    connection::ConnectionSource,
+    error_class,
+    health::RESPONSE_TIMEOUT,
+    key_names::{KeyNames, scan_pattern},
+    request::limit::RedisLimit,
+    topology::Topology,
+};
+use crate::{
+    error::StoreError,
+    key::Key,
+    runtime::runtime_with_io,
+    store::{BlockedKey, BlockedKeys, CounterOp, LimitHandle, Op, Store, StoreResponse, Units},
+    strategy::RetryAfter,
+};
+
+/// How many keys a server looks at in one call, during which it serves no other: less than a millisecond.
+const SCAN_COUNT: usize = 1_000;
+
+/// How many keys are read at a time, beside the requests of the same workers.
+const MAX_INSPECTED_KEYS: usize = 64;
+
+/// How long to search at most.
+const MAX_SCAN_TIME: Duration = Duration::from_secs(10);
+
+/// A server's reply to a `SCAN`: where to go on, zero at the end, and names of keys.
+type ScanReply = (u64, Vec<Vec<u8>>);
+
+impl RedisStore {
+    /// The keys that these limits block, up to `max`.
+    pub(super) async fn find_blocked_keys(
+        &self,
+        limits: &[LimitHandle],
+        max: usize,
+    ) -> Result<BlockedKeys, StoreError> {
+        let mut found = BlockedKeys::new(Vec::new(), true);
+        let contexts = limits.iter().map(LimitHandle::context::<RedisLimit>);
+        let Some(contexts) = contexts.collect::<Option<Vec<_>>>() else {
+            return Err(StoreError::Unsupported("a limit of another store"));
+        };
+        let names: Vec<&KeyNames> = contexts.iter().map(|context| &context.names).collect();
+        let Some(pattern) = scan_pattern(&names) else {
+            return Ok(found);
+        };
+        if runtime_with_io().is_none() {
+            return Err(StoreError::NoRuntime("`blocks` waits for the server"));
+        }
+        let (begun, mut seen) = (Instant::now(), HashSet::new());
+        let sources = self.sources().await?;
+        for source in &sources {
+            let mut connection = in_time(source.checkout()).await?;
+            let mut cursor = 0;
+            loop {
+                let mut scan = cmd("SCAN");
+                scan.arg(cursor).arg("MATCH").arg(&pattern);
+                scan.arg("COUNT").arg(SCAN_COUNT);
+                let reply = in_time(async {
+                    let reply = connection.query_next(&scan).await;
+                    let reply = reply.and_then(|value| Ok(ScanReply::from_redis_value(value)?));
+                    reply.map_err(|error| error_class::to_store_error(&error))
+                });
+                let (next, keys) = reply.await?;
+                // A scan may return a key twice.
+                let keys = keys.iter().filter_map(|name| parse(&names, name));
+                let keys: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
+                self.add_blocked(limits, &keys, &mut found).await?;
+                let is_late = next != 0 && begun.elapsed() > MAX_SCAN_TIME;
+                if found.keys.len() > max || is_late {
+                    found.keys.truncate(max);
+                    found.is_complete = false;
+                    return Ok(found);
+                }
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+            connection.put_back();
+        }
+        // Keys that moved to another node meanwhile may have been missed.
+        let after = self.sources().await?;
+        let same = after.len() == sources.len();
+        let mut pairs = sources.iter().zip(&after);
+        found.is_complete = same && pairs.all(|(before, after)| before.server() == after.server());
+        Ok(found)
+    }
+
+    /// The servers that have keys.
+    async fn sources(&self) -> Result<Vec<ConnectionSource>, StoreError> {
+        let cluster = match &self.inner.shared.topology {
+            Topology::One(source) => return Ok(vec![source.clone()]),
+            Topology::Cluster(cluster) => cluster,
+        };
+        let mut nodes = Vec::new();
+        for tag in 0..cluster.tags().len() {
+            let owner = in_time(cluster.slot_owner(tag)).await?;
+            let is_owner =
+                |node: &(String, u16, _)| (&*node.0, node.1) == (&*owner.host, owner.port);
+            if !nodes.iter().any(is_owner) {
+                nodes.push((owner.host.clone(), owner.port, owner.source.clone()));
+            }
+        }
+        nodes.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        let named = |(host, port, source): (String, u16, ConnectionSource)| {
+            source.named(format!("{host}:{port}"))
+        };
+        Ok(nodes.into_iter().map(named).collect())
+    }
+
+    /// Reads these keys, each with the index of its limit, and adds those that are blocked.
+    async fn add_blocked(
+        &self,
+        limits: &[LimitHandle],
+        keys: &[(usize, Key)],
+        found: &mut BlockedKeys,
+    ) -> Result<(), StoreError> {
+        for keys in keys.chunks(MAX_INSPECTED_KEYS) {
+            // One call each, so that a corrupt key fails alone; they are sent as one batch.
+            let calls = keys.iter().map(|(limit, key)| {
+                let counter = CounterOp::new(&limits[*limit], *key);
+                (*limit, *key, self.execute(Op::Inspect, &[counter]))
+            });
+            let calls: Vec<_> = calls.collect();
+            for (index, key, response) in calls {
+                let result = match response {
+                    StoreResponse::Ready(result) => result,
+                    StoreResponse::Pending(response) => response.await,
+                };
+                let result = match result {
+                    Err(StoreError::CorruptKey { .. }) => continue,
+                    result => result?,
+                };
+                let Some(counter) = result.counters.first() else {
+                    continue;
+                };
+                let at = result.time_of(counter);
+                let status = limits[index].status(&counter.snapshot, at, Units::ONE);
+                if let RetryAfter::In(ends_in) = status.retry_after {
+                    found.keys.push(BlockedKey::new(index, key, at, ends_in));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The key in a name, and the index of its limit.
+fn parse(names: &[&KeyNames], name: &[u8]) -> Option<(usize, Key)> {
+    let mut limits = names.iter().enumerate();
+    limits.find_map(|(index, names)| Some((index, names.parse(name)?)))
+}
+
+async fn in_time<T>(
+    response: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let response = timeout(RESPONSE_TIMEOUT, response).await;
+    response.map_err(|_| StoreError::Timeout)?
+}
