@@ -59,7 +59,8 @@ function drawChart(node, points, now) {
     marks.push(svg("text", { x: x(now - seconds * 1000), y: height - 4, "text-anchor": anchor }, label));
   }
   const stripe = svg("path", { d: "M-1 1L1 -1M0 6L6 0M5 7L7 5", class: "stripes" });
-  const pattern = svg("pattern", { id: "stripes", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, stripe);
+  const ground = svg("rect", { width: 6, height: 6 });
+  const pattern = svg("pattern", { id: "stripes", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, stripe, ground);
   node.replaceChildren(svg("defs", {}, pattern), ...marks, ...(shown.length > 1 ? layers(shown, x, y) : []));
   node.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const last = shown.at(-1);

@@ -150,8 +150,17 @@ async function unblock(policy, key, message) {
   });
 }
 
+/** A service without the route has no list to show. */
 async function refreshBlocks() {
-  const { blocks, complete } = await call("blocks");
+  const list = await call("blocks").catch((error) => {
+    if (error.status !== 404) throw error;
+    return null;
+  });
+  $("blocks").hidden = list === null;
+  if (list !== null) showBlocks(list);
+}
+
+function showBlocks({ blocks, complete }) {
   const rows = blocks.map(({ policy, key, ends_at, ends_in_ms }) => {
     const show = el("button", { type: "button", class: "link", onclick: () => openKey(policy, key) }, keyText(key));
     const free = el("button", { type: "button", class: "quiet", "aria-label": `Unblock ${key}`, "data-focus": `${policy} ${key}`, onclick: () => unblock(policy, key, $("blocks-message")) }, "Unblock");
