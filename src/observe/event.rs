@@ -67,7 +67,7 @@ pub struct StoreCallEvent<'a> {
 #[non_exhaustive]
 pub enum Event<'a> {
     /// These policies are in force from now on: the limiter was built, or reconfigured. Decisions under the policies before may
-    /// still be reported.
+    /// still be reported. Reported within [`reconfigure`](crate::Limiter::reconfigure), which the observer must not call.
     #[non_exhaustive]
     PoliciesInForce {
         /// The state of the limiter, with its policies.

@@ -7,6 +7,7 @@ mod every_log;
 mod four_processes;
 mod load;
 mod many_reloads;
+mod observed;
 #[path = "../examples/process.rs"]
 #[allow(dead_code, reason = "the tests of examples use the rest")]
 mod process;

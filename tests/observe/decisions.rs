@@ -1,12 +1,15 @@
 //! Each request is reported once, with the outcome that its caller sees.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use futures_util::FutureExt;
 use tollgate::{
-    AddressList, Key, KeyList, Limiter, MemoryStore, Policy, Quota, TokioClock, extract,
+    AddressList, Key, KeyList, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, TokioClock,
+    extract,
     observe::{DecisionOutcome, PolicyResult},
 };
+
+use tower::{ServiceBuilder, ServiceExt};
 
 use crate::support::{KEY, Recorder, World};
 
@@ -123,4 +126,56 @@ async fn observers_are_kept_when_the_policies_are_replaced_unless_there_are_new_
     assert_eq!((record.requests(), record.policies), (2, policies.into()));
     assert_eq!(record.events.len(), 2);
     assert_eq!(second.record().policies, [(2, 0, "other".to_owned())]);
+}
+
+#[tokio::test]
+async fn requests_of_a_layer_are_reported_also_if_their_client_disconnects() {
+    let world = World::redis();
+    let recorder = Recorder::new();
+    let by_header = policy("p", "2/month").key(extract::header("x-user"));
+    let limiter = world
+        .builder()
+        .policy(by_header.missing_key(extract::MissingKey::Reject))
+        .skip_path("/health")
+        .observe(recorder.clone());
+    let layer = RateLimitLayer::new(limiter.build().expect("valid"));
+    let service =
+        ServiceBuilder::new()
+            .layer(layer)
+            .service_fn(async |_: http::Request<String>| {
+                Ok::<_, Infallible>(http::Response::new(String::new()))
+            });
+    let call = |path: &str, user: Option<&str>| {
+        let mut request = http::Request::get(path);
+        if let Some(user) = user {
+            request = request.header("x-user", user);
+        }
+        let request = request.body(String::new()).expect("a request");
+        service.clone().oneshot(request)
+    };
+    let status = async |path: &str, user: Option<&str>| {
+        call(path, user)
+            .await
+            .expect("infallible")
+            .status()
+            .as_u16()
+    };
+    assert_eq!(status("/health", None).await, 200);
+    assert_eq!(status("/", None).await, 400);
+    for expected in [200, 200, 429] {
+        assert_eq!(status("/", Some("alice")).await, expected);
+    }
+    tokio::task::yield_now().await;
+    let mut disconnected = Box::pin(call("/", Some("bob")));
+    assert!(disconnected.as_mut().now_or_never().is_none());
+    drop(disconnected);
+    let record = recorder.record();
+    let expected = [
+        (DecisionOutcome::Admitted, 2),
+        (DecisionOutcome::Rejected, 1),
+        (DecisionOutcome::Skipped, 1),
+        (DecisionOutcome::MissingKey, 1),
+        (DecisionOutcome::Cancelled, 1),
+    ];
+    assert_eq!(record.outcomes, expected.into());
 }

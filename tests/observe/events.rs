@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::join_all};
+use testkit::Server;
 use tollgate::{
-    Ban, Limiter, MemoryStore, Policy, Quota, TokioClock, extract,
+    Ban, Limiter, LocalFallback, MemoryStore, Policy, Quota, RedisStore, TokioClock, extract,
     observe::{DecisionEvent, DecisionOutcome, Event, Observer, UnitsEvent},
 };
 
@@ -93,6 +94,37 @@ async fn waiters_are_counted_while_they_wait() {
     assert_eq!(waiters(), 1);
     drop(waiting);
     assert_eq!(waiters(), 0);
+}
+
+#[tokio::test]
+async fn each_charge_that_is_not_written_back_is_reported() {
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url());
+    let store = store.timeout(Duration::from_secs(10)).build();
+    let recorder = Recorder::new();
+    let limiter = Limiter::builder()
+        .store(store.expect("a store"))
+        .on_store_error(LocalFallback::shared_by(2).write_back(true))
+        .policy(Policy::new("p", Quota::requests(9).per_month()))
+        .observe(recorder.clone());
+    let limiter = limiter.build().expect("valid");
+    drop(server);
+    for key in 0..10_007_u64 {
+        assert!(limiter.check(key).await.is_admitted());
+    }
+    let dropped = recorder.events("WriteBackDropped");
+    assert_eq!(dropped.len(), 7);
+    assert!(dropped[0].contains(r#"policy: "p""#), "{}", dropped[0]);
+    let stats = limiter.stats();
+    assert_eq!(
+        (stats.queued_write_backs, stats.dropped_write_backs),
+        (10_000, 7)
+    );
+    let record = recorder.record();
+    assert_eq!(
+        (record.outcome(DecisionOutcome::Admitted), record.uncounted),
+        (10_007, 0)
+    );
 }
 
 /// Panics whenever it is called.

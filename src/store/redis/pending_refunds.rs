@@ -322,10 +322,23 @@ mod tests {
     use crate::store::redis::request::RequestState;
     use crate::{
         key::Key,
+        observe::Observer,
         quota::Quota,
         store::{CounterMode, CounterOp, LimitHandle, Units},
         strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
     };
+
+    /// Counts the refunds that are reported as dropped.
+    #[derive(Debug, Default)]
+    struct Dropped(AtomicUsize);
+
+    impl Observer for Dropped {
+        fn on_event(&self, event: &Event<'_>) {
+            if let Event::RefundsDropped { refunds, .. } = event {
+                self.0.fetch_add(*refunds as usize, Ordering::Relaxed);
+            }
+        }
+    }
 
     fn refund_unread(limit: &LimitHandle) -> PendingRequest {
         give_back_of(limit, ChargeReceipt::NONE)
@@ -352,12 +365,19 @@ mod tests {
     fn a_bounded_number_is_kept_and_each_is_sent_when_its_own_server_replies() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let refunds = PendingRefunds::default();
+        let (observers, counted) = (
+            Arc::<SharedObservers>::default(),
+            Arc::new(Dropped::default()),
+        );
+        let observer: Arc<dyn Observer> = counted.clone();
+        observers.add(&observer);
+        let refunds = PendingRefunds::new(observers);
         for index in 0..MAX_PENDING_REFUNDS + 9 {
             fail(&refunds, index % 2, refund_unread(&limit), Sent::No);
         }
         assert_eq!(refunds.refunds().len, MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 9);
+        assert_eq!(counted.0.load(Ordering::Relaxed), 9);
         assert!(refunds.take(2).is_empty());
         let mut sent = 0;
         loop {
