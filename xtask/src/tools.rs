@@ -53,6 +53,12 @@ const TOOLS: &[Tool] = &[
         why: "the scripts for Redis are checked",
     },
     Tool {
+        programs: &["promtool"],
+        apt: &["prometheus"],
+        elsewhere: "brew install prometheus, dnf install golang-github-prometheus, pacman -S prometheus",
+        why: "the exposition of metrics and the alert rules are checked",
+    },
+    Tool {
         programs: &["git"],
         apt: &["git"],
         elsewhere: "brew install git, dnf install git, pacman -S git",
@@ -67,6 +73,18 @@ const TOOLS: &[Tool] = &[
 ];
 
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
+
+/// Runs apt-get. Packages that it installs do not start their services: while it runs, a `policy-rc.d` forbids it, unless the
+/// machine has one of its own.
+const APT_GET: &str = r#"
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' HUP INT TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" || exit
+fi
+DEBIAN_FRONTEND=noninteractive apt-get "$@"
+"#;
 
 /// Below this, Redis lacks commands and options the scripts and tests rely on.
 const OLDEST_REDIS: (u32, u32) = (6, 2);
@@ -155,14 +173,8 @@ pub(crate) fn install_packages(packages: &[&str]) -> Outcome {
 }
 
 fn apt_get(arguments: &[&str]) -> Outcome {
-    // Through `env`, because sudo drops the caller's environment. The run level keeps a
-    // package just installed from starting its system service, where it is asked at all.
-    let mut words = vec![
-        "env",
-        "DEBIAN_FRONTEND=noninteractive",
-        "RUNLEVEL=1",
-        "apt-get",
-    ];
+    // Through `sh`, because sudo drops the caller's environment.
+    let mut words = vec!["sh", "-c", APT_GET, "apt-get"];
     words.extend(arguments);
     if !is_root()? {
         words.splice(0..0, ["sudo", "-n"]);
