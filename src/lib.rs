@@ -160,6 +160,7 @@
 //! | `config-yaml`, `config-json` | no | configuration files in YAML and JSON |
 //! | `config-schema` | no | the JSON Schema of configuration files |
 //! | `admin` | no | `admin::Admin`: an HTTP API for operators, as an axum router |
+//! | `metrics` | no | `metrics::Metrics`: metrics by the `metrics` facade, for Prometheus and others |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
 //! Without features, there are the layer, the limiter, and counts in process.
@@ -205,6 +206,8 @@ pub mod explain {
 }
 pub mod extract;
 pub mod layer;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod observe;
 #[doc = include_str!("../docs/operations.md")]
 pub mod operations {}
@@ -226,7 +229,11 @@ mod admission;
 mod changes;
 mod charge;
 mod clock;
-#[cfg(feature = "admin")]
+#[cfg(any(feature = "admin", feature = "metrics"))]
+#[cfg_attr(
+    not(feature = "metrics"),
+    allow(dead_code, reason = "the admin API shows some of them")
+)]
 mod counts;
 mod decision;
 mod error;
@@ -272,10 +279,10 @@ pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
     Block, Blocks, Check, CheckFuture, Credit, CreditFuture, Credited, Keys, LimitStatus, Limiter,
-    LimiterBuilder, PolicyHandle, ShadowStats, ShutdownError, Wait, WaitFuture,
+    LimiterBuilder, PolicyHandle, ShutdownError, Wait, WaitFuture,
 };
 #[doc(inline)]
-pub use observe::DecisionSource;
+pub use observe::{DecisionSource, ShadowStats};
 #[doc(inline)]
 pub use outcome::Outcome;
 #[doc(inline)]

@@ -80,7 +80,7 @@ impl Counts {
                 let counters = local.policy_named(&self.threads, policy);
                 counters.bans.add(1);
             }),
-            Event::WriteBackDropped { policy } => with_local(&self.threads, |local| {
+            Event::WriteBackDropped { policy, .. } => with_local(&self.threads, |local| {
                 let counters = local.policy_named(&self.threads, policy);
                 counters.dropped_write_backs.add(1);
             }),

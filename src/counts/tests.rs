@@ -74,9 +74,12 @@ fn what_threads_counted_is_summed_also_after_they_have_ended() {
     let counts = Counts::default();
     for _ in 0..3 {
         thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..100).for_each(|_| decide(&counts, &["one", "two"], 3, 2)));
-            }
+            let count = || (0..100).for_each(|_| decide(&counts, &["one", "two"], 3, 2));
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
+            // The scope waits for the closures, and this for the threads' own values too.
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().expect("a thread"));
         });
     }
     assert_eq!(requests(&counts, DecisionOutcome::Admitted), 2 * 1_200);

@@ -71,7 +71,9 @@ pub use self::{
     decision::{DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyKind, PolicyResult},
     event::{Event, StoreCallEvent, UnitsEvent, UnitsKind},
     outcome::{DecisionOutcome, DecisionSource},
-    stats::{BreakerState, LimiterStats, NodeStats, PolicyStats, StatsHandle, StoreStats},
+    stats::{
+        BreakerState, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle, StoreStats,
+    },
 };
 pub(crate) use self::{
     observers::{Observers, SharedObservers},

@@ -53,6 +53,22 @@ pub struct PolicyStats {
     pub permits: u64,
     /// The requests that [wait](crate::Limiter::wait) for it, or for another policy that applies to them too.
     pub waiters: u64,
+    /// How a [shadow policy](crate::Policy::shadow)'s decisions differ from those that were made; `None` for other policies.
+    pub shadow: Option<ShadowStats>,
+}
+
+/// Counts how a [shadow policy](crate::Policy::shadow)'s decisions differ from those that were made, in requests of this
+/// process since the policy was added or last changed. From [`Limiter::shadow_stats`](crate::Limiter::shadow_stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShadowStats {
+    /// Requests that the shadow policy was evaluated for.
+    pub evaluated: u64,
+    /// Requests that were admitted, and that the shadow policy would have rejected.
+    pub stricter: u64,
+    /// Requests that were rejected, and would have been admitted with the shadow policy [in place](crate::Policy::shadow_of) of
+    /// the live one.
+    pub looser: u64,
 }
 
 /// The state of a store in this process: see [`Store::stats`](crate::store::Store::stats).
@@ -108,6 +124,13 @@ pub struct StatsHandle(Weak<dyn StatsSource>);
 /// What a [`StatsHandle`] reads.
 pub(crate) trait StatsSource: Send + Sync {
     fn stats(&self) -> LimiterStats;
+}
+
+impl ShadowStats {
+    /// Requests whose decision the shadow policy would have changed: the sum of `stricter` and `looser`.
+    pub fn differing(&self) -> u64 {
+        self.stricter + self.looser
+    }
 }
 
 impl NodeStats {

@@ -69,6 +69,29 @@ fn a_known_key_is_evaluated_in_process_without_allocating() {
     assert_eq!(each(&runtime(), "in process, one policy", check), 0.0);
 }
 
+#[cfg(feature = "metrics")]
+#[test]
+fn a_decision_that_metrics_count_allocates_nothing_more() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let metrics = tollgate::metrics::Metrics::with_recorder("api", recorder);
+    let metrics = std::sync::Arc::new(metrics);
+    for (quota, admits) in [(ample(), true), (Quota::requests(1).per_week(), false)] {
+        let builder = Limiter::builder().observe(metrics.clone());
+        let limiter = builder.policy(Policy::new("one", quota)).build();
+        let limiter = limiter.expect("a limiter");
+        let check = async || limiter.check(Key::new("alice")).await.is_admitted();
+        assert!(runtime().block_on(check()));
+        let decide = async || assert_eq!(check().await, admits);
+        let each = each(
+            &runtime(),
+            &format!("with metrics, admitted: {admits}"),
+            decide,
+        );
+        // One decision in 64 is timed, and the recorder keeps 64 times in a block.
+        assert!(each <= 2.0 / 1_000.0, "{each}");
+    }
+}
+
 #[test]
 fn a_rejection_in_process_allocates_nothing_either() {
     let limiter = limiter(&["one"], Quota::requests(1).per_week());

@@ -91,6 +91,10 @@ impl BoundPolicy {
             limit: self.limit.rule().capacity(),
             permits: self.permits_held.load(Ordering::Relaxed),
             waiters,
+            shadow: match &self.enforcement {
+                Enforcement::Shadow { counters, .. } => Some(counters.stats()),
+                Enforcement::Live | Enforcement::Ban => None,
+            },
         }
     }
 }

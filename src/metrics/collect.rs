@@ -1,0 +1,207 @@
+//! Sets counters and gauges to what was counted, and to the state of the limiter.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use metrics::SharedString;
+
+use super::{
+    config_loads::ConfigLoads,
+    nodes::Nodes,
+    recorder::LimiterRecorder,
+    table::{
+        ADMITTED_UNCOUNTED, BANS, CONFIG_LOADED_TIMESTAMP, CONFIG_LOADS, MEMORY_EVICTIONS,
+        MEMORY_KEYS, Metric, PERMITS, POLICY_BURST_UNITS, POLICY_QUOTA_PERIOD_SECONDS,
+        POLICY_QUOTA_UNITS, POLICY_REQUESTS, POLICY_UNITS, REFUNDS_DROPPED, REFUNDS_QUEUED,
+        REFUNDS_UNCONFIRMED, REJECTION_CACHE_ENTRIES, REQUESTS, SHADOW_REQUESTS, WAITERS,
+        WRITE_BACKS_DROPPED, WRITE_BACKS_QUEUED,
+    },
+};
+use crate::{
+    counts::{Counts, PolicyTotals, Totals},
+    observe::{LimiterStats, PolicyStats, ShadowStats, StoreStats},
+};
+
+/// What was counted since the metrics were made, and the state of the limiter.
+pub(super) struct Sources<'a> {
+    pub(super) counts: &'a Counts,
+    pub(super) nodes: &'a Nodes,
+    pub(super) config_loads: &'a ConfigLoads,
+    pub(super) stats: LimiterStats,
+}
+
+/// What has to be remembered between two collections: counts of others that may begin anew.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    dropped_refunds: Continued,
+    unconfirmed_refunds: Continued,
+    evictions: Continued,
+    shadows: HashMap<Arc<str>, ShadowRequests>,
+}
+
+/// The requests of a shadow policy.
+#[derive(Debug, Default)]
+struct ShadowRequests {
+    evaluated: Continued,
+    stricter: Continued,
+    looser: Continued,
+}
+
+/// The sum of a count that may begin anew, as when a store is replaced.
+#[derive(Debug, Default)]
+struct Continued {
+    last: u64,
+    sum: u64,
+}
+
+impl Collected {
+    pub(super) fn collect(&mut self, recorder: &LimiterRecorder, sources: &Sources<'_>) {
+        let stats = &sources.stats;
+        let totals = sources.counts.totals();
+        collect_requests(recorder, &totals);
+        for policy in totals.policies() {
+            let now = stats
+                .policies
+                .iter()
+                .find(|now| now.policy == *policy.name());
+            collect_policy(recorder, policy);
+            collect_policy_state(recorder, policy.name(), now);
+            self.collect_shadow(recorder, policy.name(), now);
+        }
+        set(recorder, &WRITE_BACKS_QUEUED, stats.queued_write_backs);
+        sources.nodes.collect(recorder, &stats.store.nodes);
+        self.collect_store(recorder, &stats.store);
+        collect_config_loads(recorder, sources.config_loads);
+    }
+
+    fn collect_store(&mut self, recorder: &LimiterRecorder, store: &StoreStats) {
+        set(recorder, &REFUNDS_QUEUED, store.queued_refunds);
+        let entries = store.rejection_cache_entries.unwrap_or_default();
+        set(recorder, &REJECTION_CACHE_ENTRIES, entries);
+        set(
+            recorder,
+            &MEMORY_KEYS,
+            store.memory_keys.unwrap_or_default(),
+        );
+        let evictions = store.memory_evictions.unwrap_or_default();
+        for (metric, count, now) in [
+            (
+                &REFUNDS_DROPPED,
+                &mut self.dropped_refunds,
+                store.dropped_refunds,
+            ),
+            (
+                &REFUNDS_UNCONFIRMED,
+                &mut self.unconfirmed_refunds,
+                store.unconfirmed_refunds,
+            ),
+            (&MEMORY_EVICTIONS, &mut self.evictions, evictions),
+        ] {
+            recorder.counter(metric, []).absolute(count.update(now));
+        }
+    }
+
+    fn collect_shadow(
+        &mut self,
+        recorder: &LimiterRecorder,
+        policy: &Arc<str>,
+        now: Option<&PolicyStats>,
+    ) {
+        let shadow = now.and_then(|now| now.shadow);
+        if shadow.is_some() && !self.shadows.contains_key(policy) {
+            self.shadows
+                .insert(policy.clone(), ShadowRequests::default());
+        }
+        let Some(counts) = self.shadows.get_mut(policy) else {
+            return;
+        };
+        let by_difference = counts.update(shadow.unwrap_or_default());
+        for (differs, requests) in by_difference {
+            let labels = [policy.clone().into(), differs.into()];
+            recorder
+                .counter(&SHADOW_REQUESTS, labels)
+                .absolute(requests);
+        }
+    }
+}
+
+fn collect_requests(recorder: &LimiterRecorder, totals: &Totals) {
+    for (outcome, source, requests) in totals.requests() {
+        let labels = [outcome.as_str().into(), source.as_str().into()];
+        recorder.counter(&REQUESTS, labels).absolute(requests);
+    }
+    let counter = recorder.counter(&ADMITTED_UNCOUNTED, []);
+    counter.absolute(totals.uncounted());
+}
+
+fn collect_policy(recorder: &LimiterRecorder, policy: &PolicyTotals) {
+    let name = || SharedString::from(policy.name().clone());
+    for (result, requests) in policy.requests() {
+        let counter = recorder.counter(&POLICY_REQUESTS, [name(), result.as_str().into()]);
+        counter.absolute(requests);
+    }
+    for (kind, units) in policy.units() {
+        let counter = recorder.counter(&POLICY_UNITS, [name(), kind.as_str().into()]);
+        counter.absolute(units);
+    }
+    recorder.counter(&BANS, [name()]).absolute(policy.bans());
+    let counter = recorder.counter(&WRITE_BACKS_DROPPED, [name()]);
+    counter.absolute(policy.dropped_write_backs());
+}
+
+/// Sets the gauges of a policy, to 0 if it is gone.
+fn collect_policy_state(recorder: &LimiterRecorder, policy: &Arc<str>, now: Option<&PolicyStats>) {
+    let period = now.map_or(Duration::ZERO, |now| match now.quota.is_concurrent() {
+        true => Duration::ZERO,
+        false => now.quota.period(),
+    });
+    let count = |count: fn(&PolicyStats) -> u64| now.map_or(0, count) as f64;
+    for (metric, value) in [
+        (&POLICY_QUOTA_UNITS, count(|now| now.quota.amount())),
+        (&POLICY_QUOTA_PERIOD_SECONDS, period.as_secs_f64()),
+        (&POLICY_BURST_UNITS, count(|now| now.limit)),
+        (&PERMITS, count(|now| now.permits)),
+        (&WAITERS, count(|now| now.waiters)),
+    ] {
+        recorder.gauge(metric, [policy.clone().into()]).set(value);
+    }
+}
+
+fn collect_config_loads(recorder: &LimiterRecorder, loads: &ConfigLoads) {
+    for (result, loads) in [("applied", &loads.applied), ("failed", &loads.failed)] {
+        let counter = recorder.counter(&CONFIG_LOADS, [result.into()]);
+        counter.absolute(loads.load(Ordering::Relaxed));
+    }
+    set(
+        recorder,
+        &CONFIG_LOADED_TIMESTAMP,
+        loads.applied_at.load(Ordering::Relaxed),
+    );
+}
+
+/// Sets a gauge without labels of its own.
+fn set(recorder: &LimiterRecorder, metric: &Metric, value: u64) {
+    recorder.gauge(metric, []).set(value as f64);
+}
+
+impl ShadowRequests {
+    /// The requests by how the shadow policy's decision differs, given those since it was last changed.
+    fn update(&mut self, now: ShadowStats) -> [(&'static str, u64); 3] {
+        let evaluated = self.evaluated.update(now.evaluated);
+        let stricter = self.stricter.update(now.stricter);
+        let looser = self.looser.update(now.looser);
+        let same = evaluated.saturating_sub(stricter + looser);
+        [("same", same), ("stricter", stricter), ("looser", looser)]
+    }
+}
+
+impl Continued {
+    fn update(&mut self, now: u64) -> u64 {
+        let more = now.checked_sub(self.last).unwrap_or(now);
+        (self.last, self.sum) = (now, self.sum + more);
+        self.sum
+    }
+}

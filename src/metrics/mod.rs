@@ -1,0 +1,190 @@
+//! Metrics, by the [`metrics`](::metrics) facade: for Prometheus, and whatever else has a recorder for it.
+//!
+//! [`Metrics`] is an [`Observer`]. Of a service with axum and Prometheus:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//! use tollgate::{Policy, Quota, RateLimitLayer, metrics::{self, Metrics}};
+//!
+//! // First, since metrics belong to the recorder that is there when they are made.
+//! let mut prometheus = PrometheusBuilder::new();
+//! for (metric, bounds) in metrics::BUCKETS {
+//!     prometheus = prometheus.set_buckets_for_metric(Matcher::Full((*metric).to_owned()), bounds)?;
+//! }
+//! let prometheus = prometheus.install_recorder()?;
+//!
+//! let metrics = Arc::new(Metrics::new("api"));
+//! let layer = RateLimitLayer::builder()
+//!     .observe(metrics.clone())
+//!     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+//!     .build()?;
+//!
+//! // The handler of `/metrics`.
+//! let render = move || {
+//!     metrics.collect();
+//!     prometheus.render()
+//! };
+//! let text = render();
+//! assert!(text.contains(r#"tollgate_policy_quota_units{limiter="api",policy="burst"} 10"#));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without the calls of [`collect`](Metrics::collect) there are histograms only: requests are counted by each thread for
+//! itself, and summed when the metrics are read. So a request takes a few plain stores, no lock and no allocation.
+//!
+//! `docs/metrics.md` lists all metrics, and says how many series there are. `ops/` has a dashboard for Grafana and alert rules
+//! for Prometheus.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use ::metrics::{Histogram, Recorder};
+
+pub use self::table::BUCKETS;
+use self::{
+    collect::{Collected, Sources},
+    config_loads::ConfigLoads,
+    nodes::Nodes,
+    recorder::LimiterRecorder,
+    table::{DECISION_SECONDS, WAIT_SECONDS},
+};
+use crate::{
+    counts::Counts,
+    observe::{
+        DecisionEvent, DecisionSource, Event, NEAR_PERCENT, Observer, StatsHandle, StoreCallEvent,
+        UnitsEvent,
+    },
+};
+
+mod collect;
+mod config_loads;
+mod nodes;
+mod recorder;
+mod table;
+
+/// The metrics of one limiter: an observer for [`LimiterBuilder::observe`](crate::LimiterBuilder::observe). See
+/// [the module](self) for an example.
+///
+/// Each limiter needs metrics of its own, with a name of its own. Of several limiters with the same `Metrics`, requests are counted
+/// together, and the gauges are those of the one that was built or reconfigured last.
+///
+/// Label values are the limiter's name, the names of policies, the addresses of the store's servers, and words of this crate:
+/// nothing of a request. A policy that is gone keeps its counters; its gauges are 0.
+pub struct Metrics {
+    recorder: LimiterRecorder,
+    counts: Counts,
+    nodes: Nodes,
+    /// By source.
+    decision_seconds: [Histogram; DecisionSource::ALL.len()],
+    wait_seconds: Histogram,
+    config_loads: ConfigLoads,
+    stats: Mutex<Option<StatsHandle>>,
+    collected: Mutex<Collected>,
+}
+
+impl Metrics {
+    /// Metrics with the label `limiter`, by the recorder that the [`metrics`](::metrics) facade has installed by now.
+    pub fn new(limiter: impl Into<String>) -> Self {
+        Self::from_recorder(LimiterRecorder::new(limiter.into(), None))
+    }
+
+    /// Metrics by a recorder that is not installed, such as one of several in a process.
+    pub fn with_recorder(
+        limiter: impl Into<String>,
+        recorder: impl Recorder + Send + Sync + 'static,
+    ) -> Self {
+        let recorder = Arc::new(recorder);
+        Self::from_recorder(LimiterRecorder::new(limiter.into(), Some(recorder)))
+    }
+
+    /// Sets the share of a limit, in percent, above which a request is `near` it. Default: [`NEAR_PERCENT`], 80.
+    #[must_use]
+    pub fn near_percent(mut self, percent: u8) -> Self {
+        self.counts = Counts::new(percent);
+        self
+    }
+
+    fn from_recorder(recorder: LimiterRecorder) -> Self {
+        recorder.describe_all();
+        let decision_seconds = DecisionSource::ALL
+            .map(|source| recorder.histogram(&DECISION_SECONDS, [source.as_str().into()]));
+        Self {
+            wait_seconds: recorder.histogram(&WAIT_SECONDS, []),
+            decision_seconds,
+            recorder,
+            counts: Counts::new(NEAR_PERCENT),
+            nodes: Nodes::default(),
+            config_loads: ConfigLoads::default(),
+            stats: Mutex::default(),
+            collected: Mutex::default(),
+        }
+    }
+
+    /// Brings all counters and gauges up to date. Call it before each rendering or export.
+    ///
+    /// It calls no store, and registers the metrics anew, so that a recorder that forgets idle ones finds them again.
+    pub fn collect(&self) {
+        let stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = stats.clone();
+        drop(stats);
+        let stats = handle.and_then(|handle| handle.stats());
+        let mut collected = self
+            .collected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let sources = Sources {
+            counts: &self.counts,
+            nodes: &self.nodes,
+            config_loads: &self.config_loads,
+            stats: stats.unwrap_or_default(),
+        };
+        collected.collect(&self.recorder, &sources);
+    }
+}
+
+impl Observer for Metrics {
+    fn on_decision(&self, event: &DecisionEvent<'_>) {
+        self.counts.on_decision(event);
+        if let Some(elapsed) = event.elapsed {
+            match event.waits {
+                true => self.wait_seconds.record(elapsed),
+                false => self.decision_seconds[event.source as usize].record(elapsed),
+            }
+        }
+    }
+
+    fn on_units(&self, event: &UnitsEvent<'_>) {
+        self.counts.on_units(event);
+    }
+
+    fn on_store_call(&self, event: &StoreCallEvent<'_>) {
+        self.nodes.record(&self.recorder, event);
+    }
+
+    fn on_event(&self, event: &Event<'_>) {
+        self.counts.on_event(event);
+        match event {
+            Event::PoliciesInForce { handle, .. } => {
+                let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+                *stats = Some((*handle).clone());
+            }
+            Event::ConfigLoaded { applied, .. } => self.config_loads.add(*applied),
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut metrics = f.debug_struct("Metrics");
+        metrics
+            .field("recorder", &self.recorder)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,17 @@
+//! Metrics, by Prometheus' exporter: that they are bounded, name no caller, and add up; and that Prometheus, the alert rules and the
+//! dashboard read them.
+
+#![allow(missing_docs)]
+
+mod guide;
+mod policies;
+mod promtool;
+mod queries;
+mod secrets;
+mod series;
+mod stores;
+mod sums;
+mod support;
+
+#[path = "../common/until.rs"]
+mod until;
