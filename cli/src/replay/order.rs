@@ -25,7 +25,8 @@ pub(super) struct Order {
 #[derive(Debug)]
 struct Held {
     order: (i64, u64),
-    entry: Entry,
+    // Boxed: the heap moves what it holds.
+    entry: Box<Entry>,
 }
 
 impl Order {
@@ -50,6 +51,7 @@ impl Order {
         self.newest = self.newest.max(entry.at);
         let order = (entry.at, self.count);
         self.count += 1;
+        let entry = Box::new(entry);
         self.held.push(Reverse(Held { order, entry }));
     }
 
@@ -68,7 +70,7 @@ impl Order {
             self.late += 1;
         }
         self.released = entry.at;
-        Some(entry)
+        Some(*entry)
     }
 }
 
