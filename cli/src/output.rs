@@ -15,6 +15,10 @@ impl Output {
         Self { json }
     }
 
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Prints one of the two.
     pub(crate) fn print(
         &self,

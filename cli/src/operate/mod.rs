@@ -1,9 +1,11 @@
 //! The commands that call the admin API.
 
 mod blocks;
+mod explain;
 mod keys;
 mod policies;
 mod process;
+mod watch;
 
 use clap::{Args, Subcommand};
 
@@ -30,10 +32,18 @@ pub(crate) enum Operate {
     Block(On<blocks::Block>),
     /// End the block of a key, in all processes.
     Unblock(On<blocks::Unblock>),
+    /// Say which policies apply to a request, and whether it would be admitted. Nothing is charged.
+    ///
+    /// The exit code is 1 if it would be rejected.
+    Explain(On<explain::Explain>),
+    /// List the keys that one process has rejected most often.
+    Top(On<process::Top>),
     /// Compare shadow policies with those that are enforced, in one process.
     Shadows(On<process::Shadows>),
     /// Say whether the store works. The exit code is 1 if it doesn't.
     Health(On<process::Health>),
+    /// Show a live table of what one process admits and rejects. Ctrl-C ends it.
+    Watch(On<watch::Watch>),
 }
 
 /// The options of a command, and what it calls.
@@ -59,8 +69,11 @@ pub(crate) fn run(command: &Operate, output: &Output) -> Outcome {
             Operate::Callers(on) => on.options.run(&on.connection, output).await,
             Operate::Block(on) => on.options.run(&on.connection, output).await,
             Operate::Unblock(on) => on.options.run(&on.connection, output).await,
+            Operate::Explain(on) => on.options.run(&on.connection, output).await,
+            Operate::Top(on) => on.options.run(&on.connection, output).await,
             Operate::Shadows(on) => on.options.run(&on.connection, output).await,
             Operate::Health(on) => on.options.run(&on.connection, output).await,
+            Operate::Watch(on) => on.options.run(&on.connection, output).await,
         }
     })
 }

@@ -1,4 +1,4 @@
-//! `tollgate shadows` and `health`.
+//! `tollgate top`, `shadows` and `health`.
 
 use clap::Args;
 use serde_json::Value;
@@ -12,10 +12,50 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The policy's name. Left out, all policies are listed.
+    #[arg(long)]
+    policy: Option<String>,
+    /// The most keys of each policy.
+    #[arg(short, default_value_t = 10)]
+    n: u64,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Shadows {}
 
 #[derive(Debug, Args)]
 pub(crate) struct Health {}
+
+impl Top {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        let client = connection.process("top")?;
+        let policy = self.policy.clone().map(|policy| ("policy", policy));
+        let number_of_keys = [("n", self.n.to_string())];
+        let query: Vec<_> = policy.into_iter().chain(number_of_keys).collect();
+        let answer = client.get("/top", &query).await?;
+        let text = || {
+            let mut table = Table::new(&["POLICY", "KEY", "REJECTED", "AT MOST OVER BY"]);
+            for policy in list(&answer, "policies") {
+                for key in list(policy, "keys") {
+                    let [rejected, over] =
+                        ["rejected", "at_most_over"].map(|field| text(key, field));
+                    table.row([text(policy, "policy"), text(key, "key"), rejected, over]);
+                }
+            }
+            let since = text(&answer, "since");
+            match table.is_empty() {
+                true => format!("this process has rejected no key since {since}"),
+                false => format!(
+                    "rejected by this process since {since}\n{}",
+                    table.to_text()
+                ),
+            }
+        };
+        output.print(|| answer.clone(), text)?;
+        Ok(Answer::Yes)
+    }
+}
 
 impl Shadows {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use crate::served::{API_KEY, World};
+use crate::{
+    program::with_input,
+    served::{API_KEY, World},
+};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
@@ -88,4 +91,93 @@ fn shadow_policies_are_compared_with_live_ones() {
     let run = world.direct(&["shadows"]);
     assert_eq!(run.code, Some(2));
     assert!(run.stderr.contains("--admin"), "{}", run.stderr);
+}
+
+#[test]
+fn a_request_is_explained_without_charging_it() {
+    let world = World::start();
+    let service = world.service();
+    let header = format!("x-api-key: {API_KEY}");
+    let explain = ["explain", "GET", "/orders", "-H", &header];
+    let run = world.direct(&explain);
+    assert_eq!((run.code, &*run.stderr), (Some(0), ""));
+    assert!(
+        run.stdout.starts_with("admitted\nPOLICY "),
+        "{}",
+        run.stdout
+    );
+    while service.admits() {}
+    let run = service.run(&explain);
+    assert_eq!((run.code, &*run.stderr), (Some(1), ""));
+    assert!(
+        run.stdout.starts_with("rejected; retry in "),
+        "{}",
+        run.stdout
+    );
+    assert!(run.stdout.contains("hash:") && !run.stdout.contains(API_KEY));
+
+    let file = world.file.as_str();
+    let arguments = ["explain", "GET", "/orders", "-H", "-", "--config", file];
+    let run = with_input(&arguments, &format!("{header}\n"));
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    let run = world.direct(&["explain", "GET", "/orders", "-H", API_KEY]);
+    assert_eq!(run.code, Some(2));
+    assert!(!run.stderr.contains(API_KEY), "{}", run.stderr);
+}
+
+#[test]
+fn the_most_rejected_keys_of_a_process_are_listed_as_hashes() {
+    let world = World::start();
+    let service = world.service();
+    while service.admits() {}
+    assert!(!service.admits());
+    let run = service.run(&["top", "--policy", "api", "-n", "5"]);
+    assert_eq!((run.code, &*run.stderr), (Some(0), ""));
+    let row = run.stdout.lines().nth(2).expect("a row");
+    let cells: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(
+        (cells[0], cells[2], cells[3]),
+        ("api", "2", "0"),
+        "{}",
+        run.stdout
+    );
+    assert!(cells[1].starts_with("hash:"), "{row}");
+}
+
+#[test]
+fn a_watch_prints_a_table_a_second() {
+    let world = World::start();
+    let service = world.service();
+    while service.admits() {}
+    let run = service.run(&["watch", "-n", "2"]);
+    assert_eq!((run.code, &*run.stderr), (Some(0), ""));
+    // No terminal, so nothing is cleared.
+    assert!(!run.stdout.contains('\u{1b}'));
+    let titles = run
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("POLICY "));
+    assert_eq!(titles.count(), 2, "{}", run.stdout);
+    let rates = run.stdout.lines().filter(|line| line.starts_with("api "));
+    let rates: Vec<Vec<_>> = rates
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rates[0][1..4], ["-", "-", "-"]);
+    assert_eq!(rates[1][1..4], ["0.0", "0.0", "0.0"]);
+    assert_eq!(rates[1][6], "1");
+
+    let run = service.run(&["watch", "--json", "-n", "1"]);
+    assert_eq!(run.stdout.lines().count(), 1);
+    assert_eq!(json(&run.stdout)["policies"][0]["policy"], "api");
+}
+
+#[test]
+fn a_watch_ends_when_its_output_is_closed() {
+    let world = World::start();
+    let service = world.service();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = service.command(&["watch"]);
+    let status = command.stdout(writer).status().expect("the program");
+    assert_eq!(status.code(), Some(0));
 }

@@ -1,13 +1,13 @@
 //! Services with the admin API, on one Redis.
 
-use std::{any::Any, net::TcpListener, process::Command};
+use std::{any::Any, net::TcpListener, process::Command, time::Duration};
 
 use axum::Router;
 use testkit::Server;
 use tokio::runtime::Runtime;
 use tollgate::{
-    Key, Limiter,
-    admin::Admin,
+    Key, Limiter, RedisStore,
+    admin::{Activity, Admin},
     config::{Document, Format, Registry},
 };
 
@@ -57,7 +57,7 @@ impl World {
 
     /// A service on this Redis.
     pub(crate) fn service(&self) -> Service {
-        Service::start(&document(self.redis.port()))
+        Service::start(self.redis.port())
     }
 
     /// Runs the program directly on the store.
@@ -69,15 +69,24 @@ impl World {
 }
 
 impl Service {
-    fn start(document: &str) -> Self {
+    fn start(port: u16) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
-        let document = Document::parse(document, Format::Toml).expect("a document");
-        let limiter = document.limiter(&Registry::new()).expect("a limiter");
-        let admin = Admin::new(&limiter).token("ops", TOKEN).router();
+        let document = Document::parse(&document(port), Format::Toml).expect("a document");
+        let store = RedisStore::builder()
+            .url(format!("redis://127.0.0.1:{port}"))
+            .timeout(Duration::from_secs(5))
+            .build()
+            .expect("a store");
+        let activity = Activity::new();
+        let builder = document.builder(&Registry::new()).expect("a builder");
+        let limiter = builder.store(store).observe(activity.clone()).build();
+        let limiter = limiter.expect("a limiter");
+        let admin = Admin::new(&limiter).activity(activity);
+        let admin = admin.token("ops", TOKEN).router();
         let app = Router::new().nest("/admin", admin.expect("a router"));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a listener");

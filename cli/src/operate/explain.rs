@@ -1,0 +1,106 @@
+//! `tollgate explain`.
+
+use std::io;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::{
+    client::Connection,
+    exit::{Answer, Failure, Outcome},
+    output::Output,
+    printable::printable,
+    table::{Table, flag, list, text, wait, yes},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// The request's method.
+    method: String,
+    /// The request's path and query, or its URL.
+    uri: String,
+    /// A header, such as "x-api-key: sk_1". "-" reads headers from standard input, one from each line: the arguments of a
+    /// process are visible to other users of the machine, so that is the way for an API key.
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    headers: Vec<String>,
+    /// The address of the peer, such as 192.0.2.1.
+    #[arg(long)]
+    peer: Option<String>,
+}
+
+impl Explain {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        let client = connection.client()?;
+        let mut body = json!({
+            "method": self.method,
+            "uri": self.uri,
+            "headers": self.headers()?,
+        });
+        if let Some(peer) = &self.peer {
+            body["peer"] = json!(peer);
+        }
+        let answer = client.post("/explain", &body).await?;
+        output.print(|| answer.clone(), || explanation(&answer))?;
+        let admitted = ["admitted", "allow_listed", "skipped"];
+        Ok(Answer::from(admitted.contains(&&*text(&answer, "outcome"))))
+    }
+
+    /// The names and values of the headers.
+    fn headers(&self) -> Outcome<Vec<[String; 2]>> {
+        let mut lines = Vec::new();
+        for header in &self.headers {
+            if header == "-" {
+                let input = io::read_to_string(io::stdin());
+                let input = input.map_err(|error| Failure::unreachable("standard input", error))?;
+                let input = input.lines().filter(|line| !line.trim().is_empty());
+                lines.extend(input.map(str::to_owned));
+            } else {
+                lines.push(header.clone());
+            }
+        }
+        let headers = lines.iter().map(|line| {
+            let (name, value) = line.split_once(':').ok_or_else(|| {
+                // Without the text, which may be a credential.
+                Failure::Invalid("a header is a name, a colon and a value".to_owned())
+            })?;
+            Ok([name, value].map(|text| text.trim().to_owned()))
+        });
+        headers.collect()
+    }
+}
+
+fn explanation(answer: &Value) -> String {
+    let outcome = text(answer, "outcome").replace('_', " ");
+    let retry = match answer.get("retry_after_ms") {
+        Some(retry) if retry.as_u64() > Some(0) => {
+            format!("; retry in {}", wait(answer, "retry_after_ms"))
+        }
+        _ => String::new(),
+    };
+    let titles = [
+        "POLICY", "APPLIES", "KEY", "COST", "LEFT", "LIMIT", "ADMITS", "RETRY",
+    ];
+    let mut table = Table::new(&titles);
+    for policy in list(answer, "policies") {
+        let applies = flag(policy, "applies");
+        let name = match flag(policy, "shadow") {
+            true => format!("{} (shadow)", text(policy, "policy")),
+            false => text(policy, "policy"),
+        };
+        let state = match text(policy, "reason") {
+            reason if reason.is_empty() => yes(applies),
+            reason => format!("{}: {reason}", yes(applies)),
+        };
+        let only_if_applies = |text: String| if applies { text } else { String::new() };
+        let [key, cost, left, limit] =
+            ["key", "cost", "remaining", "limit"].map(|field| only_if_applies(text(policy, field)));
+        let admits = only_if_applies(yes(flag(policy, "would_admit")));
+        let retry = only_if_applies(wait(policy, "retry_after_ms"));
+        table.row([name, state, key, cost, left, limit, admits, retry]);
+    }
+    let reason = match text(answer, "reason") {
+        reason if reason.is_empty() => reason,
+        reason => format!(": {}", printable(&reason)),
+    };
+    format!("{outcome}{reason}{retry}\n{}", table.or(""))
+}
