@@ -35,7 +35,7 @@ impl Limiter {
     /// let blocks = limiter.blocks(100).await?;
     /// assert!(blocks.is_complete());
     /// for block in &blocks {
-    ///     // `locked hash:uZVbWmiyFXfzXrJIM_v8 600s`
+    ///     // The key is shown by its hash: `hash:` and 20 characters.
     ///     println!("{} {} {:?}", block.policy(), block.key_text(), block.ends_in());
     ///     let key = locked.parse_key(&block.key_text()).ok_or("no key")?;
     ///     locked.unblock(key).await?;
