@@ -2,6 +2,7 @@
 
 use std::{fs, net::Ipv4Addr, path::Path, time::Duration};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use testkit::Program;
@@ -125,6 +126,12 @@ impl Browser {
         self.until(&shows).await;
     }
 
+    /// Waits until an element's text begins with a number.
+    pub(crate) async fn until_count(&mut self, selector: &str, number: u64) {
+        let text = format!("document.querySelector({selector:?}).innerText.replaceAll(',', '')");
+        self.until(&format!("parseInt({text}) === {number}")).await;
+    }
+
     /// Clicks on the first element with that text among those of a selector, until the click has had its effect: the page may
     /// move between the look and the click.
     pub(crate) async fn click(&mut self, selector: &str, text: &str, effect: &str) {
@@ -221,6 +228,14 @@ impl Browser {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
         self.command("Emulation.setDeviceMetricsOverride", metrics)
             .await;
+    }
+
+    /// Writes a picture of what is visible.
+    pub(crate) async fn screenshot(&mut self, path: &Path) {
+        let format = json!({ "format": "png" });
+        let picture = self.command("Page.captureScreenshot", format).await;
+        let data = STANDARD.decode(picture["data"].as_str().expect("a picture"));
+        fs::write(path, data.expect("base64")).expect("the picture can be written");
     }
 
     /// The requests since the page was opened: their URLs.

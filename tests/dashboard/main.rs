@@ -4,6 +4,7 @@
 mod actions;
 mod browser;
 mod page;
+mod reading;
 mod secrets;
 mod service;
 mod usability;

@@ -50,6 +50,7 @@ impl Page {
     pub(crate) async fn sign_in(&mut self) {
         self.browser.type_text(TOKEN).await;
         self.browser.press("Enter").await;
+        self.browser.until_shows("#connection", "Live").await;
         self.browser.until_shows("#policy-rows", "pages").await;
         self.browser.until_shows("#tile-store", "Healthy").await;
     }
@@ -85,9 +86,11 @@ impl Page {
     /// Fails if the page complained, requested anything elsewhere, or kept the token where others can read it.
     pub(crate) async fn assert_clean(&mut self) {
         let complaints = self.browser.complaints();
-        // The application reports no activity.
-        let absent = |text: &&String| !text.contains("status of 404");
-        assert_eq!(complaints.iter().find(absent), None);
+        // There is no list of blocked keys.
+        let is_expected =
+            |text: &String| text.contains("status of 404") && text.contains("/blocks");
+        let unexpected = complaints.iter().find(|text| !is_expected(text));
+        assert_eq!(unexpected, None);
         self.assert_secret().await;
     }
 

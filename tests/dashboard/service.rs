@@ -6,7 +6,11 @@ use axum::{Router, routing::get};
 use reqwest::Client;
 use testkit::Server;
 use tokio::net::TcpListener;
-use tollgate::{FixedWindow, Policy, Quota, RateLimitLayer, RedisStore, admin::Admin, extract};
+use tollgate::{
+    FixedWindow, Policy, Quota, RateLimitLayer, RedisStore,
+    admin::{Activity, Admin},
+    extract,
+};
 
 pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 
@@ -46,9 +50,12 @@ impl Service {
         let builder = policies()
             .into_iter()
             .fold(builder, |builder, policy| builder.policy(policy));
-        let layer = builder.build().expect("a layer");
+        let activity = Activity::new();
+        let layer = builder.observe(activity.clone()).build();
+        let layer = layer.expect("a layer");
         let admin = || {
-            let admin = Admin::new(&layer).token("operators", TOKEN).router();
+            let admin = Admin::new(&layer).activity(activity.clone());
+            let admin = admin.token("operators", TOKEN).router();
             admin.expect("an admin API")
         };
         let app = Router::new().route("/", get(async || "hello"));

@@ -1,5 +1,11 @@
 //! The page can be read and used: by keyboard, on a phone, in light and in dark.
 
+use std::{
+    env,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
 use serde_json::json;
 
 use crate::{
@@ -7,27 +13,72 @@ use crate::{
     service::{LIMIT, Service},
 };
 
+/// A folder for pictures of the page: `cargo test --test dashboard` writes them there if it is set.
+const PICTURES: &str = "TOLLGATE_DASHBOARD_PICTURES";
+
+/// How long the load lasts that the pictures show.
+const PICTURED: Duration = Duration::from_secs(130);
+
+/// Requests that come and go in waves, for as long as the charts reach back.
+async fn load_in_waves(service: &Service) {
+    let start = Instant::now();
+    let mut second = 0_u64;
+    while start.elapsed() < PICTURED {
+        let wave = 30 + 12 * (second / 6 % 4) + 7 * (second % 3);
+        for n in 0..wave {
+            let user = format!("user-{}", second * 1_000 + n);
+            service.get(&user).await;
+        }
+        service.send("alice", 4 + 9 * (second / 15 % 2)).await;
+        service.send("bob", 3 + second % 5).await;
+        service.send("carol", second % 2).await;
+        second += 1;
+        let next = start + Duration::from_secs(1) * u32::try_from(second).expect("few");
+        tokio::time::sleep_until(next.into()).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_is_legible_in_both_themes_on_a_screen_and_on_a_phone() {
+    let pictures = env::var_os(PICTURES).map(PathBuf::from);
     let service = Service::start().await;
     let mut page = Page::open(&service).await;
     page.assert_no_faults("sign in").await;
     page.sign_in().await;
     service.send("alice", LIMIT + 3).await;
+    if pictures.is_some() {
+        load_in_waves(&service).await;
+    }
     page.look_up("pages", "alice").await;
+    page.browser.fill("#explain-headers", "x-user: alice").await;
+    let explained = "document.querySelector('#explain-result').innerText.includes('alice')";
+    page.browser
+        .click("#explain-form button", "Explain", explained)
+        .await;
     page.ask("Block").await;
     page.assert_no_faults("a dialog").await;
     page.answer("Block").await;
-    for (theme, width) in [
-        ("light", 1200),
-        ("dark", 1200),
-        ("light", 390),
-        ("dark", 390),
-        ("light", 320),
-    ] {
-        page.browser.emulate(theme, width, 900).await;
+    page.browser.until_shows("#top", "alice").await;
+    let scenes = [
+        ("light", 1200, 1400, Some("light")),
+        ("dark", 1200, 1400, Some("dark")),
+        ("light", 390, 1000, Some("phone")),
+        ("dark", 390, 1000, None),
+        ("light", 320, 900, None),
+    ];
+    for (theme, width, height, name) in scenes {
+        page.browser.emulate(theme, width, height).await;
+        page.browser
+            .value("document.activeElement.blur(); scrollTo(0, 0)")
+            .await;
         page.assert_no_faults(&format!("{theme}, {width} pixels wide"))
             .await;
+        if let (Some(folder), Some(name)) = (&pictures, name) {
+            // The charts are drawn for this width by the next event.
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            let path = folder.join(format!("dashboard-{name}.png"));
+            page.browser.screenshot(&path).await;
+        }
     }
     page.assert_clean().await;
 }
