@@ -88,7 +88,7 @@ function signOut(reason = "") {
   Object.assign(live, { before: null, policies: [], health: null, activity: null });
   live.history.clear();
   Object.assign(shown, { policy: "", key: "" });
-  $("confirm").close();
+  answer(false);
   for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "top", "shadows", "explain-result", "store-details", "chart"]) $(id).replaceChildren();
   for (const node of document.querySelectorAll(".message, .tile b, .tile small, #lookup-hint")) node.textContent = "";
   for (const form of document.forms) form.reset();

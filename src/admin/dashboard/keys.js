@@ -2,6 +2,9 @@
 
 const shown = { policy: "", key: "" };
 
+/** Resolves the question that the dialog asks. */
+let pending = null;
+
 /** Asks in the dialog; resolves to whether it was confirmed. */
 function confirmed({ title, text, verb, danger = false, fields = [] }) {
   const dialog = $("confirm");
@@ -10,13 +13,19 @@ function confirmed({ title, text, verb, danger = false, fields = [] }) {
   put($("confirm-ok"), verb);
   $("confirm-ok").classList.toggle("danger", danger);
   $("confirm-fields").replaceChildren(...fields);
-  dialog.returnValue = "";
+  answer(false);
   dialog.showModal();
   // The first field has the focus; without fields, the button that changes nothing.
   (fields[0]?.querySelector("input, select") ?? $("confirm-cancel")).focus();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "confirm"), { once: true });
-  });
+  return new Promise((resolve) => (pending = resolve));
+}
+
+/** Closes the dialog. Its event `close` may come when it has been opened again, so that it answers nothing. */
+function answer(yes) {
+  const resolve = pending;
+  pending = null;
+  $("confirm").close();
+  resolve?.(yes);
 }
 
 function field(label, control) {
@@ -192,6 +201,8 @@ function wireKeys() {
       fail(error, $("blocks-message"));
     }
   });
-  onSubmit($("confirm").querySelector("form"), () => $("confirm").close("confirm"));
-  $("confirm-cancel").addEventListener("click", () => $("confirm").close());
+  onSubmit($("confirm").querySelector("form"), () => answer(true));
+  $("confirm-cancel").addEventListener("click", () => answer(false));
+  // Escape.
+  $("confirm").addEventListener("cancel", () => answer(false));
 }
