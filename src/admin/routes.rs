@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use super::{
     api::OPENAPI,
     auth, dashboard,
-    handlers::{activity, explain, health, keys, policies},
+    handlers::{activity, blocks, explain, health, keys, policies},
     http::{json, problem::Failure},
     state::AdminState,
 };
@@ -29,7 +29,7 @@ fn open_routes() -> [Route; 2] {
 }
 
 /// The routes that need a token.
-fn protected_routes() -> [Route; 14] {
+fn protected_routes() -> [Route; 15] {
     [
         ("/policies", get(policies::policies)),
         ("/config", get(policies::config)),
@@ -37,6 +37,7 @@ fn protected_routes() -> [Route; 14] {
         ("/activity", get(activity::activity)),
         ("/events", get(activity::events)),
         ("/top", get(activity::top)),
+        ("/blocks", get(blocks::blocks)),
         ("/openapi.json", get(openapi)),
         ("/explain", post(explain::explain)),
         ("/peek", post(keys::peek)),
@@ -91,4 +92,15 @@ async fn method_not_allowed() -> Failure {
 /// `GET /openapi.json`.
 async fn openapi() -> Response {
     json::with_type(StatusCode::OK, "application/json", OPENAPI.into())
+}
+
+#[test]
+fn the_document_has_the_routes_of_the_router() {
+    use std::collections::BTreeSet;
+
+    let routes = open_routes().into_iter().chain(protected_routes());
+    let routes: BTreeSet<_> = routes.map(|(path, _)| path.to_owned()).collect();
+    let document: serde_json::Value = serde_json::from_str(OPENAPI).expect("JSON");
+    let paths = document["paths"].as_object().expect("paths");
+    assert_eq!(routes, paths.keys().cloned().collect());
 }

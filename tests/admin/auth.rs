@@ -11,13 +11,14 @@ use crate::{
     support::{self, Api, TOKEN, good_body, request},
 };
 
-const PROTECTED: [(Method, &str); 14] = [
+const PROTECTED: [(Method, &str); 15] = [
     (Method::GET, "/policies"),
     (Method::GET, "/config"),
     (Method::GET, "/shadows"),
     (Method::GET, "/activity"),
     (Method::GET, "/events"),
     (Method::GET, "/top"),
+    (Method::GET, "/blocks"),
     (Method::GET, "/openapi.json"),
     (Method::POST, "/explain"),
     (Method::POST, "/peek"),

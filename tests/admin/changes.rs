@@ -236,6 +236,23 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
         {"policy": "blocked", "key": Key::secret("192.0.2.1").as_str().replace('#', "hash:"), "ends_at": "2027-01-15T09:00:00Z"},
     ]);
     assert_eq!(blocked["blocked"], expected);
+    let blocks = api.get("/blocks?policy=abuse").await.json;
+    let expected = json!([{
+        "policy": "abuse", "key": "192.0.2.1", "ends_at": "2027-01-15T09:00:00Z", "ends_in_ms": 3_600_000,
+    }]);
+    assert_eq!(
+        (&blocks["blocks"], &blocks["complete"]),
+        (&expected, &json!(true))
+    );
+    let all = api.get("/blocks").await.json;
+    assert_eq!(all["blocks"].as_array().map(Vec::len), Some(2));
+    for wrong in ["limit=0", "limit=x", "limit=10001", "policy=api"] {
+        assert_eq!(
+            api.get(&format!("/blocks?{wrong}")).await.status,
+            400,
+            "{wrong}"
+        );
+    }
     let address = Key::ip([192, 0, 2, 1].into());
     let keys = || Keys::from(vec![("address", address), ("abuse", address)]);
     assert!(!limiter.check(keys()).await.is_admitted());

@@ -70,6 +70,16 @@ fn schema<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
 fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
     vec![
         Route {
+            problems: &[],
+            is_open: true,
+            content_type: "text/html",
+            ..get(
+                "/",
+                "The dashboard, a page without data in it",
+                json!({"type": "string"}),
+            )
+        },
+        Route {
             problems: &[401],
             is_open: true,
             ..get(
@@ -126,6 +136,21 @@ fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
                 "/top",
                 "The keys with the most rejections in this process",
                 schema::<api::TopReport>(of),
+            )
+        },
+        Route {
+            problems: &[400, 401, 404, 503],
+            parameters: &[
+                ("policy", "The ban's name; all bans if it is left out"),
+                (
+                    "limit",
+                    "The most keys in the answer, 100 if it is left out",
+                ),
+            ],
+            ..get(
+                "/blocks",
+                "The keys that are blocked now, in any process",
+                schema::<api::BlocksInfo>(of),
             )
         },
         Route {
@@ -248,6 +273,7 @@ fn generate() -> Value {
 pub(crate) fn validate(method: &Method, path: &str, answer: &Answer) {
     let method = method.as_str().to_lowercase();
     let content_type = answer.headers["content-type"].to_str().expect("text");
+    let content_type = content_type.split(';').next().expect("a type");
     let operation = &DOCUMENT["paths"][path][method.as_str()];
     let response = &operation["responses"][answer.status.as_str()];
     let schema = match operation {
@@ -348,6 +374,9 @@ async fn every_answer_in_the_document_is_given() {
                     .await,
             );
         } else if responses.contains_key("400") {
+            if path == "/blocks" {
+                note(working.get("/blocks?policy=no-such-policy").await);
+            }
             note(working.get(&format!("{path}?no_such_parameter=1")).await);
         }
         let described: BTreeSet<_> = responses.keys().cloned().collect();

@@ -56,7 +56,9 @@ impl Api {
             Ok("application/json" | "application/problem+json") => {
                 serde_json::from_slice(&body).expect("JSON")
             }
-            Ok("text/event-stream") => String::from_utf8_lossy(&body).into(),
+            Ok("text/event-stream" | "text/html; charset=utf-8") => {
+                String::from_utf8_lossy(&body).into()
+            }
             other => panic!("{method} {path}: {other:?}"),
         };
         let answer = Answer {

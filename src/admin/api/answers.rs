@@ -151,6 +151,32 @@ pub struct BlockedKey {
     pub ends_at: String,
 }
 
+/// The answer of `GET /blocks`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct BlocksInfo {
+    /// The keys that are blocked now, by hand or by rejections, in any process.
+    pub blocks: Vec<BlockInfo>,
+    /// Whether these are all.
+    pub complete: bool,
+}
+
+/// A key that is blocked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct BlockInfo {
+    /// The ban's name.
+    pub policy: String,
+    /// The key: readable text, or `hash:` and 20 characters.
+    pub key: String,
+    /// When the block ends (RFC 3339).
+    pub ends_at: String,
+    /// The time until then.
+    pub ends_in_ms: u64,
+}
+
 /// The answer of `POST /unblock`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]

@@ -17,8 +17,8 @@ pub use self::{
         StoreInfo, TopKeyInfo, TopPolicy, TopReport,
     },
     answers::{
-        Blocked, BlockedKey, Callers, ConfigInForce, Credited, Health, Policies, PolicyInfo,
-        Problem, Reset, Role, Shadow, Shadows, Status, Unblocked, WatchInfo,
+        BlockInfo, Blocked, BlockedKey, BlocksInfo, Callers, ConfigInForce, Credited, Health,
+        Policies, PolicyInfo, Problem, Reset, Role, Shadow, Shadows, Status, Unblocked, WatchInfo,
     },
     explain::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
     requests::{

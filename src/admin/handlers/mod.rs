@@ -1,6 +1,7 @@
 //! The handlers of the routes.
 
 pub(super) mod activity;
+pub(super) mod blocks;
 pub(super) mod explain;
 pub(super) mod health;
 pub(super) mod keys;

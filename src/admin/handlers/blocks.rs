@@ -1,0 +1,56 @@
+//! The keys that are blocked.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+
+use super::status::{millis, rfc3339};
+use crate::{
+    admin::{
+        api::{BlockInfo, BlocksInfo},
+        http::{
+            input::Query,
+            json::Json,
+            problem::{Answer, Failure},
+        },
+        key_text,
+        state::AdminState,
+    },
+    limiter::Block,
+};
+
+/// The keys that are answered unless asked for otherwise.
+const DEFAULT_LIMIT: usize = 100;
+
+/// The most keys in an answer.
+const MAX_LIMIT: usize = 10_000;
+
+/// `GET /blocks`.
+pub(in crate::admin) async fn blocks(
+    State(state): State<Arc<AdminState>>,
+    query: Query,
+) -> Answer<BlocksInfo> {
+    let [policy, limit] = query.only(["policy", "limit"])?;
+    let limit = limit.map_or(Ok(DEFAULT_LIMIT), |limit| limit.parse());
+    let limit = limit.ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+    let limit = limit.ok_or_else(|| {
+        Failure::bad_request(format!("limit: a number from 1 to {MAX_LIMIT} is expected"))
+    })?;
+    let blocks = match policy {
+        Some(policy) => state.limiter().policy(&policy)?.blocks(limit).await?,
+        None => state.limiter().blocks(limit).await?,
+    };
+    Ok(Json(BlocksInfo {
+        complete: blocks.is_complete(),
+        blocks: blocks.iter().map(block).collect(),
+    }))
+}
+
+fn block(block: &Block) -> BlockInfo {
+    BlockInfo {
+        policy: block.policy().to_owned(),
+        key: key_text::shown(&block.key()),
+        ends_at: rfc3339(block.ends_at()),
+        ends_in_ms: millis(block.ends_in()),
+    }
+}
