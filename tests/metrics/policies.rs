@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Key, Limiter, MemoryStore, Policy, Quota, TokioClock};
+use tollgate::{Ban, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Timestamp, TokioClock};
 
 use crate::{support::Observed, until::until};
 
@@ -84,6 +84,29 @@ async fn permits_and_waiters_are_those_of_now_and_waiting_is_timed() {
     drop(held);
     assert_eq!(gauge("tollgate_permits"), 0.0);
     assert_eq!(observed.value("tollgate_wait_seconds_count", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn bans_that_begin_are_counted() {
+    let observed = Observed::new();
+    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+    let ban = Policy::new("abuse", Quota::requests(3).per_minute());
+    let limiter = observed
+        .limiter()
+        .store(MemoryStore::builder().clock(clock.clone()).build())
+        .policy(Policy::new("api", Quota::requests(1).per_day()))
+        .policy(ban.strategy(Ban::for_duration(Duration::from_secs(600))))
+        .build()
+        .expect("a limiter");
+    for caller in ["alice", "bob"] {
+        for _ in 0..10 {
+            drop(limiter.check(caller).await);
+        }
+    }
+    assert_eq!(
+        observed.value("tollgate_bans_total", &[("policy", "abuse")]),
+        2.0
+    );
 }
 
 #[tokio::test]

@@ -85,4 +85,7 @@ async fn no_key_path_tier_or_password_is_exposed() {
             "{policy}"
         );
     }
+    let node = server.addr().to_string();
+    let calls = [("node", &*node), ("result", "ok")];
+    assert!(observed.value("tollgate_store_calls_total", &calls) >= 1.0);
 }

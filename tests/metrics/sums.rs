@@ -129,3 +129,46 @@ async fn outcomes_on_redis_add_up_to_the_requests_and_units_to_those_in_use() {
     let seen = load(&limiter).await;
     assert_sums(&seen, &observed.exposition());
 }
+
+#[tokio::test]
+async fn units_charged_less_those_given_back_are_those_in_use() {
+    let observed = Observed::new();
+    let policy = Policy::new("tokens", Quota::units(1_000).per_day());
+    let limiter = observed
+        .limiter()
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    let admission = limiter.admit("alice").cost(100).await.expect("admitted");
+    let tokens = admission.policy("tokens").expect("the policy");
+    tokens.settle(130).await.expect("settled");
+    tokens.settle(80).await.expect("settled");
+    tokens.charge(7).await.expect("charged");
+    tokens.refund(5).await.expect("refunded");
+    limiter.charge("alice", 30).await.expect("charged");
+    let handle = limiter.policy("tokens").expect("the policy");
+    handle.credit("alice", 12).await.expect("credited");
+    let units = |kind| {
+        observed.value(
+            "tollgate_policy_units_total",
+            &[("policy", "tokens"), ("kind", kind)],
+        )
+    };
+    let kinds = [
+        "charged",
+        "settled_more",
+        "settled_less",
+        "refunded",
+        "credited",
+    ]
+    .map(units);
+    let [charged, more, less, refunded, credited] = kinds;
+    let status = limiter.peek("alice").await.expect("a status");
+    let used = 1_000 - status.policy("tokens").expect("the policy").remaining();
+    assert_eq!(
+        (charged + more - less - refunded - credited) as u64,
+        used,
+        "{kinds:?}"
+    );
+    assert_eq!((more, less, credited), (30.0, 50.0, 12.0));
+}
