@@ -108,7 +108,7 @@ metrics! {
 ///
 /// let mut builder = PrometheusBuilder::new();
 /// for (metric, bounds) in tollgate::metrics::BUCKETS {
-///     builder = builder.set_buckets_for_metric(Matcher::Full(metric.to_owned()), bounds)?;
+///     builder = builder.set_buckets_for_metric(Matcher::Full((*metric).to_owned()), bounds)?;
 /// }
 /// let prometheus = builder.install_recorder()?;
 /// # Ok(())
