@@ -1,4 +1,4 @@
-//! `tollgate block` and `unblock`.
+//! `tollgate block`, `unblock` and `blocks`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
     exit::{Answer, Outcome},
     key::KeyText,
     output::Output,
-    table::{Table, list, text},
+    table::{Table, flag, list, text, wait},
 };
 
 #[derive(Debug, Args)]
@@ -39,6 +39,16 @@ pub(crate) struct Unblock {
     policy: Option<String>,
     #[command(flatten)]
     confirm: Confirm,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Blocks {
+    /// The name of a ban. Left out, the keys under all bans are listed.
+    #[arg(long)]
+    policy: Option<String>,
+    /// The most keys, at most 10000.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: u64,
 }
 
 impl Block {
@@ -73,6 +83,32 @@ impl Unblock {
         let text = || changed(list(&answer, "before"), list(&answer, "unblocked"));
         output.print(|| answer.clone(), text)?;
         Ok(Answer::Yes)
+    }
+}
+
+impl Blocks {
+    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
+        let client = connection.client()?;
+        let policy = self.policy.clone().map(|policy| ("policy", policy));
+        let limit = [("limit", self.limit.to_string())];
+        let query: Vec<_> = policy.into_iter().chain(limit).collect();
+        let answer = client.get("/blocks", &query).await?;
+        output.print(|| answer.clone(), || listed(&answer))?;
+        Ok(Answer::Yes)
+    }
+}
+
+fn listed(answer: &Value) -> String {
+    let mut table = Table::new(&["POLICY", "KEY", "ENDS", "ENDS IN"]);
+    for block in list(answer, "blocks") {
+        let [policy, key, ends_at] = ["policy", "key", "ends_at"].map(|field| text(block, field));
+        table.row([policy, key, ends_at, wait(block, "ends_in_ms")]);
+    }
+    let listed = table.or("no key is blocked\n");
+    match (flag(answer, "complete"), table.is_empty()) {
+        (true, _) => listed,
+        (false, true) => "the store was not searched completely\n".to_owned(),
+        (false, false) => format!("{listed}there may be more: --limit sets how many are listed\n"),
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum Operate {
     Block(On<blocks::Block>),
     /// End the block of a key, in all processes.
     Unblock(On<blocks::Unblock>),
+    /// List the keys that are blocked now, by hand or by rejections, in any process.
+    Blocks(On<blocks::Blocks>),
     /// Say which policies apply to a request, and whether it would be admitted. Nothing is charged.
     ///
     /// The exit code is 1 if it would be rejected.
@@ -69,6 +71,7 @@ pub(crate) fn run(command: &Operate, output: &Output) -> Outcome {
             Operate::Callers(on) => on.options.run(&on.connection, output).await,
             Operate::Block(on) => on.options.run(&on.connection, output).await,
             Operate::Unblock(on) => on.options.run(&on.connection, output).await,
+            Operate::Blocks(on) => on.options.run(&on.connection, output).await,
             Operate::Explain(on) => on.options.run(&on.connection, output).await,
             Operate::Top(on) => on.options.run(&on.connection, output).await,
             Operate::Shadows(on) => on.options.run(&on.connection, output).await,

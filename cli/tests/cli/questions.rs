@@ -145,6 +145,49 @@ fn the_most_rejected_keys_of_a_process_are_listed_as_hashes() {
 }
 
 #[test]
+fn blocked_keys_are_listed_on_both_ways_and_unblocked_by_what_is_listed() {
+    let world = World::start();
+    let service = world.service();
+    let run = service.run(&["blocks"]);
+    assert_eq!((run.code, &*run.stdout), (Some(0), "no key is blocked\n"));
+    for key in [API_KEY, "sk_live_other"] {
+        let run = service.run(&["block", key, "--for", "1day", "-y"]);
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+    }
+    let blocks = ["blocks", "--policy", "blocked", "--json"];
+    let direct = json(&world.direct(&blocks).stdout);
+    let listed = |answer: &Value| -> Vec<String> {
+        let blocks = answer["blocks"].as_array().expect("a list").iter();
+        let keys = blocks.map(|block| block["key"].as_str().expect("a key").to_owned());
+        keys.collect()
+    };
+    let keys = listed(&direct);
+    assert_eq!((keys.len(), &direct["complete"]), (2, &true.into()));
+    assert_eq!(listed(&json(&service.run(&blocks).stdout)), keys);
+    let table = service.run(&["blocks"]).stdout;
+    assert!(table.starts_with("POLICY   KEY "), "{table}");
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(keys.iter().all(|key| key.starts_with("hash:")));
+
+    let some = world.direct(&["blocks", "--limit", "1"]);
+    assert_eq!((some.code, &*some.stderr), (Some(0), ""));
+    assert_eq!(some.stdout.lines().count(), 3, "{}", some.stdout);
+    assert!(some.stdout.contains("there may be more"), "{}", some.stdout);
+    let unblock = world.direct(&["unblock", &keys[0], "--policy", "blocked", "-y"]);
+    assert_eq!(unblock.code, Some(0), "{}", unblock.stderr);
+    assert_eq!(listed(&json(&service.run(&blocks).stdout)), keys[1..]);
+}
+
+#[test]
+fn blocks_under_a_policy_that_is_no_ban_are_a_wrong_argument() {
+    let world = World::start();
+    for arguments in [["--policy", "api"], ["--policy", "none"], ["--limit", "0"]] {
+        let run = world.direct(&[&["blocks"], &arguments[..]].concat());
+        assert_eq!((run.code, &*run.stdout), (Some(2), ""), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn a_watch_prints_a_table_a_second() {
     let world = World::start();
     let service = world.service();
