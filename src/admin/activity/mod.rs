@@ -78,7 +78,6 @@ struct RejectedKeys {
 
 impl Activity {
     /// Counts the 100 keys with the most rejections of each policy.
-    #[expect(clippy::new_ret_no_self, reason = "observers are shared")]
     pub fn new() -> Arc<Self> {
         Self::with_top_keys(DEFAULT_TOP_KEYS)
     }
