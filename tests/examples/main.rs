@@ -7,6 +7,8 @@ mod charging;
 #[cfg(feature = "tonic")]
 mod greeter;
 mod login;
+#[cfg(all(feature = "admin", feature = "metrics"))]
+mod operated;
 mod outgoing;
 mod process;
 mod proxy;

@@ -211,7 +211,7 @@ impl HttpResponse {
 }
 
 /// Cargo builds examples before tests run, into a folder beside that of the tests.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     let test = env::current_exe().expect("this test's own path");
     let profile = test.ancestors().nth(2).expect("a target folder");
     let file = format!("{name}{}", env::consts::EXE_SUFFIX);
