@@ -49,7 +49,7 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
     let mut answers = String::new();
     for api in [
         Api::of(&limiter),
-        Api::of(&tollgate::RateLimitLayer::new(limiter.clone())),
+        Api::of(tollgate::RateLimitLayer::new(limiter.clone())),
     ] {
         for path in [
             "/health",
