@@ -6,7 +6,7 @@ use super::{
     key_text,
     token::AdminUser,
 };
-use crate::key::Key;
+use crate::{key::Key, limiter::Limiter, policy::short_text};
 
 /// A change, as the log names it.
 #[derive(Clone, Copy, Debug)]
@@ -56,13 +56,14 @@ impl Audit {
         user: AdminUser,
         change: Change,
         text: &KeyText,
+        limiter: &Limiter,
         keys: &[(String, Key)],
     ) -> Self {
         let hash = hash_of_credential(text, keys);
         let shown = keys.iter().map(|(policy, key)| {
             let key = match &hash {
                 Some(hash) if !key.as_str().contains('#') => hash.clone(),
-                _ => key_text::shown(key),
+                _ => key_text::shown(limiter, policy, key),
             };
             (policy.clone(), key)
         });
@@ -117,7 +118,7 @@ fn hash_of_credential(text: &KeyText, keys: &[(String, Key)]) -> Option<String> 
     };
     let secret = Key::secret(text);
     let is_secret = keys.iter().any(|(_, key)| *key == secret);
-    is_secret.then(|| key_text::shown(&secret))
+    is_secret.then(|| short_text(&secret))
 }
 
 /// The status under a policy in a few words.

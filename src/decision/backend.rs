@@ -8,6 +8,8 @@ use super::{
     entry::{LazyStatus, PolicyEntry},
     response_cache::ResponseCache,
 };
+#[cfg(feature = "admin")]
+use crate::key::Key;
 use crate::{
     clock::Timestamp,
     error::StoreError,
@@ -23,6 +25,9 @@ pub(crate) trait LimiterBackend: Send + Sync {
     fn name(&self, policy: u32) -> &str;
     /// The name of the live policy that a shadow would replace.
     fn live_name(&self, policy: u32) -> Option<&str>;
+    /// The text of a key under a policy, for operators.
+    #[cfg(feature = "admin")]
+    fn key_text(&self, policy: u32, key: &Key) -> String;
     /// The names of all policies.
     fn names(&self) -> Vec<&str>;
     /// Where a policy's counters are, if that is known: the store's id, the policy's name and its state format.

@@ -57,6 +57,12 @@ impl<'a> PolicyDecision<'a> {
         self.entry.key
     }
 
+    /// The key's text, for operators.
+    #[cfg(feature = "admin")]
+    pub(crate) fn key_text(&self) -> String {
+        self.backend.key_text(self.entry.policy, &self.entry.key)
+    }
+
     /// The quota that was applied.
     pub fn quota(&self) -> Quota {
         self.backend.quota(self.entry).0

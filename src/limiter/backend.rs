@@ -26,6 +26,11 @@ impl LimiterBackend for LimiterRef {
         self.bound(policy).policy.name()
     }
 
+    #[cfg(feature = "admin")]
+    fn key_text(&self, policy: u32, key: &crate::key::Key) -> String {
+        self.bound(policy).policy.key_text(key)
+    }
+
     fn live_name(&self, policy: u32) -> Option<&str> {
         match self.bound(policy).enforcement {
             Enforcement::Shadow { of: Some(live), .. } => Some(self.name(live)),

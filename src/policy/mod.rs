@@ -25,6 +25,7 @@ mod conditions;
 #[cfg(feature = "config")]
 mod cost;
 pub(crate) mod exemption;
+mod key_text;
 #[cfg(feature = "config")]
 pub(crate) mod named_code;
 pub(crate) mod on_store_error;
@@ -36,6 +37,9 @@ mod validate;
 
 #[cfg(feature = "config")]
 pub(crate) use cost::CostRules;
+#[cfg(feature = "admin")]
+pub(crate) use key_text::short_text;
+pub(crate) use key_text::stored_text;
 
 /// A named limit: a quota, the strategy that counts it, the key of a request, and its cost.
 ///

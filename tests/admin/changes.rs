@@ -280,6 +280,34 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
 }
 
 #[tokio::test]
+async fn a_listed_key_is_unblocked_by_the_text_that_shows_it() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let hour = Duration::from_secs(3_600);
+    let abuse = limiter.policy("abuse").expect("a policy");
+    // No request has such an address.
+    let keys = [Key::new("mallory"), Key::tuple(["a", "/b"].map(Key::new))];
+    for key in keys {
+        abuse.block(key, hour).await.expect("a block");
+    }
+    let listed = api.get("/blocks").await.json;
+    let listed = listed["blocks"].as_array().expect("a list").clone();
+    let mut texts: Vec<_> = listed.iter().map(|block| &block["key"]).collect();
+    texts.sort_by_key(|text| text.to_string());
+    assert_eq!(texts, [&json!("key:a+/b"), &json!("key:mallory")]);
+    for block in &listed {
+        let about = json!({"policy": "abuse", "key": block["key"]});
+        let status = api.done("/peek", about.clone()).await;
+        assert_eq!(
+            (&status["key"], &status["would_admit"]),
+            (&block["key"], &json!(false))
+        );
+        api.done("/unblock", about).await;
+    }
+    assert_eq!(api.get("/blocks").await.json["blocks"], json!([]));
+}
+
+#[tokio::test]
 async fn callers_are_those_whose_charges_count_now() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);

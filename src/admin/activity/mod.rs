@@ -140,20 +140,22 @@ impl Activity {
     }
 
     /// The `n` keys with the most rejections under each policy, or under the one of that name.
-    pub(super) fn top(&self, only: Option<&str>, n: usize) -> TopReport {
+    pub(super) fn top(&self, limiter: &Limiter, only: Option<&str>, n: usize) -> TopReport {
         let rejected = self.rejected.load();
         let policies = rejected.iter();
         let policies = policies.filter(|one| only.is_none_or(|name| *one.policy == *name));
         let policies = policies.map(|one| {
-            let keys = lock(&one.keys);
-            let top = keys.top(n);
+            let (rejected, top) = {
+                let keys = lock(&one.keys);
+                (keys.total(), keys.top(n))
+            };
             TopPolicy {
                 policy: one.policy.to_string(),
-                rejected: keys.total(),
+                rejected,
                 keys: top
                     .iter()
                     .map(|top| TopKeyInfo {
-                        key: key_text::shown(&top.key),
+                        key: key_text::shown(limiter, &one.policy, &top.key),
                         rejected: top.tally.rejected,
                         at_most_over: top.tally.at_most_over,
                     })

@@ -143,7 +143,7 @@ pub struct TopPolicy {
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct TopKeyInfo {
-    /// The key: readable text, or `hash:` and 20 characters.
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
     /// How often it was rejected, never too low.
     pub rejected: u64,

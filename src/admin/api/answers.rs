@@ -91,7 +91,7 @@ pub struct WatchInfo {
 pub struct Status {
     /// The policy's name.
     pub policy: String,
-    /// The key: readable text, or `hash:` and 20 characters.
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
     /// The most units that can be charged at once.
     pub limit: u64,
@@ -145,7 +145,7 @@ pub struct Blocked {
 pub struct BlockedKey {
     /// The ban's name.
     pub policy: String,
-    /// The key: readable text, or `hash:` and 20 characters.
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
     /// When the block ends (RFC 3339).
     pub ends_at: String,
@@ -169,7 +169,7 @@ pub struct BlocksInfo {
 pub struct BlockInfo {
     /// The ban's name.
     pub policy: String,
-    /// The key: readable text, or `hash:` and 20 characters.
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
     /// When the block ends (RFC 3339).
     pub ends_at: String,

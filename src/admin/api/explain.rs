@@ -49,7 +49,7 @@ pub struct ExplainedPolicyInfo {
     /// Why it does not apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The request's key: readable text, or `hash:` and 20 characters.
+    /// The request's key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The request's cost.

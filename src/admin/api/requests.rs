@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A key as text: what a policy's extractor finds in a request, such as an API key or an address, or a key as answers show it
-/// (`alice`, `tenant-7+/ocr`, `hash:7lEM2SSxGPnYHjFZP0wx`).
+/// (`alice`, `tenant-7+/ocr`, `hash:7lEM2SSxGPnYHjFZP0wx`, `key:mallory`).
 ///
 /// Several texts are for extractors that take several: a tuple takes one for each of its parts, `or_else` the number of one of its
 /// extractors followed by the texts of that one.

@@ -57,7 +57,11 @@ pub(in crate::admin) async fn top(
     }
     let n = n.map_or(Ok(DEFAULT_TOP), |n| n.parse());
     let n = n.map_err(|_| Failure::bad_request("n: a number of keys is expected, such as 10"))?;
-    Ok(Json(observed(&state)?.top(policy.as_deref(), n)))
+    Ok(Json(observed(&state)?.top(
+        state.limiter(),
+        policy.as_deref(),
+        n,
+    )))
 }
 
 /// `GET /events`: server-sent events, one a second.

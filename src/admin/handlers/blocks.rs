@@ -13,7 +13,6 @@ use crate::{
             json::Json,
             problem::{Answer, Failure},
         },
-        key_text,
         state::AdminState,
     },
     limiter::Block,
@@ -49,7 +48,7 @@ pub(in crate::admin) async fn blocks(
 fn block(block: &Block) -> BlockInfo {
     BlockInfo {
         policy: block.policy().to_owned(),
-        key: key_text::shown(&block.key()),
+        key: block.key_text(),
         ends_at: rfc3339(block.ends_at()),
         ends_in_ms: millis(block.ends_in()),
     }

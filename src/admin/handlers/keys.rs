@@ -25,6 +25,7 @@ use crate::{
     decision::PolicyRole,
     key::Key,
     limiter::Limiter,
+    policy::short_text,
     quota::Quota,
 };
 
@@ -56,7 +57,7 @@ pub(in crate::admin) async fn reset(
         Some(policy) => named_key(state.limiter(), policy, &request.key)?,
         None => all_keys(state.limiter(), &request.key, |_| true)?,
     };
-    let audit = Audit::new(user, Change::Reset, &request.key, &keys);
+    let audit = Audit::new(user, Change::Reset, &request.key, state.limiter(), &keys);
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
         let before = status::statuses(&limiter.reset(keys.clone()).await?);
@@ -83,7 +84,13 @@ pub(in crate::admin) async fn credit(
     let handle = state.limiter().policy(&policy)?;
     let keys = named_key(state.limiter(), &policy, &text)?;
     let quotas = quota_of_tier(&policy, quota.as_deref())?;
-    let audit = Audit::new(user, Change::Credit { units }, &text, &keys);
+    let audit = Audit::new(
+        user,
+        Change::Credit { units },
+        &text,
+        state.limiter(),
+        &keys,
+    );
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
         let before = limiter.peek_keys(keys.clone().into(), quotas.clone());
@@ -121,7 +128,13 @@ pub(in crate::admin) async fn block(
         ));
     }
     let keys = banned_keys(state.limiter(), request.policy.as_deref(), &request.key)?;
-    let audit = Audit::new(user, Change::Block { seconds }, &request.key, &keys);
+    let audit = Audit::new(
+        user,
+        Change::Block { seconds },
+        &request.key,
+        state.limiter(),
+        &keys,
+    );
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
         let before = statuses(limiter, keys.clone()).await?;
@@ -136,7 +149,7 @@ pub(in crate::admin) async fn block(
             let wait = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
             BlockedKey {
                 policy: ban.policy().to_owned(),
-                key: key_text::shown(&ban.key()),
+                key: ban.key_text(),
                 ends_at: status::rfc3339(ban.decided_at().shifted(wait)),
             }
         });
@@ -153,7 +166,7 @@ pub(in crate::admin) async fn unblock(
     Body(request): Body<UnblockRequest>,
 ) -> Answer<Unblocked> {
     let keys = banned_keys(state.limiter(), request.policy.as_deref(), &request.key)?;
-    let audit = Audit::new(user, Change::Unblock, &request.key, &keys);
+    let audit = Audit::new(user, Change::Unblock, &request.key, state.limiter(), &keys);
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
         let before = statuses(limiter, keys.clone()).await?;
@@ -175,7 +188,7 @@ pub(in crate::admin) async fn callers(
     let key = key_text::require(&handle.policy()?, &request.key)?;
     let callers = handle.callers(key).await?;
     Ok(Json(Callers {
-        callers: callers.iter().map(key_text::shown).collect(),
+        callers: callers.iter().map(short_text).collect(),
     }))
 }
 

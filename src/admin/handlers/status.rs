@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    admin::{api::Status, key_text},
-    clock::Timestamp,
-    decision::PolicyDecision,
-    limiter::LimitStatus,
+    admin::api::Status, clock::Timestamp, decision::PolicyDecision, limiter::LimitStatus,
     strategy::RetryAfter,
 };
 
@@ -20,7 +17,7 @@ pub(super) fn status_of(decision: &PolicyDecision<'_>) -> Status {
     let retry_after = decision.retry_after();
     Status {
         policy: decision.policy().to_owned(),
-        key: key_text::shown(&decision.key()),
+        key: decision.key_text(),
         limit: decision.limit(),
         remaining: decision.remaining(),
         cost: decision.cost(),

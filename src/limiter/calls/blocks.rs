@@ -10,6 +10,7 @@ use crate::{
     error::CallError,
     key::Key,
     limiter::{Limiter, core::BoundPolicy},
+    policy::stored_text,
     store::LimitHandle,
 };
 
@@ -113,9 +114,9 @@ impl PolicyHandle {
 
     /// Reads a key as operators write it: what [`key_text`](Self::key_text) returns, or any text that [`key`](Self::key) takes.
     ///
-    /// `hash:` and 20 characters are the key of that hash, and `key:` and a readable key's text in the store is that key. Any
-    /// other text is read as in a request, by [`key`](Self::key). For the text of a request use `key`: a client could send
-    /// another client's hash.
+    /// `hash:` and 20 characters are the key of that hash, and `key:` and a key's text in the store is that key. Parts of a tuple
+    /// have `+` between them. Any other text is read as in a request, by [`key`](Self::key), or by [`Key::new`] if code of the
+    /// application makes the keys. For the text of a request use `key`: a client could send another client's hash.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota, extract};
@@ -130,25 +131,15 @@ impl PolicyHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn parse_key(&self, text: &str) -> Option<Key> {
-        match text.split_once(':') {
-            Some(("hash", hash)) => Key::from_hash(hash),
-            Some(("key", stored)) => Key::parse_stored(stored.as_bytes()),
-            _ => self.key(text),
-        }
+        self.policy().ok()?.parse_key(text)
     }
 
     /// The text of a key for operators, which [`parse_key`](Self::parse_key) reads: `hash:` and the hash of a key that is hashed,
-    /// the key's own text if that is also a request's, or else `key:` and the key's text.
+    /// the key's own text if requests under this policy can have that key, or else `key:` and the key's text in the store.
     pub fn key_text(&self, key: &Key) -> String {
-        let text = key.as_str();
-        if let Some(hash) = text.strip_prefix('#')
-            && Key::from_hash(hash).is_some()
-        {
-            return format!("hash:{hash}");
-        }
-        match self.parse_key(text) == Some(*key) {
-            true => text.to_owned(),
-            false => format!("key:{text}"),
+        match self.policy() {
+            Ok(policy) => policy.key_text(key),
+            Err(_) => stored_text(key),
         }
     }
 }

@@ -1,0 +1,226 @@
+//! Keys as texts for operators.
+
+use std::net::IpAddr;
+
+use super::Policy;
+use crate::{extract::KeyExtractor, key::Key};
+
+/// Stands before the hash of a key.
+const HASH: &str = "hash:";
+
+/// Stands before a key's text in the store.
+const STORED: &str = "key:";
+
+/// Stands before the hash in the key itself.
+const MARKER: char = '#';
+
+/// The texts of built-in extractors that look like names.
+const BUILT_IN_KEYS: [&str; 9] = [
+    "peer",
+    "client_ip",
+    "bearer",
+    "host",
+    "path",
+    "method",
+    "matched_path",
+    "grpc_service",
+    "grpc_method",
+];
+
+impl Policy {
+    /// The key that a text stands for: a key as [`key_text`](Self::key_text) shows it, or what a request has.
+    pub(crate) fn parse_key(&self, text: &str) -> Option<Key> {
+        if let Some(stored) = text.strip_prefix(STORED) {
+            return Key::parse_stored(stored.as_bytes());
+        }
+        if let Some(tuple) = tuple_with_hash(text) {
+            return Some(tuple);
+        }
+        if let Some(hash) = text.strip_prefix(HASH) {
+            return Key::from_hash(hash);
+        }
+        let extractor = self.extractor();
+        shared(extractor, text)
+            .or_else(|| extractor.key_from_text(&[text]))
+            .or_else(|| by_parts(extractor, text))
+            .or_else(|| by_code(extractor, text))
+    }
+
+    /// The text of a key, which [`parse_key`](Self::parse_key) reads: readable text, or `hash:` and 20 characters. In a tuple,
+    /// both may occur. A key that this text does not stand for is `key:` and its text in the store.
+    pub(crate) fn key_text(&self, key: &Key) -> String {
+        let text = short_text(key);
+        match self.parse_key(&text) == Some(*key) {
+            true => text,
+            false => stored_text(key),
+        }
+    }
+}
+
+/// The text of a key of no known policy, for reading alone.
+pub(crate) fn short_text(key: &Key) -> String {
+    // Only a hash has the marker.
+    key.as_str().replace(MARKER, HASH)
+}
+
+/// The text that stands for the key under every policy.
+pub(crate) fn stored_text(key: &Key) -> String {
+    format!("{STORED}{key}")
+}
+
+/// A tuple of hashes and readable keys.
+fn tuple_with_hash(text: &str) -> Option<Key> {
+    if !text.contains('+') || !text.contains(HASH) {
+        return None;
+    }
+    let parts = text.split('+').map(|part| match part.strip_prefix(HASH) {
+        Some(hash) => Key::from_hash(hash),
+        None => Some(Key::new(part)),
+    });
+    let key = Key::tuple(parts.collect::<Option<Vec<_>>>()?);
+    (short_text(&key) == text).then_some(key)
+}
+
+/// The key of all requests, or that of those without a key.
+fn shared(extractor: &dyn KeyExtractor, text: &str) -> Option<Key> {
+    let fixed = extractor.fixed_key();
+    let fixed = fixed.filter(|fixed| fixed.as_str() == text);
+    fixed.or_else(|| (text == Key::missing().as_str()).then(Key::missing))
+}
+
+/// A network, or a tuple.
+fn by_parts(extractor: &dyn KeyExtractor, text: &str) -> Option<Key> {
+    let network = || {
+        let (address, _) = text.split_once('/')?;
+        let address: IpAddr = address.parse().ok()?;
+        extractor.key_from_text(&[&address.to_string()])
+    };
+    let tuple = || {
+        let texts: Vec<&str> = text.split('+').collect();
+        extractor.key_from_text(&texts)
+    };
+    let is_shown = |key: &Key| key.as_str() == text;
+    network()
+        .filter(is_shown)
+        .or_else(|| tuple().filter(is_shown))
+}
+
+/// The key that code of the application most likely makes of a text.
+fn by_code(extractor: &dyn KeyExtractor, text: &str) -> Option<Key> {
+    let is_key = is_code(extractor) && !text.is_empty();
+    is_key.then(|| Key::new(text))
+}
+
+/// Whether code of the application makes the keys.
+fn is_code(extractor: &dyn KeyExtractor) -> bool {
+    if extractor.fixed_key().is_some() {
+        return false;
+    }
+    let Some(text) = extractor.config_text() else {
+        return true;
+    };
+    // The name that it was registered by. Tuples and alternatives have signs in theirs.
+    let is_name = text
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    is_name && !BUILT_IN_KEYS.contains(&&*text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{extract, quota::Quota};
+
+    fn policy(extractor: impl KeyExtractor) -> Policy {
+        Policy::new("p", Quota::requests(1).per_second()).key(extractor)
+    }
+
+    #[track_caller]
+    fn is_read_back(policy: &Policy, key: Key) {
+        let text = policy.key_text(&key);
+        assert_eq!(policy.parse_key(&text), Some(key), "{policy:?}: {text}");
+    }
+
+    #[test]
+    fn a_key_is_read_back_from_the_text_that_shows_it() {
+        let address = IpAddr::from(Ipv4Addr::new(192, 0, 2, 7));
+        let api_key = policy(extract::header("x-api-key"));
+        is_read_back(&api_key, Key::secret("sk_1"));
+        is_read_back(&policy(extract::peer()), Key::ip(address));
+        let six: IpAddr = "2001:db8::7".parse().expect("an address");
+        is_read_back(&policy(extract::peer()), Key::ip(six));
+        is_read_back(&policy(extract::peer()), Key::missing());
+        let network = policy(extract::peer().ipv4_prefix(24));
+        is_read_back(&network, Key::network(address, 24, 64));
+        is_read_back(&policy(extract::global()), Key::global());
+        is_read_back(&policy(extract::from_fn(|_| None)), Key::new("alice"));
+        is_read_back(&policy(extract::from_fn(|_| None)), Key::secret("alice"));
+        let both = policy((extract::peer(), extract::method()));
+        is_read_back(&both, Key::tuple([Key::ip(address), Key::new("GET")]));
+        let either = policy(extract::header("x-api-key").or_else(extract::peer()));
+        is_read_back(&either, Key::tuple([Key::new("2"), Key::ip(address)]));
+        is_read_back(&either, Key::tuple([Key::new("1"), Key::secret("sk_1")]));
+    }
+
+    #[test]
+    fn a_key_that_no_text_of_a_request_makes_is_shown_by_its_text_in_the_store() {
+        let by_address = policy(extract::peer());
+        let by_api_key = policy(extract::header("x-api-key"));
+        for key in [
+            Key::new("mallory"),
+            Key::new("key:mallory"),
+            Key::global(),
+            Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]),
+        ] {
+            for policy in [&by_address, &by_api_key] {
+                assert_eq!(policy.key_text(&key), format!("key:{key}"));
+                is_read_back(policy, key);
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_that_no_request_has_there_stands_for_no_key() {
+        let by_address = policy(extract::peer());
+        for text in [
+            "alice",
+            "192.0.2.300",
+            "192.0.2.0/24",
+            "",
+            "*",
+            "hash:short",
+            "key:",
+            "key:a key",
+        ] {
+            assert_eq!(by_address.parse_key(text), None, "{text}");
+        }
+        let for_all = policy(extract::global());
+        assert_eq!(for_all.parse_key("alice"), None);
+        let both = policy((extract::peer(), extract::method()));
+        assert_eq!(both.parse_key("192.0.2.7"), None);
+    }
+
+    #[test]
+    fn built_in_extractors_are_not_taken_for_code() {
+        fn code(extractor: impl KeyExtractor) -> bool {
+            is_code(&extractor)
+        }
+        assert!(!code(extract::peer()) && !code(extract::client_ip()) && !code(extract::bearer()));
+        assert!(
+            !code(extract::header("x"))
+                && !code(extract::query("x"))
+                && !code(extract::cookie("x"))
+        );
+        assert!(!code(extract::host()) && !code(extract::path()));
+        assert!(
+            !code(extract::method()) && !code(extract::matched_path()) && !code(extract::global())
+        );
+        assert!(!code(extract::grpc_service()) && !code(extract::grpc_method()));
+        assert!(!code((extract::peer(), extract::path())));
+        assert!(!code(extract::header("x").or_else(extract::peer())));
+        assert!(!code(extract::header("x").or_same(extract::bearer())));
+        assert!(code(extract::from_fn(|_| None)));
+    }
+}
