@@ -74,6 +74,28 @@ async fn a_key_is_blocked_and_unblocked_once_it_is_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_key_is_listed_and_unblocked_from_the_list() {
+    let service = Service::start().await;
+    let mut page = Page::signed_in(&service).await;
+    page.look_up("blocked", "bob").await;
+    page.ask("Block").await;
+    page.answer("Block").await;
+    page.browser.until_shows("#block-rows", "bob").await;
+    assert_eq!(service.get("bob").await, 429);
+
+    let open = "document.querySelector('#confirm').open";
+    page.browser
+        .click("#block-rows button", "Unblock", open)
+        .await;
+    page.answer("Unblock").await;
+    page.browser
+        .until_shows("#block-rows", "No key is blocked.")
+        .await;
+    assert_eq!(service.get("bob").await, 200);
+    page.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_mistake_in_an_action_is_shown_and_changes_nothing() {
     let service = Service::start().await;
     let mut page = Page::signed_in(&service).await;
