@@ -115,7 +115,7 @@ mod tests {
 
     /// An event that is logged once per episode stands behind `if begins`, one that is logged once behind a flag. Reloads of a
     /// configuration file are no events of requests: `src/config/watch/reloader.rs` logs each, and each failure once. Rejections are
-    /// logged each, at level debug.
+    /// logged each, at level debug, and so are changes by the admin API: `src/admin/audit.rs`.
     #[test]
     fn every_event_is_throttled_and_says_how_many_were_suppressed() {
         let levels = ["error", "warn", "info", "debug", "trace", "event"];
@@ -139,6 +139,7 @@ mod tests {
                         "fn log_reload(",
                         "fn log_recovery(",
                         "fn log_failure(",
+                        "fn log(&self, before:",
                         "let outcome = kind.outcome(",
                     ];
                     let throttles = |line: &&str| throttles.iter().any(|by| line.contains(by));
