@@ -127,7 +127,7 @@ impl Load {
 }
 
 async fn send(url: String, process: usize, account: Arc<Mutex<Account>>, ends: Arc<AtomicBool>) {
-    let client = reqwest::Client::new();
+    let client = crate::plain_http::client();
     while !ends.load(Ordering::Relaxed) {
         account.lock().expect("the account").sent += 1;
         let response = client.get(&url).send().await;

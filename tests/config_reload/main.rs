@@ -8,6 +8,8 @@ mod four_processes;
 mod load;
 mod many_reloads;
 mod observed;
+#[path = "../common/plain_http.rs"]
+mod plain_http;
 #[path = "../examples/process.rs"]
 #[allow(dead_code, reason = "the tests of examples use the rest")]
 mod process;

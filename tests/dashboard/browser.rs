@@ -285,7 +285,8 @@ async fn devtools_port(profile: &Path) -> u16 {
 /// The page that the browser has opened.
 async fn page_target(port: u16) -> String {
     let list = format!("http://127.0.0.1:{port}/json/list");
-    let list = reqwest::get(list).await.expect("a response");
+    let list = crate::plain_http::client().get(list).send().await;
+    let list = list.expect("a response");
     let list: Value = serde_json::from_str(&list.text().await.expect("a body")).expect("JSON");
     let mut targets = list.as_array().expect("targets").iter();
     let page = targets.find(|target| target["type"] == "page");

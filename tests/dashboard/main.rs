@@ -4,6 +4,8 @@
 mod actions;
 mod browser;
 mod page;
+#[path = "../common/plain_http.rs"]
+mod plain_http;
 mod reading;
 mod secrets;
 mod service;

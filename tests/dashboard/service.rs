@@ -68,7 +68,7 @@ impl Service {
         Self {
             address,
             layer,
-            client: Client::new(),
+            client: crate::plain_http::client(),
             _server: server,
         }
     }

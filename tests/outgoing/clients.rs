@@ -150,7 +150,7 @@ async fn layers_and_clients_fit_struct_fields_and_are_send() {
         .await;
     assert!(!error.expect_err("no listener").is::<Rejected>());
 
-    let http = reqwest::Client::new();
+    let http = crate::plain_http::client();
     let by_host = clients
         .layer
         .clone()

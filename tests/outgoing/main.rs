@@ -8,6 +8,8 @@ mod batches;
 mod clients;
 mod contention;
 mod in_flight;
+#[path = "../common/plain_http.rs"]
+mod plain_http;
 mod processes;
 mod queue;
 mod redis;
