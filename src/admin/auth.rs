@@ -63,7 +63,7 @@ pub(super) fn unauthorized(has_token: bool) -> Response {
     response
 }
 
-/// The user that [`authenticate`] inserted.
+/// The user that `authenticate` inserted.
 impl<S: Send + Sync> FromRequestParts<S> for AdminUser {
     type Rejection = Response;
 

@@ -1,4 +1,4 @@
-//! Metrics, by the [`metrics`](::metrics) facade: for Prometheus, and whatever else has a recorder for it.
+//! Metrics, by the [`::metrics`] facade: for Prometheus, and whatever else has a recorder for it.
 //!
 //! [`Metrics`] is an [`Observer`]. Of a service with axum and Prometheus:
 //!
@@ -89,7 +89,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics with the label `limiter`, by the recorder that the [`metrics`](::metrics) facade has installed by now.
+    /// Metrics with the label `limiter`, by the recorder that the [`::metrics`] facade has installed by now.
     pub fn new(limiter: impl Into<String>) -> Self {
         Self::from_recorder(LimiterRecorder::new(limiter.into(), None))
     }
