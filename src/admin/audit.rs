@@ -6,7 +6,7 @@ use super::{
     key_text,
     token::AdminUser,
 };
-use crate::{key::Key, limiter::Limiter, policy::short_text};
+use crate::{key::Key, limiter::Limiter};
 
 /// A change, as the log names it.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Change {
 pub(super) struct Audit {
     pub(super) user: AdminUser,
     pub(super) change: Change,
-    /// The policies' names, and the keys as they are shown in the log.
+    /// The policies' names, and the keys as they are shown in the log and in the answer.
     keys: Vec<(String, String)>,
 }
 
@@ -59,10 +59,10 @@ impl Audit {
         limiter: &Limiter,
         keys: &[(String, Key)],
     ) -> Self {
-        let hash = hash_of_credential(text, keys);
+        let hash = key_text::hash_of_credential(text, keys);
         let shown = keys.iter().map(|(policy, key)| {
             let key = match &hash {
-                Some(hash) if !key.as_str().contains('#') => hash.clone(),
+                Some(hash) if !key_text::is_hashed(key) => hash.clone(),
                 _ => key_text::shown(limiter, policy, key),
             };
             (policy.clone(), key)
@@ -72,6 +72,18 @@ impl Audit {
             change,
             keys: shown.collect(),
         }
+    }
+
+    /// The statuses with the keys as the log shows them, so that no answer repeats a credential under a policy whose keys are
+    /// readable.
+    pub(super) fn shown(&self, mut statuses: Vec<Status>) -> Vec<Status> {
+        for status in &mut statuses {
+            let mut keys = self.keys.iter();
+            if let Some((_, key)) = keys.find(|(policy, _)| *policy == status.policy) {
+                status.key.clone_from(key);
+            }
+        }
+        statuses
     }
 
     /// Logs that the change was made.
@@ -108,17 +120,6 @@ impl Audit {
             );
         }
     }
-}
-
-/// The hash of a text that is a credential for one of the policies: what stands in the log for it under the others, whose keys are
-/// readable.
-fn hash_of_credential(text: &KeyText, keys: &[(String, Key)]) -> Option<String> {
-    let KeyText::One(text) = text else {
-        return None;
-    };
-    let secret = Key::secret(text);
-    let is_secret = keys.iter().any(|(_, key)| *key == secret);
-    is_secret.then(|| short_text(&secret))
 }
 
 /// The status under a policy in a few words.

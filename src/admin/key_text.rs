@@ -1,5 +1,7 @@
 //! Keys as texts in requests and in answers.
 
+use std::net::IpAddr;
+
 use super::{api::KeyText, http::problem::Failure};
 use crate::{
     key::Key,
@@ -22,6 +24,26 @@ pub(super) fn read(policy: &Policy, text: &KeyText) -> Option<Key> {
             policy.extractor().key_from_text(&texts)
         }
     }
+}
+
+/// The hash of a text that is a credential for one of the policies: what stands for it under the others, whose keys are readable.
+/// `None` for an address, which is no secret.
+pub(super) fn hash_of_credential(text: &KeyText, keys: &[(String, Key)]) -> Option<String> {
+    let KeyText::One(text) = text else {
+        return None;
+    };
+    if text.parse::<IpAddr>().is_ok() {
+        return None;
+    }
+    let secret = Key::secret(text);
+    let is_secret = keys.iter().any(|(_, key)| *key == secret);
+    is_secret.then(|| short_text(&secret))
+}
+
+/// Whether a key, or a part of it, is a hash.
+pub(super) fn is_hashed(key: &Key) -> bool {
+    // Only a hash has the sign.
+    key.as_str().contains('#')
 }
 
 /// [`read`], or the problem of a text that the policy's key is not made of.

@@ -50,8 +50,8 @@ use self::{
 /// [`nest`](Router::nest).
 ///
 /// All other routes but `GET /health` need one of the [tokens](Self::token), unless the application [authenticates
-/// requests](Self::unprotected_behind_own_middleware) itself. Each change is logged at INFO with the target `tollgate::admin`: who
-/// made it, the policy, the key as answers show it, and its status before and after. A change that was begun is completed and logged
+/// requests](Self::unprotected_behind_own_middleware) itself. Each change is logged at INFO with the target `tollgate::admin`: the
+/// name of the token that authorised it, the policy, the key as answers show it, and its status before and after. A change that was begun is completed and logged
 /// even if its client disconnects.
 #[derive(Clone, Debug)]
 #[must_use = "an admin API is mounted by its router"]

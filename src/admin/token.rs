@@ -40,7 +40,7 @@ pub(super) struct Token {
     hash: blake3::Hash,
 }
 
-/// Who sent a request.
+/// The result of authenticating a request.
 pub(super) enum Identity {
     Known(AdminUser),
     /// It has no bearer token.
@@ -86,7 +86,7 @@ impl fmt::Debug for Token {
 }
 
 impl Authentication {
-    /// Who sent a request.
+    /// Authenticates a request by its token, or by the user that a middleware has inserted.
     pub(super) fn identify(&self, headers: &HeaderMap, inserted: Option<&AdminUser>) -> Identity {
         let tokens = match self {
             Self::Tokens(tokens) => tokens,

@@ -10,8 +10,20 @@ use crate::{clock::Timestamp, error::StoreError, key::Key};
 pub struct BlockedKeys {
     /// Each key under each limit that blocks it, in any order.
     pub keys: Vec<BlockedKey>,
-    /// Whether these are all: false if there are more than were asked for, or the search ended early.
-    pub is_complete: bool,
+    /// Why these are not all, if they are not.
+    pub incomplete: Option<Incomplete>,
+}
+
+/// Why a list of blocked keys has not all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Incomplete {
+    /// There are more than were asked for.
+    Limit,
+    /// The search took too long.
+    Timeout,
+    /// Keys of a cluster moved to another node during the search, or the nodes changed, so that some may have been missed.
+    KeysMoved,
 }
 
 /// A key that a ban blocks.
@@ -29,9 +41,9 @@ pub struct BlockedKey {
 }
 
 impl BlockedKeys {
-    /// These keys, and whether they are all.
-    pub const fn new(keys: Vec<BlockedKey>, is_complete: bool) -> Self {
-        Self { keys, is_complete }
+    /// These keys, and why they are not all, if they are not.
+    pub const fn new(keys: Vec<BlockedKey>, incomplete: Option<Incomplete>) -> Self {
+        Self { keys, incomplete }
     }
 }
 

@@ -27,7 +27,7 @@ pub mod redis;
 mod response;
 pub(crate) mod units;
 
-pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture};
+pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
 #[cfg(feature = "redis")]

@@ -1,10 +1,17 @@
 //! The routes about keys: their status, and changes with their lines in the log.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tollgate::{Key, Keys, Policy, Quota, extract};
+use tollgate::{
+    InvalidValue, Key, Keys, MemoryStore, Policy, Quota, extract,
+    store::{
+        BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,
+        Store, StoreResponse,
+    },
+    strategy::Rule,
+};
 
 use crate::{
     log::Log,
@@ -368,5 +375,66 @@ async fn a_change_that_was_begun_is_completed_and_logged_if_its_client_disconnec
     assert_eq!(
         status.policy("api").map(|policy| policy.remaining()),
         Some(10)
+    );
+}
+
+#[tokio::test]
+async fn a_list_of_blocks_that_is_not_complete_says_why() {
+    /// Ends each search for this reason.
+    #[derive(Clone, Debug)]
+    struct Ends(MemoryStore, Incomplete);
+
+    impl Store for Ends {
+        fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+            self.0.register(policy, rule)
+        }
+
+        fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+            self.0.execute(op, counters)
+        }
+
+        fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
+
+        fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+            self.0.callers(limit, key)
+        }
+
+        fn blocked_keys(&self, _: &[LimitHandle], _: usize) -> BlockedKeysFuture {
+            let found = BlockedKeys::new(Vec::new(), Some(self.1));
+            Box::pin(std::future::ready(Ok(found)))
+        }
+    }
+
+    for (incomplete, shown) in [
+        (Incomplete::Limit, "limit"),
+        (Incomplete::Timeout, "timeout"),
+        (Incomplete::KeysMoved, "keys_moved"),
+    ] {
+        let store = Ends(MemoryStore::new(), incomplete);
+        let builder = tollgate::Limiter::builder().store(store);
+        let limiter = builder.policy(Policy::block_list("blocked")).build();
+        let blocks = Api::of(limiter.expect("a limiter"))
+            .get("/blocks")
+            .await
+            .json;
+        let expected = json!({"blocks": [], "complete": false, "incomplete": shown});
+        assert_eq!(blocks, expected);
+    }
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    for key in ["192.0.2.1", "192.0.2.2"] {
+        api.done(
+            "/block",
+            json!({"policy": "abuse", "key": key, "seconds": 60}),
+        )
+        .await;
+    }
+    let one = api.get("/blocks?limit=1").await.json;
+    assert_eq!(one["incomplete"], "limit");
+    assert_eq!(one["blocks"].as_array().map(Vec::len), Some(1));
+    let all = api.get("/blocks?limit=2").await.json;
+    assert_eq!(
+        (&all["complete"], all.get("incomplete")),
+        (&json!(true), None)
     );
 }

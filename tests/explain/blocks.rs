@@ -6,7 +6,7 @@ use testkit::{Cluster, Server};
 use tollgate::{
     Ban, Block, CallError, InvalidValue, Key, Limiter, LimiterBuilder, MemoryStore, Policy, Quota,
     RedisStore, StoreError, extract,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    store::{CallersFuture, CounterOp, Incomplete, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
 
@@ -98,6 +98,7 @@ async fn all_are_listed_and_unblocked(limiter: &Limiter, others: u32) {
 
     let some = limiter.blocks(5).await.expect("a list");
     assert_eq!((some.len(), some.is_complete()), (5, false));
+    assert_eq!(some.incomplete(), Some(Incomplete::Limit));
     let abuse = limiter.policy("abuse").expect("a policy");
     let own = abuse.blocks(9).await.expect("a list");
     assert_eq!((own.len(), own.is_complete()), (1, true));

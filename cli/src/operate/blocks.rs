@@ -104,12 +104,18 @@ fn listed(answer: &Value) -> String {
         let [policy, key, ends_at] = ["policy", "key", "ends_at"].map(|field| text(block, field));
         table.row([policy, key, ends_at, wait(block, "ends_in_ms")]);
     }
-    let listed = table.or("no key is blocked\n");
-    match (flag(answer, "complete"), table.is_empty()) {
-        (true, _) => listed,
-        (false, true) => "the store was not searched completely\n".to_owned(),
-        (false, false) => format!("{listed}there may be more: --limit sets how many are listed\n"),
+    if flag(answer, "complete") {
+        return table.or("no key is blocked\n");
     }
+    let reason = match &*text(answer, "incomplete") {
+        "limit" => "there are more: --limit sets how many are listed",
+        "timeout" => "there may be more: the search took too long and ended early",
+        "keys_moved" => {
+            "there may be more: keys moved to another node of the cluster during the search; repeat it"
+        }
+        _ => "there may be more",
+    };
+    format!("{}{reason}\n", table.or(""))
 }
 
 fn table(blocks: &[Value]) -> String {
@@ -134,6 +140,22 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_incomplete_list_says_why() {
+        for (reason, shown) in [
+            ("limit", "--limit"),
+            ("timeout", "took too long"),
+            ("keys_moved", "moved"),
+            ("unknown", "there may be more"),
+        ] {
+            let answer = json!({ "blocks": [], "complete": false, "incomplete": reason });
+            let text = listed(&answer);
+            assert!(text.contains(shown) && !text.contains("POLICY"), "{text}");
+        }
+        let answer = json!({ "blocks": [], "complete": true });
+        assert_eq!(listed(&answer), "no key is blocked\n");
+    }
 
     #[test]
     fn a_duration_has_a_number_and_a_unit() {

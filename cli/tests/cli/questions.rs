@@ -172,7 +172,11 @@ fn blocked_keys_are_listed_on_both_ways_and_unblocked_by_what_is_listed() {
     let some = world.direct(&["blocks", "--limit", "1"]);
     assert_eq!((some.code, &*some.stderr), (Some(0), ""));
     assert_eq!(some.stdout.lines().count(), 3, "{}", some.stdout);
-    assert!(some.stdout.contains("there may be more"), "{}", some.stdout);
+    assert!(
+        some.stdout.contains("there are more: --limit"),
+        "{}",
+        some.stdout
+    );
     let unblock = world.direct(&["unblock", &keys[0], "--policy", "blocked", "-y"]);
     assert_eq!(unblock.code, Some(0), "{}", unblock.stderr);
     assert_eq!(listed(&json(&service.run(&blocks).stdout)), keys[1..]);

@@ -160,6 +160,23 @@ pub struct BlocksInfo {
     pub blocks: Vec<BlockInfo>,
     /// Whether these are all.
     pub complete: bool,
+    /// Why these are not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<IncompleteReason>,
+}
+
+/// Why a list of blocked keys has not all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum IncompleteReason {
+    /// There are more than `limit`.
+    Limit,
+    /// The search took too long.
+    Timeout,
+    /// Keys of a cluster moved to another node during the search, so that some may have been missed.
+    KeysMoved,
 }
 
 /// A key that is blocked.

@@ -169,7 +169,14 @@ async function refreshBlocks() {
   if (list !== null) showBlocks(list);
 }
 
-function showBlocks({ blocks, complete }) {
+/** Why a list of blocks has not all of them. */
+const INCOMPLETE = {
+  limit: "There are more than are listed here.",
+  timeout: "There may be more: the search took too long and ended early.",
+  keys_moved: "There may be more: keys moved to another node of the cluster during the search. Refresh to repeat it.",
+};
+
+function showBlocks({ blocks, complete, incomplete }) {
   const rows = blocks.map(({ policy, key, ends_at, ends_in_ms }) => {
     const show = el("button", { type: "button", class: "link", onclick: () => openKey(policy, key) }, keyText(key));
     const free = el("button", { type: "button", class: "quiet", "aria-label": `Unblock ${key}`, "data-focus": `${policy} ${key}`, onclick: () => unblock(policy, key, $("blocks-message")) }, "Unblock");
@@ -178,8 +185,8 @@ function showBlocks({ blocks, complete }) {
       el("td", {}, `in ${span(Math.max(0, ends_in_ms))}`, el("small", {}, moment(ends_at))), el("td", { class: "number" }, free));
   });
   const note = (text) => el("tr", {}, el("td", { colspan: 4, class: "wide empty" }, text));
+  if (!complete) rows.push(note(INCOMPLETE[incomplete] ?? "There may be more."));
   if (rows.length === 0) rows.push(note(bans().length > 0 ? "No key is blocked." : "No policy is a ban, so no key can be blocked."));
-  if (!complete) rows.push(note("There are more than are listed here."));
   keepFocus($("block-rows"), rows, $("blocks-refresh"));
 }
 

@@ -7,7 +7,7 @@ use axum::extract::State;
 use super::status::{millis, rfc3339};
 use crate::{
     admin::{
-        api::{BlockInfo, BlocksInfo},
+        api::{BlockInfo, BlocksInfo, IncompleteReason},
         http::{
             input::Query,
             json::Json,
@@ -16,6 +16,7 @@ use crate::{
         state::AdminState,
     },
     limiter::Block,
+    store::Incomplete,
 };
 
 /// The keys that are answered unless asked for otherwise.
@@ -41,8 +42,17 @@ pub(in crate::admin) async fn blocks(
     };
     Ok(Json(BlocksInfo {
         complete: blocks.is_complete(),
+        incomplete: blocks.incomplete().map(reason),
         blocks: blocks.iter().map(block).collect(),
     }))
+}
+
+fn reason(incomplete: Incomplete) -> IncompleteReason {
+    match incomplete {
+        Incomplete::Limit => IncompleteReason::Limit,
+        Incomplete::Timeout => IncompleteReason::Timeout,
+        Incomplete::KeysMoved => IncompleteReason::KeysMoved,
+    }
 }
 
 fn block(block: &Block) -> BlockInfo {

@@ -60,10 +60,10 @@ pub(in crate::admin) async fn reset(
     let audit = Audit::new(user, Change::Reset, &request.key, state.limiter(), &keys);
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
-        let before = status::statuses(&limiter.reset(keys.clone()).await?);
+        let before = audit.shown(status::statuses(&limiter.reset(keys.clone()).await?));
         let after = statuses(limiter, keys).await;
         audit.log(&before, after.as_deref().unwrap_or_default());
-        let after = after?;
+        let after = audit.shown(after?);
         Ok(Reset { before, after })
     }))
     .await
@@ -128,6 +128,7 @@ pub(in crate::admin) async fn block(
         ));
     }
     let keys = banned_keys(state.limiter(), request.policy.as_deref(), &request.key)?;
+    hides_credentials(&request.key, &keys)?;
     let audit = Audit::new(
         user,
         Change::Block { seconds },
@@ -169,11 +170,11 @@ pub(in crate::admin) async fn unblock(
     let audit = Audit::new(user, Change::Unblock, &request.key, state.limiter(), &keys);
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
-        let before = statuses(limiter, keys.clone()).await?;
+        let before = audit.shown(statuses(limiter, keys.clone()).await?);
         limiter.unblock(keys.clone()).await?;
         let unblocked = statuses(limiter, keys).await;
         audit.log(&before, unblocked.as_deref().unwrap_or_default());
-        let unblocked = unblocked?;
+        let unblocked = audit.shown(unblocked?);
         Ok(Unblocked { before, unblocked })
     }))
     .await
@@ -257,6 +258,21 @@ fn banned_keys(
     match policy {
         Some(policy) => named_key(limiter, policy, text),
         None => all_keys(limiter, text, |role| role == PolicyRole::Ban),
+    }
+}
+
+/// Fails if a block would store a credential as readable text, under a ban whose keys are.
+fn hides_credentials(text: &KeyText, keys: &[(String, Key)]) -> Result<(), Failure> {
+    if key_text::hash_of_credential(text, keys).is_none() {
+        return Ok(());
+    }
+    let readable = keys.iter().filter(|(_, key)| !key_text::is_hashed(key));
+    let readable: Vec<&str> = readable.map(|(policy, _)| &**policy).collect();
+    match readable.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::bad_request(format!(
+            "the key's text is a credential under one ban, and would be stored as readable text under {readable:?}: name the policy"
+        ))),
     }
 }
 

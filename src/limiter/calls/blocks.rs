@@ -11,7 +11,7 @@ use crate::{
     key::Key,
     limiter::{Limiter, core::BoundPolicy},
     policy::stored_text,
-    store::LimitHandle,
+    store::{Incomplete, LimitHandle},
 };
 
 impl Limiter {
@@ -69,7 +69,7 @@ impl Limiter {
         if bans.is_empty() {
             return Ok(Blocks {
                 blocks: Vec::new(),
-                is_complete: true,
+                incomplete: None,
             });
         }
         let limits: Vec<LimitHandle> = bans.iter().map(|bound| bound.limit.clone()).collect();
@@ -88,7 +88,7 @@ impl Limiter {
         };
         Ok(Blocks {
             blocks: found.keys.into_iter().filter_map(block).collect(),
-            is_complete: found.is_complete,
+            incomplete: found.incomplete,
         })
     }
 }
@@ -148,14 +148,18 @@ impl PolicyHandle {
 #[derive(Clone, Debug)]
 pub struct Blocks {
     blocks: Vec<Block>,
-    is_complete: bool,
+    incomplete: Option<Incomplete>,
 }
 
 impl Blocks {
-    /// Whether these are all: false if there are more than were asked for, if the search took too long, or if keys of a cluster
-    /// moved meanwhile.
+    /// Whether these are all.
     pub fn is_complete(&self) -> bool {
-        self.is_complete
+        self.incomplete.is_none()
+    }
+
+    /// Why these are not all, if they are not: there are more than were asked for, or the search ended early.
+    pub fn incomplete(&self) -> Option<Incomplete> {
+        self.incomplete
     }
 
     /// The number of keys.

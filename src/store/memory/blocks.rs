@@ -3,7 +3,7 @@
 use super::shards::{Shards, lock, now_of};
 use crate::{
     error::StoreError,
-    store::{BlockedKey, BlockedKeys, LimitHandle, Units},
+    store::{BlockedKey, BlockedKeys, Incomplete, LimitHandle, Units},
     strategy::RetryAfter,
 };
 
@@ -14,7 +14,7 @@ impl Shards {
         limits: &[LimitHandle],
         max: usize,
     ) -> Result<BlockedKeys, StoreError> {
-        let mut found = BlockedKeys::new(Vec::new(), true);
+        let mut found = BlockedKeys::new(Vec::new(), None);
         for (index, limit) in limits.iter().enumerate() {
             let table = self.table_index(limit);
             let rule = limit.rule().local_rule().map(|rule| rule.0);
@@ -33,7 +33,7 @@ impl Shards {
                         RetryAfter::In(ends_in) if found.keys.len() < max => {
                             found.keys.push(BlockedKey::new(index, *key, now, ends_in));
                         }
-                        RetryAfter::In(_) => found.is_complete = false,
+                        RetryAfter::In(_) => found.incomplete = Some(Incomplete::Limit),
                         _ => {}
                     }
                 });

@@ -21,7 +21,10 @@ use crate::{
     error::StoreError,
     key::Key,
     runtime::runtime_with_io,
-    store::{BlockedKey, BlockedKeys, CounterOp, LimitHandle, Op, Store, StoreResponse, Units},
+    store::{
+        BlockedKey, BlockedKeys, CounterOp, Incomplete, LimitHandle, Op, Store, StoreResponse,
+        Units,
+    },
     strategy::RetryAfter,
 };
 
@@ -44,7 +47,7 @@ impl RedisStore {
         limits: &[LimitHandle],
         max: usize,
     ) -> Result<BlockedKeys, StoreError> {
-        let mut found = BlockedKeys::new(Vec::new(), true);
+        let mut found = BlockedKeys::new(Vec::new(), None);
         let contexts = limits.iter().map(LimitHandle::context::<RedisLimit>);
         let Some(contexts) = contexts.collect::<Option<Vec<_>>>() else {
             return Err(StoreError::Unsupported("a limit of another store"));
@@ -75,14 +78,17 @@ impl RedisStore {
                 let keys = keys.iter().filter_map(|name| parse(&names, name));
                 let keys: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
                 self.add_blocked(limits, &keys, &mut found).await?;
-                let is_late = next != 0 && begun.elapsed() > MAX_SCAN_TIME;
-                if found.keys.len() > max || is_late {
+                if found.keys.len() > max {
                     found.keys.truncate(max);
-                    found.is_complete = false;
+                    found.incomplete = Some(Incomplete::Limit);
                     return Ok(found);
                 }
                 if next == 0 {
                     break;
+                }
+                if begun.elapsed() > MAX_SCAN_TIME {
+                    found.incomplete = Some(Incomplete::Timeout);
+                    return Ok(found);
                 }
                 cursor = next;
             }
@@ -92,7 +98,9 @@ impl RedisStore {
         let after = self.sources().await?;
         let same = after.len() == sources.len();
         let mut pairs = sources.iter().zip(&after);
-        found.is_complete = same && pairs.all(|(before, after)| before.server() == after.server());
+        if !same || pairs.any(|(before, after)| before.server() != after.server()) {
+            found.incomplete = Some(Incomplete::KeysMoved);
+        }
         Ok(found)
     }
 
