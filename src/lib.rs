@@ -202,7 +202,7 @@ pub mod explain {
 
     pub use crate::access::MatchedList;
     pub use crate::limiter::{Explain, ExplainedPolicy, Explanation, NotApplied};
-    pub use crate::policy::exemption::Exemption;
+    pub use crate::policy::skip::exemption::Exemption;
 }
 pub mod extract;
 pub mod layer;

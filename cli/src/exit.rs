@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, io, process::ExitCode};
 
-use crate::printable::printable_lines;
+use crate::output::printable::printable_lines;
 
 /// The result of a command.
 pub(crate) type Outcome<T = Answer> = Result<T, Failure>;

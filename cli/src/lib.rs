@@ -13,10 +13,8 @@ mod exit;
 mod key;
 mod operate;
 mod output;
-mod printable;
 mod replay;
 mod schema;
-mod table;
 
 use std::process::ExitCode;
 

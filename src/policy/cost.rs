@@ -6,7 +6,7 @@ use http::{Method, request::Parts};
 
 use super::{
     CostFn, Policy,
-    skip::{path_matches, path_may_match},
+    skip::path::{path_matches, path_may_match},
 };
 use crate::{
     extract::original_path,

@@ -5,9 +5,11 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use self::{
-    exemption::{ConditionMatch, Exemption},
     on_store_error::OnStoreError,
-    skip::SkipRules,
+    skip::{
+        SkipRules,
+        exemption::{ConditionMatch, Exemption},
+    },
 };
 use crate::{
     charge::{ChargeMode, ChargeTime},
@@ -24,15 +26,14 @@ mod charging;
 mod conditions;
 #[cfg(feature = "config")]
 mod cost;
-pub(crate) mod exemption;
 mod key_text;
-#[cfg(feature = "config")]
-pub(crate) mod named_code;
 pub(crate) mod on_store_error;
 mod quotas;
 mod settings;
 mod shadow;
 pub(crate) mod skip;
+#[cfg(feature = "config")]
+pub(crate) mod tiers;
 mod validate;
 
 #[cfg(feature = "config")]

@@ -56,33 +56,20 @@ use std::{
 use crate::{error::InvalidValue, quota::Quota};
 
 mod ban;
-mod calendar_window;
 mod concurrency;
-mod fixed_window;
 pub(crate) mod format;
-mod gcra;
-mod list_window;
 mod rate;
 pub(crate) mod rule;
-mod sliding_log;
-mod sliding_window;
-mod token_bucket;
 mod window;
 
 pub use ban::Ban;
-pub use calendar_window::CalendarWindow;
 pub use concurrency::Concurrency;
-pub use fixed_window::FixedWindow;
-pub use gcra::Gcra;
-pub use list_window::ListWindow;
+pub use rate::{Gcra, TokenBucket};
 pub use rule::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, RetryAfter,
     Rule, Snapshot, State,
 };
-pub use sliding_log::SlidingLog;
-pub use sliding_window::SlidingWindow;
-pub use token_bucket::TokenBucket;
-pub use window::Weekday;
+pub use window::{CalendarWindow, FixedWindow, ListWindow, SlidingLog, SlidingWindow, Weekday};
 
 /// The algorithm that counts a quota: set by [`Policy::strategy`](crate::Policy::strategy).
 ///

@@ -1,7 +1,7 @@
 //! GCRA's keys on Redis: what a single command takes, and when they end.
 //!
 //! An arrival time is stored modulo a cycle of 225,000,000 s, and a key ends at the end of a minute
-//! (`src/strategy/gcra.lua`): the tests are about where cycles and minutes meet.
+//! (`src/strategy/rate/gcra.lua`): the tests are about where cycles and minutes meet.
 
 use std::time::Duration;
 

@@ -12,8 +12,10 @@ use crate::{
     confirm::Confirm,
     exit::{Answer, Outcome},
     key::KeyText,
-    output::Output,
-    table::{Table, flag, list, text, wait},
+    output::{
+        Output,
+        table::{Table, flag, list, text, wait},
+    },
 };
 
 #[derive(Debug, Args)]

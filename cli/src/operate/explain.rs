@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use crate::{
     client::Connection,
     exit::{Answer, Failure, Outcome},
-    output::Output,
-    printable::printable,
-    table::{Table, flag, list, text, wait, yes},
+    output::{
+        Output,
+        printable::printable,
+        table::{Table, flag, list, text, wait, yes},
+    },
 };
 
 #[derive(Debug, Args)]

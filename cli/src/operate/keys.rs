@@ -8,9 +8,11 @@ use crate::{
     confirm::Confirm,
     exit::{Answer, Outcome},
     key::KeyText,
-    output::Output,
-    printable::printable,
-    table::{Table, flag, list, number, text, wait, yes},
+    output::{
+        Output,
+        printable::printable,
+        table::{Table, flag, list, number, text, wait, yes},
+    },
 };
 
 #[derive(Debug, Args)]

@@ -6,8 +6,10 @@ use serde_json::Value;
 use crate::{
     client::Connection,
     exit::{Answer, Outcome},
-    output::Output,
-    table::{Table, list, text},
+    output::{
+        Output,
+        table::{Table, list, text},
+    },
 };
 
 #[derive(Debug, Args)]

@@ -6,9 +6,11 @@ use serde_json::Value;
 use crate::{
     client::Connection,
     exit::{Answer, Outcome},
-    output::Output,
-    printable::printable,
-    table::{Table, flag, list, number, text},
+    output::{
+        Output,
+        printable::printable,
+        table::{Table, flag, list, number, text},
+    },
 };
 
 #[derive(Debug, Args)]

@@ -12,9 +12,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::{
     client::Connection,
     exit::{Answer, Outcome},
-    output::{Output, print},
-    printable::printable_lines,
-    table::{Table, list, number, text},
+    output::{
+        Output, print,
+        printable::printable_lines,
+        table::{Table, list, number, text},
+    },
 };
 
 /// How often the table is brought up to date.

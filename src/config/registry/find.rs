@@ -8,7 +8,7 @@ use crate::{
     charge::OutcomeFn,
     config::names,
     extract::{Bearer, ClientIp, KeyExtractor, bearer, client_ip},
-    policy::{CostFn, QuotaFn, QuotaLookupFn, named_code::TierFn, skip::ConditionFn},
+    policy::{CostFn, QuotaFn, QuotaLookupFn, skip::ConditionFn, tiers::TierFn},
     respond::OnRejection,
     setting::{Code, SettingValue},
     strategy::Strategy,

@@ -12,9 +12,7 @@ use crate::{
     charge::OutcomeFn,
     extract::{Bearer, ClientIp, KeyExtractor},
     outcome,
-    policy::{
-        CostFn, QuotaFn, QuotaLookupFn, QuotaLookupFuture, named_code::TierFn, skip::ConditionFn,
-    },
+    policy::{CostFn, QuotaFn, QuotaLookupFn, QuotaLookupFuture, skip::ConditionFn, tiers::TierFn},
     respond::{self, OnRejection},
     setting::{Code, SettingValue},
     strategy::Strategy,

@@ -7,7 +7,7 @@ use crate::{
     decision::{Decision, DecisionKind, PolicyDecision, PolicyRole},
     limiter::evaluate::trace::{NotApplied, RecordedTrace},
     observe::{DecisionOutcome, DecisionSource},
-    policy::exemption::Exemption,
+    policy::skip::exemption::Exemption,
     strategy::RetryAfter,
 };
 

@@ -15,7 +15,7 @@ use crate::{
         keys::Keys,
         overrides::CheckOverrides,
     },
-    policy::{exemption::Exemption, skip::is_preflight},
+    policy::skip::{exemption::Exemption, is_preflight},
     store::Op,
 };
 

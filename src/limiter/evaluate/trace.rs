@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use crate::{
     access::MatchedList, extract::MissingKey, key::Key, limiter::core::BoundPolicy,
-    policy::exemption::Exemption,
+    policy::skip::exemption::Exemption,
 };
 
 /// Why a policy does not apply to a request: from [`ExplainedPolicy::not_applied`](crate::explain::ExplainedPolicy::not_applied).

@@ -45,23 +45,17 @@ mod batch;
 mod blocks;
 pub(crate) mod breaker;
 mod builder;
-#[cfg(feature = "config")]
-mod builder_settings;
 mod cluster;
 mod config;
 pub(crate) mod connection;
 pub(crate) mod cross_slot;
 pub(crate) mod error_class;
-pub(crate) mod hash_tags;
 pub(crate) mod health;
 pub(crate) mod key_names;
-mod msgpack;
 pub(crate) mod pending_refunds;
 pub(crate) mod rejection_cache;
 pub(crate) mod request;
 mod script;
-#[cfg(feature = "config")]
-pub(crate) mod settings;
 mod state;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "fuzz targets reach it"))]
@@ -109,13 +103,13 @@ struct Inner {
     workers: Arc<WorkerPool>,
     /// In the words of a document.
     #[cfg(feature = "config")]
-    settings: settings::StoreSettings,
+    settings: config::settings::StoreSettings,
 }
 
 impl RedisStore {
     /// The settings, in the words of a document.
     #[cfg(feature = "config")]
-    pub(crate) fn settings(&self) -> &settings::StoreSettings {
+    pub(crate) fn settings(&self) -> &config::settings::StoreSettings {
         &self.inner.settings
     }
 

@@ -221,7 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::redis::msgpack::MsgPackWriter;
+    use crate::store::redis::script::msgpack::MsgPackWriter;
 
     const EDGES: &[i64] = &[
         i64::MIN,

@@ -6,12 +6,15 @@ use redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
     cluster::{
+        hash_tags::HashTags,
         node::{ClusterNode, Redirect},
         slot_map::Cluster,
     },
-    connection::{ConnectionRef, ConnectionSource, RunError, SharedConnection},
+    connection::{
+        ConnectionSource, RunError,
+        shared::{ConnectionRef, SharedConnection},
+    },
     error_class,
-    hash_tags::HashTags,
 };
 use crate::{error::StoreError, key::Key};
 

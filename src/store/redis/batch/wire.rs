@@ -15,9 +15,11 @@ use crate::{
         redis::{
             error_class::{self, ErrorAction},
             key_names::KeyBuf,
-            msgpack::{MsgPackReader, MsgPackWriter},
             request::{PendingRequest, limit::RedisLimit, op::OwnedCounterOp},
-            script::Script,
+            script::{
+                Script,
+                msgpack::{MsgPackReader, MsgPackWriter},
+            },
         },
     },
     strategy::{Rule, Snapshot},

@@ -1,4 +1,5 @@
-//! Redis Cluster: which node serves which slot.
+//! Redis Cluster: the slots of keys, and which node serves them.
 
+pub(crate) mod hash_tags;
 pub(crate) mod node;
 pub(crate) mod slot_map;

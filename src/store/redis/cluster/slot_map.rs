@@ -16,14 +16,16 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::node::{ClusterNode, Redirect, SlotRange, redirect_kind};
+use super::{
+    hash_tags::HashTags,
+    node::{ClusterNode, Redirect, SlotRange, redirect_kind},
+};
 use crate::{
     error::{ConfigError, StoreError},
     runtime::runtime_with_io,
     store::redis::{
         connection::{ConnectionSource, RunError, sentinel},
         error_class,
-        hash_tags::HashTags,
     },
 };
 

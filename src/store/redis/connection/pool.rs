@@ -82,3 +82,134 @@ pub(super) async fn query_with_asking(
     let reply = replies.into_iter().next().unwrap_or(Value::Nil);
     reply.extract_error()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fmt, future::Future, time::Duration};
+
+    use redis::cmd;
+    use testkit::{Proxy, Server};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::store::redis::connection::ConnectionSource;
+
+    /// A pool of one connection.
+    fn source(addr: impl fmt::Display) -> (ConnectionSource, Pool) {
+        let mut config = deadpool_redis::Config::from_url(format!("redis://{addr}"));
+        config.pool = Some(deadpool_redis::PoolConfig::new(1));
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+        let pool = pool.expect("a pool");
+        (ConnectionSource::new(pool.clone(), 1), pool)
+    }
+
+    async fn query(source: &ConnectionSource, cmd: &Cmd) -> Result<Value, RedisError> {
+        source
+            .checkout()
+            .await
+            .expect("a connection")
+            .query(cmd)
+            .await
+    }
+
+    /// The id of the next connection.
+    async fn next_id(source: &ConnectionSource) -> i64 {
+        match query(source, cmd("CLIENT").arg("ID")).await {
+            Ok(Value::Int(number)) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn error_of(text: &str) -> Cmd {
+        let mut eval = cmd("EVAL");
+        eval.arg(format!("return redis.error_reply('{text}')"))
+            .arg(0);
+        eval
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_replied_is_reused() {
+        let server = Server::start();
+        let (source, pool) = source(server.addr());
+        let first = next_id(&source).await;
+        assert_eq!(next_id(&source).await, first);
+        // An error reply is a response, too.
+        for error in [
+            "WRONGTYPE a list",
+            "ERR no",
+            "BUSY for long",
+            "OOM no memory",
+            "CLUSTERDOWN no node",
+            "NOPERM no rights",
+        ] {
+            assert!(query(&source, &error_of(error)).await.is_err());
+            assert_eq!(next_id(&source).await, first, "{error}");
+        }
+        assert_eq!(pool.status().size, 1);
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_an_unusable_server_is_not_reused() {
+        let server = Server::start();
+        let (source, _pool) = source(server.addr());
+        for error in [
+            "READONLY a replica",
+            "MASTERDOWN no master",
+            "LOADING its data",
+            "UNBLOCKED by another",
+            "NOAUTH no password",
+            "WRONGPASS another password",
+        ] {
+            let before = next_id(&source).await;
+            assert!(query(&source, &error_of(error)).await.is_err());
+            assert_ne!(next_id(&source).await, before, "{error}");
+        }
+    }
+
+    /// Cancels a command in flight; returns the connections of the pool afterwards.
+    async fn give_up(
+        pool: &Pool,
+        asking: impl Future<Output = Result<Value, RedisError>>,
+    ) -> usize {
+        assert!(timeout(Duration::from_millis(50), asking).await.is_err());
+        pool.status().size
+    }
+
+    /// The next user of it would wait for both replies.
+    #[tokio::test]
+    async fn a_connection_whose_reply_was_not_awaited_is_not_reused() {
+        let server = Server::start();
+        let proxy = Proxy::to(server.addr());
+        let (source, pool) = source(proxy.addr());
+        for asking in [false, true] {
+            let before = next_id(&source).await;
+            let connection = source.checkout().await.expect("a connection");
+            proxy.hold();
+            let ping = cmd("PING");
+            let left = match asking {
+                false => give_up(&pool, connection.query(&ping)).await,
+                true => give_up(&pool, connection.query_with_asking(&ping)).await,
+            };
+            assert_eq!(left, 0);
+            proxy.pass();
+            assert_ne!(next_id(&source).await, before);
+        }
+        // Nor is an idle one reused, since it may have been closed.
+        drop(source.checkout().await.expect("a connection"));
+        assert_eq!(pool.status().size, 0);
+    }
+
+    #[tokio::test]
+    async fn a_broken_connection_is_not_reused() {
+        let server = Server::start();
+        let proxy = Proxy::to(server.addr());
+        let (source, pool) = source(proxy.addr());
+        next_id(&source).await;
+        let connection = source.checkout().await.expect("a connection");
+        proxy.halve();
+        assert!(connection.query(&cmd("PING")).await.is_err());
+        assert_eq!(pool.status().size, 0);
+        proxy.pass();
+        next_id(&source).await;
+    }
+}

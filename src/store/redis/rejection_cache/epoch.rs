@@ -15,7 +15,7 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     key::Key,
-    store::redis::{hash_tags::HashTags, topology::Topology},
+    store::redis::{cluster::hash_tags::HashTags, topology::Topology},
 };
 
 /// The TTL of the key. When it expires, the epoch is another one.

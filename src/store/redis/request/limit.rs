@@ -15,7 +15,7 @@ use crate::{
     clock::Timestamp,
     store::{
         Op, OpResult,
-        redis::{key_names::KeyNames, msgpack::MsgPackWriter, rejection_cache::CacheToken},
+        redis::{key_names::KeyNames, rejection_cache::CacheToken, script::msgpack::MsgPackWriter},
     },
     strategy::{LuaScript, Rule},
 };

@@ -81,6 +81,8 @@ use std::sync::{Arc, LazyLock};
 
 use crate::strategy;
 
+pub(crate) mod msgpack;
+
 const MAIN: &str = include_str!("main.lua");
 const GENERAL: &str = include_str!("general.lua");
 const OPERATIONS: &str = include_str!("operations.lua");

@@ -19,7 +19,7 @@ use crate::{
         batch::{Batch, wire},
         breaker::Breaker,
         cluster::node::Redirect,
-        connection::ConnectionRef,
+        connection::shared::ConnectionRef,
         error_class::{self, ErrorAction, Retry},
         rejection_cache::epoch::EpochKey,
         request::{PendingRequest, Sent},

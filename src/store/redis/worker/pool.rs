@@ -17,7 +17,7 @@ use crate::{
     store::{
         Op, OpResult,
         redis::{
-            hash_tags::HashTags,
+            cluster::hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
                 PendingRequest, RequestState, Sent, UndeliveredGuard, ended,

@@ -323,15 +323,15 @@ const FRAGMENTS: [&str; 12] = [
     super::GENERAL,
     super::OPERATIONS,
     include_str!("../../../../strategy/ban.lua"),
-    include_str!("../../../../strategy/calendar_window.lua"),
+    include_str!("../../../../strategy/window/calendar_window.lua"),
     include_str!("../../../../strategy/concurrency.lua"),
-    include_str!("../../../../strategy/fixed_window.lua"),
-    include_str!("../../../../strategy/gcra.lua"),
-    include_str!("../../../../strategy/gcra_fast.lua"),
-    include_str!("../../../../strategy/list_window.lua"),
-    include_str!("../../../../strategy/sliding_log.lua"),
-    include_str!("../../../../strategy/sliding_window.lua"),
-    include_str!("../../../../strategy/token_bucket.lua"),
+    include_str!("../../../../strategy/window/fixed_window.lua"),
+    include_str!("../../../../strategy/rate/gcra.lua"),
+    include_str!("../../../../strategy/rate/gcra_fast.lua"),
+    include_str!("../../../../strategy/window/list_window.lua"),
+    include_str!("../../../../strategy/window/sliding_log.lua"),
+    include_str!("../../../../strategy/window/sliding_window.lua"),
+    include_str!("../../../../strategy/rate/token_bucket.lua"),
 ];
 
 /// What a chunk declares as local.

@@ -7,16 +7,16 @@ use std::{
 
 use jiff::tz::{Offset, TimeZone};
 
-use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-    Strategy,
-    window::{self, CalendarUnit, MAX_COUNT, Weekday, Window, Windows},
-};
+use super::{CalendarUnit, MAX_COUNT, Weekday, Window, Windows, validated_period_us};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::{DurationText, Quota},
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy,
+    },
 };
 
 /// A strategy with one counter per calendar window: each second, minute, hour, day, week or month, in UTC, at an offset from
@@ -148,7 +148,7 @@ const MONTH: i64 = 30 * DAY;
 
 impl Strategy for CalendarWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::validated_period_us(quota, "calendar window", MAX_COUNT)?;
+        let period = validated_period_us(quota, "calendar window", MAX_COUNT)?;
         let zone = self.time_zone()?;
         let unit = match period {
             DAY => Some(CalendarUnit::Day),

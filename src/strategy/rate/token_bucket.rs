@@ -1,19 +1,24 @@
 use std::{borrow::Cow, sync::Arc};
 
-use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-    Strategy, TierRefills,
-    rate::{self, RateParams},
+use super::{RateParams, to_duration, to_ticks};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::Quota,
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy, TierRefills,
+    },
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A strategy with a bucket of `burst` tokens that starts full and refills evenly, at `requests` per period.
 ///
 /// - **Rule**: a request takes as many tokens as it costs, if there are enough. It admits the same requests as
-///   [`Gcra`](super::Gcra), and stores the number of missing tokens with the instant.
-/// - **Exact**: in integers; the time in which a token refills is rounded up as [`Gcra`](super::Gcra)'s emission interval is,
+///   [`Gcra`](crate::Gcra), and stores the number of missing tokens with the instant.
+/// - **Exact**: in integers; the time in which a token refills is rounded up as [`Gcra`](crate::Gcra)'s emission interval is,
 ///   and the same quotas are a [`ConfigError`](crate::ConfigError).
-/// - **Memory**: one short string per key, about 40 bytes more than [`Gcra`](super::Gcra).
+/// - **Memory**: one short string per key, about 40 bytes more than [`Gcra`](crate::Gcra).
 /// - **Worst case over one period**: requests + burst units.
 /// - **Choose it** if other programs read the keys.
 ///
@@ -72,7 +77,7 @@ struct Bucket {
 
 impl State for Bucket {
     fn expires_at(&self) -> Timestamp {
-        self.stamp + rate::to_duration(self.deficit)
+        self.stamp + to_duration(self.deficit)
     }
 }
 
@@ -80,7 +85,7 @@ impl TokenBucketRule {
     /// The deficit at `now` in ticks, and whether the state is off and has to be written: because the stamp lies ahead (the
     /// clock stepped back, and the bucket refills from now on), or the deficit is deeper than any debt.
     fn deficit(&self, state: &Bucket, now: Timestamp) -> (u64, bool) {
-        let elapsed = rate::to_ticks(now.since(state.stamp));
+        let elapsed = to_ticks(now.since(state.stamp));
         let deficit = state.deficit.saturating_sub(elapsed);
         let capped = self.0.capped(deficit);
         (capped, state.stamp > now || capped < deficit)

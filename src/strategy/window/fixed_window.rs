@@ -1,11 +1,16 @@
 use std::{borrow::Cow, sync::Arc};
 
-use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-    Strategy,
-    window::{self, Window},
+use super::{MAX_COUNT, Window, validated_period_us};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::Quota,
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy,
+    },
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A strategy with one counter per key, and a window that begins with the first charged request and lasts for one period:
 /// `INCR` with `EXPIRE` on Redis, with the TTL repaired.
@@ -15,7 +20,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   TTL of one period when it is next read.
 /// - **Memory**: one integer per key.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows. If that is too much, use
-///   [`Gcra`](super::Gcra).
+///   [`Gcra`](crate::Gcra).
 /// - **Choose it** when the limit is documented as "so many per window", with a time at which it is reset. Periods are whole
 ///   milliseconds, at most 100 years.
 ///
@@ -44,7 +49,7 @@ pub struct FixedWindow;
 
 impl Strategy for FixedWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::validated_period_us(quota, "fixed window", window::MAX_COUNT)?;
+        let period = validated_period_us(quota, "fixed window", MAX_COUNT)?;
         Ok(Arc::new(FixedWindowRule {
             requests: quota.amount(),
             period,

@@ -1,9 +1,19 @@
-//! The arithmetic of an even rate, which GCRA and the token bucket share.
+//! Strategies that refill at an even rate, and the arithmetic that they share.
 
 use std::time::Duration;
 
-use super::{QuotaStatus, RetryAfter, TierRefills};
-use crate::{clock::Timestamp, error::InvalidValue, quota::Quota};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    quota::Quota,
+    strategy::{QuotaStatus, RetryAfter, TierRefills},
+};
+
+mod gcra;
+mod token_bucket;
+
+pub use gcra::Gcra;
+pub use token_bucket::TokenBucket;
 
 /// Ticks in a microsecond: a tick, the unit of time of these strategies, is 50 ns.
 const TICKS_PER_MICRO: u64 = 20;
@@ -14,18 +24,18 @@ const MAX_REFILL: Duration = Duration::from_secs(400 * 86_400);
 
 /// A quota as an even rate, in ticks.
 #[derive(Clone, Debug)]
-pub(super) struct RateParams {
-    pub(super) burst: u64,
+struct RateParams {
+    burst: u64,
     /// The emission interval: the period divided by its requests, rounded up.
-    pub(super) interval: u64,
+    interval: u64,
     /// `burst * interval`: how far ahead of now the theoretical arrival time may lie.
-    pub(super) tolerance: u64,
+    tolerance: u64,
     /// The refill times of all quotas that share the keys.
     refills: TierRefills,
 }
 
 impl RateParams {
-    pub(super) fn new(quota: &Quota, refills: &TierRefills) -> Result<Self, InvalidValue> {
+    fn new(quota: &Quota, refills: &TierRefills) -> Result<Self, InvalidValue> {
         let period = u128::from(quota.validated_period_us()?) * u128::from(TICKS_PER_MICRO);
         let (requests, burst) = (u128::from(quota.amount()), u128::from(quota.capacity()));
         let interval = period.div_ceil(requests);
@@ -64,7 +74,7 @@ impl RateParams {
     }
 
     /// How many of the `used` ticks count: all of them, or the tolerance if they are deeper than any debt.
-    pub(super) fn capped(&self, used: u64) -> u64 {
+    fn capped(&self, used: u64) -> u64 {
         match used > self.tolerance && used > self.max_debt() {
             true => self.tolerance,
             false => used,
@@ -73,7 +83,7 @@ impl RateParams {
 
     /// How much of a charge made at `charged_at`, of which `remaining` units are not refunded, time has not returned by `now`:
     /// at most `want` units. In ticks, and in whole units, rounded up.
-    pub(super) fn refundable(
+    fn refundable(
         &self,
         charged_at: Timestamp,
         remaining: u64,
@@ -89,17 +99,17 @@ impl RateParams {
     }
 
     /// How many units are in use while `used` ticks are.
-    pub(super) fn units_in_use(&self, used: i64) -> u64 {
+    fn units_in_use(&self, used: i64) -> u64 {
         (used.max(0) as u64).div_ceil(self.interval)
     }
 
     /// How many units can be charged while `used` ticks are in use; negative in debt.
-    pub(super) fn available(&self, used: u64) -> i64 {
+    fn available(&self, used: u64) -> i64 {
         (self.tolerance as i64 - used as i64).div_euclid(self.interval as i64)
     }
 
     /// What a request of `cost` units may expect while `used` ticks are in use.
-    pub(super) fn status(&self, used: i64, cost: u64) -> QuotaStatus {
+    fn status(&self, used: i64, cost: u64) -> QuotaStatus {
         let used = used.max(0) as u64;
         // How far this request would exceed the tolerance.
         let after = cost.saturating_mul(self.interval).saturating_add(used);
@@ -116,13 +126,13 @@ impl RateParams {
     }
 
     /// The first three parameters `p` of the Lua halves.
-    pub(super) fn params(&self) -> Vec<i64> {
+    fn params(&self) -> Vec<i64> {
         let params = [self.burst, self.interval, self.tolerance];
         params.map(|param| param as i64).to_vec()
     }
 
     /// The fourth parameter: the deepest debt, if another quota that shares the keys allows a deeper one than this.
-    pub(super) fn max_debt_of_tiers(&self) -> Vec<i64> {
+    fn max_debt_of_tiers(&self) -> Vec<i64> {
         let max_debt = self.max_debt();
         match max_debt > 2 * self.tolerance {
             true => vec![max_debt as i64],
@@ -132,23 +142,23 @@ impl RateParams {
 }
 
 /// A duration in ticks.
-pub(super) fn to_ticks(time: Duration) -> u64 {
+fn to_ticks(time: Duration) -> u64 {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     micros.saturating_mul(TICKS_PER_MICRO)
 }
 
 /// Ticks as a duration, rounded up to a microsecond.
-pub(super) fn to_duration(ticks: u64) -> Duration {
+fn to_duration(ticks: u64) -> Duration {
     Duration::from_micros(ticks.div_ceil(TICKS_PER_MICRO))
 }
 
 /// An instant in ticks since 1970.
-pub(super) fn ticks_since_epoch(now: Timestamp) -> i64 {
+fn ticks_since_epoch(now: Timestamp) -> i64 {
     now.as_micros().saturating_mul(TICKS_PER_MICRO as i64)
 }
 
 /// The first whole microsecond at or after so many ticks since 1970.
-pub(super) fn to_timestamp(ticks_since_epoch: i64) -> Timestamp {
+fn to_timestamp(ticks_since_epoch: i64) -> Timestamp {
     let per_micro = TICKS_PER_MICRO as i64;
     let micros = ticks_since_epoch.div_euclid(per_micro);
     Timestamp::from_micros(micros + i64::from(ticks_since_epoch.rem_euclid(per_micro) > 0))

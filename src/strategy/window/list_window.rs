@@ -1,13 +1,18 @@
 use std::{borrow::Cow, sync::Arc};
 
-use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-    Strategy,
-    window::{self, Window},
+use super::{Window, validated_period_us};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::Quota,
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy,
+    },
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// A strategy like [`FixedWindow`](super::FixedWindow) that records the callers: one list entry per charged unit.
+/// A strategy like [`FixedWindow`](crate::FixedWindow) that records the callers: one list entry per charged unit.
 ///
 /// Each charge is stored with the policy's [caller](crate::Policy::caller), or else its key;
 /// [`PolicyHandle::callers`](crate::PolicyHandle::callers) lists them.
@@ -43,7 +48,7 @@ const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for ListWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::validated_period_us(quota, "list window", MAX_ENTRIES)?;
+        let period = validated_period_us(quota, "list window", MAX_ENTRIES)?;
         Ok(Arc::new(ListWindowRule {
             requests: quota.amount(),
             period,

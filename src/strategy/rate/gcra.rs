@@ -1,12 +1,16 @@
 use std::{borrow::Cow, sync::Arc};
 
-use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-    Strategy, TierRefills,
-    rate::{self, RateParams},
-    rule::try_charge,
+use super::{RateParams, ticks_since_epoch, to_timestamp};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::Quota,
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy, TierRefills, rule::try_charge,
+    },
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// The generic cell rate algorithm (ITU-T I.371), the default strategy: a bucket of `burst` units that refills evenly, at
 /// `requests` per period.
@@ -77,20 +81,20 @@ struct Tat(i64);
 
 impl State for Tat {
     fn expires_at(&self) -> Timestamp {
-        rate::to_timestamp(self.0)
+        to_timestamp(self.0)
     }
 }
 
 impl GcraRule {
     /// How far ahead of now the theoretical arrival time lies, in ticks: the tolerance if it lies further than any debt.
     fn ahead(&self, &Tat(tat): &Tat, now: Timestamp) -> u64 {
-        let ahead = tat.saturating_sub(rate::ticks_since_epoch(now));
+        let ahead = tat.saturating_sub(ticks_since_epoch(now));
         self.0.capped(u64::try_from(ahead).unwrap_or(0))
     }
 
     /// The theoretical arrival time that lies so far ahead of now.
     fn tat(&self, ahead: u64, now: Timestamp) -> Tat {
-        Tat(rate::ticks_since_epoch(now).saturating_add_unsigned(ahead))
+        Tat(ticks_since_epoch(now).saturating_add_unsigned(ahead))
     }
 }
 
@@ -204,7 +208,8 @@ impl Rule for GcraRule {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::RetryAfter, *};
+    use super::*;
+    use crate::strategy::RetryAfter;
     use proptest::prelude::*;
     use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use blake3::Hash;
 use redis::IntoConnectionInfo;
 
-use super::config::{ConnectConfig, ServerConfig};
+use super::{ConnectConfig, ServerConfig};
 use crate::{redact::CODE, setting::SettingValue};
 
 /// The settings of a store.
@@ -21,7 +21,7 @@ pub(crate) struct StoreSettings {
 }
 
 impl StoreSettings {
-    pub(super) fn new(by_document: bool) -> Self {
+    pub(in crate::store::redis) fn new(by_document: bool) -> Self {
         Self {
             values: Vec::new(),
             hashes: Vec::new(),
@@ -30,7 +30,7 @@ impl StoreSettings {
         }
     }
 
-    pub(super) fn servers(
+    pub(in crate::store::redis) fn servers(
         &mut self,
         connect: &ConnectConfig,
         secret: impl Fn(&str) -> SettingValue,
@@ -63,7 +63,11 @@ impl StoreSettings {
     }
 
     #[cfg(feature = "redis-tls")]
-    pub(super) fn tls(&mut self, connect: &ConnectConfig, secret: impl Fn(&str) -> SettingValue) {
+    pub(in crate::store::redis) fn tls(
+        &mut self,
+        connect: &ConnectConfig,
+        secret: impl Fn(&str) -> SettingValue,
+    ) {
         let client = connect.tls.client.as_ref();
         let parts = [
             ("root_certificates", connect.tls.root.as_ref()),
@@ -89,7 +93,12 @@ impl StoreSettings {
     }
 
     /// Adds a value. Two stores with another `identity` are not the same.
-    pub(super) fn add(&mut self, name: &'static str, value: SettingValue, identity: &str) {
+    pub(in crate::store::redis) fn add(
+        &mut self,
+        name: &'static str,
+        value: SettingValue,
+        identity: &str,
+    ) {
         self.values.push((name, value));
         self.hashes.push((name, blake3::hash(identity.as_bytes())));
     }

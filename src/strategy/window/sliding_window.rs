@@ -1,11 +1,16 @@
 use std::{borrow::Cow, collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
-    State, Strategy,
-    window::{self, MAX_COUNT},
+use super::{MAX_COUNT, validated_period_us};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::Quota,
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
+        Snapshot, State, Strategy,
+    },
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A strategy with counters of the newest time buckets, the oldest weighted by its part inside the window.
 ///
@@ -77,7 +82,7 @@ impl Default for SlidingWindow {
 
 impl Strategy for SlidingWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::validated_period_us(quota, "sliding window", MAX_COUNT)?;
+        let period = validated_period_us(quota, "sliding window", MAX_COUNT)?;
         let buckets = i64::from(self.buckets.get());
         if self.buckets.get() > MAX_BUCKETS {
             return Err(InvalidValue::new(

@@ -19,6 +19,9 @@ use crate::{
     observe::SharedObservers,
 };
 
+#[cfg(feature = "config")]
+mod settings;
+
 /// The longest timeout. Past all time, adding it to an instant would panic.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
@@ -30,16 +33,16 @@ const MAX_STALENESS: Duration = Duration::from_secs(3_600);
 #[derive(Clone)]
 #[must_use]
 pub struct RedisStoreBuilder {
-    pub(super) connect: ConnectConfig,
-    pub(super) prefix: String,
-    pub(super) timeout: Duration,
-    pub(super) breaker: Option<u32>,
-    pub(super) rejection_cache: Duration,
-    pub(super) rejection_cache_capacity: usize,
+    connect: ConnectConfig,
+    prefix: String,
+    timeout: Duration,
+    breaker: Option<u32>,
+    rejection_cache: Duration,
+    rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
     /// What a document says in place of each secret, if it opens the store.
     #[cfg(feature = "config")]
-    pub(super) sources: Option<Vec<(String, crate::setting::SettingValue)>>,
+    sources: Option<Vec<(String, crate::setting::SettingValue)>>,
 }
 
 impl RedisStore {

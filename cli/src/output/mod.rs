@@ -4,6 +4,9 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
+pub(crate) mod printable;
+pub(crate) mod table;
+
 /// Standard output, as text or as JSON.
 #[derive(Debug)]
 pub(crate) struct Output {

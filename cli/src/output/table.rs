@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::printable::printable;
+use super::printable::printable;
 
 /// A table with a line of titles.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Functions of a policy that a configuration document names.
+//! Tiers with names, of which a function that a configuration document names returns one for each request.
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 

@@ -13,12 +13,13 @@ use std::{
 
 use tokio::time::sleep;
 
+use self::unsettled::{Retry, Unsettled};
 use super::{
     batch::MAX_BATCH_KEYS,
     request::{
         PendingRequest, Sent, UndeliveredGuard, ended,
         limit::{Workers, workers_of},
-        op::{CounterOps, OwnedCounterOp},
+        op::CounterOps,
     },
 };
 use crate::{
@@ -28,6 +29,8 @@ use crate::{
     runtime::runtime_with_io,
     store::Op,
 };
+
+mod unsettled;
 
 /// Most refunds and charges that are kept; more are dropped, and their units stay charged until they refill. Refunds of permits are
 /// always kept: there are no more of them than this process held.
@@ -52,7 +55,7 @@ pub(crate) struct PendingRefunds {
 struct RefundsByTag {
     by_tag: HashMap<usize, Vec<(Op, CounterOps)>>,
     len: usize,
-    /// The tags for which a task [retries](retry).
+    /// The tags for which a task [retries](resend_until_done).
     retried: HashSet<usize>,
     /// Refunds dropped so far.
     dropped: u64,
@@ -70,11 +73,8 @@ impl PendingRefunds {
         }
     }
 
-    /// Fails a request, and keeps what has to be sent later.
-    ///
-    /// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they did
-    /// not run, or refund permits, each of which is refunded once only. A request for a permit that was sent, and may have taken
-    /// one, leaves a refund of it. Those that were sent, and are not sent again, are counted as unconfirmed and logged.
+    /// Fails a request, and keeps what [has to be sent later](Unsettled). Those that were sent, and are not sent again, are
+    /// counted as unconfirmed and logged.
     pub(crate) fn fail_and_keep(
         &self,
         tag: usize,
@@ -82,57 +82,25 @@ impl PendingRefunds {
         error: StoreError,
         sent: Sent,
     ) {
-        let (op, sent) = (request.op, sent == Sent::Maybe);
-        let is_kept = match op {
-            Op::Refund | Op::ForceAcquire | Op::Settle => request.retries_refunds(),
-            Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
-            _ => false,
-        };
-        if !is_kept {
-            return request.fail(error);
-        }
-        // Only this request fails, and would each time that it is sent.
-        let fails_again = matches!(
-            error,
-            StoreError::CorruptKey { .. } | StoreError::Unsupported(_)
-        );
-        if op != Op::Refund && !sent && fails_again {
-            log_failed(&request, &error);
-            self.refunds().dropped += 1;
-            self.report_dropped();
-            return request.fail(error);
-        }
-        let mut counters = request.counters.clone();
-        if sent {
-            let is_refund =
-                |counter: &OwnedCounterOp| op != Op::Settle || counter.receipt().remaining > 0;
-            counters.retain(|counter| {
-                is_permit(counter) && is_refund(counter) && op != Op::ForceAcquire
-            });
-        }
-        let is_unconfirmed =
-            !matches!(op, Op::Acquire(_)) && counters.len() < request.counters.len();
-        match op {
-            Op::Acquire(times) => counters
-                .iter_mut()
-                .for_each(|counter| counter.set_permit_refund(times)),
-            // The rest of a permit's receipt names the permits that are refunded.
-            _ => {
-                let by_time = counters.iter_mut().filter(|counter| !is_permit(counter));
-                by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
+        match Unsettled::of(&request, &error, sent) {
+            Unsettled::Nothing => {}
+            Unsettled::Unsendable => {
+                log_failed(&request, &error);
+                self.refunds().dropped += 1;
+                self.report_dropped();
             }
-        }
-        if !counters.is_empty() {
-            let always = matches!(op, Op::Refund | Op::Settle) && counters.iter().any(is_permit);
-            let kept_op = match op {
-                Op::ForceAcquire | Op::Settle if !sent => op,
-                _ => Op::Refund,
-            };
-            self.push(tag, kept_op, counters, always);
-        }
-        if is_unconfirmed {
-            self.refunds().unconfirmed += 1;
-            log_unconfirmed(&request, &error);
+            Unsettled::Kept {
+                retry,
+                is_unconfirmed,
+            } => {
+                if let Some(retry) = retry {
+                    self.push(tag, retry);
+                }
+                if is_unconfirmed {
+                    self.refunds().unconfirmed += 1;
+                    log_unconfirmed(&request, &error);
+                }
+            }
         }
         // Last, since the request counts as undelivered until it is dropped.
         request.fail(error);
@@ -162,7 +130,12 @@ impl PendingRefunds {
         self.refunds().by_tag.keys().copied().collect()
     }
 
-    fn push(&self, tag: usize, op: Op, counters: CounterOps, always: bool) {
+    fn push(&self, tag: usize, retry: Retry) {
+        let Retry {
+            op,
+            counters,
+            always,
+        } = retry;
         let mut refunds = self.refunds();
         if always || refunds.len < MAX_PENDING_REFUNDS {
             let workers = workers_of(&counters);
@@ -174,7 +147,7 @@ impl PendingRefunds {
             // A runtime that is shutting down drops spawned tasks at once: not under the lock.
             drop(refunds);
             if let Some((workers, runtime)) = retries.filter(|_| begins) {
-                drop(runtime.spawn(retry(Retrying(Arc::downgrade(&workers), tag))));
+                drop(runtime.spawn(resend_until_done(Retrying(Arc::downgrade(&workers), tag))));
             }
             return;
         }
@@ -259,7 +232,7 @@ impl PendingRefunds {
 struct Retrying(Weak<dyn Workers>, usize);
 
 /// Sends a tag's refunds periodically until there are none: without other requests, no response would send them.
-async fn retry(retrying: Retrying) {
+async fn resend_until_done(retrying: Retrying) {
     let Retrying(workers, tag) = &retrying;
     loop {
         sleep(RETRY_INTERVAL).await;
@@ -310,16 +283,12 @@ fn policy_of(request: &PendingRequest) -> &str {
     first.map_or("", |counter| counter.limit.policy())
 }
 
-fn is_permit(counter: &OwnedCounterOp) -> bool {
-    counter.limit.rule().permit_ttl().is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::store::redis::request::RequestState;
+    use crate::store::redis::request::{RequestState, op::OwnedCounterOp};
     use crate::{
         key::Key,
         observe::Observer,
@@ -341,15 +310,11 @@ mod tests {
     }
 
     fn refund_unread(limit: &LimitHandle) -> PendingRequest {
-        give_back_of(limit, ChargeReceipt::NONE)
-    }
-
-    fn give_back_of(limit: &LimitHandle, receipt: ChargeReceipt) -> PendingRequest {
         let counter = CounterOp {
             limit,
             key: Key::global(),
             units: Units::ONE,
-            receipt,
+            receipt: ChargeReceipt::NONE,
             caller: Key::global(),
             mode: CounterMode::Charge,
         };
@@ -406,35 +371,5 @@ mod tests {
         }
         assert_eq!(refunds.refunds().len, 2 * MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 0);
-    }
-
-    #[test]
-    fn a_kept_part_of_a_refund_takes_no_unit_of_another_part() {
-        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let limit = LimitHandle::new("p", rule, ());
-        let refunds = PendingRefunds::default();
-        let receipt = ChargeReceipt {
-            remaining: 5,
-            ..ChargeReceipt::NONE
-        };
-        fail(&refunds, 0, give_back_of(&limit, receipt), Sent::No);
-        let (_, counters) = refunds.take(0).remove(0);
-        assert_eq!(counters[0].receipt().remaining, 1);
-    }
-
-    #[test]
-    fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
-        let rule = Concurrency::new().bind(&Quota::concurrent(9));
-        let limit = LimitHandle::new("p", rule.expect("a rule"), ());
-        let refunds = PendingRefunds::default();
-        // The fifth of five.
-        let receipt = ChargeReceipt {
-            remaining: 5,
-            ..ChargeReceipt::NONE
-        };
-        fail(&refunds, 0, give_back_of(&limit, receipt), Sent::Maybe);
-        let (_, counters) = refunds.take(0).remove(0);
-        let (receipt, units) = (counters[0].receipt(), counters[0].units);
-        assert_eq!((receipt.remaining, units.get()), (5, 1));
     }
 }

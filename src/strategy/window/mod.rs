@@ -1,5 +1,5 @@
-//! What the strategies that count in windows share: which quotas they can count, which window an instant is in, and what a
-//! request may expect of one.
+//! Strategies that count in windows, and what they share: which quotas they can count, which window an instant is in, and
+//! what a request may expect of one.
 
 use std::time::Duration;
 
@@ -9,15 +9,27 @@ use jiff::{
     tz::TimeZone,
 };
 
-use super::{QuotaStatus, RetryAfter};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     quota::{MAX_CAPACITY, Quota},
+    strategy::{QuotaStatus, RetryAfter},
 };
 
+mod calendar_window;
+mod fixed_window;
+mod list_window;
+mod sliding_log;
+mod sliding_window;
+
+pub use calendar_window::CalendarWindow;
+pub use fixed_window::FixedWindow;
+pub use list_window::ListWindow;
+pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
+
 /// The largest count; twice that, a debt, is still exact in Lua.
-pub(super) const MAX_COUNT: u64 = MAX_CAPACITY;
+const MAX_COUNT: u64 = MAX_CAPACITY;
 
 /// The longest window: its end is a number of milliseconds since the epoch, which Lua must hold exactly.
 const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -96,7 +108,7 @@ impl Weekday {
         }
     }
 
-    pub(super) fn civil(self) -> civil::Weekday {
+    fn civil(self) -> civil::Weekday {
         match self {
             Self::Monday => civil::Weekday::Monday,
             Self::Tuesday => civil::Weekday::Tuesday,
@@ -111,7 +123,7 @@ impl Weekday {
 
 /// Windows that follow each other without a gap.
 #[derive(Clone, Debug)]
-pub(super) enum Windows {
+enum Windows {
     /// Of equal length; one begins `offset` after the epoch. In microseconds.
     Even { period: i64, offset: i64 },
     /// Days, weeks or months.
@@ -119,7 +131,7 @@ pub(super) enum Windows {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum CalendarUnit {
+enum CalendarUnit {
     Day,
     /// A week from this day on.
     Week(civil::Weekday),
@@ -128,7 +140,7 @@ pub(super) enum CalendarUnit {
 
 impl Windows {
     /// When the window that contains `now` begins and ends, in microseconds since the epoch.
-    pub(super) fn window_at(&self, now: i64) -> (i64, i64) {
+    fn window_at(&self, now: i64) -> (i64, i64) {
         match self {
             Self::Even { period, offset } => {
                 let start = offset + (now - offset).div_euclid(*period) * period;
@@ -179,14 +191,14 @@ impl CalendarUnit {
 
 /// A window of which `count` of `requests` units are used, and which ends at `ends` if it has begun.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    pub(super) requests: u64,
-    pub(super) count: i64,
-    pub(super) ends: Option<i64>,
+struct Window {
+    requests: u64,
+    count: i64,
+    ends: Option<i64>,
 }
 
 impl Window {
-    pub(super) fn status(self, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(self, now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.requests as i64 - self.count;
         let reset_after = self.ends.map_or(Duration::ZERO, |ends| {
             Timestamp::from_micros(ends).since(now)

@@ -1,10 +1,16 @@
 use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
-    State, Strategy, window,
+use super::validated_period_us;
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::Quota,
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
+        Snapshot, State, Strategy,
+    },
 };
-use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A strategy that stores the instant of every charged unit for exactly one period: never more than `requests` in any period,
 /// whenever it begins.
@@ -44,7 +50,7 @@ const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for SlidingLog {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
+        let period = validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
         Ok(Arc::new(SlidingLogRule {
             requests: quota.amount(),
             period,

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::{builder::RedisStoreBuilder, settings::StoreSettings};
-use crate::{quota::DurationText, redact::redacted_value, setting::SettingValue};
+use super::RedisStoreBuilder;
+use crate::{
+    quota::DurationText, redact::redacted_value, setting::SettingValue,
+    store::redis::config::settings::StoreSettings,
+};
 
 impl RedisStoreBuilder {
     /// Says that a document opens the store, and what the document says in place of each secret.

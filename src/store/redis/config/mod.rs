@@ -13,16 +13,18 @@ use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
 use super::{
-    cluster::slot_map::Cluster,
+    cluster::{hash_tags::HashTags, slot_map::Cluster},
     connection::{
         ConnectionSource,
         sentinel::Sentinel,
         tls::{self, Tls},
     },
-    hash_tags::HashTags,
     topology::Topology,
 };
 use crate::{error::ConfigError, redact::redacted_value};
+
+#[cfg(feature = "config")]
+pub(super) mod settings;
 
 /// Connections of a pool that the store creates: workers of more runtimes than any machine has cores.
 const DEFAULT_POOL_SIZE: usize = 1_024;

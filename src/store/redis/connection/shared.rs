@@ -1,0 +1,169 @@
+//! A worker's connection: opened by the first of its batches, shared by all, replaced when it is broken.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use deadpool_redis::Connection;
+use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use tokio::sync::Mutex;
+
+use super::{ConnectionSource, pool::query_with_asking};
+use crate::error::StoreError;
+
+/// A connection that was idle for this long may have been closed by the other side unnoticed.
+const MAX_IDLE: Duration = Duration::from_secs(1);
+
+/// A worker's connection, shared by its batches. The first of them opens it.
+#[derive(Debug)]
+pub(crate) struct SharedConnection {
+    source: ConnectionSource,
+    open: Mutex<Option<OpenConnection>>,
+}
+
+/// A batch's reference to the connection that it is sent on.
+pub(crate) struct ConnectionRef {
+    shared: Arc<SharedConnection>,
+    connection: MultiplexedConnection,
+    broken: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct OpenConnection {
+    connection: MultiplexedConnection,
+    /// `None` if it was detached from the pool.
+    _slot: Option<PoolSlot>,
+    /// Set by a batch that found it broken.
+    broken: Arc<AtomicBool>,
+    used: Instant,
+    _counted: OpenCount,
+}
+
+/// Counts an open connection until it is dropped.
+#[derive(Debug)]
+struct OpenCount(Arc<AtomicUsize>);
+
+impl OpenCount {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(open.clone())
+    }
+}
+
+impl Drop for OpenCount {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection's slot in the pool.
+struct PoolSlot {
+    connection: Option<Connection>,
+    pooled: Arc<AtomicUsize>,
+}
+
+impl SharedConnection {
+    pub(crate) fn new(source: ConnectionSource) -> Self {
+        Self {
+            source,
+            open: Mutex::default(),
+        }
+    }
+
+    /// The open connection; opens one if there is none, or the old one does not respond.
+    pub(crate) async fn acquire(self: &Arc<Self>) -> Result<ConnectionRef, StoreError> {
+        let mut open = self.open.lock().await;
+        if let Some(mut stale) = open.take_if(|open| open.used.elapsed() > MAX_IDLE) {
+            // If the check is cancelled, the connection counts as broken.
+            if Box::pin(responds(&mut stale.connection)).await {
+                *open = Some(stale);
+            }
+        }
+        drop(open.take_if(|open| open.broken.load(Ordering::Acquire)));
+        let open = match &mut *open {
+            Some(open) => open,
+            // Boxed: rare and large, it would enlarge the futures that await this.
+            none => none.insert(Box::pin(OpenConnection::open(&self.source)).await?),
+        };
+        open.used = Instant::now();
+        Ok(ConnectionRef {
+            shared: self.clone(),
+            connection: open.connection.clone(),
+            broken: open.broken.clone(),
+        })
+    }
+}
+
+async fn responds(connection: &mut MultiplexedConnection) -> bool {
+    let ping: Result<Value, _> = redis::cmd("PING").query_async(connection).await;
+    ping.is_ok()
+}
+
+impl ConnectionRef {
+    /// The server's name.
+    pub(crate) fn server(&self) -> &Arc<str> {
+        self.shared.source.server()
+    }
+
+    pub(crate) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        cmd.query_async(&mut self.connection).await
+    }
+
+    /// Sends a command to a node of a cluster that is importing the slot of its keys (`ASKING`).
+    pub(crate) async fn query_with_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        Box::pin(query_with_asking(&mut self.connection, cmd)).await
+    }
+
+    /// Closes the connection, if it is still the current one: now, or when the next batch would use it. Another task
+    /// may be opening a new one, which takes up to its timeout; the batches behind this one must not wait for that.
+    pub(crate) fn close(&self) {
+        self.broken.store(true, Ordering::Release);
+        if let Ok(mut open) = self.shared.open.try_lock() {
+            drop(open.take_if(|open| open.broken.load(Ordering::Acquire)));
+        }
+    }
+}
+
+impl OpenConnection {
+    async fn open(source: &ConnectionSource) -> Result<Self, StoreError> {
+        let connection = source.connection().await?;
+        let pooled = &source.pooled;
+        let (connection, slot) = if pooled.fetch_add(1, Ordering::Relaxed) < source.max_pooled {
+            let shared = MultiplexedConnection::clone(&connection);
+            let slot = PoolSlot {
+                connection: Some(connection),
+                pooled: pooled.clone(),
+            };
+            (shared, Some(slot))
+        } else {
+            pooled.fetch_sub(1, Ordering::Relaxed);
+            (Connection::take(connection), None)
+        };
+        Ok(Self {
+            connection,
+            _slot: slot,
+            broken: Arc::default(),
+            used: Instant::now(),
+            _counted: OpenCount::new(&source.open),
+        })
+    }
+}
+
+/// Closes the connection rather than returning it to the pool: it may be broken.
+impl Drop for PoolSlot {
+    fn drop(&mut self) {
+        drop(self.connection.take().map(Connection::take));
+        self.pooled.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for PoolSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolSlot").finish_non_exhaustive()
+    }
+}
