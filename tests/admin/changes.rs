@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tollgate::{
-    InvalidValue, Key, Keys, MemoryStore, Policy, Quota, extract,
+    InvalidValue, Key, Keys, Limiter, MemoryStore, Policy, Quota, extract,
     store::{
         BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,
         Store, StoreResponse,
@@ -26,17 +26,18 @@ fn shown() -> String {
     api_key().as_str().replace('#', "hash:")
 }
 
+/// A limiter under whose policy `api` the key has no unit left, and its API.
+async fn used_up() -> (Limiter, Api) {
+    let (limiter, _) = support::in_process();
+    let check = limiter.check(("api", api_key())).times(10);
+    assert!(check.await.is_admitted());
+    let api = Api::of(&limiter);
+    (limiter, api)
+}
+
 #[tokio::test]
 async fn peek_reports_a_key_by_its_text_and_by_its_hash_and_charges_nothing() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
-    assert!(
-        limiter
-            .check(("api", api_key()))
-            .times(10)
-            .await
-            .is_admitted()
-    );
+    let (_, api) = used_up().await;
     for key in ["sk_1".to_owned(), shown()] {
         let status = api
             .done("/peek", json!({"policy": "api", "key": key}))
@@ -60,7 +61,7 @@ async fn peek_reports_a_key_by_its_text_and_by_its_hash_and_charges_nothing() {
 async fn a_key_of_several_parts_is_several_texts() {
     let by = (extract::header("x-api-key"), extract::method());
     let policy = Policy::new("calls", Quota::requests(5).per_minute()).key(by);
-    let limiter = tollgate::Limiter::builder()
+    let limiter = Limiter::builder()
         .policy(policy)
         .build()
         .expect("a limiter");
@@ -90,7 +91,7 @@ async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota
         .cost_with(|_| 7)
         .skip_path("/health")
         .tier_quotas([paid]);
-    let limiter = tollgate::Limiter::builder()
+    let limiter = Limiter::builder()
         .policy(policy)
         .build()
         .expect("a limiter");
@@ -116,17 +117,9 @@ async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota
 
 #[tokio::test]
 async fn reset_gives_a_key_its_full_quota_and_tells_the_status_before_and_after() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let (limiter, api) = used_up().await;
     let log = Log::default();
     let _guard = log.info();
-    assert!(
-        limiter
-            .check(("api", api_key()))
-            .times(10)
-            .await
-            .is_admitted()
-    );
     let reset = api
         .done("/reset", json!({"policy": "api", "key": "sk_1"}))
         .await;
@@ -168,7 +161,7 @@ async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
     // An API key may look like an address. The key of all requests has no such text.
     let expected = ["api", "address", "exports", "abuse", "blocked", "api-next"];
     assert_eq!(names(&reset), expected);
-    let of = |limiter: &tollgate::Limiter, keys: Keys| limiter.peek(keys);
+    let of = |limiter: &Limiter, keys: Keys| limiter.peek(keys);
     let left = of(&limiter, ("address", address).into())
         .await
         .expect("a status");
@@ -189,17 +182,9 @@ async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
 
 #[tokio::test]
 async fn credit_adds_units_up_to_those_in_use() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let (_, api) = used_up().await;
     let log = Log::default();
     let _guard = log.info();
-    assert!(
-        limiter
-            .check(("api", api_key()))
-            .times(10)
-            .await
-            .is_admitted()
-    );
     let credit = |units: u64| json!({"policy": "api", "key": "sk_1", "units": units});
     let credited = api.done("/credit", credit(4)).await;
     assert_eq!(
@@ -352,17 +337,9 @@ async fn a_change_that_fails_is_an_error_and_is_logged() {
 
 #[tokio::test]
 async fn a_change_that_was_begun_is_completed_and_logged_if_its_client_disconnects() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let (limiter, api) = used_up().await;
     let log = Log::default();
     let _guard = log.info();
-    assert!(
-        limiter
-            .check(("api", api_key()))
-            .times(10)
-            .await
-            .is_admitted()
-    );
     let body = json!({"policy": "api", "key": "sk_1"});
     let call = api.post("/reset", &body);
     // Polled once, and dropped while the change is made.
@@ -411,7 +388,7 @@ async fn a_list_of_blocks_that_is_not_complete_says_why() {
         (Incomplete::KeysMoved, "keys_moved"),
     ] {
         let store = Ends(MemoryStore::new(), incomplete);
-        let builder = tollgate::Limiter::builder().store(store);
+        let builder = Limiter::builder().store(store);
         let limiter = builder.policy(Policy::block_list("blocked")).build();
         let blocks = Api::of(limiter.expect("a limiter"))
             .get("/blocks")

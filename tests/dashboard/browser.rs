@@ -9,6 +9,8 @@ use testkit::Program;
 use tokio::{net::TcpStream, time::Instant};
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
 
+use crate::chromium;
+
 /// How long the browser may take to start or the page to change, on a machine that is busy.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -16,8 +18,6 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const CLICK_TIMEOUT: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(20);
-
-const BROWSERS: [&str; 3] = ["chromium", "google-chrome", "google-chrome-stable"];
 
 /// A browser with one page, and what it has reported since the page was opened.
 pub(crate) struct Browser {
@@ -29,29 +29,8 @@ pub(crate) struct Browser {
 
 impl Browser {
     pub(crate) async fn start() -> Self {
-        let program = Program::start(&BROWSERS, |command, folder| {
-            let profile = format!("--user-data-dir={}", folder.display());
-            command.env("HOME", folder).args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--disable-dev-shm-usage",
-                "--disable-breakpad",
-                "--disable-crash-reporter",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-default-apps",
-                "--disable-extensions",
-                "--disable-sync",
-                "--hide-scrollbars",
-                "--no-first-run",
-                "--no-proxy-server",
-                "--remote-debugging-port=0",
-                &profile,
-                "about:blank",
-            ]);
-        });
+        let switches = ["--hide-scrollbars", "--remote-debugging-port=0"];
+        let program = chromium::start("about:blank", &switches);
         let port = devtools_port(program.folder()).await;
         let target = page_target(port).await;
         let mut browser = Self {

@@ -3,6 +3,8 @@
 
 mod actions;
 mod browser;
+#[path = "../common/chromium.rs"]
+mod chromium;
 mod page;
 #[path = "../common/plain_http.rs"]
 mod plain_http;

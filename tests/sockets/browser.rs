@@ -16,17 +16,14 @@ use axum::{
     routing::{get, post},
 };
 use serde::Deserialize;
-use testkit::Program;
 use tokio::sync::mpsc;
 use tollgate::{Key, RateLimitLayer, exposed_headers};
 use tower_http::cors::{Any, CorsLayer};
 
-use crate::{grpc::serve, support::hourly};
+use crate::{chromium, grpc::serve, support::hourly};
 
 /// How long a browser may take to start, on a machine that is busy.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-const BROWSERS: [&str; 3] = ["chromium", "google-chrome", "google-chrome-stable"];
 
 /// What a page could read of a response; only an error, if it may not read it.
 #[derive(Debug, Deserialize)]
@@ -120,27 +117,7 @@ async fn responses_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Pa
         .iter()
         .map(|(name, api)| format!("{name}=http://{}/", api.address));
     let url = format!("http://{page}/?{}", asks.collect::<Vec<_>>().join("&"));
-    let browser = Program::start(&BROWSERS, |command, folder| {
-        let profile = format!("--user-data-dir={}", folder.display());
-        command.env("HOME", folder).args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--disable-dev-shm-usage",
-            "--disable-breakpad",
-            "--disable-crash-reporter",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-default-apps",
-            "--disable-extensions",
-            "--disable-sync",
-            "--no-first-run",
-            "--no-proxy-server",
-            &profile,
-            &url,
-        ]);
-    });
+    let browser = chromium::start(&url, &[]);
     let responses = tokio::time::timeout(TEST_TIMEOUT, responses.recv()).await;
     let responses =
         responses.unwrap_or_else(|_| panic!("the page reported nothing in {TEST_TIMEOUT:?}"));

@@ -2,6 +2,8 @@
 #![allow(missing_docs)]
 
 mod browser;
+#[path = "../common/chromium.rs"]
+mod chromium;
 mod grpc;
 mod grpc_cut_streams;
 #[cfg(feature = "tonic")]
