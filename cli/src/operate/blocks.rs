@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tollgate::Quota;
 
-use super::keys::{about, changed, shown_key};
+use super::keys::{about, ask, changed};
 use crate::{
     client::Connection,
     confirm::Confirm,
@@ -58,11 +58,7 @@ impl Block {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
         let mut body = about(self.policy.as_deref(), &self.key.read()?, None);
-        let question = match shown_key(&client, &body).await? {
-            Some(key) => format!("Block {key}?"),
-            None => "Block this key under every ban that can read it?".to_owned(),
-        };
-        self.confirm.ask(&question)?;
+        ask(&self.confirm, &client, &body, ["Block", "ban"]).await?;
         let seconds = self.time.as_millis().div_ceil(1_000);
         body["seconds"] = json!(u64::try_from(seconds).unwrap_or(u64::MAX));
         let answer = client.post("/block", &body).await?;
@@ -76,11 +72,7 @@ impl Unblock {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
         let body = about(self.policy.as_deref(), &self.key.read()?, None);
-        let question = match shown_key(&client, &body).await? {
-            Some(key) => format!("Unblock {key}?"),
-            None => "Unblock this key under every ban that can read it?".to_owned(),
-        };
-        self.confirm.ask(&question)?;
+        ask(&self.confirm, &client, &body, ["Unblock", "ban"]).await?;
         let answer = client.post("/unblock", &body).await?;
         let text = || changed(list(&answer, "before"), list(&answer, "unblocked"));
         output.print(|| answer.clone(), text)?;

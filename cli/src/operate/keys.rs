@@ -79,11 +79,7 @@ impl Reset {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
         let body = about(self.policy.as_deref(), &self.key.read()?, None);
-        let question = match shown_key(&client, &body).await? {
-            Some(key) => format!("Reset {key}?"),
-            None => "Reset this key under every policy that can read it?".to_owned(),
-        };
-        self.confirm.ask(&question)?;
+        ask(&self.confirm, &client, &body, ["Reset", "policy"]).await?;
         let answer = client.post("/reset", &body).await?;
         let text = || changed(list(&answer, "before"), list(&answer, "after"));
         output.print(|| answer.clone(), text)?;
@@ -142,8 +138,22 @@ pub(super) fn about(policy: Option<&str>, key: &Value, quota: Option<&str>) -> V
     body
 }
 
+/// Asks before a change of a key, such as `Reset`, under one policy, or else every `policy` or `ban` that can read the key.
+pub(super) async fn ask(
+    confirm: &Confirm,
+    client: &Client,
+    body: &Value,
+    [change, kind]: [&str; 2],
+) -> Outcome<()> {
+    let question = match shown_key(client, body).await? {
+        Some(key) => format!("{change} {key}?"),
+        None => format!("{change} this key under every {kind} that can read it?"),
+    };
+    confirm.ask(&question)
+}
+
 /// The key of a request about one policy, as answers show it, which is not the text of a secret; `None` without a policy.
-pub(super) async fn shown_key(client: &Client, body: &Value) -> Outcome<Option<String>> {
+async fn shown_key(client: &Client, body: &Value) -> Outcome<Option<String>> {
     if body.get("policy").is_none() {
         return Ok(None);
     }
