@@ -25,6 +25,7 @@ mod results;
 mod servers;
 mod settle;
 mod settle_each;
+mod settle_responses;
 mod shadow;
 mod shadow_charges;
 #[path = "../common/strategy_kind.rs"]

@@ -3,11 +3,11 @@
 use std::{future::IntoFuture, time::Duration};
 
 use futures_util::future::join_all;
-use tollgate::{Ban, Decision, Keys, Limiter, Policy};
+use tollgate::{Ban, Decision, Keys, Limiter, Policy, Quota, RetryAfter};
 
 use crate::{
     every_policy::refund_every,
-    support::{MasterKeys, StrategyKind, admitted_by_store, cluster, limiter, store},
+    support::{MasterKeys, StrategyKind, admitted_by_store, cluster, limiter, store, used},
 };
 
 /// A step of a history.
@@ -261,4 +261,81 @@ async fn a_shadow_takes_no_more_of_several_than_the_other_policies_have_room_for
         in_slots_as_in_one(&format!("takes{slots:?}"), slots, policies, &history).await;
         in_slots_as_in_one(&format!("all{slots:?}"), slots, policies, &[Check(7)]).await;
     }
+}
+
+#[tokio::test]
+async fn a_charged_rejection_is_charged_only_to_the_policy_that_rejected() {
+    let master_keys = MasterKeys::find(cluster(), "counts").await;
+    let policies = [
+        StrategyKind::Gcra.policy("a", "2/h").charge_rejected(true),
+        StrategyKind::Gcra.policy("b", "9/h").charge_rejected(true),
+    ];
+    let limiter = limiter(store(cluster()), policies);
+    let both = || [("a", master_keys.key(0)), ("b", master_keys.key(1))];
+    let wait = async || match limiter.check(both()).await.retry_after() {
+        RetryAfter::In(wait) => wait.as_secs().div_ceil(60),
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..2 {
+        assert!(admitted_by_store(&limiter.check(both()).await));
+    }
+    let waits = [wait().await, wait().await, wait().await];
+    assert_eq!(waits, [60, 90, 90]);
+    assert_eq!(used(&limiter, [("b", master_keys.key(1))]).await, [2]);
+}
+
+#[tokio::test]
+async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
+    let master_keys = MasterKeys::find(cluster(), "ban").await;
+    let ban = || {
+        Policy::new("c", Quota::requests(3).per_hour())
+            .strategy(Ban::for_duration(Duration::from_secs(600)))
+    };
+    let limiter = limiter(
+        store(cluster()),
+        [
+            StrategyKind::Gcra.policy("a", "2/h"),
+            StrategyKind::Gcra.policy("b", "9/h"),
+            ban(),
+        ],
+    );
+    for _ in 0..2 {
+        assert!(admitted_by_store(&limiter.check(master_keys.apart()).await));
+    }
+    assert_eq!(used(&limiter, [("c", master_keys.key(2))]).await, [0]);
+    for rejections in 1..=3 {
+        let rejected = limiter.check(master_keys.apart()).await;
+        assert!(!admitted_by_store(&rejected));
+        let banned = rejected.policy("c").is_some_and(|policy| policy.rejected());
+        assert_eq!(banned, rejections == 3, "{rejected:?}");
+    }
+    // While it lasts nothing is charged, also where there is room.
+    let elsewhere: Keys = [("b", master_keys.key(1)), ("c", master_keys.key(2))].into();
+    let rejected = limiter.check(elsewhere).await;
+    assert!(
+        !admitted_by_store(&rejected)
+            && rejected.policy("c").is_some_and(|policy| policy.rejected())
+    );
+    assert_eq!(used(&limiter, [("b", master_keys.key(1))]).await, [2]);
+}
+
+#[tokio::test]
+async fn rejections_by_one_ban_are_not_counted_by_another() {
+    let master_keys = MasterKeys::find(cluster(), "bans").await;
+    let ban = |name| {
+        let policy = Policy::new(name, Quota::requests(9).per_hour());
+        policy.strategy(Ban::for_duration(Duration::from_secs(600)))
+    };
+    let policies = [StrategyKind::Gcra.policy("a", "2/h"), ban("b"), ban("c")];
+    let limiter = limiter(store(cluster()), policies);
+    let c: Keys = [("c", master_keys.key(2))].into();
+    let hour = Duration::from_secs(3_600);
+    limiter.block(c.clone(), hour).await.expect("a block");
+    for _ in 0..3 {
+        assert!(!admitted_by_store(
+            &limiter.check(master_keys.apart()).await
+        ));
+    }
+    limiter.unblock(c).await.expect("no block");
+    assert_eq!(used(&limiter, master_keys.apart()).await, [0, 0, 0]);
 }

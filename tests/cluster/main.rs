@@ -16,6 +16,7 @@ mod refunds;
 mod rejection_cache;
 #[path = "../common/results.rs"]
 mod results;
+mod shadows;
 mod slot_moves;
 #[path = "../common/strategy_kind.rs"]
 mod strategy_kind;

@@ -3,8 +3,11 @@
 
 #![allow(missing_docs)]
 
+mod access_list_files;
 mod access_lists;
+mod call_errors;
 mod calls;
+mod calls_with_request;
 mod candidates;
 mod checks;
 mod client_address;
@@ -37,6 +40,7 @@ mod paced_client;
 mod paths;
 mod peek_request;
 mod peers;
+mod policy_handles;
 mod proxy_headers;
 mod quota_lookups;
 #[cfg(feature = "redis")]
