@@ -4,7 +4,7 @@
 //!
 #![doc = include_str!("../../docs/admin.md")]
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use axum::Router;
 
@@ -57,7 +57,8 @@ use self::{
 #[must_use = "an admin API is mounted by its router"]
 pub struct Admin {
     target: AdminTarget,
-    tokens: Vec<(String, String)>,
+    /// Their hashes, and the mistakes of those that can't be used.
+    tokens: Vec<Result<Token, AdminError>>,
     behind_own_middleware: bool,
     activity: Option<Arc<Activity>>,
     #[cfg(feature = "config")]
@@ -80,10 +81,10 @@ impl Admin {
     /// Adds a bearer token, with a name that stands for it in the log. Several tokens are valid at once, so that one can be replaced
     /// while it is still in use.
     ///
-    /// A token has at least 16 letters, digits and `-._~+/`, optionally followed by `=` (RFC 6750). The router keeps its hash alone,
-    /// and compares hashes in constant time.
+    /// A token has at least 16 letters, digits and `-._~+/`, optionally followed by `=` (RFC 6750). Its hash alone is kept, and hashes
+    /// are compared in constant time.
     pub fn token(mut self, name: impl Into<String>, token: impl Into<String>) -> Self {
-        self.tokens.push((name.into(), token.into()));
+        self.tokens.push(Token::new(&name.into(), &token.into()));
         self
     }
 
@@ -118,17 +119,15 @@ impl Admin {
     /// shorter than 16 characters or has other characters than a request can carry; if a name is empty, or two tokens have the same
     /// name or are equal.
     pub fn router(self) -> Result<Router, AdminError> {
-        let mut names = HashSet::new();
-        let mut tokens: Vec<Token> = Vec::new();
-        for (name, token) in self.tokens {
-            let token = Token::new(&name, &token)?;
-            if !names.insert(name.clone()) {
+        let tokens = self.tokens.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for (index, token) in tokens.iter().enumerate() {
+            let (name, earlier) = (token.name().to_owned(), &tokens[..index]);
+            if earlier.iter().any(|other| other.name() == name) {
                 return Err(AdminError::DuplicateName { name });
             }
-            if tokens.iter().any(|other| other.is_same(&token)) {
+            if earlier.iter().any(|other| other.is_same(token)) {
                 return Err(AdminError::DuplicateToken { name });
             }
-            tokens.push(token);
         }
         let authentication = match (self.behind_own_middleware, tokens.is_empty()) {
             (false, true) => return Err(AdminError::Unprotected),

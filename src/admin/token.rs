@@ -35,6 +35,7 @@ pub(super) enum Authentication {
 }
 
 /// A token's hash, and the user that it stands for.
+#[derive(Clone)]
 pub(super) struct Token {
     user: AdminUser,
     hash: blake3::Hash,
@@ -70,6 +71,10 @@ impl Token {
             user: AdminUser::new(name),
             hash: blake3::hash(token.as_bytes()),
         })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.user.name()
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
