@@ -5,13 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::{activity::Activity, target::AdminTarget, token::Authentication};
 use crate::{limiter::Limiter, store::health::HealthReport};
 
 /// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
+
+/// The most streams of events at once. Each costs a report a second.
+const MAX_EVENT_STREAMS: usize = 64;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -21,6 +24,10 @@ pub(super) struct AdminState {
     pub(super) activity: Option<Arc<Activity>>,
     /// The last report. Requests that come during a check wait for its report.
     health: Mutex<Option<(Instant, HealthReport)>>,
+    /// A permit for each further stream of events.
+    pub(super) event_streams: Arc<Semaphore>,
+    /// Held while the keys of the store are searched, which is done by one request at a time.
+    pub(super) search: Mutex<()>,
     #[cfg(feature = "config")]
     pub(super) watcher: Option<Arc<crate::config::Watcher>>,
 }
@@ -36,6 +43,8 @@ impl AdminState {
             authentication,
             activity,
             health: Mutex::default(),
+            event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
+            search: Mutex::default(),
             #[cfg(feature = "config")]
             watcher: None,
         }

@@ -87,6 +87,17 @@ async fn events_have_the_activity_as_their_data() {
 }
 
 #[tokio::test]
+async fn a_process_sends_events_to_64_clients_at_most() {
+    let (api, _) = support::observed();
+    let mut streams = support::event_streams(&api).await;
+    let answer = api.get("/events").await;
+    assert_eq!(answer.status, 503);
+    // The next client is served once another has left.
+    streams.pop();
+    assert_eq!(api.get("/events").await.status, 200);
+}
+
+#[tokio::test]
 async fn explain_tells_which_policies_apply_and_how_the_request_would_be_decided() {
     let (api, limiter) = support::observed();
     let request = json!({

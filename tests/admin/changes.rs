@@ -254,7 +254,7 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
         .done("/unblock", json!({"policy": "abuse", "key": "192.0.2.1"}))
         .await;
     assert_eq!(unblocked["before"][0]["retry_after_ms"], 3_540_000);
-    assert_eq!(unblocked["unblocked"][0]["would_admit"], true);
+    assert_eq!(unblocked["after"][0]["would_admit"], true);
     assert!(limiter.check(keys()).await.is_admitted());
 
     assert_eq!(log.lines("change=\"block\"").len(), 2);
@@ -333,6 +333,29 @@ async fn a_change_that_fails_is_an_error_and_is_logged() {
         "{}",
         lines[0]
     );
+}
+
+#[tokio::test]
+async fn a_change_that_a_policy_does_not_support_is_logged_as_no_failure_of_the_store() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let log = Log::default();
+    let _guard = log.info();
+    for (path, body) in [
+        (
+            "/block",
+            json!({"policy": "api", "key": "sk_1", "seconds": 60}),
+        ),
+        ("/unblock", json!({"policy": "api", "key": "sk_1"})),
+        (
+            "/credit",
+            json!({"policy": "shared", "key": "*", "units": 1}),
+        ),
+    ] {
+        let answer = api.post(path, &body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+    }
+    assert_eq!(log.text(), "");
 }
 
 #[tokio::test]

@@ -72,6 +72,18 @@ async fn a_text_that_is_no_key_of_the_policy_is_an_error() {
     assert!(detail.contains("\"api\""), "{detail}");
 }
 
+#[tokio::test]
+async fn a_key_that_is_neither_a_text_nor_a_list_is_named_as_the_mistake() {
+    let api = Api::of(&support::in_process().0);
+    let answer = api.post("/peek", &json!({"policy": "api", "key": 7})).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let detail = answer.json["detail"].as_str().expect("a detail");
+    assert!(
+        detail.contains("the key is neither a text nor a list of texts"),
+        "{detail}"
+    );
+}
+
 /// Any JSON, with the fields that routes have.
 fn any_json() -> impl Strategy<Value = String> {
     let text = prop_oneof![

@@ -112,7 +112,7 @@ fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
             )
         },
         Route {
-            problems: &[400, 401, 404],
+            problems: &[400, 401, 404, 503],
             content_type: "text/event-stream",
             ..get(
                 "/events",
@@ -377,6 +377,10 @@ async fn every_answer_in_the_document_is_given() {
             if path == "/blocks" {
                 note(working.get("/blocks?policy=no-such-policy").await);
             }
+            if path == "/events" {
+                let _streams = support::event_streams(&working).await;
+                note(working.get(path).await);
+            }
             note(working.get(&format!("{path}?no_such_parameter=1")).await);
         }
         let described: BTreeSet<_> = responses.keys().cloned().collect();
@@ -399,5 +403,7 @@ async fn the_document_is_answered_and_every_path_outside_of_it_is_unknown() {
         };
         let answer = api.call(other, path, Body::empty()).await;
         assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        let allowed = answer.headers["allow"].to_str().expect("text");
+        assert!(allowed.contains(method.as_str()), "{path}: {allowed}");
     }
 }

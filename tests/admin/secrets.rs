@@ -1,13 +1,17 @@
 //! Credentials of callers, of the store and of operators are in no answer and in no line of the log.
 
+use std::{convert::Infallible, sync::Arc};
+
 use axum::body::Body;
-use http::Method;
-use serde_json::json;
+use http::{Method, Request, Response};
+use serde_json::{Value, json};
 use testkit::Server;
 use tollgate::{
-    Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
+    Key, Limiter, MemoryStore, MissingKey, Policy, Quota, RateLimitLayer, RedisStore,
+    admin::{Activity, Admin, AdminTarget},
     extract::{self, KeyExtractor},
 };
+use tower::{Layer, ServiceExt};
 
 use crate::{
     log::Log,
@@ -21,44 +25,98 @@ const PASSWORD: &str = "password_seeded4";
 const WRONG_TOKEN: &str = "wrong_token_seeded5";
 
 /// The policies count by credentials, alone, in tuples and in alternatives.
-fn limiter(server: &Server) -> Limiter {
-    let url = server
-        .url()
-        .replace("redis://", &format!("redis://:{PASSWORD}@"));
+fn limiter(server: &Server, activity: Arc<Activity>) -> Limiter {
     let quota = || Quota::requests(2).per_hour();
     Limiter::builder()
-        .store(RedisStore::open(url).expect("a store"))
+        .store(RedisStore::open(server.url()).expect("a store"))
         .policy(Policy::new("api-key", quota()).key(extract::header("x-api-key")))
         .policy(Policy::new("bearer", quota()).key(extract::bearer()))
         .policy(
             Policy::new("session", quota()).key((extract::cookie("session"), extract::method())),
         )
         .policy(Policy::new("any", quota()).key(extract::bearer().or_else(extract::query("token"))))
-        .policy(Policy::new("user", quota()).key(extract::from_fn(|_| None)))
+        .policy(
+            Policy::new("user", quota())
+                .key(extract::from_fn(|_| None))
+                .missing_key(MissingKey::Skip),
+        )
         .policy(Policy::block_list("blocked").key(extract::header("x-api-key")))
+        .observe(activity)
         .build()
         .expect("a limiter")
+}
+
+/// The headers of a request that has each credential.
+fn headers() -> [(&'static str, String); 3] {
+    [
+        ("x-api-key", API_KEY.to_owned()),
+        ("authorization", format!("Bearer {BEARER}")),
+        ("cookie", format!("session={SESSION}")),
+    ]
+}
+
+/// Sends requests with the credentials until all policies have rejected them.
+async fn use_up(limiter: &Limiter) {
+    let inner = tower::service_fn(|_: Request<Body>| async {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    });
+    let service = RateLimitLayer::new(limiter.clone()).layer(inner);
+    for _ in 0..3 {
+        let request = Request::get(format!("/?token={SESSION}"));
+        let request = headers()
+            .into_iter()
+            .fold(request, |request, (name, value)| {
+                request.header(name, value)
+            });
+        let request = request.body(Body::empty()).expect("a request");
+        let _ = service.clone().oneshot(request).await.expect("infallible");
+    }
+}
+
+/// Bodies of `/explain` with credentials, also where none belongs.
+fn explanations() -> [Value; 5] {
+    let uri = format!("/?token={SESSION}");
+    [
+        json!({"method": "GET", "uri": uri, "headers": headers(), "peer": "192.0.2.1"}),
+        json!({"method": "GET", "uri": format!("no path {API_KEY}")}),
+        json!({"method": "GET", "uri": "/", "peer": API_KEY}),
+        json!({"method": format!("{API_KEY} "), "uri": "/"}),
+        json!({"method": "GET", "uri": "/", "headers": [[format!("{API_KEY} "), format!("{BEARER}\n")]]}),
+    ]
 }
 
 #[tokio::test]
 async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
     let server = Server::builder().password(PASSWORD).start();
-    let limiter = limiter(&server);
+    let activity = Activity::new();
+    let limiter = limiter(&server, activity.clone());
     let log = Log::default();
     let _guard = log.at(tracing::Level::TRACE);
     let mut answers = String::new();
-    for api in [
-        Api::of(&limiter),
-        Api::of(tollgate::RateLimitLayer::new(limiter.clone())),
+    use_up(&limiter).await;
+    for target in [
+        AdminTarget::from(&limiter),
+        RateLimitLayer::new(limiter.clone()).into(),
     ] {
+        let admin = Admin::new(target).token("ops", TOKEN);
+        let api = Api(admin
+            .activity(activity.clone())
+            .router()
+            .expect("an admin API"));
         for path in [
             "/health",
             "/policies",
             "/config",
             "/shadows",
+            "/activity",
+            "/events",
+            "/top",
             "/openapi.json",
         ] {
             answers += &api.get(path).await.json.to_string();
+        }
+        for body in explanations() {
+            answers += &api.post("/explain", &body).await.json.to_string();
         }
         for secret in [API_KEY, BEARER, SESSION] {
             for (policy, key) in [
@@ -96,6 +154,7 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
                     body["seconds"] = json!(60);
                 }
                 answers += &api.post(path, &body).await.json.to_string();
+                answers += &api.get("/blocks").await.json.to_string();
             }
             for body in [
                 format!("{{\"policy\": \"api-key\", \"key\": {{\"{secret}\": 1}}}}"),
@@ -123,6 +182,10 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
             .await
             .json
             .to_string();
+    }
+    // What is searched is there.
+    for part in ["\"outcome\":\"rejected\"", "ends_in_ms", "at_most_over"] {
+        assert!(answers.contains(part), "{part} in {answers}");
     }
     let log = log.text();
     assert!(

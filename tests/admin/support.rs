@@ -102,6 +102,20 @@ impl Api {
     }
 }
 
+/// As many streams of events as a process sends at once.
+pub(crate) async fn event_streams(api: &Api) -> Vec<Body> {
+    let mut streams = Vec::new();
+    for _ in 0..64 {
+        let request =
+            request(Method::GET, "/events").header("authorization", format!("Bearer {TOKEN}"));
+        let request = request.body(Body::empty()).expect("a request");
+        let response = api.0.clone().oneshot(request).await.expect("infallible");
+        assert_eq!(response.status(), StatusCode::OK);
+        streams.push(response.into_body());
+    }
+    streams
+}
+
 async fn first_frame(mut body: Body) -> Bytes {
     let frame = body.frame().await.expect("a frame").expect("no error");
     frame.into_data().expect("data")

@@ -74,7 +74,7 @@ impl Unblock {
         let body = about(self.policy.as_deref(), &self.key.read()?, None);
         ask(&self.confirm, &client, &body, ["Unblock", "ban"]).await?;
         let answer = client.post("/unblock", &body).await?;
-        let text = || changed(list(&answer, "before"), list(&answer, "unblocked"));
+        let text = || changed(list(&answer, "before"), list(&answer, "after"));
         output.print(|| answer.clone(), text)?;
         Ok(Answer::Yes)
     }

@@ -202,7 +202,7 @@ pub struct Unblocked {
     /// The status before, under each ban.
     pub before: Vec<Status>,
     /// The status after.
-    pub unblocked: Vec<Status>,
+    pub after: Vec<Status>,
 }
 
 /// The answer of `POST /callers`.

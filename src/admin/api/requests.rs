@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// extractors followed by the texts of that one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(untagged)]
+#[serde(untagged, expecting = "the key is neither a text nor a list of texts")]
 pub enum KeyText {
     /// One text.
     One(String),

@@ -15,7 +15,10 @@ use axum::{
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::Frame;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Interval, MissedTickBehavior, interval},
+};
 
 use crate::{
     admin::{
@@ -77,12 +80,20 @@ pub(in crate::admin) async fn events(
             Failure::new(status, "events need a tokio runtime with timers").into_response(),
         );
     }
+    let Ok(permit) = state.event_streams.clone().try_acquire_owned() else {
+        return Err(Failure::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "this process sends events to as many clients as it can: close a dashboard, or read /activity",
+        )
+        .into_response());
+    };
     let mut interval = interval(EVENT_INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let events = Events {
         state,
         activity,
         interval,
+        _permit: permit,
     };
     Ok(json::with_type(
         StatusCode::OK,
@@ -105,6 +116,8 @@ struct Events {
     state: Arc<AdminState>,
     activity: Arc<Activity>,
     interval: Interval,
+    /// Of [`AdminState::event_streams`].
+    _permit: OwnedSemaphorePermit,
 }
 
 impl http_body::Body for Events {

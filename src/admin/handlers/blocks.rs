@@ -36,6 +36,7 @@ pub(in crate::admin) async fn blocks(
     let limit = limit.ok_or_else(|| {
         Failure::bad_request(format!("limit: a number from 1 to {MAX_LIMIT} is expected"))
     })?;
+    let _search = state.search.lock().await;
     let blocks = match policy {
         Some(policy) => state.limiter().policy(&policy)?.blocks(limit).await?,
         None => state.limiter().blocks(limit).await?,
@@ -61,5 +62,34 @@ fn block(block: &Block) -> BlockInfo {
         key: block.key_text(),
         ends_at: rfc3339(block.ends_at()),
         ends_in_ms: millis(block.ends_in()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use futures_util::FutureExt;
+    use http::Request;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::{
+        Limiter, Policy,
+        admin::{routes, token::Authentication},
+    };
+
+    #[tokio::test]
+    async fn the_store_is_searched_for_one_request_at_a_time() {
+        let limiter = Limiter::builder().policy(Policy::block_list("blocked"));
+        let limiter = limiter.build().expect("a limiter");
+        let state = AdminState::new(limiter.into(), Authentication::OwnMiddleware, None);
+        let state = Arc::new(state);
+        let router = routes::router(state.clone());
+        let search = state.search.lock().await;
+        let request = Request::get("/blocks").body(Body::empty());
+        let mut answer = router.oneshot(request.expect("a request"));
+        assert!((&mut answer).now_or_never().is_none());
+        drop(search);
+        assert_eq!(answer.await.expect("infallible").status(), 200);
     }
 }

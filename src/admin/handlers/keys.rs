@@ -172,10 +172,10 @@ pub(in crate::admin) async fn unblock(
         let limiter = state.limiter();
         let before = audit.shown(statuses(limiter, keys.clone()).await?);
         limiter.unblock(keys.clone()).await?;
-        let unblocked = statuses(limiter, keys).await;
-        audit.log(&before, unblocked.as_deref().unwrap_or_default());
-        let unblocked = audit.shown(unblocked?);
-        Ok(Unblocked { before, unblocked })
+        let after = statuses(limiter, keys).await;
+        audit.log(&before, after.as_deref().unwrap_or_default());
+        let after = audit.shown(after?);
+        Ok(Unblocked { before, after })
     }))
     .await
 }
@@ -209,13 +209,15 @@ async fn completed<T: Send + 'static>(
         .map(Json)
 }
 
-/// Makes a change, and logs it if it fails.
+/// Makes a change, and logs it if the store fails. A change that a policy does not support is not begun.
 async fn audited<T>(
     audit: Audit,
     change: impl AsyncFnOnce(&Audit) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let changed = change(&audit).await;
-    if let Err(failure) = &changed {
+    if let Err(failure) = &changed
+        && failure.is_server_error()
+    {
         audit.log_failure(failure);
     }
     changed

@@ -59,7 +59,7 @@ async fn read<T: DeserializeOwned>(
 
 /// serde's message of wrong data without the value that was found, which it has between backquotes or quotes.
 fn without_values(message: &str) -> String {
-    let Some((found, expected)) = message.split_once(", expected ") else {
+    let Some((found, expected)) = message.rsplit_once(", expected ") else {
         return message.to_owned();
     };
     let kind = found.split(['`', '"']).next().unwrap_or(found).trim_end();
@@ -115,6 +115,10 @@ fn a_message_about_wrong_data_does_not_quote_it() {
     for (message, expected) in [
         (
             "invalid type: string \"sk_live_1\", expected u64 at line 1 column 9",
+            "invalid type: string, expected u64 at line 1 column 9",
+        ),
+        (
+            "invalid type: string \"a, expected sk_live_1\", expected u64 at line 1 column 9",
             "invalid type: string, expected u64 at line 1 column 9",
         ),
         (

@@ -33,6 +33,11 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, detail.to_string())
     }
 
+    /// Whether the store or the process failed, rather than the request is wrong.
+    pub(in crate::admin) fn is_server_error(&self) -> bool {
+        self.status.is_server_error()
+    }
+
     pub(in crate::admin) fn detail(&self) -> &str {
         &self.detail
     }
