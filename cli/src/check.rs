@@ -9,7 +9,7 @@ use tollgate::config::{LoadError, Mistake};
 use crate::{
     document::{Code, HINT, Reader, is_code, is_secret},
     exit::{Answer, Outcome},
-    output::Output,
+    output::{Output, print_error},
 };
 
 /// Check a configuration file, and print all of its mistakes.
@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Options, output: &Output) -> Outcome {
         || report.to_text(&options.file),
     )?;
     if report.mistakes.iter().any(is_code) {
-        eprintln!("{HINT}");
+        print_error(HINT);
     }
     Ok(Answer::from(report.mistakes.is_empty()))
 }

@@ -33,8 +33,9 @@ impl Confirm {
         if self.yes {
             return Ok(());
         }
-        eprint!("{question} [y/N] ");
-        io::stderr().flush()?;
+        let mut terminal = io::stderr();
+        write!(terminal, "{question} [y/N] ")?;
+        terminal.flush()?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         match answer.trim().to_ascii_lowercase().as_str() {

@@ -9,7 +9,10 @@ use tollgate::{
     extract,
 };
 
-use crate::exit::{Failure, Outcome};
+use crate::{
+    exit::{Failure, Outcome},
+    output::print_error,
+};
 
 /// What to do about code that the application registers, and this program doesn't have.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -58,9 +61,9 @@ impl InProcess {
         for mistake in &self.assumed {
             if let Some(Reference::Code { kind, name }) = mistake.unresolved() {
                 let (path, at) = (path.display(), mistake.path());
-                eprintln!(
+                print_error(&format!(
                     "note: {path}: {at}: assumed that the application registers the {kind} {name:?}"
-                );
+                ));
             }
         }
     }

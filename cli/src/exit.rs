@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, io, process::ExitCode};
 
-use crate::output::printable::printable_lines;
+use crate::output::{print_error, printable::printable_lines};
 
 /// The result of a command.
 pub(crate) type Outcome<T = Answer> = Result<T, Failure>;
@@ -21,13 +21,13 @@ pub(crate) enum Answer {
 pub(crate) enum Failure {
     /// Exit code 2: a configuration file with mistakes, for example.
     Invalid(String),
-    /// Exit code 3: a file, the store or the admin API can't be reached, or failed.
+    /// Exit code 3: a log, the store or the admin API can't be reached, or failed.
     Unreachable(String),
     /// Exit code 4: the admin API rejects the token, or there is none.
     Unauthorized(String),
     /// Exit code 1: the question before a change was not answered with yes.
     Cancelled,
-    /// The reader of the output has closed it. Nothing is reported.
+    /// Exit code 0: the reader of the output has closed it, and the command has nothing else to do. Nothing is reported.
     Closed,
 }
 
@@ -41,9 +41,9 @@ impl Failure {
     pub(crate) fn report(&self) {
         match self {
             Self::Invalid(reason) | Self::Unreachable(reason) | Self::Unauthorized(reason) => {
-                eprintln!("error: {}", printable_lines(reason))
+                print_error(&format!("error: {}", printable_lines(reason)));
             }
-            Self::Cancelled => eprintln!("nothing was changed"),
+            Self::Cancelled => print_error("nothing was changed"),
             Self::Closed => {}
         }
     }

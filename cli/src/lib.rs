@@ -2,6 +2,9 @@
 //!
 //! The program's help, `tollgate --help`, lists its commands.
 
+// The macros panic if the reader of the output has closed it.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod check;
 mod client;

@@ -11,8 +11,8 @@ use crate::exit::{Failure, Outcome};
 /// The variable of the environment with the token.
 const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 
-/// How long an answer is waited for.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an answer is waited for: longer than a search for blocked keys, which ends after 10 s with those that it has found.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client of the admin API at a URL.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ impl Http {
             .timeout(TIMEOUT)
             // A token is sent to no other server.
             .redirect(Policy::none())
+            .no_proxy()
             .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Failure::unreachable("HTTP client", error))?;
@@ -93,7 +94,8 @@ fn token(file: Option<&Path>) -> Outcome<String> {
             Failure::Unauthorized(reason)
         });
     };
-    fs::read_to_string(file).map_err(|error| Failure::unreachable(file.display(), error))
+    fs::read_to_string(file)
+        .map_err(|error| Failure::Unauthorized(format!("no token: {}: {error}", file.display())))
 }
 
 fn authorization(token: &str) -> Outcome<HeaderValue> {

@@ -72,6 +72,8 @@ fn table(activity: &Value, before: Option<(Duration, &Value)>) -> String {
     let process = activity.get("process").unwrap_or(&Value::Null);
     let [pid, host] = ["pid", "host"].map(|field| text(process, field));
     let mut lines = format!("{}  process {pid} on {host}\n", text(activity, "at"));
+    // Behind a load balancer, another process may have answered before.
+    let before = before.filter(|(_, earlier)| earlier.get("process") == Some(process));
     let store = activity.get("store").unwrap_or(&Value::Null);
     for breaker in list(store, "breaker") {
         let [node, state] = ["node", "state"].map(|field| text(breaker, field));
@@ -115,7 +117,7 @@ fn table(activity: &Value, before: Option<(Duration, &Value)>) -> String {
     printable_lines(&lines) + &table.to_text()
 }
 
-/// A counter's rate per second; `-` in the first table, and after a restart.
+/// A counter's rate per second; `-` in the first table, and if another process has answered.
 fn rate(policy: &Value, earlier: Option<(Duration, &Value)>, field: &str) -> String {
     let rate = earlier.and_then(|(time, earlier)| {
         let more = number(policy, field).checked_sub(number(earlier, field))?;
@@ -151,8 +153,13 @@ mod tests {
             second.contains("api     10.0      0.0     0.0     30"),
             "{second}"
         );
-        // The process was restarted.
-        let third = table(&activity(1), Some((Duration::from_secs(1), &activity(30))));
-        assert!(third.contains("api     -"), "{third}");
+        // Another process, or one that was restarted.
+        let mut other = activity(50);
+        other["process"]["pid"] = json!(8);
+        let third = table(&other, Some((Duration::from_secs(1), &activity(30))));
+        assert!(
+            third.contains("api     -         -       -       50"),
+            "{third}"
+        );
     }
 }

@@ -22,15 +22,19 @@ impl Output {
         self.json
     }
 
-    /// Prints one of the two.
+    /// Prints one of the two. If its reader has closed the output, nothing is printed, and the command ends as it would have.
     pub(crate) fn print(
         &self,
         json: impl FnOnce() -> Value,
         text: impl FnOnce() -> String,
     ) -> io::Result<()> {
-        match self.json {
+        let printed = match self.json {
             true => print_json(&json()),
             false => print(&text()),
+        };
+        match printed {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            printed => printed,
         }
     }
 }
@@ -48,4 +52,9 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 /// Prints indented JSON.
 pub(crate) fn print_json(json: &Value) -> io::Result<()> {
     print(&format!("{json:#}"))
+}
+
+/// Writes a line to standard error. If its reader has closed it, nothing is written and the command goes on.
+pub(crate) fn print_error(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }

@@ -108,6 +108,7 @@ fn panels(report: &Report) -> Vec<Panel> {
             Role::Shadow => ", not enforced",
         };
         let buckets = report.buckets.iter();
+        let buckets = buckets.map(|bucket| bucket.policies[index]);
         panels.push(Panel {
             name: policy.policy.clone(),
             about: format!(
@@ -115,7 +116,9 @@ fn panels(report: &Report) -> Vec<Panel> {
                 policy.quota,
                 share(policy.rejected, policy.applied)
             ),
-            counts: buckets.map(|bucket| bucket.policies[index]).collect(),
+            counts: buckets
+                .map(|bucket| (bucket.admitted, bucket.rejected))
+                .collect(),
         });
     }
     panels

@@ -47,8 +47,8 @@ pub(crate) struct Options {
     /// How many of the most rejected keys of each policy to print.
     #[arg(long, value_name = "KEYS", default_value_t = 5)]
     top: usize,
-    /// Exit with code 1 if more than this share of the requests is rejected, such as 0.01.
-    #[arg(long, value_name = "RATIO")]
+    /// Exit with code 1 if more than this share of the requests is rejected, from 0 to 1, such as 0.01 for 1 %.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
     fail_over: Option<f64>,
     /// Sort all requests by time, in memory.
     #[arg(long)]
@@ -114,6 +114,13 @@ pub(crate) fn run(options: &Options, output: &Output) -> Outcome {
         Some(ratio) if report.rejected_share > ratio => Answer::No,
         _ => Answer::Yes,
     })
+}
+
+/// A share from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok();
+    let share = share.filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share from 0 to 1 is expected, such as 0.01 for 1 %".to_owned())
 }
 
 /// The names of the files, without their folders.

@@ -53,6 +53,22 @@ fn a_token_is_required_and_never_printed() {
     assert_eq!(call(Some("not a\nheader wrong-part"), None), Some(4));
     assert_eq!(call(None, Some(&format!("{TOKEN}\n"))), Some(0));
     assert_eq!(call(Some("wrong-part-of-a-token"), Some(TOKEN)), Some(0));
+    let run = service.run(&["policies", "--token-file", "no-such-file"]);
+    assert_eq!(run.code, Some(4), "{}", run.stderr);
+}
+
+#[test]
+fn a_token_is_sent_through_no_proxy() {
+    let world = World::start();
+    let service = world.service();
+    let mut command = service.command(&["policies"]);
+    let proxy = format!("http://127.0.0.1:{}", testkit::free_port());
+    for variable in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+        command.env(variable, &proxy);
+    }
+    command.env_remove("NO_PROXY").env_remove("no_proxy");
+    let run = run(command);
+    assert_eq!((run.code, &*run.stderr), (Some(0), ""));
 }
 
 #[test]
@@ -110,14 +126,43 @@ fn counts_that_only_a_process_has_are_not_looked_for_in_a_file() {
 }
 
 #[test]
-fn a_closed_output_is_no_failure() {
+fn a_closed_output_changes_no_exit_code() {
     let folder = testkit::folder();
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    drop(reader);
-    let mut command = command(&["schema"]);
-    let errors = folder.path().join("errors");
-    command.stdout(writer);
-    command.stderr(std::fs::File::create(&errors).expect("a file"));
-    assert_eq!(command.status().expect("the program").code(), Some(0));
-    assert_eq!(std::fs::read_to_string(errors).expect("a file"), "");
+    let file = write(folder.path(), "wrong.toml", "[policies.api]\nquota = 'x'\n");
+    for (arguments, code) in [(&["schema"][..], 0), (&["check", &file], 1)] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = command(arguments);
+        let errors = folder.path().join("errors");
+        command.stdout(writer);
+        command.stderr(std::fs::File::create(&errors).expect("a file"));
+        let status = command.status().expect("the program");
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+        assert_eq!(std::fs::read_to_string(errors).expect("a file"), "");
+    }
+}
+
+#[test]
+fn a_closed_standard_error_changes_no_exit_code() {
+    let folder = testkit::folder();
+    let file = |name: &str, text: &str| write(folder.path(), name, text);
+    let registered = file(
+        "registered.toml",
+        "[policies.api]\nquota = '1/h'\nkey = 'own'\n",
+    );
+    for (arguments, code) in [
+        (&["policies", "--admin", "localhost"][..], 2),
+        (&["check", &registered], 1),
+        (
+            &["diff", "--assume-registered", &registered, &registered],
+            0,
+        ),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = command(arguments);
+        command.stdout(std::process::Stdio::null()).stderr(writer);
+        let status = command.status().expect("the program");
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
 }

@@ -86,7 +86,7 @@ pub(super) struct Highest {
 /// A key that was rejected.
 #[derive(Debug, Serialize)]
 pub(super) struct TopKey {
-    /// Its text, or `hash:` and its hash.
+    /// Its text, with `hash:` before a hash.
     pub(super) key: String,
     pub(super) rejected: u64,
     /// How many of them may be those of other keys.
@@ -101,8 +101,15 @@ pub(super) struct Bucket {
     pub(super) at: Instant,
     pub(super) admitted: u64,
     pub(super) rejected: u64,
-    /// Of each policy, in their order: the requests that it admitted and rejected.
-    pub(super) policies: Vec<(u64, u64)>,
+    /// Of each policy, in their order.
+    pub(super) policies: Vec<BucketOfPolicy>,
+}
+
+/// What a policy has decided in a part of the time of the log.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct BucketOfPolicy {
+    pub(super) admitted: u64,
+    pub(super) rejected: u64,
 }
 
 /// An instant in microseconds since the Unix epoch, which is written in UTC.
@@ -122,7 +129,10 @@ impl Report {
             rejected: counts[1],
             policies: counts[2..]
                 .chunks(2)
-                .map(|pair| (pair[0], pair[1]))
+                .map(|pair| BucketOfPolicy {
+                    admitted: pair[0],
+                    rejected: pair[1],
+                })
                 .collect(),
         };
         let notes = circumstances.notes(tally, policies);
@@ -176,12 +186,8 @@ impl PolicyReport {
 
 impl TopKey {
     fn new(counted: &RejectedKey) -> Self {
-        let key = counted.key.as_str();
         Self {
-            key: match key.strip_prefix('#') {
-                Some(hash) => format!("hash:{hash}"),
-                None => key.to_owned(),
-            },
+            key: counted.key.as_str().replace('#', "hash:"),
             rejected: counted.count,
             at_most_over: counted.at_most_over,
             first: Instant(counted.first),

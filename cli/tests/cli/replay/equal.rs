@@ -76,6 +76,8 @@ fn a_replay_equals_a_straightforward_simulation() {
     }
     for (bucket, (all, policies)) in buckets.iter().zip(counts) {
         assert_eq!(json!([bucket["admitted"], bucket["rejected"]]), json!(all));
+        let policies = policies
+            .map(|[admitted, rejected]| json!({ "admitted": admitted, "rejected": rejected }));
         assert_eq!(bucket["policies"], json!(policies));
     }
     assert!(

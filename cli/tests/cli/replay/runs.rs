@@ -277,6 +277,21 @@ fn a_policy_does_not_apply_to_requests_whose_key_the_log_lacks() {
 }
 
 #[test]
+fn the_hash_of_a_credential_in_a_key_of_several_parts_is_shown_as_such() {
+    let document = "[policies.api]\nquota = \"1/h\"\nkey = [\"header:x-tenant readable\", \"header:x-api-key\"]\n";
+    let line = line(0, 0, "/", 200);
+    let line = line.replace(
+        "\"path\"",
+        "\"headers\":{\"X-Tenant\":[\"a\"],\"X-Api-Key\":[\"s3cr3t\"]},\"path\"",
+    );
+    let report = Scene::new(document, &line.repeat(2)).report(&["access.log"]);
+    let key = report["policies"][0]["top"][0]["key"]
+        .as_str()
+        .expect("a key");
+    assert!(key.contains("hash:") && !key.contains('#'), "{key}");
+}
+
+#[test]
 fn the_exit_code_says_whether_too_many_are_rejected() {
     let document = "[policies.api]\nquota = \"1/h\"\n";
     let log: String = (0..4).map(|second| common(second, "192.0.2.1")).collect();
@@ -289,6 +304,11 @@ fn the_exit_code_says_whether_too_many_are_rejected() {
         scene.run(&["access.log", "--fail-over", "0.7"]).code,
         Some(1)
     );
+    // A share is no percentage.
+    for share in ["5", "-0.1", "nan"] {
+        let run = scene.run(&["access.log", &format!("--fail-over={share}")]);
+        assert_eq!(run.code, Some(2), "{share}: {}", run.stderr);
+    }
     assert_eq!(scene.run(&["missing.log"]).code, Some(3));
     assert_eq!(
         scene.run(&["access.log", "--field", "when=ts"]).code,
