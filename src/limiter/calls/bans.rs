@@ -7,7 +7,11 @@ use smallvec::SmallVec;
 use crate::{
     error::{CallError, StoreError},
     key::Key,
-    limiter::{Limiter, core::BoundPolicy, keys::Keys},
+    limiter::{
+        Limiter,
+        core::{BoundPolicy, LimiterRef},
+        keys::Keys,
+    },
     store::{CounterOp, LimitHandle, Op, StoreResponse},
 };
 
@@ -59,9 +63,9 @@ impl Limiter {
                 .register(bound.policy.name(), rule.map_err(invalid)?)
                 .map_err(invalid)
         };
-        let under = self
-            .apply_to_bans(Op::ForceAcquire, &keys.into(), manual_ban)
-            .await?;
+        let keys = keys.into();
+        let under = limiter.apply_to_bans(Op::ForceAcquire, &keys, manual_ban);
+        let under = under.await?;
         limiter.report_manual_bans(&under, time);
         Ok(())
     }
@@ -79,10 +83,15 @@ impl Limiter {
     /// If the future is dropped, the bans may or may not have ended.
     pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), CallError> {
         let limit = |bound: &BoundPolicy| Ok(bound.limit.clone());
-        self.apply_to_bans(Op::Reset, &keys.into(), limit).await?;
+        let limiter = self.local_ref();
+        limiter
+            .apply_to_bans(Op::Reset, &keys.into(), limit)
+            .await?;
         Ok(())
     }
+}
 
+impl LimiterRef {
     /// Returns the bans, and the key under each.
     async fn apply_to_bans(
         &self,
@@ -90,13 +99,12 @@ impl Limiter {
         keys: &Keys,
         limit: impl Fn(&BoundPolicy) -> Result<LimitHandle, StoreError>,
     ) -> Result<SmallVec<[(u32, Key); 1]>, CallError> {
-        let core = self.local_ref();
         for name in keys.names() {
-            core.find(name)?;
+            self.find(name)?;
         }
         let mut limits: SmallVec<[(LimitHandle, Key); 1]> = SmallVec::new();
         let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
-        let bounds = (0..).zip(&core.policies);
+        let bounds = (0..).zip(&self.policies);
         for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
             // A single key does not name a ban that counts all requests by a key of its own.
             let key = keys.of(bound.policy.name()).filter(|key| {
@@ -108,7 +116,7 @@ impl Limiter {
             }
         }
         if limits.is_empty() {
-            let named = core.policies.iter().filter(|bound| !bound.is_ban());
+            let named = self.policies.iter().filter(|bound| !bound.is_ban());
             let named = named.map(|bound| &bound.policy);
             let named = named.filter(|policy| keys.of(policy.name()).is_some());
             let policies = named.map(|policy| policy.shared_name()).collect();
@@ -116,7 +124,7 @@ impl Limiter {
         }
         let counters = limits.iter();
         let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
-        let response = core
+        let response = self
             .store
             .execute(op, &counters.collect::<SmallVec<[_; 1]>>());
         match response {
@@ -124,7 +132,7 @@ impl Limiter {
             StoreResponse::Pending(result) => result.await?,
         };
         if op == Op::Reset {
-            core.wait_queues.clear_rejections(core.generation, &under);
+            self.wait_queues.clear_rejections(self.generation, &under);
         }
         Ok(under)
     }
