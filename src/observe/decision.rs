@@ -29,9 +29,9 @@ pub struct DecisionEvent<'a> {
     pub uncounted: bool,
     /// Whether the request was allowed to wait: [`Limiter::wait`](crate::Limiter::wait), or a layer of outgoing calls.
     pub waits: bool,
-    /// How long the decision took: of one that waited for a response of the store, or for a lookup, from there on; of a request
-    /// that was allowed to wait, all the time since its first poll. Of decisions that are ready at once, one in 64 of each thread
-    /// is timed, and the others have `None`.
+    /// How long the decision took, or how long it was until the request was dropped: if it waited for a response of the store, or
+    /// for a lookup, from there on; of a request that was allowed to wait, all the time since its first poll. Of decisions that are
+    /// ready at once, one in 64 is timed, chosen at random, and the others have `None`.
     pub elapsed: Option<Duration>,
     /// The store's error, where it failed and the request was rejected for that.
     pub error: Option<&'a StoreError>,

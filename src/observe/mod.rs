@@ -47,8 +47,8 @@
 //!
 //! Each request has one [`DecisionEvent`], however it ends: requests by a layer, by [`check`](crate::Limiter::check) and
 //! [`admit`](crate::Limiter::admit), and those that [wait](crate::Limiter::wait), once when the waiting ends. A request that is
-//! dropped before its decision is [`Cancelled`](DecisionOutcome::Cancelled); a future that is dropped before it was evaluated made none. So the requests of all outcomes together are the
-//! requests that were made. Calls that are no requests, such as [`peek`](crate::Limiter::peek) and
+//! dropped before its decision is [`Cancelled`](DecisionOutcome::Cancelled); a future that is dropped before its first poll made none.
+//! So the requests of all outcomes together are the requests that were made. Calls that are no requests, such as [`peek`](crate::Limiter::peek) and
 //! [`reset`](crate::Limiter::reset), have none.
 //!
 //! Events identify callers by their [`Key`](crate::Key), which is a hash where the policy's extractor is secret, and otherwise
@@ -83,7 +83,8 @@ pub(crate) use self::{
 /// Receives what a limiter does.
 ///
 /// The methods are called where things happen: on request paths, in destructors, in the tasks of a store; on any thread, also
-/// outside of a runtime. They must not block, and should return fast. No lock of the limiter or its store is held. Each method
+/// outside of a runtime. They must not block, and should return fast. No lock is held that several requests take; where the units of
+/// a request are refunded or settled, its [`Admission`](crate::Admission) is locked, so an observer must not read that. Each method
 /// does nothing unless it is implemented.
 ///
 /// # Panics

@@ -56,8 +56,9 @@ impl SharedObservers {
     pub(crate) fn add(&self, observer: &Arc<dyn Observer>) {
         let observers = self.observers.write();
         let mut observers = observers.unwrap_or_else(PoisonError::into_inner);
-        let mut alive = observers.iter().filter_map(Weak::upgrade);
-        if alive.any(|other| is_same(&other, observer)) {
+        // A reference keeps the memory, so a dead observer is no other one's. None is upgraded: it could be dropped under the lock.
+        let mut known = observers.iter().map(Weak::as_ptr);
+        if known.any(|other| std::ptr::addr_eq(other, Arc::as_ptr(observer))) {
             return;
         }
         let alive = observers.iter().filter(|other| other.strong_count() > 0);

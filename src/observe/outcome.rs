@@ -19,8 +19,8 @@ pub enum DecisionOutcome {
     MissingKey,
     /// The store failed, and it was rejected for that.
     StoreFailed,
-    /// It was dropped before it was decided: the client has disconnected, or a timeout has passed. What it was charged is
-    /// refunded.
+    /// It ended before it was decided: the client has disconnected, a timeout has passed, or code of the application has
+    /// panicked. What it was charged is refunded.
     Cancelled,
     /// A mistake in a call by hand: it names a policy that the limiter doesn't have, or lacks the request that a policy reads.
     Invalid,

@@ -1,6 +1,6 @@
 //! Each request is reported once, with the outcome that its caller sees.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
 use tollgate::{
@@ -178,4 +178,63 @@ async fn requests_of_a_layer_are_reported_also_if_their_client_disconnects() {
         (DecisionOutcome::Cancelled, 1),
     ];
     assert_eq!(record.outcomes, expected.into());
+}
+
+#[tokio::test]
+async fn a_request_that_only_a_ban_applies_to_is_counted() {
+    for world in World::both() {
+        let recorder = Recorder::new();
+        let locked = Policy::block_list("locked").key(extract::global());
+        let limiter = world.builder().policy(locked).observe(recorder.clone());
+        let limiter = limiter.build().expect("valid");
+        assert_eq!(limiter.check(KEY).times(3).await.admitted(), 3);
+        assert!(limiter.wait(KEY, Duration::ZERO).await.is_ok());
+        let record = recorder.record();
+        assert_eq!(record.outcome(DecisionOutcome::Admitted), 4);
+        assert_eq!(record.uncounted, 0, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn decisions_of_each_of_several_limiters_that_decide_in_turns_are_timed() {
+    for number in 2..=8 {
+        let limiters: Vec<_> = (0..number)
+            .map(|_| {
+                let recorder = Recorder::new();
+                let limiter = Limiter::builder().policy(policy("p", "9/month"));
+                let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+                (limiter, recorder)
+            })
+            .collect();
+        for _ in 0..6_400 {
+            for (limiter, _) in &limiters {
+                let _ = limiter.check(KEY).await;
+            }
+        }
+        for (_, recorder) in limiters {
+            let timed = recorder.record().timed;
+            assert!(
+                (50..150).contains(&timed),
+                "{timed} of 6400 in {number} limiters"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_reported_also_if_code_of_the_application_panics() {
+    let recorder = Recorder::new();
+    let by_code = policy("p", "2/month").key(extract::from_fn(|_| panic!("of an extractor")));
+    let limiter = Limiter::builder().policy(by_code).observe(recorder.clone());
+    let layer = RateLimitLayer::new(limiter.build().expect("valid"));
+    let service =
+        ServiceBuilder::new()
+            .layer(layer)
+            .service_fn(async |_: http::Request<String>| {
+                Ok::<_, Infallible>(http::Response::new(String::new()))
+            });
+    let response = service.oneshot(http::Request::new(String::new()));
+    assert!(AssertUnwindSafe(response).catch_unwind().await.is_err());
+    let record = recorder.record();
+    assert_eq!(record.outcomes, [(DecisionOutcome::Cancelled, 1)].into());
 }

@@ -1,6 +1,18 @@
 //! Units that are charged, refunded and settled after a decision, or by hand.
 
-use tollgate::{Key, Policy, Quota, observe::UnitsKind};
+use std::{
+    future::{pending, ready},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use tollgate::{
+    InvalidValue, Key, Limiter, Policy, Quota, StoreError,
+    observe::UnitsKind,
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    strategy::Rule,
+};
 
 use crate::support::{KEY, Recorder, World, secret_policy};
 
@@ -92,4 +104,76 @@ async fn keys_of_secrets_are_hashes_in_every_event() {
     assert_eq!(record.keys, [key; 4]);
     let text = format!("{record:?}");
     assert!(text.contains(key.as_str()) && !text.contains("sk_live"));
+}
+
+#[tokio::test]
+async fn a_charge_by_hand_that_is_dropped_before_it_is_sent_is_not_reported() {
+    let recorder = Recorder::new();
+    let tiered = policy().quota_lookup(Duration::from_secs(60), |_| pending());
+    let limiter = World::memory().builder().policy(tiered);
+    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    let (parts, ()) = http::Request::new(()).into_parts();
+    let charge = limiter.charge(KEY, 7).parts(&parts).into_future();
+    assert!(charge.now_or_never().is_none());
+    let record = recorder.record();
+    assert_eq!(record.units, [].into());
+    assert_eq!(
+        limiter
+            .peek(KEY)
+            .parts(&parts)
+            .into_future()
+            .now_or_never()
+            .map(drop),
+        None
+    );
+}
+
+/// A store that never responds.
+#[derive(Debug)]
+struct Silent;
+
+impl Store for Silent {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        Ok(LimitHandle::new(policy, rule, ()))
+    }
+
+    fn execute(&self, _: Op, _: &[CounterOp<'_>]) -> StoreResponse {
+        StoreResponse::pending(ready(Err(StoreError::Timeout)))
+    }
+
+    fn callers(&self, _: &LimitHandle, _: &Key) -> CallersFuture {
+        Box::pin(ready(Err(StoreError::Timeout)))
+    }
+
+    fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
+}
+
+#[tokio::test]
+async fn a_charge_by_hand_whose_result_is_not_known_is_reported_as_asked_for() {
+    let recorder = Recorder::new();
+    let limiter = Limiter::builder().store(Silent).policy(policy());
+    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    assert!(limiter.charge(KEY, 7).await.is_err());
+    let record = recorder.record();
+    assert_eq!(record.units("units", UnitsKind::Charged), 7);
+    assert_eq!(record.unconfirmed_units, 7);
+}
+
+#[tokio::test]
+async fn what_a_shadow_is_charged_for_a_request_that_waited_in_vain_is_reported() {
+    for world in World::both() {
+        let recorder = Recorder::new();
+        let next = Policy::new("next", Quota::units(500).per_month()).shadow_of("units");
+        let limiter = world.builder().policy(policy()).policy(next);
+        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+        assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_ok());
+        limiter.charge(("units", KEY), 85).await.expect("charged");
+        assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_err());
+        let status = limiter.peek(KEY).await.expect("a response");
+        let used = 500 - status.policy("next").expect("known").remaining();
+        assert_eq!(used, 10 + 85 + 10, "{}", world.name());
+        let record = recorder.record();
+        let charged = record.charged("next") + record.units("next", UnitsKind::Charged);
+        assert_eq!(charged, used, "{}", world.name());
+    }
 }

@@ -231,7 +231,8 @@ impl Future for PendingDecision {
 impl Drop for PendingDecision {
     fn drop(&mut self) {
         if let (Some(since), Some((limiter, builder))) = (self.reported_since, &self.state) {
-            limiter.report_dropped(builder, since.elapsed());
+            let sent = matches!(self.stage, PendingStage::Store(_));
+            limiter.report_dropped(builder, sent, since.elapsed());
         }
     }
 }

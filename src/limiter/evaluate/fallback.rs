@@ -46,8 +46,11 @@ impl LimiterRef {
                 builder.decide_without_store(DecisionKind::Admitted, DecisionSource::Fallback)
             }
             FailureAction::LocalFallback => self.evaluate_locally(builder, error),
-            FailureAction::Wait | FailureAction::Reject | FailureAction::Error => builder
-                .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback),
+            FailureAction::Wait | FailureAction::Reject | FailureAction::Error => {
+                self.report_failed_charge(builder, &error);
+                let kind = DecisionKind::StoreFailed(error);
+                builder.decide_without_store(kind, DecisionSource::Fallback);
+            }
         }
         self.log_rejected(builder);
     }

@@ -15,6 +15,7 @@ use crate::{
         overrides::CheckOverrides,
     },
     log::LogThrottle,
+    observe::UnitsKind,
     policy::Policy,
     store::{CounterMode, Op, StoreResponse},
     strategy::RetryAfter,
@@ -260,7 +261,11 @@ impl LimiterRef {
             StoreResponse::Ready(result) => result,
             StoreResponse::Pending(response) => response.await,
         };
-        result.is_ok_and(|result| result.admitted > 0)
+        let Ok(result) = result else { return false };
+        if let Some(counter) = result.counters.first() {
+            self.report_units(entry, UnitsKind::Charged, counter.units, true);
+        }
+        result.admitted > 0
     }
 
     /// Whether a rejected request would have been rejected too without the live policy that a shadow would replace.

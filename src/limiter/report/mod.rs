@@ -28,12 +28,18 @@ mod state;
 pub(super) mod units;
 
 /// Of the decisions that are ready at once, each thread times one in so many.
-const TIMED_DECISIONS: u32 = 64;
+const TIMED_DECISIONS: u64 = 64;
 
 /// A request of `Limiter::wait`, from its first poll until it is decided or dropped.
 pub(super) struct WaitReport {
     limiter: Arc<LimiterRef>,
     since: Option<Instant>,
+}
+
+/// Requests while they are evaluated. Those that are left when it is dropped have ended by a panic of the application's code.
+struct Undecided<'a> {
+    limiter: &'a LimiterRef,
+    requests: u64,
 }
 
 /// What is reported of a decision beside its policies.
@@ -42,7 +48,7 @@ struct Summary<'a> {
     source: DecisionSource,
     allow_listed: bool,
     requests: u64,
-    /// As the store counted them.
+    /// As a store counted them: 0 if none did.
     admitted: u64,
     waits: bool,
     elapsed: Option<Duration>,
@@ -90,7 +96,12 @@ impl LimiterRef {
             return evaluate(builder);
         }
         let since = is_timed().then(Instant::now);
+        let mut undecided = Undecided {
+            limiter: self,
+            requests: builder.requests(),
+        };
         let pending = evaluate(builder);
+        undecided.requests = 0;
         if pending.is_none() {
             self.report(builder, since.map(|since| since.elapsed()));
         }
@@ -114,17 +125,18 @@ impl LimiterRef {
         self.report_summary(summary, &mut builder.entries);
     }
 
-    /// Reports a call that was dropped before it was decided.
-    pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, elapsed: Duration) {
+    /// Reports a call that was dropped before it was decided, and before or after it was sent to the store.
+    pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, sent: bool, elapsed: Duration) {
         match builder.op {
+            Op::ForceAcquire if !sent => {}
             Op::ForceAcquire => self.report_charge_by_hand(builder, false),
-            _ => self.report_cancelled(builder.requests(), false, elapsed),
+            _ => self.report_cancelled(builder.requests(), false, Some(elapsed)),
         }
     }
 
     /// Reports requests that were dropped before they were decided.
     #[cold]
-    fn report_cancelled(&self, requests: u64, waits: bool, elapsed: Duration) {
+    fn report_cancelled(&self, requests: u64, waits: bool, elapsed: Option<Duration>) {
         let Some(observers) = &self.observers else {
             return;
         };
@@ -136,7 +148,7 @@ impl LimiterRef {
             admitted: 0,
             uncounted: false,
             waits,
-            elapsed: Some(elapsed),
+            elapsed,
             error: None,
             policies: &[],
         });
@@ -165,7 +177,7 @@ impl LimiterRef {
             source: summary.source,
             requests,
             admitted,
-            uncounted: outcome == DecisionOutcome::Admitted && entries.is_empty(),
+            uncounted: outcome == DecisionOutcome::Admitted && summary.admitted == 0,
             waits: summary.waits,
             elapsed: summary.elapsed,
             error: match summary.kind {
@@ -258,7 +270,16 @@ impl WaitReport {
 impl Drop for WaitReport {
     fn drop(&mut self) {
         if let Some(since) = self.since.take() {
-            self.limiter.report_cancelled(1, true, since.elapsed());
+            self.limiter
+                .report_cancelled(1, true, Some(since.elapsed()));
+        }
+    }
+}
+
+impl Drop for Undecided<'_> {
+    fn drop(&mut self) {
+        if self.requests > 0 {
+            self.limiter.report_cancelled(self.requests, false, None);
         }
     }
 }
@@ -270,14 +291,19 @@ impl Observers {
     }
 }
 
-/// Whether this thread times this decision.
+/// Whether this thread times this decision. Chosen at random: of limiters that decide in turns, a counter would choose the same one
+/// each time.
 fn is_timed() -> bool {
     thread_local! {
-        static DECISIONS: Cell<u32> = const { Cell::new(0) };
+        static RANDOM: Cell<u64> = const { Cell::new(0) };
     }
-    let counted =
-        DECISIONS.try_with(|decisions| decisions.replace(decisions.get().wrapping_add(1)));
-    counted.is_ok_and(|before| before % TIMED_DECISIONS == 0)
+    // A linear congruential generator, of which the highest bits are the most random.
+    let next = |random: &Cell<u64>| {
+        let state = random.get().wrapping_mul(6_364_136_223_846_793_005);
+        random.set(state.wrapping_add(1_442_695_040_888_963_407));
+        random.get() < u64::MAX / TIMED_DECISIONS
+    };
+    RANDOM.try_with(next).unwrap_or(false)
 }
 
 impl From<PolicyRole> for PolicyKind {

@@ -124,7 +124,13 @@ impl LimiterCore {
         }
     }
 
-    fn report_units(&self, entry: &PolicyEntry, kind: UnitsKind, units: u64, confirmed: bool) {
+    pub(crate) fn report_units(
+        &self,
+        entry: &PolicyEntry,
+        kind: UnitsKind,
+        units: u64,
+        confirmed: bool,
+    ) {
         let Some(observers) = &self.observers else {
             return;
         };
@@ -142,7 +148,15 @@ impl LimiterCore {
 }
 
 impl LimiterRef {
-    /// Reports a charge by hand, as the store made it. One that was dropped before its result is known may be made.
+    /// Reports a charge by hand that failed, if it may be made nevertheless.
+    pub(crate) fn report_failed_charge(&self, builder: &DecisionBuilder, error: &StoreError) {
+        let is_by_hand = builder.op == Op::ForceAcquire && !builder.in_check;
+        if is_by_hand && !error.had_no_effect() {
+            self.report_charge_by_hand(builder, false);
+        }
+    }
+
+    /// Reports a charge by hand, as the store made it. One whose result is not known may be made.
     pub(super) fn report_charge_by_hand(&self, builder: &DecisionBuilder, confirmed: bool) {
         // Without entries the call has failed.
         for entry in &builder.entries {
