@@ -62,6 +62,7 @@ impl Collected {
         let stats = &sources.stats;
         let totals = sources.counts.totals();
         collect_requests(recorder, &totals);
+        self.count_shadows(stats);
         for policy in totals.policies() {
             let now = stats
                 .policies
@@ -69,7 +70,7 @@ impl Collected {
                 .find(|now| now.policy == *policy.name());
             collect_policy(recorder, policy);
             collect_policy_state(recorder, policy.name(), now);
-            self.collect_shadow(recorder, policy.name(), now);
+            self.collect_shadow(recorder, policy.name());
         }
         set(recorder, &WRITE_BACKS_QUEUED, stats.queued_write_backs);
         sources.nodes.collect(recorder, &stats.store.nodes);
@@ -104,22 +105,30 @@ impl Collected {
         }
     }
 
-    fn collect_shadow(
-        &mut self,
-        recorder: &LimiterRecorder,
-        policy: &Arc<str>,
-        now: Option<&PolicyStats>,
-    ) {
-        let shadow = now.and_then(|now| now.shadow);
-        if shadow.is_some() && !self.shadows.contains_key(policy) {
-            self.shadows
-                .insert(policy.clone(), ShadowRequests::default());
+    /// Adds what shadow policies have counted since the last look at them.
+    pub(super) fn count_shadows(&mut self, stats: &LimiterStats) {
+        let now = |name: &str| {
+            let mut policies = stats.policies.iter();
+            policies.find(|policy| *policy.policy == *name)?.shadow
+        };
+        for (name, counts) in &mut self.shadows {
+            counts.update(now(name).unwrap_or_default());
         }
-        let Some(counts) = self.shadows.get_mut(policy) else {
+        for policy in &stats.policies {
+            if let Some(shadow) = policy.shadow
+                && !self.shadows.contains_key(&policy.policy)
+            {
+                let counts = self.shadows.entry(policy.policy.clone()).or_default();
+                counts.update(shadow);
+            }
+        }
+    }
+
+    fn collect_shadow(&self, recorder: &LimiterRecorder, policy: &Arc<str>) {
+        let Some(counts) = self.shadows.get(policy) else {
             return;
         };
-        let by_difference = counts.update(shadow.unwrap_or_default());
-        for (differs, requests) in by_difference {
+        for (differs, requests) in counts.by_difference() {
             let labels = [policy.clone().into(), differs.into()];
             recorder
                 .counter(&SHADOW_REQUESTS, labels)
@@ -188,12 +197,17 @@ fn set(recorder: &LimiterRecorder, metric: &Metric, value: u64) {
 }
 
 impl ShadowRequests {
-    /// The requests by how the shadow policy's decision differs, given those since it was last changed.
-    fn update(&mut self, now: ShadowStats) -> [(&'static str, u64); 3] {
-        let evaluated = self.evaluated.update(now.evaluated);
-        let stricter = self.stricter.update(now.stricter);
-        let looser = self.looser.update(now.looser);
-        let same = evaluated.saturating_sub(stricter + looser);
+    /// Adds those since the last look, given those since the shadow policy was last changed.
+    fn update(&mut self, now: ShadowStats) {
+        self.evaluated.update(now.evaluated);
+        self.stricter.update(now.stricter);
+        self.looser.update(now.looser);
+    }
+
+    /// The requests by how the shadow policy's decision differs.
+    fn by_difference(&self) -> [(&'static str, u64); 3] {
+        let (stricter, looser) = (self.stricter.sum, self.looser.sum);
+        let same = self.evaluated.sum.saturating_sub(stricter + looser);
         [("same", same), ("stricter", stricter), ("looser", looser)]
     }
 }

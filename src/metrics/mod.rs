@@ -41,7 +41,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use ::metrics::{Histogram, Recorder};
@@ -57,8 +57,8 @@ use self::{
 use crate::{
     counts::Counts,
     observe::{
-        DecisionEvent, DecisionSource, Event, NEAR_PERCENT, Observer, StatsHandle, StoreCallEvent,
-        UnitsEvent,
+        DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, NEAR_PERCENT,
+        Observer, StatsHandle, StoreCallEvent, UnitsEvent,
     },
 };
 
@@ -84,7 +84,8 @@ pub struct Metrics {
     decision_seconds: [Histogram; DecisionSource::ALL.len()],
     wait_seconds: Histogram,
     config_loads: ConfigLoads,
-    stats: Mutex<Option<StatsHandle>>,
+    /// That of the limiter which was built or reconfigured last.
+    handle: Mutex<Option<StatsHandle>>,
     collected: Mutex<Collected>,
 }
 
@@ -121,37 +122,60 @@ impl Metrics {
             counts: Counts::new(NEAR_PERCENT),
             nodes: Nodes::default(),
             config_loads: ConfigLoads::default(),
-            stats: Mutex::default(),
+            handle: Mutex::default(),
             collected: Mutex::default(),
         }
     }
 
     /// Brings all counters and gauges up to date. Call it before each rendering or export.
     ///
-    /// It calls no store, and registers the metrics anew, so that a recorder that forgets idle ones finds them again.
+    /// It calls no store, and registers counters and gauges anew, so that a recorder that forgets idle ones finds them again.
     pub fn collect(&self) {
-        let stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
-        let handle = stats.clone();
-        drop(stats);
-        let stats = handle.and_then(|handle| handle.stats());
-        let mut collected = self
-            .collected
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut collected = self.collected();
+        // Read under the lock: what two collections have read is added in the order in which it was read.
         let sources = Sources {
             counts: &self.counts,
             nodes: &self.nodes,
             config_loads: &self.config_loads,
-            stats: stats.unwrap_or_default(),
+            stats: self.stats().unwrap_or_default(),
         };
         collected.collect(&self.recorder, &sources);
+    }
+
+    /// The state of the limiter, if there is one.
+    fn stats(&self) -> Option<LimiterStats> {
+        let handle = self.handle().clone();
+        handle?.stats()
+    }
+
+    fn handle(&self) -> MutexGuard<'_, Option<StatsHandle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn collected(&self) -> MutexGuard<'_, Collected> {
+        self.collected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with the state of these policies. What was counted under those before is added first, since their counts may begin
+    /// anew with these.
+    fn replace_policies(&self, stats: &LimiterStats, handle: &StatsHandle) {
+        let mut collected = self.collected();
+        if let Some(before) = self.stats() {
+            collected.count_shadows(&before);
+        }
+        collected.count_shadows(stats);
+        *self.handle() = Some(handle.clone());
     }
 }
 
 impl Observer for Metrics {
     fn on_decision(&self, event: &DecisionEvent<'_>) {
         self.counts.on_decision(event);
-        if let Some(elapsed) = event.elapsed {
+        if let Some(elapsed) = event.elapsed
+            && event.outcome != DecisionOutcome::Cancelled
+        {
             match event.waits {
                 true => self.wait_seconds.record(elapsed),
                 false => self.decision_seconds[event.source as usize].record(elapsed),
@@ -170,10 +194,7 @@ impl Observer for Metrics {
     fn on_event(&self, event: &Event<'_>) {
         self.counts.on_event(event);
         match event {
-            Event::PoliciesInForce { handle, .. } => {
-                let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
-                *stats = Some((*handle).clone());
-            }
+            Event::PoliciesInForce { stats, handle } => self.replace_policies(stats, handle),
             Event::ConfigLoaded { applied, .. } => self.config_loads.add(*applied),
             _ => {}
         }

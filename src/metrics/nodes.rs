@@ -76,8 +76,12 @@ impl Nodes {
             self.add(recorder, &stats.node);
         }
         let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
-        for node in &*nodes {
-            node.collect(recorder, now);
+        for (index, node) in nodes.iter().enumerate() {
+            let has_label = |stats: &&NodeStats| match index {
+                MAX_NODES => !nodes.iter().any(|own| own.name == stats.node),
+                _ => node.name == stats.node,
+            };
+            node.collect(recorder, &now.iter().filter(has_label).collect::<Vec<_>>());
         }
         for (code, errors) in StoreError::CODES.iter().zip(&self.errors) {
             let counter = recorder.counter(&STORE_ERRORS, [(*code).into()]);
@@ -133,22 +137,22 @@ impl Node {
         }
     }
 
-    fn collect(&self, recorder: &LimiterRecorder, now: &[NodeStats]) {
+    /// `now` has the state of the servers with this label.
+    fn collect(&self, recorder: &LimiterRecorder, now: &[&NodeStats]) {
         let label = || SharedString::from(self.name.clone());
         for (result, calls) in [("ok", &self.calls), ("error", &self.failed_calls)] {
             let counter = recorder.counter(&STORE_CALLS, [label(), result.into()]);
             counter.absolute(calls.load(Ordering::Relaxed));
         }
-        let now = now.iter().find(|stats| *stats.node == *self.name);
-        let state = now.map_or(BreakerState::Closed, |stats| stats.breaker);
-        let state = match state {
+        let state = now.iter().map(|stats| stats.breaker).max();
+        let state = match state.unwrap_or_default() {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
             BreakerState::Open => 2,
         };
         let gauge = recorder.gauge(&CIRCUIT_BREAKER_STATE, [label()]);
         gauge.set(f64::from(state));
-        let connections = now.map_or(0, |stats| stats.connections);
+        let connections: u64 = now.iter().map(|stats| stats.connections).sum();
         let gauge = recorder.gauge(&STORE_CONNECTIONS, [label()]);
         gauge.set(connections as f64);
     }

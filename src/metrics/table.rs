@@ -61,7 +61,7 @@ metrics! {
     WAITERS: Gauge "tollgate_waiters" ["policy"] Count
         "Requests of this process that wait for a policy";
     BANS: Counter "tollgate_bans_total" ["policy"] Count
-        "Bans that requests of this process began";
+        "Bans that this process began, for rejections or by hand";
     SHADOW_REQUESTS: Counter "tollgate_shadow_requests_total" ["policy", "differs"] Count
         "Requests that a shadow policy was evaluated for, by how its decision differs from the one made";
     WRITE_BACKS_DROPPED: Counter "tollgate_write_backs_dropped_total" ["policy"] Count

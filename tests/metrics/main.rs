@@ -3,6 +3,7 @@
 
 #![allow(missing_docs)]
 
+mod collect;
 mod guide;
 mod policies;
 mod promtool;
