@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    observe::{BreakerState, NodeStats, StoreCallEvent},
+    observe::{BreakerState, NodeStats, StoreCallEvent, StoreCallResult},
 };
 
 /// Servers with metrics of their own. The addresses of a cluster's nodes may change again and again; those beyond share one label.
@@ -37,6 +37,7 @@ pub(super) struct Nodes {
 struct Node {
     name: Arc<str>,
     calls: AtomicU64,
+    repeated_calls: AtomicU64,
     failed_calls: AtomicU64,
     seconds: Histogram,
     requests: Histogram,
@@ -62,7 +63,9 @@ impl Nodes {
             self.add(recorder, call.node);
             self.with_node(call.node, |node| node.record(call));
         }
-        let Some(error) = call.error else { return };
+        let Some(error) = call.result.error() else {
+            return;
+        };
         let code = error.code();
         let code = StoreError::CODES.iter().position(|known| *known == code);
         if let Some(errors) = code.and_then(|code| self.errors.get(code)) {
@@ -120,19 +123,21 @@ impl Node {
             seconds: recorder.histogram(&STORE_CALL_SECONDS, [label()]),
             requests: recorder.histogram(&BATCH_REQUESTS, [label()]),
             calls: AtomicU64::new(0),
+            repeated_calls: AtomicU64::new(0),
             failed_calls: AtomicU64::new(0),
             name,
         }
     }
 
     fn record(&self, call: &StoreCallEvent<'_>) {
-        let calls = match call.error {
-            None => &self.calls,
-            Some(_) => &self.failed_calls,
+        let (calls, is_last) = match call.result {
+            StoreCallResult::Ok => (&self.calls, true),
+            StoreCallResult::Repeated(_) => (&self.repeated_calls, false),
+            StoreCallResult::Failed(_) => (&self.failed_calls, true),
         };
         calls.fetch_add(1, Ordering::Relaxed);
         self.seconds.record(call.elapsed);
-        if call.requests > 0 {
+        if is_last && call.requests > 0 {
             self.requests.record(call.requests as f64);
         }
     }
@@ -140,7 +145,11 @@ impl Node {
     /// `now` has the state of the servers with this label.
     fn collect(&self, recorder: &LimiterRecorder, now: &[&NodeStats]) {
         let label = || SharedString::from(self.name.clone());
-        for (result, calls) in [("ok", &self.calls), ("error", &self.failed_calls)] {
+        for (result, calls) in [
+            ("ok", &self.calls),
+            ("repeated", &self.repeated_calls),
+            ("error", &self.failed_calls),
+        ] {
             let counter = recorder.counter(&STORE_CALLS, [label(), result.into()]);
             counter.absolute(calls.load(Ordering::Relaxed));
         }

@@ -74,9 +74,9 @@ metrics! {
     STORE_CALL_SECONDS: Histogram "tollgate_store_call_seconds" ["node"] Seconds
         "Time of a round trip to a server of the store";
     BATCH_REQUESTS: Histogram "tollgate_batch_requests" ["node"] Count
-        "Requests that one round trip decided";
+        "Requests of one round trip; those of a repeated one are counted once";
     STORE_ERRORS: Counter "tollgate_store_errors_total" ["code"] Count
-        "Round trips that failed, by the code of their error";
+        "Round trips by which requests or other operations failed, by the code of the error";
     CIRCUIT_BREAKER_STATE: Gauge "tollgate_circuit_breaker_state" ["node"] Count
         "State of a server's circuit breaker: 0 closed, 1 half-open, 2 open";
     STORE_CONNECTIONS: Gauge "tollgate_store_connections" ["node"] Count

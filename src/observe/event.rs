@@ -44,8 +44,8 @@ pub enum UnitsKind {
 }
 
 /// One round trip to a server of the store, or an attempt to connect to it that failed. Probes of a failed server and health
-/// checks are not reported. A call that is repeated, since its server does not know the script yet or redirects it, is reported each
-/// time.
+/// checks are not reported. A call that is sent several times is reported each time, all but the last as
+/// [repeated](StoreCallResult::Repeated).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct StoreCallEvent<'a> {
@@ -58,8 +58,21 @@ pub struct StoreCallEvent<'a> {
     pub requests: usize,
     /// The number of operations on counters; those of equal requests are one.
     pub counter_ops: usize,
-    /// The store's error, if the call failed.
-    pub error: Option<&'a StoreError>,
+    /// How the call ended.
+    pub result: StoreCallResult<'a>,
+}
+
+/// How a [round trip](StoreCallEvent) ended.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum StoreCallResult<'a> {
+    /// All of its operations were executed.
+    Ok,
+    /// The server executed nothing, and the call is sent again: for this reply, such as `NOSCRIPT` of a server that was restarted,
+    /// or a redirect of a cluster. No request fails by it.
+    Repeated(&'a StoreError),
+    /// Operations failed with this error: all of the call, or those for single keys.
+    Failed(&'a StoreError),
 }
 
 /// The state of a limiter or of its store has changed.
@@ -147,7 +160,7 @@ impl<'a> StoreCallEvent<'a> {
             elapsed,
             requests: 0,
             counter_ops: 0,
-            error: None,
+            result: StoreCallResult::Ok,
         }
     }
 
@@ -158,16 +171,37 @@ impl<'a> StoreCallEvent<'a> {
         self
     }
 
-    /// This event with the error of a call that failed.
+    /// This event of a call that failed.
     #[must_use]
     pub fn with_error(mut self, error: &'a StoreError) -> Self {
-        self.error = Some(error);
+        self.result = StoreCallResult::Failed(error);
         self
     }
 
-    /// `ok`, or the [code](StoreError::code) of the error.
-    pub fn result(&self) -> &'static str {
-        self.error.map_or("ok", StoreError::code)
+    /// This event of a call that is sent again for this reply.
+    #[must_use]
+    pub fn repeated(mut self, reply: &'a StoreError) -> Self {
+        self.result = StoreCallResult::Repeated(reply);
+        self
+    }
+}
+
+impl<'a> StoreCallResult<'a> {
+    /// Its name in metrics: `ok`, `repeated` or `error`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Repeated(_) => "repeated",
+            Self::Failed(_) => "error",
+        }
+    }
+
+    /// The error of a call that failed.
+    pub const fn error(self) -> Option<&'a StoreError> {
+        match self {
+            Self::Failed(error) => Some(error),
+            Self::Ok | Self::Repeated(_) => None,
+        }
     }
 }
 

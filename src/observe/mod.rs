@@ -69,7 +69,7 @@ use std::fmt;
 
 pub use self::{
     decision::{DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyKind, PolicyResult},
-    event::{Event, StoreCallEvent, UnitsEvent, UnitsKind},
+    event::{Event, StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind},
     outcome::{DecisionOutcome, DecisionSource},
     stats::{
         BreakerState, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle, StoreStats,

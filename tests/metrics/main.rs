@@ -14,5 +14,8 @@ mod stores;
 mod sums;
 mod support;
 
+#[path = "../common/exposition.rs"]
+mod exposition;
+
 #[path = "../common/until.rs"]
 mod until;

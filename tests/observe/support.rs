@@ -9,7 +9,7 @@ use tollgate::{
     DecisionSource, Key, Policy, Quota, extract,
     observe::{
         DecisionEvent, DecisionOutcome, Event, NEAR_PERCENT, Observer, PolicyResult, StatsHandle,
-        StoreCallEvent, UnitsEvent, UnitsKind,
+        StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind,
     },
 };
 
@@ -164,7 +164,10 @@ impl Observer for Recorder {
         self.lock().calls.push(StoreCall {
             node: event.node.to_owned(),
             requests: event.requests,
-            result: event.result(),
+            result: match event.result {
+                StoreCallResult::Failed(error) => error.code(),
+                result => result.as_str(),
+            },
         });
     }
 

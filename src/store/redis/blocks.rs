@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -113,17 +114,12 @@ impl RedisStore {
         let mut nodes = Vec::new();
         for tag in 0..cluster.tags().len() {
             let owner = in_time(cluster.slot_owner(tag)).await?;
-            let is_owner =
-                |node: &(String, u16, _)| (&*node.0, node.1) == (&*owner.host, owner.port);
-            if !nodes.iter().any(is_owner) {
-                nodes.push((owner.host.clone(), owner.port, owner.source.clone()));
+            if !nodes.iter().any(|node| Arc::ptr_eq(node, &owner)) {
+                nodes.push(owner);
             }
         }
-        nodes.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
-        let named = |(host, port, source): (String, u16, ConnectionSource)| {
-            source.named(format!("{host}:{port}"))
-        };
-        Ok(nodes.into_iter().map(named).collect())
+        nodes.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
+        Ok(nodes.iter().map(|node| node.source.clone()).collect())
     }
 
     /// Reads these keys, each with the index of its limit, and adds those that are blocked.

@@ -109,12 +109,16 @@ impl StoreState {
     pub(super) fn stats(&self) -> StoreStats {
         let mut nodes: Vec<NodeStats> = Vec::new();
         for (tag, breaker) in self.breakers.iter().enumerate() {
-            let (node, state) = (self.topology.server(tag), breaker.observed());
+            let (source, state) = (self.topology.source(tag), breaker.observed());
+            if source.is_none() && state == BreakerState::Closed {
+                // The nodes of the cluster are not known yet.
+                continue;
+            }
+            let node = self.topology.server(tag);
             // Of the breakers of a cluster's node, which has several hash tags, the one that is open.
             match nodes.iter_mut().find(|known| known.node == node) {
                 Some(known) => known.breaker = known.breaker.max(state),
                 None => {
-                    let source = self.topology.source(tag);
                     let open = source.map_or(0, |source| source.open_connections());
                     nodes.push(NodeStats::new(node, state, open as u64));
                 }

@@ -167,6 +167,8 @@ pub(crate) struct BatchReply {
     pub(crate) at: Timestamp,
     /// The combined action for the errors of single requests.
     pub(crate) action: ErrorAction,
+    /// The first of these errors, but for those after which the request is retried.
+    pub(crate) error: Option<StoreError>,
     /// Detached requests that cannot be executed now.
     pub(crate) failed: Vec<(PendingRequest, StoreError)>,
     /// Requests to retry, now that the server's time is known.
@@ -186,6 +188,7 @@ pub(crate) fn decode_and_complete(
     let mut done = BatchReply {
         at: Timestamp::default(),
         action: ErrorAction::default(),
+        error: None,
         failed: Vec::new(),
         retry_with_time: Vec::new(),
     };
@@ -208,7 +211,12 @@ pub(crate) fn decode_and_complete(
                 for request in entry.requests.drain(..) {
                     if is_stale(&error) && !request.time_synced {
                         done.retry_with_time.push(request);
-                    } else if action.counts_as_failure && request.retries_refunds() {
+                        continue;
+                    }
+                    if done.error.is_none() {
+                        done.error = Some(error.clone());
+                    }
+                    if action.counts_as_failure && request.retries_refunds() {
                         done.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());

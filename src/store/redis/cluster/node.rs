@@ -50,11 +50,12 @@ pub(crate) enum Redirect {
 }
 
 impl ClusterNode {
+    /// A node at this address, by which its connections are named.
     pub(crate) fn new(host: String, port: u16, source: ConnectionSource) -> Self {
         Self {
+            source: source.named(format!("{host}:{port}")),
             host,
             port,
-            source,
             probed: Mutex::default(),
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::probe;
 use crate::{
     error::StoreError,
-    observe::{BreakerState, StoreCallEvent},
+    observe::{BreakerState, StoreCallEvent, StoreCallResult},
     store::redis::{
         batch::{Batch, wire},
         breaker::Breaker,
@@ -45,11 +45,16 @@ pub(crate) async fn send_batch(
     mut batch: Batch,
 ) -> (Batch, Vec<PendingRequest>) {
     let start = Instant::now();
-    let mut outcome = match execute(&shared, &route, &mut batch).await {
+    let mut call = None;
+    let mut outcome = match execute(&shared, &route, &mut batch, &mut call).await {
         Ok((reply, connection)) => {
-            handle_reply(&shared, route.tag(), &mut batch, reply, connection)
+            let call = call.map(StoreCall::ended);
+            handle_reply(&shared, route.tag(), &mut batch, reply, connection, call)
         }
-        Err(outcome) => outcome,
+        Err(outcome) => {
+            report_failed_call(&shared, &route, call, &outcome);
+            outcome
+        }
     };
     if outcome.timed_out && start.elapsed() < shared.timeout / 2 {
         // The requests had little time left when they were sent: no evidence against the server.
@@ -108,6 +113,8 @@ struct BatchOutcome {
 #[derive(Clone, Copy)]
 struct StoreCall {
     since: Instant,
+    /// Zero until the reply is there.
+    elapsed: Duration,
     requests: usize,
     counter_ops: usize,
 }
@@ -116,21 +123,26 @@ impl StoreCall {
     fn begin(shared: &StoreState, batch: &Batch) -> Option<Self> {
         (!shared.observers.is_empty()).then(|| Self {
             since: Instant::now(),
+            elapsed: Duration::ZERO,
             requests: batch.checks(),
             counter_ops: batch.keys(),
         })
     }
 
+    /// This call, whose time ends now.
+    fn ended(mut self) -> Self {
+        self.elapsed = self.since.elapsed();
+        self
+    }
+
     #[cold]
-    fn report(call: Option<Self>, shared: &StoreState, node: &str, error: Option<StoreError>) {
-        let Some(call) = call else {
-            return;
-        };
-        let event = StoreCallEvent::new(node, call.since.elapsed());
-        let event = event.with_ops(call.requests, call.counter_ops);
-        let event = match &error {
-            Some(error) => event.with_error(error),
-            None => event,
+    fn report(self, shared: &StoreState, node: &str, result: StoreCallResult<'_>) {
+        let event = StoreCallEvent::new(node, self.elapsed);
+        let event = event.with_ops(self.requests, self.counter_ops);
+        let event = match result {
+            StoreCallResult::Ok => event,
+            StoreCallResult::Repeated(reply) => event.repeated(reply),
+            StoreCallResult::Failed(error) => event.with_error(error),
         };
         shared
             .observers
@@ -203,12 +215,19 @@ fn handle_reply(
     batch: &mut Batch,
     reply: Value,
     connection: ConnectionRef,
+    call: Option<StoreCall>,
 ) -> BatchOutcome {
-    let connection = Some(connection);
+    let report = |error: Option<&StoreError>| {
+        if let Some(call) = call {
+            let result = error.map_or(StoreCallResult::Ok, StoreCallResult::Failed);
+            call.report(shared, connection.server(), result);
+        }
+    };
     // Once more, before the waiters are woken: a rejection decided before this batch may have been cached since it was sent.
     shared.rejection_cache.invalidate(batch.invalidated());
     match wire::decode_and_complete(batch, reply) {
         Ok(mut reply) => {
+            report(reply.error.as_ref());
             shared.update_clock_offset(reply.at);
             for (request, error) in reply.failed.drain(..) {
                 shared
@@ -220,36 +239,52 @@ fn handle_reply(
             BatchOutcome {
                 action: reply.action,
                 answered: true,
-                connection,
+                connection: Some(connection),
                 retry: mem::take(&mut reply.retry_with_time),
                 ..BatchOutcome::default()
             }
         }
-        Err(malformed) => BatchOutcome {
-            action: error_class::CONNECTION_LOST,
-            connection,
-            sent: Sent::Maybe,
-            error: Some(malformed),
-            ..BatchOutcome::default()
-        },
+        Err(malformed) => {
+            report(Some(&malformed));
+            BatchOutcome {
+                action: error_class::CONNECTION_LOST,
+                connection: Some(connection),
+                sent: Sent::Maybe,
+                error: Some(malformed),
+                ..BatchOutcome::default()
+            }
+        }
     }
 }
 
+/// Reports the last call of a batch that has failed. One that was split was repeated.
+#[cold]
+fn report_failed_call(
+    shared: &StoreState,
+    route: &Route,
+    call: Option<StoreCall>,
+    outcome: &BatchOutcome,
+) {
+    let Some(call) = call else { return };
+    let server = match &outcome.connection {
+        Some(connection) => connection.server().clone(),
+        None => shared.topology.server(route.tag()),
+    };
+    call.ended()
+        .report(shared, &server, StoreCallResult::Failed(&outcome.error()));
+}
+
 /// Sends the call and awaits its reply, retrying where nothing ran. Fails the requests whose deadline passes meanwhile.
+///
+/// `call` is the call that is not reported yet: on return the last one, if it has to be.
 async fn execute(
     shared: &StoreState,
     route: &Route,
     batch: &mut Batch,
+    call: &mut Option<StoreCall>,
 ) -> Result<(Value, ConnectionRef), BatchOutcome> {
-    let mut call = StoreCall::begin(shared, batch);
-    let mut connection = match connect(batch, route.connect()).await {
-        Ok(connection) => connection,
-        Err(outcome) => {
-            let server = shared.topology.server(route.tag());
-            StoreCall::report(call, shared, &server, Some(outcome.error()));
-            return Err(outcome);
-        }
-    };
+    *call = StoreCall::begin(shared, batch);
+    let mut connection = connect(batch, route.connect()).await?;
     let script = shared.script();
     let (mut with_text, mut asking, mut redirects) = (false, false, 0);
     loop {
@@ -258,34 +293,38 @@ async fn execute(
         let now = shared.server_time();
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
         let command = batch.call(&script, with_text, now, epoch);
-        call = StoreCall::begin(shared, batch);
+        *call = StoreCall::begin(shared, batch);
         let reply = match asking {
             false => with_deadlines(batch, connection.query(&command)).await,
             true => with_deadlines(batch, connection.query_with_asking(&command)).await,
         };
         let error = match reply {
-            None => {
-                let error = Some(StoreError::Timeout);
-                StoreCall::report(call, shared, connection.server(), error);
-                return Err(BatchOutcome::timed_out(Some(connection)));
-            }
-            Some(Ok(reply)) => {
-                StoreCall::report(call, shared, connection.server(), None);
-                return Ok((reply, connection));
-            }
+            None => return Err(BatchOutcome::timed_out(Some(connection))),
+            Some(Ok(reply)) => return Ok((reply, connection)),
             Some(Err(error)) => error,
         };
-        if call.is_some() {
-            let error = error_class::to_store_error(&error);
-            StoreCall::report(call, shared, connection.server(), Some(error));
-        }
+        let replied = call.map(StoreCall::ended);
+        let report_repeated = |connection: &ConnectionRef| {
+            if let Some(call) = replied {
+                let reply = error_class::to_store_error(&error);
+                call.report(
+                    shared,
+                    connection.server(),
+                    StoreCallResult::Repeated(&reply),
+                );
+            }
+        };
         let retry = error_class::classify(&error).retry;
         if retry == Some(Retry::WithScriptText) && !with_text {
+            report_repeated(&connection);
             with_text = true;
         } else if let Some(redirect) = route.redirect(&error) {
+            report_repeated(&connection);
             if matches!(redirect, Redirect::TryAgain) && batch.entries().nth(1).is_some() {
+                *call = None;
                 return Err(BatchOutcome::split_batch(batch));
             }
+            *call = StoreCall::begin(shared, batch);
             redirects += 1;
             if redirects > IMMEDIATE_REDIRECTS || matches!(redirect, Redirect::TryAgain) {
                 let pause = with_deadlines(batch, sleep(REDIRECT_DELAY)).await;
@@ -296,10 +335,10 @@ async fn execute(
                 Redirect::Ask(node) => connect(batch, route.connect_to(&node)).await?,
                 Redirect::Moved | Redirect::TryAgain => connect(batch, route.connect()).await?,
             };
-        } else if retry == Some(Retry::AfterDelay) {
-            if with_deadlines(batch, sleep(TRYAGAIN_DELAY)).await.is_none() {
-                return Err(BatchOutcome::failed(&error, connection));
-            }
+        } else if retry == Some(Retry::AfterDelay)
+            && with_deadlines(batch, sleep(TRYAGAIN_DELAY)).await.is_some()
+        {
+            report_repeated(&connection);
         } else {
             return Err(BatchOutcome::failed(&error, connection));
         }
