@@ -8,7 +8,11 @@ use tollgate::{
     Quota,
 };
 
-use crate::{PROCESSES, TIMEOUT, topology::Topology};
+use crate::{
+    PROCESSES, TIMEOUT,
+    sums::{CountedLimiter, Sums},
+    topology::Topology,
+};
 
 /// What each key is allowed.
 pub(crate) const QUOTA: u64 = 200;
@@ -23,11 +27,11 @@ const PERMIT_TTL: Duration = Duration::from_secs(15);
 #[derive(Clone)]
 pub(crate) struct Process {
     /// Two policies, so that there are two counts that must agree: requests are charged under both or none.
-    pub(crate) gate: Limiter,
+    pub(crate) gate: CountedLimiter,
     /// What the local fallback admits is charged in the store afterwards.
-    pub(crate) debt: Limiter,
+    pub(crate) debt: CountedLimiter,
     /// Requests in flight.
-    pub(crate) in_flight: Limiter,
+    pub(crate) in_flight: CountedLimiter,
 }
 
 pub(crate) struct Limiters {
@@ -47,7 +51,7 @@ impl Limiters {
 
     /// How many units of a key are used under both policies, which must agree; `None` if the store fails now.
     pub(crate) async fn used(&self, key: Key) -> Option<[u64; 2]> {
-        let gate = &self.processes.last()?.gate;
+        let gate = &self.processes.last()?.gate.limiter;
         Some([
             used(gate, key, "narrow").await?,
             used(gate, key, "wide").await?,
@@ -56,13 +60,13 @@ impl Limiters {
 
     /// How many units of a key are charged that may be charged afterwards.
     pub(crate) async fn charged(&self, key: Key) -> Option<u64> {
-        used(&self.processes.last()?.debt, key, "debt").await
+        used(&self.processes.last()?.debt.limiter, key, "debt").await
     }
 
     /// How long it takes until all permits are free again once none is acquired; `None` if they aren't.
     pub(crate) async fn all_free(&self) -> Option<Duration> {
         let start = Instant::now();
-        let in_flight = &self.processes.last()?.in_flight;
+        let in_flight = &self.processes.last()?.in_flight.limiter;
         while used(in_flight, Key::global(), "flight").await != Some(0) {
             if start.elapsed() > PERMIT_TTL + Duration::from_secs(3) {
                 return None;
@@ -70,6 +74,22 @@ impl Limiters {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Some(start.elapsed())
+    }
+
+    /// Reads the metrics of all limiters.
+    pub(crate) fn scrape(&self) {
+        let limiters = self.processes.iter().flat_map(Process::limiters);
+        limiters.for_each(CountedLimiter::scrape);
+    }
+
+    /// The sums of what the callers saw, once all requests have ended; adds what the metrics
+    /// say otherwise.
+    pub(crate) fn reconcile(&self, wrong: &mut Vec<String>) -> Sums {
+        let mut sums = Sums::default();
+        for limiter in self.processes.iter().flat_map(Process::limiters) {
+            sums.add(limiter.reconcile(wrong));
+        }
+        sums
     }
 
     /// What is wrong once it is not used any more.
@@ -114,27 +134,29 @@ impl Process {
         // A rejected request would owe nothing.
         let debt = Quota::requests(1_000_000).per_month();
         let limiter = || Limiter::builder().store(store.clone());
+        let in_flight = Policy::new("flight", Quota::concurrent(MAX_PERMITS));
         Self {
-            gate: limiter()
-                .policy(Policy::new("narrow", narrow))
-                .policy(Policy::new("wide", wide).strategy(FixedWindow))
-                .on_store_error(LocalFallback::shared_by(processes))
-                .build()
-                .expect("a limiter"),
-            debt: limiter()
-                .policy(Policy::new("debt", debt).strategy(FixedWindow))
-                .on_store_error(LocalFallback::shared_by(processes).write_back(true))
-                .build()
-                .expect("a limiter"),
-            in_flight: limiter()
-                .policy(
-                    Policy::new("flight", Quota::concurrent(MAX_PERMITS))
-                        .strategy(Concurrency::with_ttl(PERMIT_TTL)),
-                )
-                .on_store_error(OnStoreError::Reject)
-                .build()
-                .expect("a limiter"),
+            gate: CountedLimiter::build(
+                limiter()
+                    .policy(Policy::new("narrow", narrow))
+                    .policy(Policy::new("wide", wide).strategy(FixedWindow))
+                    .on_store_error(LocalFallback::shared_by(processes)),
+            ),
+            debt: CountedLimiter::build(
+                limiter()
+                    .policy(Policy::new("debt", debt).strategy(FixedWindow))
+                    .on_store_error(LocalFallback::shared_by(processes).write_back(true)),
+            ),
+            in_flight: CountedLimiter::build(
+                limiter()
+                    .policy(in_flight.strategy(Concurrency::with_ttl(PERMIT_TTL)))
+                    .on_store_error(OnStoreError::Reject),
+            ),
         }
+    }
+
+    fn limiters(&self) -> [&CountedLimiter; 3] {
+        [&self.gate, &self.debt, &self.in_flight]
     }
 }
 

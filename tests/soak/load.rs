@@ -4,20 +4,21 @@ use std::{
     future::IntoFuture,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
-use tollgate::{Key, Limiter};
+use tollgate::Key;
 
 use crate::{
     interval::Now,
     limiters::Process,
     permits::{PermitCount, hold_permits},
     rng::Rng,
+    sums::CountedLimiter,
 };
 
 /// Tasks that send requests, for each process.
@@ -32,26 +33,13 @@ const CALLERS: u64 = 3_000;
 pub(crate) struct Load {
     tasks: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
-    pub(crate) totals: Arc<RequestCounts>,
     pub(crate) permits: Arc<PermitCount>,
-}
-
-/// Requests, in all.
-#[derive(Debug, Default)]
-pub(crate) struct RequestCounts {
-    pub(crate) sent: AtomicU64,
-    pub(crate) completed: AtomicU64,
-    /// Those that were cancelled before they had a decision.
-    pub(crate) cancelled: AtomicU64,
 }
 
 impl Load {
     pub(crate) fn start(processes: &[Process], now: &Now, rng: &mut Rng) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let (totals, permits) = (
-            Arc::new(RequestCounts::default()),
-            Arc::new(PermitCount::default()),
-        );
+        let permits = Arc::new(PermitCount::default());
         let mut tasks = Vec::new();
         for (process, limiters) in processes.iter().enumerate() {
             let debt = charge_debts(process, limiters.debt.clone(), now.clone(), is_over.clone());
@@ -65,10 +53,9 @@ impl Load {
             for _ in 0..TASKS {
                 let task = Task {
                     process,
-                    limiter: limiters.gate.clone(),
+                    gate: limiters.gate.clone(),
                     now: now.clone(),
                     rng: Rng::new(rng.next()),
-                    totals: totals.clone(),
                 };
                 tasks.push(tokio::spawn(task.run(is_over.clone())));
             }
@@ -77,26 +64,24 @@ impl Load {
         Self {
             tasks,
             is_over,
-            totals,
             permits,
         }
     }
 
-    pub(crate) async fn stop(self) -> Arc<RequestCounts> {
+    /// Ends the load, once all requests have ended.
+    pub(crate) async fn stop(self) {
         self.is_over.store(true, Relaxed);
         for task in self.tasks {
             task.await.expect("no request panics");
         }
-        self.totals
     }
 }
 
 struct Task {
     process: usize,
-    limiter: Limiter,
+    gate: CountedLimiter,
     now: Now,
     rng: Rng,
-    totals: Arc<RequestCounts>,
 }
 
 impl Task {
@@ -109,21 +94,21 @@ impl Task {
                 true => interval.key,
                 false => Key::new(format!("{}-{}", self.process, self.rng.below(CALLERS))),
             };
-            self.totals.sent.fetch_add(1, Relaxed);
+            let CountedLimiter { limiter, seen, .. } = &self.gate;
+            seen.ask();
             let sent = Instant::now();
-            let check = self.limiter.check(key).into_future();
+            let check = limiter.check(key).into_future();
             if !shared && self.rng.below(20) == 0 {
                 // A client without patience. Its charge is refunded.
                 let patience = Duration::from_micros(self.rng.below(3_000));
-                if tokio::time::timeout(patience, check).await.is_err() {
-                    self.totals.cancelled.fetch_add(1, Relaxed);
-                } else {
-                    self.totals.completed.fetch_add(1, Relaxed);
+                match tokio::time::timeout(patience, check).await {
+                    Ok(decision) => seen.decided(&decision),
+                    Err(_) => seen.left(),
                 }
             } else {
                 let decision = check.await;
+                seen.decided(&decision);
                 interval.note(self.process, shared, sent, &decision);
-                self.totals.completed.fetch_add(1, Relaxed);
             }
             drop(interval);
             tokio::time::sleep(REST).await;
@@ -132,9 +117,11 @@ impl Task {
 }
 
 /// Sends requests whose units are charged in the store afterwards if it fails now.
-async fn charge_debts(process: usize, limiter: Limiter, now: Now, is_over: Arc<AtomicBool>) {
+async fn charge_debts(process: usize, debt: CountedLimiter, now: Now, is_over: Arc<AtomicBool>) {
+    let CountedLimiter { limiter, seen, .. } = &debt;
     while !is_over.load(Relaxed) {
         let interval = now.get();
+        seen.ask();
         let mut check = Box::pin(limiter.check(interval.key).into_future());
         // A request that is decided at once was not sent.
         let at_once = (&mut check).now_or_never();
@@ -143,6 +130,7 @@ async fn charge_debts(process: usize, limiter: Limiter, now: Now, is_over: Arc<A
             Some(decision) => decision,
             None => check.await,
         };
+        seen.decided(&decision);
         interval.note_debt(process, &decision, sent);
         drop(interval);
         tokio::time::sleep(REST).await;

@@ -4,6 +4,9 @@
 //!
 //! `cargo xtask soak --seconds 600 --seed 7`
 
+#[path = "../common/exposition.rs"]
+#[allow(dead_code, reason = "the tests of the metrics read more of it")]
+mod exposition;
 mod faults;
 mod interval;
 mod ledger;
@@ -13,6 +16,7 @@ mod permits;
 mod report;
 mod rng;
 mod soak;
+mod sums;
 mod topology;
 
 use std::{

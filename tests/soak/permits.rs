@@ -9,9 +9,9 @@ use std::{
 };
 
 use tokio::time::sleep;
-use tollgate::{Key, Limiter};
+use tollgate::Key;
 
-use crate::rng::Rng;
+use crate::{rng::Rng, sums::CountedLimiter};
 
 /// The permits that all processes hold together, as they know it: never more than the store has given.
 #[derive(Debug, Default)]
@@ -41,13 +41,17 @@ impl PermitCount {
 
 /// Takes a permit, holds it for a while, and leaves it, again and again.
 pub(crate) async fn hold_permits(
-    limiter: Limiter,
+    in_flight: CountedLimiter,
     permits: Arc<PermitCount>,
     mut rng: Rng,
     is_over: Arc<AtomicBool>,
 ) {
+    let CountedLimiter { limiter, seen, .. } = &in_flight;
     while !is_over.load(SeqCst) {
-        if let Ok(admission) = limiter.check(Key::global()).await.into_result() {
+        seen.ask();
+        let decision = limiter.check(Key::global()).await;
+        seen.decided(&decision);
+        if let Ok(admission) = decision.into_result() {
             permits.acquire();
             sleep(rng.ms(0, 40)).await;
             // Before it is released: from then on another task may acquire it.

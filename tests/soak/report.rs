@@ -6,6 +6,7 @@ use crate::{
     interval::{Counts, Interval},
     ledger,
     limiters::MAX_PERMITS,
+    sums::Sums,
 };
 
 /// How much memory a process may gain on a ground once it is warm, in kB.
@@ -13,9 +14,9 @@ const GAIN: u64 = 8 * 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) requests: u64,
-    /// Those whose callers left.
-    pub(crate) cancelled: u64,
+    /// All requests, by what their callers saw.
+    pub(crate) sums: Sums,
+    /// Those of the limiters with two policies whose callers were patient.
     pub(crate) admitted: u64,
     pub(crate) by_store: u64,
     pub(crate) in_process: u64,
@@ -75,7 +76,8 @@ impl Report {
         }
 
         for (topology, [warm, end]) in &self.memory {
-            if *end > warm + GAIN {
+            // Zero where there was no time to become warm.
+            if *warm > 0 && *end > warm + GAIN {
                 self.wrong
                     .push(format!("memory grew from {warm} to {end} kB on {topology}"));
             }
@@ -93,13 +95,22 @@ pub(crate) fn resident() -> u64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rejected = self.by_store + self.in_process - self.admitted;
+        let Sums {
+            asked,
+            admitted,
+            rejected,
+            failed,
+            left,
+        } = self.sums;
         writeln!(
             f,
-            "requests        {} ({} answered by the store, {} in process, {} left by their callers)",
-            self.requests, self.by_store, self.in_process, self.cancelled
+            "requests        {asked}: {admitted} admitted, {rejected} rejected, {failed} failed, {left} left by their callers"
         )?;
-        writeln!(f, "admitted        {}, rejected {rejected}", self.admitted)?;
+        writeln!(
+            f,
+            "by two policies {} answered by the store, {} in process, {} of them admitted",
+            self.by_store, self.in_process, self.admitted
+        )?;
         writeln!(f, "faults          {}", self.faults.values().sum::<u64>())?;
         for (fault, times) in &self.faults {
             writeln!(f, "    {fault:<28} {times:>5}")?;

@@ -56,18 +56,11 @@ pub(crate) async fn soak(topology: Topology, time: Duration, seed: u64, report: 
         }
     }
     soak.calm().await;
-    let (totals, permits) = (load.stop().await, soak.permits);
-    let (limiters, report) = (soak.limiters, soak.report);
+    load.stop().await;
+    let (limiters, permits, report) = (soak.limiters, soak.permits, soak.report);
     report.memory.push((name, [warm, resident()]));
-    let [sent, completed, cancelled] =
-        [&totals.sent, &totals.completed, &totals.cancelled].map(|sum| sum.load(Relaxed));
-    report.requests += sent;
-    report.cancelled += cancelled;
     report.permits += permits.taken.load(Relaxed);
-    if completed + cancelled != sent {
-        let wrong = format!("{completed} answers to {sent} requests, {cancelled} left");
-        report.wrong.push(wrong);
-    }
+    report.sums.add(limiters.reconcile(&mut report.wrong));
     match limiters.all_free().await {
         Some(after) => report.freed = report.freed.max(after),
         None => report.wrong.push("places that are never free again".into()),
@@ -190,6 +183,7 @@ impl Soak<'_> {
     async fn next_interval(&mut self) -> (Arc<Interval>, u64) {
         self.intervals += 1;
         let over = self.now.next_interval(self.intervals).await;
+        self.limiters.scrape();
         let held = self.permits.take_max();
         self.report.add(&over, held);
         (over, held)
