@@ -99,3 +99,30 @@ async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_other
     }
     assert!(here.check(key()).await.is_admitted());
 }
+
+#[tokio::test]
+async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_cached() {
+    use DecisionSource::{RejectionCache, Store};
+    let (clock, server) = world();
+    let policies = [
+        Policy::new("p", Quota::requests(1).per_minute()),
+        Policy::block_list("blocked"),
+    ];
+    let limiter = limiter(store(&server, &clock), policies);
+    assert!(limiter.check(key()).await.is_admitted());
+    let minute = Duration::from_secs(60);
+    assert_eq!(rejected(&limiter).await, (Store, minute));
+    server.reset_stats();
+    for _ in 0..100 {
+        assert_eq!(rejected(&limiter).await, (RejectionCache, minute));
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+
+    // A block holds once the wait is over, and its end within the bound.
+    limiter.block(key(), 10 * minute).await.expect("a block");
+    clock.advance(minute);
+    assert_eq!(rejected(&limiter).await, (Store, 9 * minute));
+    limiter.unblock(key()).await.expect("no block");
+    clock.advance(BOUND);
+    assert!(limiter.check(key()).await.is_admitted());
+}

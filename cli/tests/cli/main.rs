@@ -6,6 +6,7 @@ mod changes;
 mod check;
 mod connection;
 mod diff;
+mod processes;
 mod program;
 mod questions;
 mod replay;

@@ -2,11 +2,11 @@
 
 use std::{any::Any, net::TcpListener, process::Command, time::Duration};
 
-use axum::Router;
+use axum::{Router, routing::get};
 use testkit::Server;
 use tokio::runtime::Runtime;
 use tollgate::{
-    Key, Limiter, RedisStore,
+    Key, Limiter, RateLimitLayer, RedisStore,
     admin::{Activity, Admin},
     config::{Document, Format, Registry},
 };
@@ -45,6 +45,11 @@ pub(crate) fn document(port: u16) -> String {
 
 impl World {
     pub(crate) fn start() -> Self {
+        Self::with(document)
+    }
+
+    /// With a configuration of its own, made of the port of the Redis.
+    pub(crate) fn with(document: impl Fn(u16) -> String) -> Self {
         let redis = Server::start();
         let folder = testkit::folder();
         let file = write(folder.path(), "limits.toml", &document(redis.port()));
@@ -57,7 +62,7 @@ impl World {
 
     /// A service on this Redis.
     pub(crate) fn service(&self) -> Service {
-        Service::start(self.redis.port())
+        Service::start(&document(self.redis.port()), self.redis.port())
     }
 
     /// Runs the program directly on the store.
@@ -69,13 +74,14 @@ impl World {
 }
 
 impl Service {
-    fn start(port: u16) -> Self {
+    /// A service with this configuration, on the Redis of this port.
+    pub(crate) fn start(document: &str, port: u16) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
-        let document = Document::parse(&document(port), Format::Toml).expect("a document");
+        let document = Document::parse(document, Format::Toml).expect("a document");
         let store = RedisStore::builder()
             .url(format!("redis://127.0.0.1:{port}"))
             .timeout(Duration::from_secs(5))
@@ -87,7 +93,10 @@ impl Service {
         let limiter = limiter.expect("a limiter");
         let admin = Admin::new(&limiter).activity(activity);
         let admin = admin.token("ops", TOKEN).router();
-        let app = Router::new().nest("/admin", admin.expect("a router"));
+        let app = Router::new()
+            .route("/", get(async || "hello"))
+            .layer(RateLimitLayer::new(limiter.clone()))
+            .nest("/admin", admin.expect("a router"));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a listener");
         let address = listener.local_addr().expect("an address");
@@ -110,14 +119,19 @@ impl Service {
 
     /// The program, which calls this service with its token.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = command(arguments);
-        command.args(["--admin", &self.url]);
-        command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-        command
+        admin_command(&self.url, arguments)
     }
 
     /// Runs the program, which calls this service with its token.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         run(self.command(arguments))
     }
+}
+
+/// The program, which calls the admin API at this URL with the token.
+pub(crate) fn admin_command(url: &str, arguments: &[&str]) -> Command {
+    let mut command = command(arguments);
+    command.args(["--admin", url]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    command
 }

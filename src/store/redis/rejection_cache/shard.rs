@@ -23,9 +23,9 @@ pub(crate) struct CacheKey<'a> {
 }
 
 impl CacheKey<'_> {
-    /// Whether a rejection may charge something in this mode.
+    /// Whether a rejection may charge something. A block list counts zero units of each.
     pub(super) fn counts_rejections(self) -> bool {
-        !matches!(self.mode, CounterMode::Charge | CounterMode::Check)
+        !matches!(self.mode, CounterMode::Charge | CounterMode::Check) && !self.units.is_zero()
     }
 }
 
