@@ -1,43 +1,10 @@
 //! Metrics, by the [`::metrics`] facade: for Prometheus, and whatever else has a recorder for it.
 //!
-//! [`Metrics`] is an [`Observer`]. Of a service with axum and Prometheus:
+//! [`Metrics`] is an [`Observer`]. Without the calls of [`collect`](Metrics::collect) there are histograms only: requests are
+//! counted by each thread for itself, and summed when the metrics are read. So a request takes a few plain stores, no lock and no
+//! allocation.
 //!
-//! ```
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::sync::Arc;
-//!
-//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-//! use tollgate::{Policy, Quota, RateLimitLayer, metrics::{self, Metrics}};
-//!
-//! // First, since metrics belong to the recorder that is there when they are made.
-//! let mut prometheus = PrometheusBuilder::new();
-//! for (metric, bounds) in metrics::BUCKETS {
-//!     prometheus = prometheus.set_buckets_for_metric(Matcher::Full((*metric).to_owned()), bounds)?;
-//! }
-//! let prometheus = prometheus.install_recorder()?;
-//!
-//! let metrics = Arc::new(Metrics::new("api"));
-//! let layer = RateLimitLayer::builder()
-//!     .observe(metrics.clone())
-//!     .policy(Policy::new("burst", Quota::requests(10).per_second()))
-//!     .build()?;
-//!
-//! // The handler of `/metrics`.
-//! let render = move || {
-//!     metrics.collect();
-//!     prometheus.render()
-//! };
-//! let text = render();
-//! assert!(text.contains(r#"tollgate_policy_quota_units{limiter="api",policy="burst"} 10"#));
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Without the calls of [`collect`](Metrics::collect) there are histograms only: requests are counted by each thread for
-//! itself, and summed when the metrics are read. So a request takes a few plain stores, no lock and no allocation.
-//!
-//! `docs/metrics.md` lists all metrics, and says how many series there are. `ops/` has a dashboard for Grafana and alert rules
-//! for Prometheus.
+#![doc = include_str!("../../docs/metrics.md")]
 
 use std::{
     fmt,

@@ -1,15 +1,17 @@
 //! The guide to configuration files: its documents, its mistakes as they are printed, and its fields.
 
+use std::{fs, path::Path};
+
 use tollgate::config::{Document, Format};
 
 use crate::support::registry;
 
 const GUIDE: &str = include_str!("../../docs/configuration.md");
 
-/// The blocks of code, each with its language and its line.
-fn blocks() -> Vec<(usize, &'static str, &'static str)> {
+/// The blocks of code of a guide, each with its language and its line.
+fn blocks(guide: &str) -> Vec<(usize, &str, &str)> {
     let mut blocks = Vec::new();
-    let mut rest = GUIDE;
+    let mut rest = guide;
     let mut line = 1;
     while let Some((before, after)) = rest.split_once("\n```") {
         let (language, after) = after.split_once('\n').expect("a block");
@@ -24,7 +26,7 @@ fn blocks() -> Vec<(usize, &'static str, &'static str)> {
 
 /// The documents without mistakes, with their lines.
 pub(crate) fn documents() -> impl Iterator<Item = (usize, &'static str)> {
-    let blocks = blocks();
+    let blocks = blocks(GUIDE);
     let next = blocks
         .iter()
         .skip(1)
@@ -68,8 +70,71 @@ fn every_document_of_the_guide_builds_a_layer() {
 }
 
 #[test]
+fn the_documents_of_the_other_guides_build_layers() {
+    for guide in [
+        include_str!("../../docs/replay.md"),
+        include_str!("../../README.md"),
+    ] {
+        let documents = blocks(guide).into_iter().filter(|(_, language, text)| {
+            // Others are of Cargo.
+            *language == "toml" && text.contains("[policies.")
+        });
+        let mut count = 0;
+        for (line, _, text) in documents {
+            let text = text.replace("${REDIS_URL}", "redis://127.0.0.1");
+            let document = Document::parse(&text, Format::Toml).expect("a document");
+            let built = document.layer(&registry());
+            assert!(built.is_ok(), "line {line}: {built:?}");
+            count += 1;
+        }
+        assert!(count > 0);
+    }
+}
+
+/// The sources that `src` has, as one text.
+fn sources(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let texts = entries.map(|entry| {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => sources(&path),
+            false => fs::read_to_string(path).expect("a text"),
+        }
+    });
+    texts.collect()
+}
+
+#[test]
+fn the_programs_of_all_guides_are_compiled() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = sources(&root.join("src"));
+    let mut guides = vec![root.join("README.md")];
+    let docs = fs::read_dir(root.join("docs")).expect("a folder");
+    guides.extend(docs.map(|entry| entry.expect("an entry").path()));
+    let mut programs = 0;
+    for guide in guides.into_iter().filter(|guide| guide.is_file()) {
+        let text = fs::read_to_string(&guide).expect("a text");
+        let blocks = blocks(&text);
+        let rust: Vec<_> = blocks
+            .iter()
+            .filter(|(_, language, _)| language.starts_with("rust"))
+            .collect();
+        programs += rust.len();
+        assert!(
+            rust.iter()
+                .all(|(_, language, _)| !language.contains("ignore"))
+        );
+        let path = guide.strip_prefix(root).expect("in the root");
+        // As the documentation of an item, whose programs are tests.
+        let is_documentation = sources.contains(&format!("../{}\")]", path.display()));
+        assert!(rust.is_empty() || is_documentation, "{}", path.display());
+    }
+    assert!(programs > 5, "{programs}");
+}
+
+#[test]
 fn the_mistakes_of_the_guide_are_printed_as_it_says() {
-    let blocks = blocks();
+    let blocks = blocks(GUIDE);
     let mistakes = blocks
         .windows(2)
         .filter(|pair| pair[0].1 == "toml" && pair[1].1 == "text");
