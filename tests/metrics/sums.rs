@@ -172,3 +172,32 @@ async fn units_charged_less_those_given_back_are_those_in_use() {
     );
     assert_eq!((more, less, credited), (30.0, 50.0, 12.0));
 }
+
+#[tokio::test]
+async fn units_that_rejected_requests_are_charged_are_not_counted() {
+    let server = Server::start();
+    let redis = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
+    let redis = redis.build().expect("a store");
+    let observed = [Observed::new(), Observed::new()];
+    let builders = [observed[0].limiter(), observed[1].limiter().store(redis)];
+    for (observed, builder) in observed.iter().zip(builders) {
+        let policy = Policy::new("strict", Quota::requests(5).per_day()).charge_rejected(true);
+        let limiter = builder.policy(policy).build().expect("a limiter");
+        for _ in 0..8 {
+            drop(limiter.check("alice").await);
+        }
+        let by = |name, label, value| observed.value(name, &[("policy", "strict"), (label, value)]);
+        assert_eq!(by("tollgate_policy_units_total", "kind", "charged"), 5.0);
+        assert_eq!(by("tollgate_policy_requests_total", "result", "over"), 3.0);
+        // They are in the store, and hold the key back for longer.
+        let status = limiter.peek("alice").await.expect("a status");
+        let strict = status.policy("strict").expect("the policy");
+        let retry_after = strict.retry_after().duration().expect("a wait");
+        assert!(
+            retry_after > 3 * Duration::from_secs(86_400 / 5),
+            "{retry_after:?}"
+        );
+    }
+}
