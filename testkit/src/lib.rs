@@ -12,29 +12,20 @@
 //! Helpers panic with the reason when something goes wrong, since only tests
 //! use them.
 
-mod builder;
 mod clock;
-mod cluster;
 mod folder;
-mod observe;
 mod ports;
 mod process;
 mod program;
 mod proxy;
 mod python;
-mod resp;
-mod sentinel;
-mod server;
+mod redis;
 mod wait;
 
-pub use builder::{Builder, program};
 pub use clock::Clock;
-pub use cluster::{Cluster, Move};
 pub use folder::{TempDir, folder};
 pub use ports::free_port;
 pub use program::Program;
 pub use proxy::Proxy;
 pub use python::python;
-pub use resp::{Connection, Reply};
-pub use sentinel::Sentinel;
-pub use server::Server;
+pub use redis::{Builder, Cluster, Connection, Move, Reply, Sentinel, Server, program};

@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::server::{Failure, Setup};
+use super::server::{Failure, Setup};
 use crate::{Clock, Server, folder, free_port, process, wait};
 
 /// Options of a server that is about to start, from [`Server::builder`].
