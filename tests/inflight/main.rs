@@ -14,6 +14,7 @@ mod log;
 mod merged;
 mod processes;
 mod renewals;
+mod responses;
 #[path = "../common/results.rs"]
 mod results;
 mod support;
