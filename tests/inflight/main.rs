@@ -4,6 +4,8 @@
 
 mod clocks;
 mod composite;
+#[path = "../common/counting_clock.rs"]
+mod counting_clock;
 mod foreign_values;
 mod handles;
 mod heartbeats;

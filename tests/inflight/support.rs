@@ -1,20 +1,14 @@
 //! What the tests share.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::Future, time::Duration};
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Clock, Concurrency, Decision, DecisionSource, Key, Limiter, ManualClock, MemoryStore,
-    OnStoreError, Policy, Quota, RedisStore, Timestamp, extract,
+    Clock, Concurrency, Decision, DecisionSource, Key, Limiter, MemoryStore, OnStoreError, Policy,
+    Quota, RedisStore, extract,
 };
 
+use crate::counting_clock::CountingClock;
 pub(crate) use crate::{
     results::{admitted_by_store, store_error},
     until::{TEST_TIMEOUT, until},
@@ -42,21 +36,6 @@ pub(crate) fn permit_policy_of(n: u64, life: Duration) -> Policy {
     policy.strategy(Concurrency::with_ttl(life))
 }
 
-/// A clock that only moves when it is set, and counts how often it is read: a store reads it once for each call, and
-/// nothing else shows that it was called.
-#[derive(Clone, Debug)]
-pub(crate) struct CountingClock {
-    time: ManualClock,
-    reads: Arc<AtomicU64>,
-}
-
-impl Clock for CountingClock {
-    fn now(&self) -> Timestamp {
-        self.reads.fetch_add(1, Ordering::SeqCst);
-        self.time.now()
-    }
-}
-
 /// A store of either kind, on a clock that only moves when it is set.
 pub(crate) enum World {
     Memory(MemoryStore, CountingClock),
@@ -69,10 +48,7 @@ impl World {
     }
 
     pub(crate) fn memory() -> Self {
-        let clock = CountingClock {
-            time: ManualClock::at(Timestamp::from_micros(START as i64)),
-            reads: Arc::default(),
-        };
+        let clock = CountingClock::at(START);
         let store = MemoryStore::builder().clock(clock.clone()).build();
         Self::Memory(store, clock)
     }
@@ -117,7 +93,7 @@ impl World {
     /// Waits for the heartbeats of `n` requests in flight that begin after this is called.
     pub(crate) async fn until_heartbeats(&self, n: u64) {
         let seen = || match self {
-            Self::Memory(_, clock) => clock.reads.load(Ordering::SeqCst),
+            Self::Memory(_, clock) => clock.reads(),
             // The server's own count of what is done to each permit, renewals and releases only.
             Self::Redis(server, _) => server.calls("zscore"),
         };

@@ -4,6 +4,8 @@
 mod browser;
 #[path = "../common/chromium.rs"]
 mod chromium;
+#[path = "../common/counting_clock.rs"]
+mod counting_clock;
 mod grpc;
 mod grpc_cut_streams;
 #[cfg(feature = "tonic")]

@@ -2,42 +2,24 @@
 
 use std::{
     future::Future,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Clock, Concurrency, DecisionSource, FixedWindow, Key, Limiter, LimiterBuilder, ManualClock,
-    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Timestamp, extract,
-    outcome, outcome::RequestEnd,
+    Concurrency, DecisionSource, FixedWindow, Key, Limiter, LimiterBuilder, MemoryStore,
+    OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, extract, outcome, outcome::RequestEnd,
 };
 
-use crate::until::TEST_TIMEOUT;
 pub(crate) use crate::until::until;
+use crate::{counting_clock::CountingClock, until::TEST_TIMEOUT};
 
 /// The TTL of an unrenewed permit, by the store's clock.
 pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
 
 /// A full hour, 2027-01-15 08:00:00 UTC.
 const START: u64 = 1_800_000_000_000_000;
-
-/// A clock that only moves when it is set, and counts how often it is read: once for each call of the store.
-#[derive(Clone, Debug)]
-pub(crate) struct CountingClock {
-    time: ManualClock,
-    reads: Arc<AtomicU64>,
-}
-
-impl Clock for CountingClock {
-    fn now(&self) -> Timestamp {
-        self.reads.fetch_add(1, Ordering::SeqCst);
-        self.time.now()
-    }
-}
 
 /// A store, and its clock.
 pub(crate) enum World {
@@ -47,10 +29,7 @@ pub(crate) enum World {
 
 impl World {
     pub(crate) fn memory() -> Self {
-        let clock = CountingClock {
-            time: ManualClock::at(Timestamp::from_micros(START as i64)),
-            reads: Arc::default(),
-        };
+        let clock = CountingClock::at(START);
         let store = MemoryStore::builder().clock(clock.clone()).build();
         Self::Memory(store, clock)
     }
@@ -101,7 +80,7 @@ impl World {
     /// Waits for the heartbeats of `n` permits that begin after this is called.
     pub(crate) async fn until_heartbeats(&self, n: u64) {
         let seen = || match self {
-            Self::Memory(_, clock) => clock.reads.load(Ordering::SeqCst),
+            Self::Memory(_, clock) => clock.reads(),
             // The server's own count of renewals and releases.
             Self::Redis(_, server, _) => server.calls("zscore"),
         };
