@@ -160,7 +160,7 @@ async fn a_charge_by_hand_whose_result_is_not_known_is_reported_as_asked_for() {
 }
 
 #[tokio::test]
-async fn what_a_shadow_is_charged_for_a_request_that_waited_in_vain_is_reported() {
+async fn what_a_shadow_is_charged_for_a_waiter_that_is_rejected_is_reported() {
     for world in World::both() {
         let recorder = Recorder::new();
         let next = Policy::new("next", Quota::units(500).per_month()).shadow_of("units");
