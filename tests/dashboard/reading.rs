@@ -9,7 +9,7 @@ use testkit::Proxy;
 
 use crate::{
     page::Page,
-    service::{LIMIT, Service},
+    service::{LIMIT, Service, TOKEN},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,5 +106,21 @@ async fn a_page_without_news_says_that_it_is_stale_and_connects_again() {
         .await;
     proxy.pass();
     page.browser.until_shows("#connection", "Live").await;
+    page.assert_secret().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_an_application_that_counts_no_activity_says_so() {
+    let service = Service::start().await;
+    let mut page = Page::open_at(service.address, "/uncounted").await;
+    page.browser.type_text(TOKEN).await;
+    page.browser.press("Enter").await;
+    page.browser
+        .until_shows("#connection", "No live numbers")
+        .await;
+    page.browser.until_shows("#top", "counts none").await;
+    page.browser
+        .until_shows("#block-rows", "No key is blocked.")
+        .await;
     page.assert_secret().await;
 }

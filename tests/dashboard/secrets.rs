@@ -42,6 +42,8 @@ async fn signing_out_and_reloading_forget_the_token_and_what_was_shown() {
     let mut page = Page::signed_in(&service).await;
     page.look_up("pages", "alice").await;
     page.browser.until_shows("#top", "alice").await;
+    page.ask("Reset").await;
+    page.answer("Cancel").await;
     let asked = "document.activeElement.id === 'token'";
     page.browser.click("#sign-out", "Sign out", asked).await;
     let rest = page

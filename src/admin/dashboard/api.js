@@ -82,8 +82,8 @@ function endSession() {
 
 /**
  * Follows the events and reconnects with growing pauses. `onState` gets `live`, `stale`, `connecting` or `waiting` with
- * the time of the last event or of the next attempt, or `off` if the application reports no activity; `onDenied` gets a
- * 401 or 403. Ends with the session.
+ * the time of the last event or of the next attempt, or `off` if the application reports no activity or forbids to read it;
+ * `onDenied` gets a 401. Ends with the session.
  */
 function follow({ onActivity, onState, onDenied }) {
   const end = sessionEnd;
@@ -115,8 +115,8 @@ function follow({ onActivity, onState, onDenied }) {
         await readEvents(AbortSignal.any([end.signal, attempt.signal]), onData);
       } catch (error) {
         if (end.signal.aborted) return;
-        if (error.status === 401 || error.status === 403) return onDenied(error);
-        if (error.status === 404) return become("off", new Date());
+        if (error.status === 401) return onDenied(error);
+        if (error.status === 403 || error.status === 404) return become("off", new Date());
       }
       const pause = Math.min(LONGEST_WAIT_MS, 1000 * 2 ** failures) * (0.75 + Math.random() / 2);
       failures += 1;

@@ -54,7 +54,7 @@ const STATES = {
   live: () => ["● Live", "good"],
   stale: (at) => [`▲ Stale: nothing new since ${clockTime(at)}`, "warn"],
   connecting: () => ["… Connecting", "warn"],
-  off: () => ["No live numbers: the application reports none", "warn"],
+  off: () => ["No live numbers: the application gives none", "warn"],
   waiting: (at) => [`▲ Stale: connection lost, next attempt at ${clockTime(at)}`, "bad"],
 };
 
@@ -89,7 +89,7 @@ function signOut(reason = "") {
   live.history.clear();
   Object.assign(shown, { policy: "", key: "" });
   answer(false);
-  for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "top", "shadows", "explain-result", "store-details", "chart"]) $(id).replaceChildren();
+  for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "top", "shadows", "explain-result", "store-details", "chart", "confirm-title", "confirm-text", "confirm-fields"]) $(id).replaceChildren();
   for (const node of document.querySelectorAll(".message, .tile b, .tile small, #lookup-hint")) node.textContent = "";
   for (const form of document.forms) form.reset();
   $("dashboard").hidden = true;

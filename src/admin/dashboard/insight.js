@@ -1,7 +1,13 @@
 // The most rejected keys, shadow policies, and the explanation of a request.
 
 async function refreshTop() {
-  const { since, policies } = await call("top?n=10");
+  // An application that counts no activity has no such route.
+  const top = await call("top?n=10").catch((error) => {
+    if (error.status !== 404) throw error;
+    return null;
+  });
+  if (top === null) return $("top").replaceChildren(empty("The application counts none."));
+  const { since, policies } = top;
   const rejecting = policies.filter(({ rejected }) => rejected > 0);
   const parts = rejecting.flatMap(({ policy, rejected, keys }) => [
     el("h3", { class: "name" }, policy, el("span", { class: "note" }, `${count(rejected)} ${isShadow(policy) ? "would be rejected" : "rejected"}`)),

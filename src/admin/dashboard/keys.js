@@ -159,14 +159,8 @@ async function unblock(policy, key, message) {
   });
 }
 
-/** A service without the route has no list to show. */
 async function refreshBlocks() {
-  const list = await call("blocks").catch((error) => {
-    if (error.status !== 404) throw error;
-    return null;
-  });
-  $("blocks").hidden = list === null;
-  if (list !== null) showBlocks(list);
+  showBlocks(await call("blocks"));
 }
 
 /** Why a list of blocks has not all of them. */
