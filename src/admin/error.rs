@@ -21,7 +21,7 @@ pub enum AdminError {
     TokenTooShort {
         /// The token's name.
         name: String,
-        /// The token's length.
+        /// The token's length, without the `=` at its end.
         length: usize,
     },
     /// A token has characters that no request can carry.

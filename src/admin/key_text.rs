@@ -29,13 +29,12 @@ pub(super) fn read(policy: &Policy, text: &KeyText) -> Option<Key> {
 /// The hash of a text that is a credential for one of the policies: what stands for it under the others, whose keys are readable.
 /// `None` for an address, which is no secret.
 pub(super) fn hash_of_credential(text: &KeyText, keys: &[(String, Key)]) -> Option<String> {
-    let KeyText::One(text) = text else {
-        return None;
+    let secret = match text {
+        KeyText::One(text) if text.parse::<IpAddr>().is_ok() => return None,
+        KeyText::One(text) => Key::secret(text),
+        // The same texts, of which one is a credential where their key is a hash.
+        KeyText::Parts(_) => *keys.iter().map(|(_, key)| key).find(|key| is_hashed(key))?,
     };
-    if text.parse::<IpAddr>().is_ok() {
-        return None;
-    }
-    let secret = Key::secret(text);
     let is_secret = keys.iter().any(|(_, key)| *key == secret);
     is_secret.then(|| short_text(&secret))
 }

@@ -6,7 +6,7 @@ use http::{HeaderMap, header};
 
 use super::error::AdminError;
 
-/// The fewest characters of a token.
+/// The fewest characters of a token, without the `=` that fill it up.
 const MIN_TOKEN_CHARS: usize = 16;
 
 /// The name that stands in the log for a user of the admin API: that of the token, or what a middleware of the application inserts
@@ -61,10 +61,10 @@ impl Token {
             let name = name.to_owned();
             return Err(AdminError::InvalidToken { name });
         }
-        if token.len() < MIN_TOKEN_CHARS {
+        if text.len() < MIN_TOKEN_CHARS {
             return Err(AdminError::TokenTooShort {
                 name: name.to_owned(),
-                length: token.len(),
+                length: text.len(),
             });
         }
         Ok(Self {

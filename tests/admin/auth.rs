@@ -203,6 +203,12 @@ fn an_api_that_would_be_open_and_tokens_that_can_not_be_used_are_errors() {
         matches!(&short, AdminError::TokenTooShort { length: 15, .. }),
         "{short:?}"
     );
+    // What is behind the letters only fills up.
+    let filled = error(admin().token("ops", "fifteen-letters="));
+    assert!(
+        matches!(&filled, AdminError::TokenTooShort { length: 15, .. }),
+        "{filled:?}"
+    );
     assert!(admin().token("ops", "sixteen-letters-").router().is_ok());
     for invalid in [
         "a-token-of-the-operators\n",

@@ -240,3 +240,21 @@ async fn a_credential_is_hashed_under_every_policy_of_a_reset_and_blocked_under_
     let blocked = api.done("/block", block("192.0.2.1")).await;
     assert_eq!(blocked["blocked"][1]["key"], "192.0.2.1");
 }
+
+#[tokio::test]
+async fn a_credential_in_a_key_of_several_parts_is_hashed_under_every_policy_of_a_reset() {
+    let by_session = (extract::cookie("session"), extract::method());
+    let by_user = (extract::header("x-user"), extract::method());
+    let limiter = Limiter::builder()
+        .policy(Policy::new("session", Quota::requests(2).per_hour()).key(by_session))
+        .policy(Policy::new("user", Quota::requests(2).per_hour()).key(by_user))
+        .build()
+        .expect("a limiter");
+    let log = Log::default();
+    let _guard = log.info();
+    let api = Api::of(&limiter);
+    let reset = api.done("/reset", json!({"key": [SESSION, "GET"]})).await;
+    assert_eq!(reset["before"].as_array().map(Vec::len), Some(2));
+    let text = format!("{reset} {}", log.text());
+    assert!(!text.contains(SESSION), "{text}");
+}
