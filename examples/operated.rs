@@ -25,8 +25,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         exit("is not set; make a token by `openssl rand -hex 16`")
     };
 
-    // First, since metrics belong to the recorder that is there when they are made. The dashboard for Grafana
-    // needs these buckets.
+    // Before `Metrics::new`, which registers its metrics with the recorder that is installed by then. The dashboard
+    // for Grafana needs these buckets.
     let mut prometheus = PrometheusBuilder::new();
     for (metric, bounds) in tollgate::metrics::BUCKETS {
         prometheus =

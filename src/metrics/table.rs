@@ -95,9 +95,9 @@ metrics! {
         "Keys with units in use that a full store in process has evicted";
 
     CONFIG_LOADS: Counter "tollgate_config_loads_total" ["result"] Count
-        "Loads of a changed configuration file";
+        "Loads of a watched configuration file: the first, and one for each change";
     CONFIG_LOADED_TIMESTAMP: Gauge "tollgate_config_loaded_timestamp_seconds" [] Seconds
-        "When a changed configuration file was last put in force, in Unix time; 0 if none was";
+        "When a watched configuration file was last put in force, in Unix time; 0 if none was";
 }
 
 /// Bounds of buckets for the histograms of this crate, by name: for exporters that need them, such as Prometheus'.

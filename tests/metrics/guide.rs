@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use crate::support::file;
 
 /// The guide's metrics, and the labels of each.
@@ -52,4 +54,38 @@ pub(crate) fn formula() -> [usize; 4] {
         })
         .collect();
     numbers.try_into().expect(line)
+}
+
+#[test]
+fn the_guide_names_panels_and_alerts_that_exist_and_all_alerts() {
+    let guide = file("docs/metrics.md");
+    let (_, section) = guide
+        .split_once("## Panels and alerts")
+        .expect("a section");
+    let (section, _) = section.split_once("\n## ").expect("a next section");
+    let rows: Vec<&str> = section
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains(" | *"))
+        .collect();
+    assert!(rows.len() > 5, "{section}");
+
+    let dashboard: Value = serde_json::from_str(&file("ops/grafana-dashboard.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let panels: BTreeSet<&str> = panels.filter_map(|panel| panel["title"].as_str()).collect();
+    for row in &rows {
+        let named = row.split('*').skip(1).step_by(2);
+        for panel in named {
+            assert!(panels.contains(panel), "no panel {panel:?}");
+        }
+    }
+
+    let rules: Value = yaml_serde::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
+    let groups = rules["groups"].as_array().expect("groups").iter();
+    let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules"));
+    let alerts: BTreeSet<&str> = rules.filter_map(|rule| rule["alert"].as_str()).collect();
+    let named: BTreeSet<&str> = section
+        .split('`')
+        .filter(|word| word.starts_with("Tollgate"))
+        .collect();
+    assert_eq!(named, alerts);
 }
