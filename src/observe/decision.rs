@@ -5,15 +5,15 @@ use std::time::Duration;
 use super::outcome::{DecisionOutcome, DecisionSource};
 use crate::{error::StoreError, key::Key, strategy::QuotaStatus};
 
-/// The share of a limit, in percent, from which a request is [near](PolicyResult::Near) it by default.
+/// The share of a limit, in percent, above which a request is [near](PolicyResult::Near) it by default.
 pub const NEAR_PERCENT: u8 = 80;
 
 /// A request was decided, or several [equal ones](crate::Check::times) at once.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DecisionEvent<'a> {
-    /// How often the limiter had been [reconfigured](crate::Limiter::reconfigure) before: of these policies,
-    /// [`PolicyEvent::index`] is the index.
+    /// How often the limiter had been [reconfigured](crate::Limiter::reconfigure) before the decision. A [`PolicyEvent::index`] is
+    /// an index into the policies of this generation.
     pub generation: u64,
     /// How the requests ended; of several requests of which some were admitted, [`Admitted`](DecisionOutcome::Admitted). See
     /// [`outcomes`](Self::outcomes).
@@ -29,9 +29,9 @@ pub struct DecisionEvent<'a> {
     pub uncounted: bool,
     /// Whether the request was allowed to wait: [`Limiter::wait`](crate::Limiter::wait), or a layer of outgoing calls.
     pub waits: bool,
-    /// How long the decision took, or how long it was until the request was dropped: if it waited for a response of the store, or
-    /// for a lookup, from there on; of a request that was allowed to wait, all the time since its first poll. Of decisions that are
-    /// ready at once, one in 64 is timed, chosen at random, and the others have `None`.
+    /// How long the decision took, or how long it was until the request was dropped. If it had to wait for the store or a lookup:
+    /// since that was called. If the request was allowed to wait: since its first poll. Of decisions that are ready at once, one in
+    /// 64 is timed, chosen at random; the others have `None`.
     pub elapsed: Option<Duration>,
     /// The store's error, where it failed and the request was rejected for that.
     pub error: Option<&'a StoreError>,

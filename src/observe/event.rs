@@ -9,8 +9,8 @@ use crate::{error::StoreError, key::Key};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct UnitsEvent<'a> {
-    /// How often the limiter had been [reconfigured](crate::Limiter::reconfigure) before: of these policies, `index` is the
-    /// index.
+    /// How often the limiter had been [reconfigured](crate::Limiter::reconfigure) before. `index` is an index into the policies of
+    /// this generation.
     pub generation: u64,
     /// The policy's index among the [policies](crate::Limiter::policies) of that generation.
     pub index: usize,
@@ -23,7 +23,7 @@ pub struct UnitsEvent<'a> {
     /// The number of units.
     pub units: u64,
     /// Whether the store has done it. If not, the operation was sent or queued without waiting for its result, as at the end of a
-    /// request, and the units are those that were asked for: of a refund, at most so many.
+    /// request, and the units are those that were asked for; a refund may give back fewer.
     pub confirmed: bool,
 }
 

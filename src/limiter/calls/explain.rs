@@ -30,8 +30,8 @@ impl Limiter {
     ///
     /// The policies are evaluated as for a request, by the same code: access lists, conditions, functions of the application
     /// and lookups of quotas included, and a rejection that the store has cached. But nothing is charged, recorded, logged or
-    /// changed: no key, no TTL, no statistics of shadow policies, no ban. What the layers around this limiter's do with the
-    /// request is not known to it.
+    /// changed: no key, no TTL, no statistics of shadow policies, no ban. Other layers and middlewares of the service are
+    /// not asked.
     ///
     /// ```
     /// use http::Request;

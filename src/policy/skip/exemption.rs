@@ -17,9 +17,9 @@ pub enum Exemption {
     SkipPath(String),
     /// [`skip_with`](crate::Policy::skip_with): the function's name in configuration files, or `#` and its position, from 1.
     SkipWith(String),
-    /// [`only_method`](crate::Policy::only_method) with these methods, which are others.
+    /// [`only_method`](crate::Policy::only_method) with these methods, none of which is the request's.
     OnlyMethod(Vec<Method>),
-    /// [`only_path`](crate::Policy::only_path) with these paths, which are others.
+    /// [`only_path`](crate::Policy::only_path) with these paths, none of which is the request's.
     OnlyPath(Vec<String>),
     /// [`only_with`](crate::Policy::only_with): the function's name in configuration files, or `#` and its position, from 1.
     OnlyWith(String),
