@@ -18,20 +18,16 @@ impl Display for Report {
         let percent = |part| percent(part, self.requests);
         let mut rows = vec![
             row(["requests", &grouped(self.requests), ""]),
-            row(["admitted", &grouped(self.admitted), &percent(self.admitted)]),
-            row(["rejected", &grouped(self.rejected), &percent(self.rejected)]),
         ];
-        for (name, count) in [
-            ("on a deny list", self.deny_listed),
-            ("without a key", self.missing_key),
-            ("to which no policy applies", self.exempt),
+        for (name, count, is_printed) in [
+            ("admitted", self.admitted, true),
+            ("  to which no policy applies", self.exempt, self.exempt > 0),
+            ("rejected", self.rejected, true),
+            ("  on a deny list", self.deny_listed, self.deny_listed > 0),
+            ("  without a key", self.missing_key, self.missing_key > 0),
         ] {
-            if count > 0 {
-                rows.push(row([
-                    &format!("  {name}"),
-                    &grouped(count),
-                    &percent(count),
-                ]));
+            if is_printed {
+                rows.push(row([name, &grouped(count), &percent(count)]));
             }
         }
         let (seen, rejected) = self.clients.texts();
