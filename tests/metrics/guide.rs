@@ -59,9 +59,7 @@ pub(crate) fn formula() -> [usize; 4] {
 #[test]
 fn the_guide_names_panels_and_alerts_that_exist_and_all_alerts() {
     let guide = file("docs/metrics.md");
-    let (_, section) = guide
-        .split_once("## Panels and alerts")
-        .expect("a section");
+    let (_, section) = guide.split_once("## Panels and alerts").expect("a section");
     let (section, _) = section.split_once("\n## ").expect("a next section");
     let rows: Vec<&str> = section
         .lines()

@@ -16,9 +16,7 @@ impl Display for Report {
             writeln!(f, "from {from} to {to} UTC\n")?;
         }
         let percent = |part| percent(part, self.requests);
-        let mut rows = vec![
-            row(["requests", &grouped(self.requests), ""]),
-        ];
+        let mut rows = vec![row(["requests", &grouped(self.requests), ""])];
         for (name, count, is_printed) in [
             ("admitted", self.admitted, true),
             ("  to which no policy applies", self.exempt, self.exempt > 0),

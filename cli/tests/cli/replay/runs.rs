@@ -167,6 +167,33 @@ shadow_of = "api"
 }
 
 #[test]
+fn the_parts_of_admitted_and_of_rejected_requests_stand_under_each() {
+    let document = r#"
+deny = [{ addresses = ["192.0.2.2"] }]
+
+[policies.login]
+quota = "1/min"
+only = { paths = ["/login"] }
+"#;
+    let log = common(0, "192.0.2.1") + &common(1, "192.0.2.2");
+    let run = Scene::new(document, &log).run(&["access.log"]);
+    let names: Vec<&str> = run
+        .stdout
+        .lines()
+        .skip_while(|line| !line.starts_with("admitted"))
+        .take(4)
+        .map(|line| line.trim_end_matches(|c: char| !c.is_alphabetic()))
+        .collect();
+    let expected = [
+        "admitted",
+        "  to which no policy applies",
+        "rejected",
+        "  on a deny list",
+    ];
+    assert_eq!(names, expected, "{}", run.stdout);
+}
+
+#[test]
 fn lines_are_sorted_within_a_window_or_all_together() {
     let document = "[policies.api]\nquota = \"1/min\"\n";
     // Arrivals at 0, 60 and 120 s, in another order.
