@@ -40,6 +40,8 @@ pub(super) struct Collected {
     unconfirmed_refunds: Continued,
     evictions: Continued,
     shadows: HashMap<Arc<str>, ShadowRequests>,
+    /// That of the policies which were reported last.
+    generation: u64,
 }
 
 /// The requests of a shadow policy.
@@ -105,8 +107,21 @@ impl Collected {
         }
     }
 
+    /// Goes on with the counts of other policies, which may begin anew. What was counted under those before is added first.
+    pub(super) fn replace_policies(&mut self, before: Option<&LimiterStats>, now: &LimiterStats) {
+        if let Some(before) = before {
+            self.count_shadows(before);
+        }
+        self.generation = now.generation;
+        self.count_shadows(now);
+    }
+
     /// Adds what shadow policies have counted since the last look at them.
-    pub(super) fn count_shadows(&mut self, stats: &LimiterStats) {
+    fn count_shadows(&mut self, stats: &LimiterStats) {
+        if stats.generation != self.generation {
+            // Read before the policies that were reported are in force: these counts were added.
+            return;
+        }
         let now = |name: &str| {
             let mut policies = stats.policies.iter();
             policies.find(|policy| *policy.policy == *name)?.shadow

@@ -125,14 +125,10 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with the state of these policies. What was counted under those before is added first, since their counts may begin
-    /// anew with these.
+    /// Goes on with the state of these policies.
     fn replace_policies(&self, stats: &LimiterStats, handle: &StatsHandle) {
         let mut collected = self.collected();
-        if let Some(before) = self.stats() {
-            collected.count_shadows(&before);
-        }
-        collected.count_shadows(stats);
+        collected.replace_policies(self.stats().as_ref(), stats);
         *self.handle() = Some(handle.clone());
     }
 }

@@ -14,7 +14,8 @@ use std::{
 use futures_util::FutureExt;
 use tollgate::{
     InvalidValue, Key, Limiter, LimiterBuilder, MemoryStore, Policy, Quota,
-    observe::{BreakerState, NodeStats, StoreStats},
+    metrics::Metrics,
+    observe::{BreakerState, Event, NodeStats, Observer, StoreStats},
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
@@ -152,6 +153,40 @@ async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
     ] {
         assert_eq!(exposition.value(metric, &[]), 0.0, "{metric}");
     }
+}
+
+/// Collects whenever policies are about to be in force.
+#[derive(Debug)]
+struct Collects(Arc<Metrics>);
+
+impl Observer for Collects {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::PoliciesInForce { .. } = event {
+            self.0.collect();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_collection_while_shadow_policies_are_replaced_counts_no_request_twice() {
+    let observed = Observed::new();
+    let builder = |quota: u64| {
+        let next = Policy::new("next", Quota::requests(quota).per_day());
+        let one = Policy::new("one", Quota::requests(100).per_day());
+        Limiter::builder().policy(one).policy(next.shadow_of("one"))
+    };
+    let limiter = builder(1).observe(observed.metrics.clone());
+    let limiter = limiter.observe(Arc::new(Collects(observed.metrics.clone())));
+    let limiter = limiter.build().expect("a limiter");
+    for quota in 2..5 {
+        assert!(limiter.check("alice").await.is_admitted());
+        limiter.reconfigure(builder(quota)).expect("valid policies");
+    }
+    let evaluated = [("policy", "next")];
+    assert_eq!(
+        observed.value("tollgate_shadow_requests_total", &evaluated),
+        3.0
+    );
 }
 
 #[tokio::test]
