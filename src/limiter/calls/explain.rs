@@ -120,17 +120,16 @@ impl LimiterRef {
 
     /// The state of each policy's counter. Changes nothing, unless the store can only peek.
     async fn inspect(&self, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
-        for op in [Op::Inspect, Op::Peek] {
-            let response = self.with_arrival_ops(builder, |ops| self.store.execute(op, ops));
-            let result = match response {
-                StoreResponse::Ready(result) => result,
-                StoreResponse::Pending(response) => response.await,
-            };
-            let is_unknown = matches!(result, Err(StoreError::Unsupported(_)));
-            if !is_unknown || op == Op::Peek {
-                return result;
-            }
+        match self.read(Op::Inspect, builder).await {
+            Err(StoreError::Unsupported(_)) => self.read(Op::Peek, builder).await,
+            result => result,
         }
-        Err(TOO_FEW_RESULTS)
+    }
+
+    async fn read(&self, op: Op, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
+        match self.with_arrival_ops(builder, |ops| self.store.execute(op, ops)) {
+            StoreResponse::Ready(result) => result,
+            StoreResponse::Pending(response) => response.await,
+        }
     }
 }
