@@ -49,7 +49,8 @@ pub struct PolicyStats {
     pub quota: Quota,
     /// The most units that can be charged at once: the burst, or a window's whole quota.
     pub limit: u64,
-    /// The permits of an in-flight limit that requests of this process hold.
+    /// The permits of an in-flight limit that requests of this process hold. One that a handler has
+    /// [released early](crate::PolicyAdmission::refund) counts until its request ends.
     pub permits: u64,
     /// The requests that [wait](crate::Limiter::wait) for it, or for another policy that applies to them too.
     pub waiters: u64,

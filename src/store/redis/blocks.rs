@@ -60,7 +60,7 @@ impl RedisStore {
         if runtime_with_io().is_none() {
             return Err(StoreError::NoRuntime("`blocks` waits for the server"));
         }
-        let (begun, mut seen) = (Instant::now(), HashSet::new());
+        let (begun, mut listed) = (Instant::now(), HashSet::new());
         let sources = self.sources().await?;
         for source in &sources {
             let mut connection = in_time(source.checkout()).await?;
@@ -75,10 +75,12 @@ impl RedisStore {
                     reply.map_err(|error| error_class::to_store_error(&error))
                 });
                 let (next, keys) = reply.await?;
-                // A scan may return a key twice.
                 let keys = keys.iter().filter_map(|name| parse(&names, name));
-                let keys: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
-                self.add_blocked(limits, &keys, &mut found).await?;
+                let keys: Vec<_> = keys.collect();
+                let mut blocked = self.blocked_of(limits, &keys).await?;
+                // A scan may return a key twice.
+                blocked.retain(|blocked| listed.insert((blocked.limit, blocked.key)));
+                found.keys.append(&mut blocked);
                 if found.keys.len() > max {
                     found.keys.truncate(max);
                     found.incomplete = Some(Incomplete::Limit);
@@ -122,13 +124,13 @@ impl RedisStore {
         Ok(nodes.iter().map(|node| node.source.clone()).collect())
     }
 
-    /// Reads these keys, each with the index of its limit, and adds those that are blocked.
-    async fn add_blocked(
+    /// Reads these keys, each with the index of its limit, and returns those that are blocked.
+    async fn blocked_of(
         &self,
         limits: &[LimitHandle],
         keys: &[(usize, Key)],
-        found: &mut BlockedKeys,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<BlockedKey>, StoreError> {
+        let mut blocked = Vec::new();
         for keys in keys.chunks(MAX_INSPECTED_KEYS) {
             // One call each, so that a corrupt key fails alone; they are sent as one batch.
             let calls = keys.iter().map(|(limit, key)| {
@@ -151,11 +153,11 @@ impl RedisStore {
                 let at = result.time_of(counter);
                 let status = limits[index].status(&counter.snapshot, at, Units::ONE);
                 if let RetryAfter::In(ends_in) = status.retry_after {
-                    found.keys.push(BlockedKey::new(index, key, at, ends_in));
+                    blocked.push(BlockedKey::new(index, key, at, ends_in));
                 }
             }
         }
-        Ok(())
+        Ok(blocked)
     }
 }
 
