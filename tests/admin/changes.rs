@@ -212,6 +212,7 @@ async fn credit_adds_units_up_to_those_in_use() {
             .as_str()
             .is_some_and(|text| text.contains("reset"))
     );
+    assert_eq!(log.lines("failed"), Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use axum::body::Body;
 use http::{Method, StatusCode};
 use proptest::prelude::*;
 use serde_json::json;
+use tollgate::Key;
 
 use crate::support::{self, Api, TOKEN, good_body};
 
@@ -22,6 +23,34 @@ async fn a_misspelled_field_is_an_error_so_that_a_reset_is_not_about_more_than_w
         let detail = answer.json["detail"].as_str().expect("a detail");
         assert!(detail.contains("unknown field"), "{detail}");
     }
+}
+
+#[tokio::test]
+async fn a_list_of_values_is_no_body() {
+    let api = Api::of(&support::in_process().0);
+    let answer = api.post("/block", &json!(["ban", "192.0.2.1", 60])).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert_eq!(answer.json["detail"], "the body has to be a JSON object");
+}
+
+#[tokio::test]
+async fn a_quota_that_the_strategy_can_not_count_is_an_error_and_credits_nothing() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let key = ("api", Key::secret("sk_1"));
+    assert!(limiter.check(key).times(10).await.is_admitted());
+    for quota in ["0/min", "8 concurrent", "1/ns", "18446744073709551615/s"] {
+        let mut body = json!({"policy": "api", "key": "sk_1", "quota": quota});
+        let peeked = api.post("/peek", &body).await;
+        assert_eq!(peeked.status, StatusCode::BAD_REQUEST, "{quota}");
+        body["units"] = json!(5);
+        let credited = api.post("/credit", &body).await;
+        assert_eq!(credited.status, StatusCode::BAD_REQUEST, "{quota}");
+        let detail = credited.json["detail"].as_str().expect("a detail");
+        assert!(detail.contains("policy \"api\": "), "{detail}");
+    }
+    let status = limiter.peek(key).await.expect("a response");
+    assert_eq!(status.policy("api").expect("known").remaining(), 0);
 }
 
 #[tokio::test]

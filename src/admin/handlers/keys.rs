@@ -23,6 +23,7 @@ use crate::{
         token::AdminUser,
     },
     decision::PolicyRole,
+    error::ConfigError,
     key::Key,
     limiter::Limiter,
     policy::short_text,
@@ -42,7 +43,7 @@ pub(in crate::admin) async fn peek(
 ) -> Answer<Status> {
     let limiter = state.limiter();
     let keys = named_key(limiter, &request.policy, &request.key)?;
-    let quotas = quota_of_tier(&request.policy, request.quota.as_deref())?;
+    let quotas = quota_of_tier(limiter, &request.policy, request.quota.as_deref())?;
     let status = limiter.peek_keys(keys.into(), quotas).await?;
     only(status::statuses(&status), &request.policy).map(Json)
 }
@@ -83,7 +84,7 @@ pub(in crate::admin) async fn credit(
     } = request;
     let handle = state.limiter().policy(&policy)?;
     let keys = named_key(state.limiter(), &policy, &text)?;
-    let quotas = quota_of_tier(&policy, quota.as_deref())?;
+    let quotas = quota_of_tier(state.limiter(), &policy, quota.as_deref())?;
     let audit = Audit::new(
         user,
         Change::Credit { units },
@@ -278,12 +279,20 @@ fn hides_credentials(text: &KeyText, keys: &[(String, Key)]) -> Result<(), Failu
     }
 }
 
-/// The quota of a key's tier, by the policy's name.
-fn quota_of_tier(policy: &str, quota: Option<&str>) -> Result<Vec<(String, Quota)>, Failure> {
+/// The quota of a key's tier, by the policy's name. One that the strategy can't count would give way to the policy's own.
+fn quota_of_tier(
+    limiter: &Limiter,
+    policy: &str,
+    quota: Option<&str>,
+) -> Result<Vec<(String, Quota)>, Failure> {
     let Some(quota) = quota else {
         return Ok(Vec::new());
     };
     let quota = quota.parse().map_err(Failure::bad_request)?;
+    let core = limiter.local_ref();
+    let bound = &core.policies[core.find(policy)?];
+    let counted = bound.quota_overrides.bind(&bound.policy, quota);
+    counted.map_err(|invalid| Failure::bad_request(ConfigError::of(policy, invalid)))?;
     Ok(vec![(policy.to_owned(), quota)])
 }
 

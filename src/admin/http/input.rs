@@ -47,7 +47,12 @@ async fn read<T: DeserializeOwned>(
         ),
         false => Failure::bad_request("the body could not be read"),
     })?;
-    serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+    let body = body.to_bytes();
+    // serde takes a list for the values of a struct in the order of its fields.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(Failure::bad_request("the body has to be a JSON object"));
+    }
+    serde_json::from_slice(&body).map_err(|error| {
         // A message about a value may quote a credential; about its place it does not.
         let problem = match error.classify() {
             serde_json::error::Category::Data => without_values(&error.to_string()),
