@@ -58,6 +58,23 @@ async fn each_kind_of_units_is_reported_as_the_store_counts_it() {
 }
 
 #[tokio::test]
+async fn a_credit_of_more_than_is_in_use_is_reported_as_what_was_in_use() {
+    for world in World::both() {
+        let recorder = Recorder::new();
+        let limiter = world.builder().policy(policy());
+        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+        let _ = limiter.charge(KEY, 30).await.expect("a response");
+        let units = limiter.policy("units").expect("known");
+        for (requested, credited) in [(1_000, 30), (1_000, 0), (0, 0)] {
+            let credit = units.credit(KEY, requested).await.expect("a response");
+            assert_eq!(credit.units(), credited);
+        }
+        let record = recorder.record();
+        assert_eq!(record.units("units", UnitsKind::Credited), 30);
+    }
+}
+
+#[tokio::test]
 async fn a_refund_at_the_end_of_a_request_is_reported_without_its_result() {
     for world in World::both() {
         let recorder = Recorder::new();

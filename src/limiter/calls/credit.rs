@@ -42,7 +42,7 @@ pub struct Credited {
 
 impl Credited {
     /// The number of units that were added: fewer than requested if fewer were in use. The rest of a unit that has partly
-    /// refilled counts as one.
+    /// refilled counts as one. Credits of one key at the same time may each count the same units.
     pub fn units(&self) -> u64 {
         self.units
     }
@@ -132,10 +132,13 @@ impl Credit {
         let is_credited = |entry: &PolicyEntry| entry.policy as usize == index;
         let mut current = self.peek.await?.into_decision();
         let entry = current.entries.iter().find(|entry| is_credited(entry));
-        let Some(in_use) = entry.and_then(|entry| limiter.units_in_use(entry)) else {
+        if entry
+            .and_then(|entry| limiter.units_in_use(entry))
+            .is_none()
+        {
             let policy = limiter.policies[index].policy.shared_name();
             return Err(CallError::CreditUnsupported { policy });
-        };
+        }
         let credited = current.entries.iter().enumerate();
         let credited = credited.filter_map(|(index, entry)| {
             let credit = limiter.credit_of(entry, self.units)?;
@@ -155,8 +158,7 @@ impl Credit {
             let entry = &mut current.entries[index];
             entry.set_status(&adjusted);
             if is_credited(entry) {
-                // If units refill with time, a refund may report more units than were in use.
-                units = adjusted.units.min(in_use);
+                units = adjusted.units;
             }
         }
         let entries = current.entries.iter();
@@ -176,12 +178,11 @@ impl Credit {
 impl LimiterRef {
     /// The refund of up to `units` of all that a key has used under a policy; `None` if its strategy can't credit.
     fn credit_of<'a>(&self, entry: &'a PolicyEntry, units: u64) -> Option<Adjustment<'a>> {
-        self.units_in_use(entry)?;
-        let rule = self.limit(entry).rule();
+        // If units refill with time, the store reports as many as it was asked for.
+        let units = units.min(self.units_in_use(entry)?);
         // The most that can be in use, since a debt is one capacity at most. The receipt is larger than the credit, so that units
         // that refill meanwhile do not reduce it.
-        let max_in_use = rule.capacity().saturating_mul(2);
-        let units = units.min(max_in_use);
+        let max_in_use = self.limit(entry).rule().capacity().saturating_mul(2);
         Some(Adjustment {
             entry,
             receipt: ChargeReceipt {
