@@ -67,8 +67,8 @@ impl KeyList {
     }
 
     /// Reads a list from a file of at most 64 MiB: one entry per line, which `key` turns into a key as the policy's extractor does. A comment
-    /// begins with a `#` at the beginning of a line or after a space. A key of which only the hash is known, as in logs and the
-    /// store (`#7lEM2SSxGPnYHjFZP0wx`), is written `hash:7lEM2SSxGPnYHjFZP0wx`.
+    /// begins with a `#` at the beginning of a line or after a space. A key of which only the hash is known is written
+    /// `hash:7lEM2SSxGPnYHjFZP0wx`, as in logs; the store has it as `#7lEM2SSxGPnYHjFZP0wx`.
     ///
     /// ```no_run
     /// # fn f() -> Result<(), tollgate::ConfigError> {

@@ -29,8 +29,11 @@ impl LimiterRef {
         let by = enforced
             .find(rejects)
             .filter(|_| matches!(kind, DecisionKind::Rejected));
-        let policy = by.map(|entry| self.bound(entry.policy).policy.name());
-        let key = by.map(|entry| tracing::field::display(entry.key));
+        let by_policy = by.map(|entry| (&self.bound(entry.policy).policy, entry));
+        let policy = by_policy.map(|(policy, _)| policy.name());
+        // As the admin API and lists take it.
+        let key = by_policy.map(|(policy, entry)| policy.key_text(&entry.key));
+        let key = key.as_deref().map(tracing::field::display);
         let retry_after = by.and_then(|_| longest_wait(self, entries).duration());
         let outcome = kind.outcome(false, false).as_str();
         tracing::debug!(
