@@ -101,6 +101,19 @@ async fn a_missing_password_rejects_every_request_with_and_without_a_database_nu
     is_rejected_at_all_times(&server, "", &["", "/1"], "NOAUTH").await;
 }
 
+/// Of a client that has not logged in, the server reads ten arguments at most.
+#[tokio::test]
+async fn a_missing_password_rejects_a_request_under_many_policies_too() {
+    let server = Server::builder().password("secret").start();
+    let store = patient(format!("redis://{}", server.addr()));
+    let names = (0..12).map(|index| format!("p{index}"));
+    let builder = names.fold(Limiter::builder().store(store), |builder, name| {
+        builder.policy(Policy::new(name, quota(9)))
+    });
+    let limiter = builder.build().expect("valid");
+    assert_eq!(code(&limiter.check(KEY).await), "NOAUTH");
+}
+
 #[tokio::test]
 async fn a_missing_right_to_select_a_database_rejects_every_request() {
     let server = Server::start();

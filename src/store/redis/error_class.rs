@@ -130,9 +130,12 @@ pub(crate) fn to_store_error(error: &RedisError) -> StoreError {
 }
 
 /// Codes that redis-rs leaves out of the error of a connection whose set-up failed, such as for a missing right to
-/// select its database: recognised by the server's text.
-const LOST_CODES: [(&str, &str); 4] = [
+/// select its database, and that the server leaves out if a call is longer than it reads before a login: recognised by the
+/// server's text.
+const LOST_CODES: [(&str, &str); 6] = [
     ("Authentication required", "NOAUTH"),
+    ("unauthenticated multibulk length", "NOAUTH"),
+    ("unauthenticated bulk length", "NOAUTH"),
     ("no permissions to run the", "NOPERM"),
     ("Redis is loading", "LOADING"),
     ("Redis is busy running", "BUSY"),
@@ -225,6 +228,11 @@ mod tests {
             ),
             ("LOADING Redis is loading the dataset in memory", "LOADING"),
             ("BUSY Redis is busy running a script.", "BUSY"),
+            (
+                "ERR Protocol error: unauthenticated multibulk length",
+                "NOAUTH",
+            ),
+            ("ERR Protocol error: unauthenticated bulk length", "NOAUTH"),
             ("ERR DB index is out of range", "ERR"),
             ("ERR max number of clients reached", "ERR"),
         ] {
