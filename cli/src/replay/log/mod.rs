@@ -15,7 +15,8 @@ pub(super) use self::{
 
 /// Reads a line: of JSON if it begins with a brace, or else in the common or combined format.
 pub(super) fn parse<'a>(line: &'a str, names: &FieldNames) -> Result<Record<'a>, Unreadable> {
-    let line = line.trim();
+    // A log that another program has converted may begin with a byte order mark.
+    let line = line.strip_prefix('\u{feff}').unwrap_or(line).trim();
     match line.starts_with('{') {
         true => json::parse(line, names),
         false => combined::parse(line),

@@ -352,6 +352,14 @@ fn the_exit_code_says_whether_too_many_are_rejected() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    let log = format!("\u{feff}{}", common(0, "192.0.2.1"));
+    let scene = Scene::new("[policies.api]\nquota = \"1/h\"\n", &log);
+    let report = scene.report(&["access.log"]);
+    assert_eq!(report["policies"][0]["applied"], 1);
+}
+
+#[test]
 fn garbage_is_counted_and_never_fails() {
     let mut log = common(0, "192.0.2.1").into_bytes();
     let mut random = 1_u64;
