@@ -1,6 +1,6 @@
 //! The admin API of a running process.
 
-use std::{env, fs, path::Path, time::Duration};
+use std::{env, fs::File, io::Read, path::Path, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, header};
 use reqwest::{Url, redirect::Policy};
@@ -13,6 +13,12 @@ const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 
 /// How long an answer is waited for: longer than a search for blocked keys, which ends after 10 s with those that it has found.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest answer. The longest of the admin API is a list of 10,000 blocked keys, of about 2 MB.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// The longest file of a token.
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
 /// A client of the admin API at a URL.
 #[derive(Debug)]
@@ -74,9 +80,16 @@ impl Http {
             };
             Failure::unreachable(base, reason)
         };
-        let response = request.send().await.map_err(failed)?;
+        let mut response = request.send().await.map_err(failed)?;
         let status = response.status();
-        let body = response.bytes().await.map_err(failed)?;
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
+                let reason = format!("the answer is longer than {} MiB", MAX_ANSWER_BYTES >> 20);
+                return Err(Failure::unreachable(base, reason));
+            }
+            body.extend_from_slice(&chunk);
+        }
         match serde_json::from_slice(&body) {
             Ok(body) => Ok((status, body)),
             Err(_) if !status.is_success() => Ok((status, Value::Null)),
@@ -94,16 +107,21 @@ fn token(file: Option<&Path>) -> Outcome<String> {
             Failure::Unauthorized(reason)
         });
     };
-    fs::read_to_string(file)
-        .map_err(|error| Failure::Unauthorized(format!("no token: {}: {error}", file.display())))
+    let mut token = String::new();
+    let read =
+        File::open(file).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut token));
+    read.map_err(|error| Failure::Unauthorized(format!("no token: {}: {error}", file.display())))?;
+    Ok(token)
 }
 
 fn authorization(token: &str) -> Outcome<HeaderValue> {
+    let unauthorized = |reason: &str| Failure::Unauthorized(reason.to_owned());
+    if token.trim().is_empty() {
+        return Err(unauthorized("the token is empty"));
+    }
     let value = HeaderValue::try_from(format!("Bearer {}", token.trim()));
-    let mut value = value.map_err(|_| {
-        let reason = "the token has characters that a header can't have";
-        Failure::Unauthorized(reason.to_owned())
-    })?;
+    let mut value =
+        value.map_err(|_| unauthorized("the token has characters that a header can't have"))?;
     value.set_sensitive(true);
     Ok(value)
 }

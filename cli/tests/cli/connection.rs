@@ -1,5 +1,11 @@
 //! What is called, with which token, and how failures end.
 
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    thread,
+};
+
 use crate::{
     program::{command, run, tollgate, write},
     served::{TOKEN, World},
@@ -49,6 +55,8 @@ fn a_token_is_required_and_never_printed() {
         run.code
     };
     assert_eq!(call(None, None), Some(4));
+    assert_eq!(call(Some(" "), None), Some(4));
+    assert_eq!(call(None, Some("\n")), Some(4));
     assert_eq!(call(Some("wrong-part-of-a-token"), None), Some(4));
     assert_eq!(call(Some("not a\nheader wrong-part"), None), Some(4));
     assert_eq!(call(None, Some(&format!("{TOKEN}\n"))), Some(0));
@@ -69,6 +77,25 @@ fn a_token_is_sent_through_no_proxy() {
     command.env_remove("NO_PROXY").env_remove("no_proxy");
     let run = run(command);
     assert_eq!((run.code, &*run.stderr), (Some(0), ""));
+}
+
+#[test]
+fn an_answer_without_end_is_not_read_to_its_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/admin", listener.local_addr().expect("one"));
+    let server = thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        client.read_exact(&mut [0; 4]).expect("a request");
+        let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n";
+        client.write_all(head).expect("a client");
+        while client.write_all(&[b' '; 65_536]).is_ok() {}
+    });
+    let mut command = command(&["policies", "--admin", &url]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let run = run(command);
+    assert_eq!(run.code, Some(3));
+    assert!(run.stderr.contains("longer than 16 MiB"), "{}", run.stderr);
+    server.join().expect("the client has gone");
 }
 
 #[test]
