@@ -229,12 +229,6 @@ mod admission;
 mod changes;
 mod charge;
 mod clock;
-#[cfg(any(feature = "admin", feature = "metrics"))]
-#[cfg_attr(
-    not(feature = "metrics"),
-    allow(dead_code, reason = "the admin API shows some of them")
-)]
-mod counts;
 mod decision;
 mod error;
 mod headers;

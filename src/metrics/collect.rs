@@ -20,9 +20,9 @@ use super::{
         WRITE_BACKS_DROPPED, WRITE_BACKS_QUEUED,
     },
 };
-use crate::{
+use crate::observe::{
+    LimiterStats, PolicyStats, ShadowStats, StoreStats,
     counts::{Counts, PolicyTotals, Totals},
-    observe::{LimiterStats, PolicyStats, ShadowStats, StoreStats},
 };
 
 /// What was counted since the metrics were made, and the state of the limiter.

@@ -21,12 +21,9 @@ use self::{
     recorder::LimiterRecorder,
     table::{DECISION_SECONDS, WAIT_SECONDS},
 };
-use crate::{
-    counts::Counts,
-    observe::{
-        DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, NEAR_PERCENT,
-        Observer, StatsHandle, StoreCallEvent, UnitsEvent,
-    },
+use crate::observe::{
+    DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, NEAR_PERCENT, Observer,
+    StatsHandle, StoreCallEvent, UnitsEvent, counts::Counts,
 };
 
 mod collect;
@@ -152,6 +149,10 @@ impl Observer for Metrics {
 
     fn on_store_call(&self, event: &StoreCallEvent<'_>) {
         self.nodes.record(&self.recorder, event);
+    }
+
+    fn counts(&self) -> Option<&Counts> {
+        Some(&self.counts)
     }
 
     fn on_event(&self, event: &Event<'_>) {

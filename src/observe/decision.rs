@@ -1,6 +1,6 @@
 //! Decisions, as observers see them.
 
-use std::time::Duration;
+use std::{fmt, ops::Range, time::Duration};
 
 use super::outcome::{DecisionOutcome, DecisionSource};
 use crate::{error::StoreError, key::Key, strategy::QuotaStatus};
@@ -37,11 +37,32 @@ pub struct DecisionEvent<'a> {
     pub error: Option<&'a StoreError>,
     /// The result under each policy that applied: enforced policies, bans that block, then shadow policies. Empty if nothing was
     /// counted.
-    pub policies: &'a [PolicyEvent<'a>],
+    pub policies: PolicyEvents<'a>,
+}
+
+/// The results of a decision under each policy. They are made when they are iterated over, as often as they are.
+#[derive(Clone, Copy)]
+pub struct PolicyEvents<'a>(&'a dyn PolicyResults);
+
+/// Iterates over the results of a decision: see [`PolicyEvents`].
+#[derive(Clone, Debug)]
+pub struct PolicyEventsIter<'a> {
+    events: PolicyEvents<'a>,
+    positions: Range<usize>,
+}
+
+/// Where the results of a decision are read.
+pub(crate) trait PolicyResults {
+    fn len(&self) -> usize;
+    /// At a position below `len`.
+    fn policy(&self, position: usize) -> PolicyEvent<'_>;
+    fn status(&self, position: usize) -> QuotaStatus;
+    /// The limit, and what is left of it.
+    fn remaining(&self, position: usize) -> (u64, u64);
 }
 
 /// The result of a decision under one policy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct PolicyEvent<'a> {
     /// The policy's index among the [policies](crate::Limiter::policies) of that generation.
@@ -52,19 +73,17 @@ pub struct PolicyEvent<'a> {
     pub kind: PolicyKind,
     /// The key by which the requests were counted; of a secret, its hash.
     pub key: &'a Key,
-    /// The most units that can be charged at once: the burst, or a window's whole quota.
-    pub limit: u64,
     /// The units that one request costs.
     pub cost: u64,
     /// The units that were charged on arrival. Not included is what [`charge_rejected`](crate::Policy::charge_rejected) charges for
     /// rejected requests.
     pub charged: u64,
-    /// The status afterwards.
-    pub status: &'a QuotaStatus,
     /// The number of requests.
     pub requests: u64,
     /// How many of them this policy rejected, or would have rejected if it were enforced.
     pub over: u64,
+    pub(crate) results: &'a dyn PolicyResults,
+    pub(crate) position: usize,
 }
 
 /// What a policy does to requests.
@@ -97,38 +116,146 @@ impl DecisionEvent<'_> {
     /// The outcomes of the requests, and their numbers: one, or two where some of several requests were admitted and the others
     /// rejected.
     pub fn outcomes(&self) -> impl Iterator<Item = (DecisionOutcome, u64)> {
-        let rejected = match self.outcome {
-            DecisionOutcome::Admitted => self.requests.saturating_sub(self.admitted),
-            _ => 0,
-        };
+        let rejected = self.rejected_of_admitted();
         let first = (self.outcome, self.requests - rejected);
         let rest = (rejected > 0).then_some((DecisionOutcome::Rejected, rejected));
         [first].into_iter().chain(rest)
     }
+
+    /// How many of several requests were rejected, while others were admitted.
+    #[inline]
+    pub(crate) fn rejected_of_admitted(&self) -> u64 {
+        match self.outcome {
+            DecisionOutcome::Admitted => self.requests.saturating_sub(self.admitted),
+            _ => 0,
+        }
+    }
+}
+
+impl<'a> PolicyEvents<'a> {
+    pub(crate) fn new(results: &'a dyn PolicyResults) -> Self {
+        Self(results)
+    }
+
+    /// How many policies applied.
+    pub fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a> IntoIterator for PolicyEvents<'a> {
+    type Item = PolicyEvent<'a>;
+    type IntoIter = PolicyEventsIter<'a>;
+
+    #[inline]
+    fn into_iter(self) -> PolicyEventsIter<'a> {
+        PolicyEventsIter {
+            events: self,
+            positions: 0..self.len(),
+        }
+    }
+}
+
+impl<'a> Iterator for PolicyEventsIter<'a> {
+    type Item = PolicyEvent<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<PolicyEvent<'a>> {
+        let position = self.positions.next()?;
+        Some(self.events.0.policy(position))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.positions.size_hint()
+    }
+}
+
+impl ExactSizeIterator for PolicyEventsIter<'_> {}
+
+impl fmt::Debug for PolicyEvents<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(*self).finish()
+    }
 }
 
 impl PolicyEvent<'_> {
+    /// The most units that can be charged at once: the burst, or a window's whole quota.
+    pub fn limit(&self) -> u64 {
+        self.results.remaining(self.position).0
+    }
+
+    /// The status afterwards. It is computed by each call.
+    pub fn status(&self) -> QuotaStatus {
+        self.results.status(self.position)
+    }
+
     /// The results of the requests, and their numbers: one, or two where only some of several requests were over the limit.
     /// Those within the limit are [near](PolicyResult::Near) it if more than `near_percent` of it are used afterwards;
     /// [`NEAR_PERCENT`] is a good value.
     pub fn results(&self, near_percent: u8) -> impl Iterator<Item = (PolicyResult, u64)> {
-        let over = match self.kind {
-            PolicyKind::Shadow => PolicyResult::ShadowOver,
-            PolicyKind::Live | PolicyKind::Ban => PolicyResult::Over,
-        };
-        let within = match self.is_near(near_percent) {
-            true => PolicyResult::Near,
-            false => PolicyResult::Within,
-        };
-        let within = (within, self.requests.saturating_sub(self.over));
-        let results = [within, (over, self.over)].into_iter();
+        let within = (self.result_within(near_percent), self.within());
+        let over = (self.result_over(), self.over);
+        let results = [within, over].into_iter();
         results.filter(|(_, requests)| *requests > 0)
     }
 
+    /// How many of the requests were within the limit.
+    #[inline]
+    pub(crate) fn within(&self) -> u64 {
+        self.requests.saturating_sub(self.over)
+    }
+
+    /// The result of those within the limit.
+    #[inline]
+    pub(crate) fn result_within(&self, near_percent: u8) -> PolicyResult {
+        match self.is_near(near_percent) {
+            true => PolicyResult::Near,
+            false => PolicyResult::Within,
+        }
+    }
+
+    /// The result of those over the limit.
+    pub(crate) fn result_over(&self) -> PolicyResult {
+        match self.kind {
+            PolicyKind::Shadow => PolicyResult::ShadowOver,
+            PolicyKind::Live | PolicyKind::Ban => PolicyResult::Over,
+        }
+    }
+
     /// Whether more than this share of the limit is used afterwards.
+    #[inline]
     pub fn is_near(&self, percent: u8) -> bool {
-        let used = self.limit.saturating_sub(self.status.remaining);
-        u128::from(used) * 100 > u128::from(self.limit) * u128::from(percent)
+        let (limit, remaining) = self.results.remaining(self.position);
+        is_near(limit, remaining, percent)
+    }
+}
+
+#[inline]
+pub(super) fn is_near(limit: u64, remaining: u64, percent: u8) -> bool {
+    let used = limit.saturating_sub(remaining);
+    // A limit is at most 999,999,999,999,999.
+    used.saturating_mul(100) > limit.saturating_mul(percent.into())
+}
+
+impl fmt::Debug for PolicyEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyEvent")
+            .field("index", &self.index)
+            .field("policy", &self.policy)
+            .field("kind", &self.kind)
+            .field("key", self.key)
+            .field("limit", &self.limit())
+            .field("cost", &self.cost)
+            .field("charged", &self.charged)
+            .field("status", &self.status())
+            .field("requests", &self.requests)
+            .field("over", &self.over)
+            .finish()
     }
 }
 

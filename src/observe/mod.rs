@@ -56,9 +56,16 @@
 //!
 //! # Cost
 //!
-//! Without an observer a request takes one more branch. With one, its status under each policy is computed when it is decided, and
-//! the observer is called where the request runs.
+//! Without an observer a request takes one more branch. With one, the observer is called where the request runs. The results
+//! under each policy, and the status under it, are computed when the observer reads them.
 
+/// Public for [`Observer::counts`], and can't be named outside.
+#[cfg(any(feature = "admin", feature = "metrics"))]
+#[cfg_attr(
+    not(feature = "metrics"),
+    allow(dead_code, reason = "the admin API shows some of them")
+)]
+pub(crate) mod counts;
 mod decision;
 mod event;
 mod observers;
@@ -67,17 +74,21 @@ mod stats;
 
 use std::fmt;
 
+pub(crate) use self::{
+    decision::PolicyResults,
+    observers::{Observers, SharedObservers},
+    stats::StatsSource,
+};
 pub use self::{
-    decision::{DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyKind, PolicyResult},
+    decision::{
+        DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyEvents, PolicyEventsIter, PolicyKind,
+        PolicyResult,
+    },
     event::{Event, StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind},
     outcome::{DecisionOutcome, DecisionSource},
     stats::{
         BreakerState, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle, StoreStats,
     },
-};
-pub(crate) use self::{
-    observers::{Observers, SharedObservers},
-    stats::StatsSource,
 };
 
 /// Receives what a limiter does.
@@ -112,5 +123,13 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// The state of the limiter or of its store has changed.
     fn on_event(&self, event: &Event<'_>) {
         let _ = event;
+    }
+
+    /// Counts in which the limiter counts admitted requests itself, in place of [`on_decision`](Self::on_decision): those that
+    /// are not timed, if all observers have counts.
+    #[cfg(any(feature = "admin", feature = "metrics"))]
+    #[doc(hidden)]
+    fn counts(&self) -> Option<&counts::Counts> {
+        None
     }
 }

@@ -8,12 +8,19 @@ use std::{
     },
 };
 
+#[cfg(any(feature = "admin", feature = "metrics"))]
+use super::counts::Counts;
 use super::{Observer, event::Event};
 use crate::log::LogThrottle;
 
 /// The observers of a limiter, at least one.
 #[derive(Debug)]
-pub(crate) struct Observers(Box<[Arc<dyn Observer>]>);
+pub(crate) struct Observers {
+    observers: Box<[Arc<dyn Observer>]>,
+    /// Whether each has [`Observer::counts`].
+    #[cfg(any(feature = "admin", feature = "metrics"))]
+    all_count: bool,
+}
 
 /// The observers of a store that several limiters may share: each is called once, and none is kept alive.
 #[derive(Debug, Default)]
@@ -32,21 +39,38 @@ impl Observers {
                 distinct.push(observer.clone());
             }
         }
-        (!distinct.is_empty()).then(|| Arc::new(Self(distinct.into())))
+        #[cfg(any(feature = "admin", feature = "metrics"))]
+        let all_count = distinct.iter().all(|observer| observer.counts().is_some());
+        (!distinct.is_empty()).then(|| {
+            Arc::new(Self {
+                observers: distinct.into(),
+                #[cfg(any(feature = "admin", feature = "metrics"))]
+                all_count,
+            })
+        })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Observer>> {
-        self.0.iter()
+        self.observers.iter()
     }
 
     pub(crate) fn on_event(&self, event: &Event<'_>) {
         self.notify(|observer| observer.on_event(event));
     }
 
+    /// The counts of all observers, if each has some.
+    #[cfg(any(feature = "admin", feature = "metrics"))]
+    #[inline]
+    pub(crate) fn counts(&self) -> Option<impl Iterator<Item = &Counts>> {
+        let observers = self.observers.iter();
+        let counts = observers.filter_map(|observer| observer.counts());
+        self.all_count.then_some(counts)
+    }
+
     /// Calls each observer. A panic is caught, so that it changes no count.
     #[inline]
     pub(crate) fn notify(&self, call: impl Fn(&dyn Observer)) {
-        for observer in &self.0 {
+        for observer in &self.observers {
             notify(&**observer, &call);
         }
     }

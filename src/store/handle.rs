@@ -26,6 +26,7 @@ struct Registered {
     id: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
+    capacity: u64,
     follows_wall_clock: bool,
     records_caller: bool,
     permit_ttl: Option<Duration>,
@@ -39,6 +40,7 @@ impl LimitHandle {
         Self(Arc::new(Registered {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
+            capacity: rule.capacity(),
             follows_wall_clock: rule.follows_wall_clock(),
             records_caller: rule.records_caller(),
             permit_ttl: rule.permit_ttl(),
@@ -70,6 +72,11 @@ impl LimitHandle {
             retry_after,
             ..status
         }
+    }
+
+    /// The [capacity](Rule::capacity) of its rule.
+    pub fn capacity(&self) -> u64 {
+        self.0.capacity
     }
 
     /// Whether its rule [follows the wall clock](Rule::follows_wall_clock).

@@ -17,11 +17,11 @@ use super::{
     key_text,
 };
 use crate::{
-    counts::{Counts, PolicyTotals},
     key::Key,
     limiter::Limiter,
     observe::{
         DecisionEvent, Event, Observer, PolicyResult, StoreCallEvent, UnitsEvent, UnitsKind,
+        counts::{Counts, PolicyTotals},
     },
 };
 
@@ -224,7 +224,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Observer for Activity {
     fn on_decision(&self, event: &DecisionEvent<'_>) {
         self.counts.on_decision(event);
-        for policy in event.policies.iter().filter(|policy| policy.over > 0) {
+        for policy in event.policies.into_iter().filter(|policy| policy.over > 0) {
             self.add_rejections(policy.policy, *policy.key, policy.over);
         }
     }
@@ -235,6 +235,10 @@ impl Observer for Activity {
 
     fn on_store_call(&self, event: &StoreCallEvent<'_>) {
         self.store_calls.record(event.elapsed);
+    }
+
+    fn counts(&self) -> Option<&Counts> {
+        Some(&self.counts)
     }
 
     fn on_event(&self, event: &Event<'_>) {

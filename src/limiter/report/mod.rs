@@ -7,8 +7,8 @@ use std::{
 };
 
 use http::request::Parts;
-use smallvec::SmallVec;
 
+use self::results::EntryResults;
 use super::{
     Limiter,
     core::LimiterRef,
@@ -17,13 +17,15 @@ use super::{
     overrides::CheckOverrides,
 };
 use crate::{
-    decision::{Decision, DecisionKind, LazyStatus, PolicyEntry, PolicyRole},
-    observe::{DecisionEvent, DecisionOutcome, DecisionSource, Observers, PolicyEvent, PolicyKind},
+    decision::{Decision, DecisionKind, PolicyEntry},
+    observe::{DecisionEvent, DecisionOutcome, DecisionSource, Observers, PolicyEvents},
     store::Op,
-    strategy::RetryAfter,
 };
 
+#[cfg(any(feature = "admin", feature = "metrics"))]
+mod counts;
 mod rejection;
+mod results;
 mod state;
 pub(super) mod units;
 
@@ -103,13 +105,17 @@ impl LimiterRef {
         let pending = evaluate(builder);
         undecided.requests = 0;
         if pending.is_none() {
-            self.report(builder, since.map(|since| since.elapsed()));
+            match since {
+                #[cfg(any(feature = "admin", feature = "metrics"))]
+                None if self.count_admission(builder) => {}
+                _ => self.report(builder, since.map(|since| since.elapsed())),
+            }
         }
         pending
     }
 
     /// Reports the decision of a request, or a charge by hand.
-    pub(crate) fn report(&self, builder: &mut DecisionBuilder, elapsed: Option<Duration>) {
+    pub(crate) fn report(&self, builder: &DecisionBuilder, elapsed: Option<Duration>) {
         if builder.op == Op::ForceAcquire {
             return self.report_charge_by_hand(builder, true);
         }
@@ -122,7 +128,7 @@ impl LimiterRef {
             waits: false,
             elapsed,
         };
-        self.report_summary(summary, &mut builder.entries);
+        self.report_summary(summary, &builder.entries);
     }
 
     /// Reports a call that was dropped before it was decided, and before or after it was sent to the store.
@@ -150,32 +156,37 @@ impl LimiterRef {
             waits,
             elapsed,
             error: None,
-            policies: &[],
+            policies: PolicyEvents::new(&EntryResults {
+                limiter: self,
+                entries: &[],
+                requests,
+                rejected: 0,
+            }),
         });
     }
 
-    fn report_summary(&self, summary: Summary<'_>, entries: &mut [PolicyEntry]) {
+    fn report_summary(&self, summary: Summary<'_>, entries: &[PolicyEntry]) {
         let Some(observers) = &self.observers else {
             return;
         };
-        // Read by observers and, of a layer's request, by the header fields.
-        for entry in &mut *entries {
-            entry.lazy_status = LazyStatus::Resolved(entry.status(self));
-        }
-        let (outcome, admitted) = summary.outcome(entries.is_empty());
-        let rejected = match outcome {
-            DecisionOutcome::Admitted | DecisionOutcome::Rejected => summary.requests - admitted,
-            _ => 0,
+        let nothing_counted = entries.is_empty();
+        let (outcome, admitted) = summary.outcome(nothing_counted);
+        let results = EntryResults {
+            limiter: self,
+            entries,
+            requests: summary.requests,
+            rejected: match outcome {
+                DecisionOutcome::Admitted | DecisionOutcome::Rejected => {
+                    summary.requests - admitted
+                }
+                _ => 0,
+            },
         };
-        let requests = summary.requests;
-        let policies = entries.iter();
-        let policies = policies.filter_map(|entry| self.policy_event(entry, requests, rejected));
-        let policies: SmallVec<[PolicyEvent<'_>; 4]> = policies.collect();
         observers.decided(&DecisionEvent {
             generation: self.generation,
             outcome,
             source: summary.source,
-            requests,
+            requests: summary.requests,
             admitted,
             uncounted: outcome == DecisionOutcome::Admitted && summary.admitted == 0,
             waits: summary.waits,
@@ -184,46 +195,8 @@ impl LimiterRef {
                 DecisionKind::StoreFailed(error) => Some(error),
                 _ => None,
             },
-            policies: &policies,
+            policies: PolicyEvents::new(&results),
         });
-    }
-
-    /// `rejected` of the requests were rejected, by this policy or another.
-    #[inline]
-    fn policy_event<'a>(
-        &'a self,
-        entry: &'a PolicyEntry,
-        requests: u64,
-        rejected: u64,
-    ) -> Option<PolicyEvent<'a>> {
-        let LazyStatus::Resolved(status) = &entry.lazy_status else {
-            return None;
-        };
-        let (cost, charged) = (entry.cost, entry.receipts.first().remaining);
-        let over = match entry.role {
-            PolicyRole::Live | PolicyRole::Ban => {
-                let rejects = cost > 0 && status.retry_after != RetryAfter::Now;
-                if rejects { rejected } else { 0 }
-            }
-            PolicyRole::Shadow { rejects: true } => requests,
-            PolicyRole::Shadow { rejects: false } => match charged.checked_div(cost) {
-                // It charges those that it would have admitted, if it charges on arrival.
-                Some(admitted) if admitted > 0 => requests.saturating_sub(admitted),
-                _ => 0,
-            },
-        };
-        Some(PolicyEvent {
-            index: entry.policy as usize,
-            policy: self.bound(entry.policy).policy.name(),
-            kind: entry.role.into(),
-            key: &entry.key,
-            limit: self.limit(entry).rule().capacity(),
-            cost,
-            charged,
-            status,
-            requests,
-            over,
-        })
     }
 }
 
@@ -252,7 +225,7 @@ impl WaitReport {
     }
 
     /// Reports the decision, which was made under these policies.
-    pub(super) fn finish(mut self, limiter: &LimiterRef, decision: &mut Decision) {
+    pub(super) fn finish(mut self, limiter: &LimiterRef, decision: &Decision) {
         let since = self.since.take();
         let summary = Summary {
             kind: &decision.kind,
@@ -263,7 +236,7 @@ impl WaitReport {
             waits: true,
             elapsed: since.map(|since| since.elapsed()),
         };
-        limiter.report_summary(summary, &mut decision.entries);
+        limiter.report_summary(summary, &decision.entries);
     }
 }
 
@@ -304,14 +277,4 @@ fn is_timed() -> bool {
         random.get() < u64::MAX / TIMED_DECISIONS
     };
     RANDOM.try_with(next).unwrap_or(false)
-}
-
-impl From<PolicyRole> for PolicyKind {
-    fn from(role: PolicyRole) -> Self {
-        match role {
-            PolicyRole::Live => Self::Live,
-            PolicyRole::Ban => Self::Ban,
-            PolicyRole::Shadow { .. } => Self::Shadow,
-        }
-    }
 }

@@ -1,10 +1,10 @@
 //! The event that is logged for each rejection.
 
+use super::results::rejects;
 use crate::{
     decision::{DecisionKind, PolicyEntry, longest_wait},
     limiter::{core::LimiterRef, evaluate::decision_builder::DecisionBuilder},
     store::Op,
-    strategy::RetryAfter,
 };
 
 impl LimiterRef {
@@ -22,12 +22,9 @@ impl LimiterRef {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
-        let rejects = |entry: &&PolicyEntry| {
-            entry.cost > 0 && entry.status(self).retry_after != RetryAfter::Now
-        };
         let mut enforced = entries.iter().filter(|entry| !entry.is_shadow());
         let by = enforced
-            .find(rejects)
+            .find(|entry| rejects(self, entry))
             .filter(|_| matches!(kind, DecisionKind::Rejected));
         let by_policy = by.map(|entry| (&self.bound(entry.policy).policy, entry));
         let policy = by_policy.map(|(policy, _)| policy.name());

@@ -48,6 +48,11 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     /// the reset are read, see [`LimitHandle::status`](crate::store::LimitHandle::status).
     fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
 
+    /// The remaining units of the [status](Rule::status), without the rest of it. The provided method is right for all rules.
+    fn remaining(&self, snapshot: &Snapshot, now: Timestamp) -> u64 {
+        self.status(snapshot, now, 0).remaining
+    }
+
     /// Whether units refill one after the other, rather than all together at the end of a window. It determines the
     /// time that [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) gives for the remaining units. Default:
     /// false.

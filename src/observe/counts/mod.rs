@@ -9,7 +9,10 @@
 
 pub(crate) use self::counters::{PolicyTotals, Totals};
 use self::{local::with_local, threads::Threads};
-use crate::observe::{DecisionEvent, Event, NEAR_PERCENT, UnitsEvent, UnitsKind};
+use super::{
+    DecisionEvent, DecisionOutcome, DecisionSource, Event, NEAR_PERCENT, PolicyResult, UnitsEvent,
+    UnitsKind, decision::is_near,
+};
 
 mod counters;
 mod local;
@@ -19,9 +22,19 @@ mod threads;
 
 /// What a limiter did.
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub struct Counts {
     near_percent: u8,
     threads: Threads,
+}
+
+/// What is counted of an admitted request under one policy.
+pub(crate) struct AdmittedBy<'a> {
+    pub(crate) index: usize,
+    pub(crate) name: &'a str,
+    pub(crate) charged: u64,
+    pub(crate) limit: u64,
+    /// Of the limit, afterwards.
+    pub(crate) remaining: u64,
 }
 
 impl Default for Counts {
@@ -44,16 +57,24 @@ impl Counts {
     pub(crate) fn on_decision(&self, event: &DecisionEvent<'_>) {
         with_local(&self.threads, |local| {
             let requests = local.requests();
-            for (outcome, number) in event.outcomes() {
-                requests.decided[outcome as usize][event.source as usize].add(number);
+            let source = event.source as usize;
+            let rejected = event.rejected_of_admitted();
+            requests.decided[event.outcome as usize][source].add(event.requests - rejected);
+            if rejected > 0 {
+                requests.decided[DecisionOutcome::Rejected as usize][source].add(rejected);
             }
             if event.uncounted {
                 requests.uncounted.add(event.admitted);
             }
             for policy in event.policies {
                 let counters = local.policy(&self.threads, policy.index, policy.policy);
-                for (result, number) in policy.results(self.near_percent) {
-                    counters.requests[result as usize].add(number);
+                let within = policy.within();
+                if within > 0 {
+                    let result = policy.result_within(self.near_percent);
+                    counters.requests[result as usize].add(within);
+                }
+                if policy.over > 0 {
+                    counters.requests[policy.result_over() as usize].add(policy.over);
                 }
                 counters.units[UnitsKind::Charged as usize].add(policy.charged);
             }
@@ -61,6 +82,28 @@ impl Counts {
     }
 
     /// Counts units.
+    /// Counts an admitted request like its event. None of the policies is a shadow.
+    #[inline]
+    pub(crate) fn count_admission<'a>(
+        &self,
+        source: DecisionSource,
+        policies: impl Iterator<Item = AdmittedBy<'a>> + Clone,
+    ) {
+        with_local(&self.threads, |local| {
+            let requests = local.requests();
+            requests.decided[DecisionOutcome::Admitted as usize][source as usize].add(1);
+            for policy in policies.clone() {
+                let result = match is_near(policy.limit, policy.remaining, self.near_percent) {
+                    true => PolicyResult::Near,
+                    false => PolicyResult::Within,
+                };
+                let counters = local.policy(&self.threads, policy.index, policy.name);
+                counters.requests[result as usize].add(1);
+                counters.units[UnitsKind::Charged as usize].add(policy.charged);
+            }
+        });
+    }
+
     pub(crate) fn on_units(&self, event: &UnitsEvent<'_>) {
         with_local(&self.threads, |local| {
             let counters = local.policy(&self.threads, event.index, event.policy);

@@ -7,26 +7,57 @@ use std::{
 use super::*;
 use crate::{
     key::Key,
-    observe::{DecisionOutcome, DecisionSource, PolicyEvent, PolicyKind, PolicyResult},
+    observe::{
+        DecisionOutcome, DecisionSource, PolicyEvent, PolicyEvents, PolicyKind, PolicyResult,
+        PolicyResults,
+    },
     strategy::{QuotaStatus, RetryAfter},
 };
 
 /// A decision on `requests` requests, of which `admitted` were admitted, under policies of these names.
+/// A decision under these policies, each of which has a limit of 10 units, 5 of them left.
+struct Decided<'a> {
+    names: &'a [&'a str],
+    requests: u64,
+    admitted: u64,
+}
+
+impl PolicyResults for Decided<'_> {
+    fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn policy(&self, position: usize) -> PolicyEvent<'_> {
+        const KEY: Key = Key::global();
+        PolicyEvent {
+            index: position,
+            policy: self.names[position],
+            kind: PolicyKind::Live,
+            key: &KEY,
+            cost: 1,
+            charged: self.admitted,
+            requests: self.requests,
+            over: self.requests - self.admitted,
+            results: self,
+            position,
+        }
+    }
+
+    fn remaining(&self, _: usize) -> (u64, u64) {
+        (10, 5)
+    }
+
+    fn status(&self, _: usize) -> QuotaStatus {
+        QuotaStatus::new(5, RetryAfter::Now, Duration::ZERO)
+    }
+}
+
 fn decide(counts: &Counts, names: &[&str], requests: u64, admitted: u64) {
-    let status = QuotaStatus::new(5, RetryAfter::Now, Duration::ZERO);
-    let key = Key::new("alice");
-    let policies = names.iter().enumerate().map(|(index, policy)| PolicyEvent {
-        index,
-        policy,
-        kind: PolicyKind::Live,
-        key: &key,
-        limit: 10,
-        cost: 1,
-        charged: admitted,
-        status: &status,
+    let decided = Decided {
+        names,
         requests,
-        over: requests - admitted,
-    });
+        admitted,
+    };
     counts.on_decision(&DecisionEvent {
         generation: 0,
         outcome: match admitted {
@@ -40,7 +71,7 @@ fn decide(counts: &Counts, names: &[&str], requests: u64, admitted: u64) {
         waits: false,
         elapsed: None,
         error: None,
-        policies: &policies.collect::<Vec<_>>(),
+        policies: PolicyEvents::new(&decided),
     });
 }
 

@@ -1,0 +1,39 @@
+//! Counts that need no event.
+
+use crate::{
+    decision::PolicyRole,
+    limiter::{core::LimiterRef, evaluate::decision_builder::DecisionBuilder},
+    observe::counts::AdmittedBy,
+    store::Op,
+};
+
+impl LimiterRef {
+    /// Counts an admitted request without an event, if that is all that the observers would do with one. Most requests are such.
+    /// False if the request is to be [reported](Self::report).
+    ///
+    /// Measured on one thread with [`Metrics`](crate::metrics::Metrics): a decision in process takes 5 % longer than without
+    /// observers, and 20 % with an event.
+    #[inline]
+    pub(super) fn count_admission(&self, builder: &DecisionBuilder) -> bool {
+        let last = builder.entries.last().map(|entry| entry.role);
+        // Shadows and bans are the last entries.
+        let is_plain =
+            builder.is_admitted() && builder.op == Op::Acquire(1) && last == Some(PolicyRole::Live);
+        let observers = self.observers.as_ref().filter(|_| is_plain);
+        let Some(counts) = observers.and_then(|observers| observers.counts()) else {
+            return false;
+        };
+        let policies = builder.entries.iter().map(|entry| {
+            let (limit, remaining) = self.remaining(entry);
+            AdmittedBy {
+                index: entry.policy as usize,
+                name: self.bound(entry.policy).policy.name(),
+                charged: entry.receipts.first().remaining,
+                limit,
+                remaining,
+            }
+        });
+        counts.for_each(|counts| counts.count_admission(builder.source, policies.clone()));
+        true
+    }
+}
