@@ -58,6 +58,7 @@ cases! {
     three_policies: "policies",
     a_known_denial: "denied",
     in_process: "memory",
+    metrics_in_process: "metrics",
     through_the_layer_admitted: "admitting",
     through_the_layer_refused: "refusing",
     what_the_layer_adds: "added",

@@ -123,9 +123,9 @@ impl Wait {
 
     async fn decide(self) -> Decision {
         let report = WaitReport::begin(&self.limiter);
-        let (limiter, mut decision) = self.wait_for_decision().await;
+        let (limiter, decision) = self.wait_for_decision().await;
         if let Some(report) = report {
-            report.finish(&limiter, &mut decision);
+            report.finish(&limiter, &decision);
         }
         decision
     }

@@ -9,6 +9,7 @@ mod exact;
 mod key_count;
 mod layer;
 mod memory;
+mod metrics;
 mod policies;
 mod redis;
 mod rejected;
@@ -31,7 +32,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 17] = [
+pub const CASES: [Case; 18] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -81,6 +82,11 @@ pub const CASES: [Case; 17] = [
         name: "memory",
         about: "in process, called directly",
         run: |plan| Box::pin(memory::direct(plan)),
+    },
+    Case {
+        name: "metrics",
+        about: "in process, with metrics and without",
+        run: |plan| Box::pin(metrics::in_process_with_and_without(plan)),
     },
     Case {
         name: "admitting",
