@@ -125,13 +125,16 @@ impl Audit {
 /// The status under a policy in a few words.
 fn brief(statuses: &[Status], policy: &str) -> Option<String> {
     let status = statuses.iter().find(|status| status.policy == policy)?;
+    if let Some(end) = &status.blocked_until {
+        return Some(format!("blocked until {end}"));
+    }
+    let (Some(remaining), Some(limit)) = (status.remaining, status.limit) else {
+        return Some("not blocked".to_owned());
+    };
     let wait = match status.retry_after_ms {
         Some(0) => String::new(),
         Some(wait) => format!(", retry after {wait} ms"),
         None => ", never admitted".to_owned(),
     };
-    Some(format!(
-        "{} of {} left{wait}",
-        status.remaining, status.limit
-    ))
+    Some(format!("{remaining} of {limit} left{wait}"))
 }

@@ -15,6 +15,7 @@ mod auth;
 mod dashboard;
 mod error;
 mod handlers;
+mod host;
 mod http;
 mod key_text;
 mod routes;
@@ -61,6 +62,7 @@ pub struct Admin {
     tokens: Vec<Result<Token, AdminError>>,
     behind_own_middleware: bool,
     activity: Option<Arc<Activity>>,
+    host: Option<String>,
     #[cfg(feature = "config")]
     watcher: Option<Arc<crate::config::Watcher>>,
 }
@@ -73,6 +75,7 @@ impl Admin {
             tokens: Vec::new(),
             behind_own_middleware: false,
             activity: None,
+            host: None,
             #[cfg(feature = "config")]
             watcher: None,
         }
@@ -101,6 +104,13 @@ impl Admin {
     /// and `GET /top`, which are 404 without.
     pub fn activity(mut self, activity: Arc<Activity>) -> Self {
         self.activity = Some(activity);
+        self
+    }
+
+    /// Sets the name by which `GET /activity` and the dashboard tell this process from others, such as `api-1` or the name of a
+    /// pod. Default: the machine's name.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        self.host = Some(name.into());
         self
     }
 
@@ -135,7 +145,7 @@ impl Admin {
             (true, true) => Authentication::OwnMiddleware,
             (false, false) => Authentication::Tokens(tokens),
         };
-        let state = AdminState::new(self.target, authentication, self.activity);
+        let state = AdminState::new(self.target, authentication, self.activity, self.host);
         #[cfg(feature = "config")]
         let state = state.with_watcher(self.watcher);
         Ok(routes::router(Arc::new(state)))

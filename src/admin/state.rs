@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{Mutex, Semaphore};
 
-use super::{activity::Activity, target::AdminTarget, token::Authentication};
+use super::{activity::Activity, host, target::AdminTarget, token::Authentication};
 use crate::{limiter::Limiter, store::health::HealthReport};
 
 /// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
@@ -22,6 +22,8 @@ pub(super) struct AdminState {
     pub(super) target: AdminTarget,
     pub(super) authentication: Authentication,
     pub(super) activity: Option<Arc<Activity>>,
+    /// The name of this process's machine, or what stands for it.
+    pub(super) host: String,
     /// The last report. Requests that come during a check wait for its report.
     health: Mutex<Option<(Instant, HealthReport)>>,
     /// A permit for each further stream of events.
@@ -37,11 +39,13 @@ impl AdminState {
         target: AdminTarget,
         authentication: Authentication,
         activity: Option<Arc<Activity>>,
+        host: Option<String>,
     ) -> Self {
         Self {
             target,
             authentication,
             activity,
+            host: host.unwrap_or_else(host::name),
             health: Mutex::default(),
             event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
             search: Mutex::default(),

@@ -38,6 +38,8 @@ pub(crate) trait LimiterBackend: Send + Sync {
     fn response_cache(&self) -> &ResponseCache;
     /// The quota that was applied, and its capacity.
     fn quota(&self, entry: &PolicyEntry) -> (Quota, u64);
+    /// Whether the policy is a block list, which blocks by hand and has no quota.
+    fn is_block_list(&self, policy: u32) -> bool;
     /// Whether used units become available one by one, not all at once.
     fn refills_gradually(&self, entry: &PolicyEntry) -> bool;
     /// The status of the request, from the snapshot that was read when it was decided.

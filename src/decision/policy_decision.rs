@@ -43,7 +43,13 @@ impl<'a> PolicyDecision<'a> {
         self.entry.policy as usize
     }
 
-    pub(super) fn is_ban(&self) -> bool {
+    /// Whether the policy is a block list, which has no quota that means anything.
+    pub(crate) fn is_block_list(&self) -> bool {
+        self.backend.is_block_list(self.entry.policy)
+    }
+
+    /// Whether the policy is a ban, or a block list, which is one by hand.
+    pub(crate) fn is_ban(&self) -> bool {
         self.entry.role == PolicyRole::Ban
     }
 

@@ -70,6 +70,10 @@ impl LimiterBackend for LimiterRef {
         (quota, self.limit(entry).rule().capacity())
     }
 
+    fn is_block_list(&self, policy: u32) -> bool {
+        self.bound(policy).policy.is_block_list()
+    }
+
     fn refills_gradually(&self, entry: &PolicyEntry) -> bool {
         self.limit(entry).rule().refills_gradually()
     }

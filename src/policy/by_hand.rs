@@ -47,6 +47,9 @@ impl Policy {
     /// [unblocked](crate::Limiter::unblock). Like any policy it counts by client address unless [`key`](Policy::key) or
     /// [`by_hand`](Policy::by_hand) is set.
     ///
+    /// It has no quota: responses to blocked requests list it in `RateLimit`, without units and with the seconds until the block
+    /// ends, and not in `RateLimit-Policy`.
+    ///
     /// For accounts that an operator locks, and for another service's `429 Too Many Requests`: see
     /// [`outgoing`](crate::outgoing#when-another-service-responds-429).
     ///

@@ -145,13 +145,16 @@ pub(crate) fn status(problem: &Problem<'_>, delay: RetryDelay) -> Status {
     }
     let violated: Vec<_> = problem
         .violated()
-        .map(|decision| QuotaViolation {
-            quota_id: decision.policy().to_owned(),
-            quota_value: i64::try_from(decision.quota().amount()).unwrap_or(i64::MAX),
-            ..QuotaViolation::new(
-                decision.policy(),
-                format!("quota exceeded: {}", decision.quota()),
-            )
+        .map(|decision| match decision.is_block_list() {
+            true => QuotaViolation::new(decision.policy(), "blocked"),
+            false => QuotaViolation {
+                quota_id: decision.policy().to_owned(),
+                quota_value: i64::try_from(decision.quota().amount()).unwrap_or(i64::MAX),
+                ..QuotaViolation::new(
+                    decision.policy(),
+                    format!("quota exceeded: {}", decision.quota()),
+                )
+            },
         })
         .collect();
     if !violated.is_empty() {

@@ -150,7 +150,7 @@ impl HeaderContext<'_> {
             append(
                 headers,
                 POLICY,
-                join_members(self.decision.policies(), draft_06_policy_member),
+                join_members(with_quota(self.decision.policies()), draft_06_policy_member),
             );
         }
         let closeness = closeness(&decision);
@@ -182,7 +182,7 @@ impl HeaderContext<'_> {
         let (names, reset) = match fields.format {
             HeaderFormat::Draft | HeaderFormat::None => {
                 let lists = [
-                    (POLICY, join_members(one, policy_member)),
+                    (POLICY, join_members(with_quota(one), policy_member)),
                     (
                         LIMIT,
                         join_members(one, |policy, list| self.limit_member(policy, list)),
@@ -197,11 +197,20 @@ impl HeaderContext<'_> {
                 (X_RATELIMIT, reset)
             }
         };
-        let values = [decision.limit(), status.remaining, reset];
+        let limit = match decision.is_block_list() {
+            true => 0,
+            false => decision.limit(),
+        };
+        let values = [limit, status.remaining, reset];
         let single_values = names.into_iter().zip(values.map(HeaderValue::from));
         let policy = fields.format == HeaderFormat::Draft06 && fields.closest;
         let policy = policy
-            .then(|| named((POLICY, join_members(one, draft_06_policy_member))))
+            .then(|| {
+                named((
+                    POLICY,
+                    join_members(with_quota(one), draft_06_policy_member),
+                ))
+            })
             .flatten();
         single_values.chain(policy).collect()
     }
@@ -224,7 +233,7 @@ fn join_members<'a>(
 
 /// `RateLimit-Policy`. It is the same for all requests with the policies' own quotas, for which it is cached.
 fn policy_header(decision: &Decision) -> Option<HeaderValue> {
-    let join = || join_members(decision.policies(), policy_member);
+    let join = || join_members(with_quota(decision.policies()), policy_member);
     match decision.cached_policy_header() {
         Some(cached) => match cached.get() {
             Some(policies) => Some(policies.clone()),
@@ -232,6 +241,14 @@ fn policy_header(decision: &Decision) -> Option<HeaderValue> {
         },
         None => join(),
     }
+}
+
+/// The policies with a quota: all but block lists, of which clients see in `RateLimit` alone how long they are blocked.
+fn with_quota<'a>(
+    decisions: impl IntoIterator<Item = PolicyDecision<'a>>,
+) -> impl Iterator<Item = PolicyDecision<'a>> {
+    let decisions = decisions.into_iter();
+    decisions.filter(|decision| !decision.is_block_list())
 }
 
 /// Writes a member of `RateLimit-Policy`.

@@ -255,6 +255,10 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
         .done("/unblock", json!({"policy": "abuse", "key": "192.0.2.1"}))
         .await;
     assert_eq!(unblocked["before"][0]["retry_after_ms"], 3_540_000);
+    assert_eq!(
+        unblocked["before"][0]["blocked_until"],
+        "2027-01-15T09:00:00Z"
+    );
     assert_eq!(unblocked["after"][0]["would_admit"], true);
     assert!(limiter.check(keys()).await.is_admitted());
 
@@ -438,4 +442,40 @@ async fn a_list_of_blocks_that_is_not_complete_says_why() {
         (&all["complete"], all.get("incomplete")),
         (&json!(true), None)
     );
+}
+
+#[tokio::test]
+async fn a_block_list_has_no_quota_and_shows_until_when_a_key_is_blocked() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let log = Log::default();
+    let _guard = log.info();
+    let about = json!({"policy": "blocked", "key": "sk_1"});
+    let free = json!({
+        "policy": "blocked", "key": shown(), "cost": 1, "retry_after_ms": 0, "reset_after_ms": 0, "would_admit": true,
+    });
+    assert_eq!(api.done("/peek", about.clone()).await, free);
+    let mut block = about.clone();
+    block["seconds"] = json!(3_600);
+    api.done("/block", block).await;
+    let status = api.done("/peek", about.clone()).await;
+    let until = "2027-01-15T09:00:00Z";
+    let blocked = json!({
+        "policy": "blocked", "key": shown(), "cost": 1, "retry_after_ms": 3_600_000, "reset_after_ms": 3_600_000,
+        "would_admit": false, "blocked_until": until,
+    });
+    assert_eq!(status, blocked);
+    let request = json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_1"]]});
+    let explained = api.done("/explain", request).await;
+    let policies = explained["policies"].as_array().expect("policies");
+    let of = |name: &str| policies.iter().find(|policy| policy["policy"] == name);
+    let list = of("blocked").expect("a policy");
+    assert_eq!(
+        (&list["blocked_until"], list.get("limit")),
+        (&json!(until), None)
+    );
+    assert_eq!(of("api").expect("a policy").get("blocked_until"), None);
+    let lines = log.lines("change=\"block\"");
+    let change = format!("before=\"not blocked\" after=\"blocked until {until}\"");
+    assert!(lines[0].contains(&change), "{}", lines[0]);
 }

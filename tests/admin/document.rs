@@ -91,6 +91,7 @@ async fn the_state_of_a_watch_is_part_of_the_configuration() {
     let config = api.get("/config").await.json;
     assert_eq!(config["loadable"], true);
     assert_eq!(config["watch"]["hash"].as_str(), watcher.status().hash());
+    assert_eq!(config["watch"]["path"].as_str(), file.to_str());
     assert!(
         config["watch"]["loaded_at"]
             .as_str()
@@ -103,6 +104,12 @@ async fn the_state_of_a_watch_is_part_of_the_configuration() {
     assert!(
         failure.as_str().is_some_and(|text| text.contains("ten")),
         "{failure}"
+    );
+    let watch = &api.get("/config").await.json["watch"];
+    assert_eq!(watch["failures"], 1);
+    assert!(
+        watch["last_attempt_at"].as_str() > watch["loaded_at"].as_str(),
+        "{watch}"
     );
 }
 

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use tollgate::{CallError, Key, Limiter, Policy, RedisStore, RetryAfter, StoreError, extract};
+use tollgate::{
+    CallError, Key, Limiter, Policy, RateLimitHeaders, RateLimitLayer, RedisStore, RetryAfter,
+    StoreError, extract,
+};
 
 use crate::{
     ban::{MICRO, abuse, banned, by_key, is_banned, left, once, reject, wait},
-    support::{KEY, World, even, ms, secs, window},
+    support::{KEY, World, even, ms, respond, secs, text, window},
 };
 
 #[tokio::test]
@@ -136,6 +139,67 @@ async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
         .await
         .expect_err("a store error");
     limiter.unblock(KEY).await.expect_err("a store error");
+}
+
+#[tokio::test]
+async fn clients_see_how_long_they_are_blocked_and_no_quota_of_a_block_list() {
+    let fields = |headers: &http::HeaderMap, names: &[&str]| -> Vec<String> {
+        let shown = |name: &&str| headers.get(*name)?.to_str().ok().map(str::to_owned);
+        names
+            .iter()
+            .map(|name| shown(name).unwrap_or_default())
+            .collect()
+    };
+    let draft_06 = [
+        "ratelimit-policy",
+        "ratelimit-limit",
+        "ratelimit-remaining",
+        "ratelimit-reset",
+    ];
+    let x = [
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+    ];
+    for (format, names, expected) in [
+        (
+            RateLimitHeaders::draft(),
+            &["ratelimit-policy", "ratelimit"][..],
+            &["\"p\";q=2;w=3600", "\"p\";r=2;t=0, \"locked\";r=0;t=60"][..],
+        ),
+        (
+            RateLimitHeaders::draft().closest(),
+            &["ratelimit-policy", "ratelimit"],
+            &["", "\"locked\";r=0;t=60"],
+        ),
+        (
+            RateLimitHeaders::draft_06(),
+            &draft_06,
+            &["2;w=3600", "0", "0", "60"],
+        ),
+        (
+            RateLimitHeaders::draft_06().closest(),
+            &draft_06,
+            &["", "0", "0", "60"],
+        ),
+        (RateLimitHeaders::x_ratelimit(), &x, &["0", "0", "60"]),
+    ] {
+        for world in World::both() {
+            let list = Policy::block_list("locked").key(extract::global());
+            let limiter = world.limiter([window("p", "2/h"), list]);
+            let layer = RateLimitLayer::new(limiter.clone()).headers(format);
+            let locked = limiter.policy("locked").expect("a policy");
+            locked
+                .block(Key::global(), secs(60))
+                .await
+                .expect("a block");
+            let rejected = respond(&layer, text(200)).await;
+            assert_eq!(rejected.status(), 429);
+            assert_eq!(rejected.headers()["retry-after"], "60");
+            let shown = fields(rejected.headers(), names);
+            assert_eq!(shown, expected, "{format:?} on {}", world.name());
+        }
+    }
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ async fn a_key_is_reset_in_the_store_once_it_is_confirmed() {
 
     page.ask("Reset").await;
     page.answer("Reset").await;
-    let message = "Remaining before: 0 of 5";
+    let message = "Remaining before: pages 0 of 5";
     page.browser.until_shows("#lookup-message", message).await;
     page.browser.until_shows("#lookup-result", "5 of 5").await;
     assert_eq!(service.remaining("alice").await, LIMIT);

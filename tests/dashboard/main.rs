@@ -5,6 +5,7 @@ mod actions;
 mod browser;
 #[path = "../common/chromium.rs"]
 mod chromium;
+mod config;
 mod page;
 #[path = "../common/plain_http.rs"]
 mod plain_http;

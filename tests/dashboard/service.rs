@@ -54,7 +54,7 @@ impl Service {
         let layer = builder.observe(activity.clone()).build();
         let layer = layer.expect("a layer");
         let admin = || {
-            let admin = Admin::new(&layer).activity(activity.clone());
+            let admin = Admin::new(&layer).activity(activity.clone()).host("api-1");
             let admin = admin.token("operators", TOKEN).router();
             admin.expect("an admin API")
         };

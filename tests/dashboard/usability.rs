@@ -3,6 +3,7 @@
 use std::{
     env,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,14 +17,14 @@ use crate::{
 /// A folder for pictures of the page: `cargo test --test dashboard` writes them there if it is set.
 const PICTURES: &str = "TOLLGATE_DASHBOARD_PICTURES";
 
-/// How long the load lasts that the pictures show.
+/// How long the load lasts before the pictures are taken, while it goes on: as long as the charts reach back.
 const PICTURED: Duration = Duration::from_secs(130);
 
-/// Requests that come and go in waves, for as long as the charts reach back.
-async fn load_in_waves(service: &Service) {
+/// Requests that come and go in waves, until the task is dropped.
+async fn load_in_waves(service: Arc<Service>) {
     let start = Instant::now();
     let mut second = 0_u64;
-    while start.elapsed() < PICTURED {
+    loop {
         let wave = 30 + 12 * (second / 6 % 4) + 7 * (second % 3);
         for n in 0..wave {
             let user = format!("user-{}", second * 1_000 + n);
@@ -41,13 +42,17 @@ async fn load_in_waves(service: &Service) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_is_legible_in_both_themes_on_a_screen_and_on_a_phone() {
     let pictures = env::var_os(PICTURES).map(PathBuf::from);
-    let service = Service::start().await;
+    let service = Arc::new(Service::start().await);
     let mut page = Page::open(&service).await;
     page.assert_no_faults("sign in").await;
     page.sign_in().await;
     service.send("alice", LIMIT + 3).await;
-    if pictures.is_some() {
-        load_in_waves(&service).await;
+    let load = pictures.is_some().then(|| {
+        let load = tokio::spawn(load_in_waves(service.clone()));
+        load.abort_handle()
+    });
+    if load.is_some() {
+        tokio::time::sleep(PICTURED).await;
     }
     page.look_up("pages", "alice").await;
     page.browser.fill("#explain-headers", "x-user: alice").await;
@@ -76,9 +81,14 @@ async fn the_page_is_legible_in_both_themes_on_a_screen_and_on_a_phone() {
         if let (Some(folder), Some(name)) = (&pictures, name) {
             // The charts are drawn for this width by the next event.
             tokio::time::sleep(Duration::from_millis(1_500)).await;
+            let admits = "parseFloat(document.querySelector('#tile-admitted').innerText) > 0";
+            page.browser.until(admits).await;
             let path = folder.join(format!("dashboard-{name}.png"));
             page.browser.screenshot(&path).await;
         }
+    }
+    if let Some(load) = load {
+        load.abort();
     }
     page.assert_clean().await;
 }

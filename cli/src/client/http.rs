@@ -3,7 +3,7 @@
 use std::{env, fs::File, io::Read, path::Path, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, header};
-use reqwest::{Url, redirect::Policy};
+use reqwest::{Certificate, Url, redirect::Policy};
 use serde_json::Value;
 
 use crate::exit::{Failure, Outcome};
@@ -29,7 +29,12 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    pub(crate) fn new(url: &str, token_file: Option<&Path>) -> Outcome<Self> {
+    /// Trusts the authorities of the system, or those of a file alone.
+    pub(crate) fn new(
+        url: &str,
+        token_file: Option<&Path>,
+        authorities: Option<&Path>,
+    ) -> Outcome<Self> {
         let parsed = Url::parse(url).ok();
         let parsed = parsed.filter(|url| ["http", "https"].contains(&url.scheme()));
         let Some(parsed) = parsed else {
@@ -43,14 +48,18 @@ impl Http {
         }
         // Only the first call decides. Nothing else installs one.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder()
+        let mut client = reqwest::Client::builder()
             .timeout(TIMEOUT)
             // A token is sent to no other server.
             .redirect(Policy::none())
             .no_proxy()
-            .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
+            .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
+        if let Some(file) = authorities {
+            client = client.tls_certs_only(certificates(file)?);
+        }
+        let client = client
             .build()
-            .map_err(|error| Failure::unreachable("HTTP client", error))?;
+            .map_err(|error| Failure::unreachable("HTTP client", causes(&error)))?;
         Ok(Self {
             base: parsed.as_str().trim_end_matches('/').to_owned(),
             authorization: authorization(&token(token_file)?)?,
@@ -96,6 +105,17 @@ impl Http {
             Err(_) => Err(Failure::unreachable(base, "the answer is no JSON")),
         }
     }
+}
+
+/// The certificates of a file.
+fn certificates(file: &Path) -> Outcome<Vec<Certificate>> {
+    let pem = fs::read(file).map_err(|error| Failure::unreachable(file.display(), error))?;
+    let certificates = Certificate::from_pem_bundle(&pem).ok();
+    let certificates = certificates.filter(|certificates| !certificates.is_empty());
+    certificates.ok_or_else(|| {
+        let file = file.display();
+        Failure::Invalid(format!("{file}: found no certificate in PEM"))
+    })
 }
 
 /// The token of the admin API.

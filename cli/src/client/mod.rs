@@ -31,6 +31,15 @@ pub(crate) struct Connection {
         help_heading = "Connection"
     )]
     token_file: Option<PathBuf>,
+    /// Trust the authorities of this file, in PEM, and no other, for the certificate of an https URL: such as that of a company,
+    /// or a certificate that signs itself.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "config",
+        help_heading = "Connection"
+    )]
+    cacert: Option<PathBuf>,
     /// Call the store of a configuration file directly.
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     config: Option<PathBuf>,
@@ -48,7 +57,10 @@ pub(crate) enum Client {
 impl Connection {
     pub(crate) fn client(&self) -> Outcome<Client> {
         match (&self.admin, &self.config) {
-            (Some(url), _) => Ok(Client::Http(Http::new(url, self.token_file.as_deref())?)),
+            (Some(url), _) => {
+                let (token, authorities) = (self.token_file.as_deref(), self.cacert.as_deref());
+                Ok(Client::Http(Http::new(url, token, authorities)?))
+            }
             (None, Some(file)) => Ok(Client::Direct(Direct::new(file, self.code)?)),
             (None, None) => Err(Failure::Invalid("one of --admin and --config".to_owned())),
         }

@@ -5,6 +5,7 @@ use std::io;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::keys::left;
 use crate::{
     client::Connection,
     exit::{Answer, Failure, Outcome},
@@ -94,8 +95,9 @@ fn explanation(answer: &Value) -> String {
             reason => format!("{}: {reason}", yes(applies)),
         };
         let only_if_applies = |text: String| if applies { text } else { String::new() };
-        let [key, cost, left, limit] =
-            ["key", "cost", "remaining", "limit"].map(|field| only_if_applies(text(policy, field)));
+        let [key, cost, limit] =
+            ["key", "cost", "limit"].map(|field| only_if_applies(text(policy, field)));
+        let left = only_if_applies(left(policy));
         let admits = only_if_applies(yes(flag(policy, "would_admit")));
         let retry = only_if_applies(wait(policy, "retry_after_ms"));
         table.row([name, state, key, cost, left, limit, admits, retry]);

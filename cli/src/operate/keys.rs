@@ -168,22 +168,31 @@ pub(super) fn statuses(statuses: &[Value]) -> String {
         "POLICY", "KEY", "LEFT", "LIMIT", "ADMITTED", "RETRY", "RESET",
     ]);
     for status in statuses {
-        let [policy, key, left, limit] =
-            ["policy", "key", "remaining", "limit"].map(|field| text(status, field));
+        let [policy, key, limit] = ["policy", "key", "limit"].map(|field| text(status, field));
         let admitted = yes(flag(status, "would_admit"));
         let [retry, reset] = ["retry_after_ms", "reset_after_ms"].map(|field| wait(status, field));
-        table.row([policy, key, left, limit, admitted, retry, reset]);
+        table.row([policy, key, left(status), limit, admitted, retry, reset]);
     }
     table.to_text()
 }
 
-/// A table of what keys had left, and have now.
+/// A table of what a key had left under each policy, and has now.
 pub(super) fn changed(before: &[Value], after: &[Value]) -> String {
     let mut table = Table::new(&["POLICY", "KEY", "LEFT BEFORE", "LEFT", "LIMIT"]);
-    for (before, after) in before.iter().zip(after) {
-        let [policy, key, left, limit] =
-            ["policy", "key", "remaining", "limit"].map(|field| text(after, field));
-        table.row([policy, key, text(before, "remaining"), left, limit]);
+    for after in after {
+        let [policy, key, limit] = ["policy", "key", "limit"].map(|field| text(after, field));
+        let before = before.iter().find(|one| text(one, "policy") == policy);
+        let left_before = before.map_or_else(String::new, left);
+        table.row([policy, key, left_before, left(after), limit]);
     }
     table.or("no policy can read this key")
+}
+
+/// What a key has left, or whether it is blocked.
+pub(super) fn left(status: &Value) -> String {
+    match (&*text(status, "blocked_until"), text(status, "remaining")) {
+        ("", left) if left.is_empty() => "not blocked".to_owned(),
+        ("", left) => left,
+        _ => "blocked".to_owned(),
+    }
 }

@@ -9,10 +9,11 @@ use tollgate::{
 };
 
 use self::{
+    jumps::{Checked, Jumps},
     log::{DurationUnit, FieldNames, FieldOption, Input},
     order::{Order, Spread},
     report::{Circumstances, Policy, Report, Role, Tally},
-    request::{Entry, LoggedAt},
+    request::{Entry, LoggedAt, Place},
     simulation::Simulation,
 };
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
 };
 
 mod chart;
+mod jumps;
 mod log;
 mod order;
 mod report;
@@ -73,10 +75,13 @@ pub(crate) struct Options {
     /// doesn't show.
     #[arg(long)]
     missing_keys: bool,
-    /// The most keys that are counted at once.
-    #[arg(long, value_name = "KEYS", default_value = "1000000")]
-    max_keys: NonZeroUsize,
+    /// The most keys that are counted at once. Unless given: store.max_keys of the configuration file, or 1000000.
+    #[arg(long, value_name = "KEYS")]
+    max_keys: Option<NonZeroUsize>,
 }
+
+/// The most keys that are counted at once, unless the arguments or the document say otherwise.
+const DEFAULT_MAX_KEYS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999_999);
 
 /// A permit TTL beyond the end of any request that is replayed: renewal keeps the permits of real ones.
 const PERMIT_TTL: &str = "concurrency ttl 1day";
@@ -207,6 +212,10 @@ struct Replay {
     simulation: Simulation,
     policies: Vec<Policy>,
     tally: Tally,
+    /// The names of the logs so far.
+    logs: Vec<String>,
+    /// `None` if all requests are sorted, so that lines in any order are expected.
+    jumps: Option<Jumps>,
     order: Order,
     spread: Option<Spread>,
     circumstances: Circumstances,
@@ -216,7 +225,9 @@ impl Replay {
     fn new(loaded: &InProcess, options: &Options) -> Outcome<Self> {
         let builder = loaded.document.builder(&loaded.registry);
         let builder = builder.map_err(|error| invalid(&error))?;
-        let simulation = Simulation::new(builder, options.max_keys)
+        let of_document = loaded.store.as_ref().and_then(|store| store.max_keys);
+        let max_keys = options.max_keys.or(of_document).unwrap_or(DEFAULT_MAX_KEYS);
+        let simulation = Simulation::new(builder, max_keys)
             .map_err(|error| Failure::Invalid(format!("{}: {error}", options.file.display())))?;
         let policies = policies(&loaded.document, &simulation);
         let window_us = i64::from(options.window) * 1_000_000;
@@ -224,6 +235,8 @@ impl Replay {
             tally: Tally::new(policies.len()),
             simulation,
             policies,
+            logs: Vec::new(),
+            jumps: (!options.sort).then(Jumps::default),
             order: Order::new((!options.sort).then_some(window_us)),
             spread: options.spread.then(Spread::default),
             circumstances: Circumstances {
@@ -242,17 +255,23 @@ impl Replay {
     ) -> std::io::Result<()> {
         let mut input = Input::open(log)?;
         let name = input.name().to_owned();
+        self.logs.push(name.clone());
+        let log = self.logs.len() - 1;
         while let Some(line) = input.next_line()? {
             let entry = match line.bytes {
                 None => Err("longer than 64 KiB"),
                 Some(bytes) => {
                     let text = String::from_utf8_lossy(bytes);
                     let record = log::parse(&text, names);
-                    record.and_then(|record| Entry::new(record, logged_at))
+                    let place = Place {
+                        log,
+                        line: line.number,
+                    };
+                    record.and_then(|record| Entry::new(record, logged_at, place))
                 }
             };
             match entry {
-                Ok(entry) => self.add(entry),
+                Ok(entry) => self.check(entry),
                 Err(reason) => self
                     .circumstances
                     .unreadable
@@ -260,6 +279,27 @@ impl Replay {
             }
         }
         Ok(())
+    }
+
+    /// Replays a request, unless the lines around its own show that its time is wrong.
+    fn check(&mut self, entry: Entry) {
+        let Some(jumps) = &mut self.jumps else {
+            return self.add(entry);
+        };
+        let Checked {
+            outliers,
+            confirmed,
+            entry,
+        } = jumps.push(entry);
+        for Place { log, line } in outliers.iter().map(|outlier| outlier.place) {
+            let reason = "its time is more than a day after that of the lines around it";
+            self.circumstances
+                .unreadable
+                .add(&self.logs[log], line, reason);
+        }
+        for entry in confirmed.into_iter().chain(entry) {
+            self.add(entry);
+        }
     }
 
     fn add(&mut self, entry: Entry) {
@@ -284,6 +324,10 @@ impl Replay {
     }
 
     fn finish(mut self, top: usize) -> Report {
+        let held = self.jumps.as_mut().map(Jumps::finish);
+        for entry in held.unwrap_or_default() {
+            self.add(entry);
+        }
         for entry in self
             .spread
             .take()
@@ -295,7 +339,11 @@ impl Replay {
         while let Some(entry) = self.order.release() {
             self.replay(entry);
         }
-        self.circumstances.late = self.order.late();
+        let late = self.order.late();
+        self.circumstances.late = late.requests;
+        self.circumstances.first_late = late
+            .first
+            .map(|first| (self.logs[first.log].clone(), first.line));
         self.circumstances.evicted = self.simulation.evicted();
         Report::new(&self.tally, &self.policies, top, self.circumstances)
     }

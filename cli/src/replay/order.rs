@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::request::Entry;
+use super::request::{Entry, Place};
 
 /// The most requests that are held until earlier ones can no longer follow.
 const MAX_HELD: usize = 100_000;
@@ -18,7 +18,15 @@ pub(super) struct Order {
     /// The arrival of the last request that was released.
     released: i64,
     count: u64,
-    late: u64,
+    late: Late,
+}
+
+/// Requests that came too late to be sorted: each is replayed at the instant of the one before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Late {
+    pub(super) requests: u64,
+    /// The line of the first.
+    pub(super) first: Option<Place>,
 }
 
 /// A request, ordered by its arrival and, at one instant, by its line.
@@ -37,12 +45,12 @@ impl Order {
             newest: i64::MIN,
             released: i64::MIN,
             count: 0,
-            late: 0,
+            late: Late::default(),
         }
     }
 
-    /// The number of requests that came too late to be sorted: each is replayed at the instant of the one before.
-    pub(super) fn late(&self) -> u64 {
+    /// The requests that came too late to be sorted.
+    pub(super) fn late(&self) -> Late {
         self.late
     }
 
@@ -67,7 +75,8 @@ impl Order {
         let Reverse(Held { mut entry, .. }) = self.held.pop()?;
         if entry.at < self.released {
             entry.at = self.released;
-            self.late += 1;
+            self.late.requests += 1;
+            self.late.first.get_or_insert(entry.place);
         }
         self.released = entry.at;
         Some(*entry)

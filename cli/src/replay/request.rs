@@ -24,6 +24,16 @@ pub(super) struct Entry {
     pub(super) peer: Option<IpAddr>,
     /// The time of its line, from which it arrived at `at`.
     pub(super) logged: LoggedTime,
+    pub(super) place: Place,
+}
+
+/// Where a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The index of the log.
+    pub(super) log: usize,
+    /// The number of the line, from 1 on.
+    pub(super) line: u64,
 }
 
 /// The status by which nginx logs that the client has closed the connection.
@@ -40,7 +50,11 @@ pub(super) enum LoggedAt {
 
 impl Entry {
     /// The request of a line.
-    pub(super) fn new(record: Record<'_>, logged_at: Option<LoggedAt>) -> Result<Self, Unreadable> {
+    pub(super) fn new(
+        record: Record<'_>,
+        logged_at: Option<LoggedAt>,
+        place: Place,
+    ) -> Result<Self, Unreadable> {
         let method = Method::from_bytes(record.method.as_bytes()).map_err(|_| "no HTTP method")?;
         let mut request = Request::new(match record.status {
             0 | CLIENT_CLOSED => None,
@@ -81,6 +95,7 @@ impl Entry {
             duration_us: record.duration_us,
             peer: record.peer,
             logged: record.time,
+            place,
         })
     }
 }

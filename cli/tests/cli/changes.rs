@@ -46,7 +46,8 @@ fn a_reset_on_the_store_takes_effect_in_all_processes() {
     use_up(&services);
     let run = world.direct(&["reset", API_KEY, "-y"]);
     let shown = succeeded(&run);
-    let reset = |line: &str| line.starts_with("api ") && line.ends_with("  0            3     3");
+    let reset =
+        |line: &str| line.starts_with("api ") && line.ends_with("  0            3            3");
     assert!(shown.lines().any(reset), "{shown}");
     until_all(&services, true);
 }

@@ -4,6 +4,7 @@
 
 mod changes;
 mod check;
+mod confirm;
 mod connection;
 mod diff;
 mod processes;
@@ -11,3 +12,4 @@ mod program;
 mod questions;
 mod replay;
 mod served;
+mod tls;

@@ -19,10 +19,10 @@ fn policies_are_the_same_on_both_ways() {
     assert_eq!((direct.code, &*direct.stderr), (Some(0), ""));
     assert_eq!(
         direct.stdout,
-        "POLICY   ROLE           QUOTA  STRATEGY  KEY\n\
-         api      live           3/day  gcra      header:x-api-key\n\
-         blocked  ban            1/day  ban 1day  header:x-api-key\n\
-         next     shadow of api  2/day  gcra      header:x-api-key\n"
+        "POLICY   ROLE           QUOTA  STRATEGY    KEY\n\
+         api      live           3/day  gcra        header:x-api-key\n\
+         blocked  ban                   block_list  header:x-api-key\n\
+         next     shadow of api  2/day  gcra        header:x-api-key\n"
     );
     assert_eq!(service.run(&["policies"]).stdout, direct.stdout);
     let direct = world.direct(&["policies", "--json"]);

@@ -25,7 +25,6 @@ use crate::{
     },
 };
 
-mod host;
 mod latency;
 mod top;
 
@@ -94,8 +93,8 @@ impl Activity {
         })
     }
 
-    /// What `limiter` and the others that are observed have done.
-    pub(super) fn report(&self, limiter: &Limiter) -> ActivityReport {
+    /// What `limiter` and the others that are observed have done, in the process of this name.
+    pub(super) fn report(&self, limiter: &Limiter, host: &str) -> ActivityReport {
         let totals = self.counts.totals();
         let policies = totals.policies().iter().map(policy_activity).collect();
         let mut outcomes = BTreeMap::new();
@@ -106,7 +105,7 @@ impl Activity {
         ActivityReport {
             process: ProcessInfo {
                 pid: process::id(),
-                host: host::name(),
+                host: host.to_owned(),
                 started_at: self.started_at.to_string(),
             },
             at: jiff::Timestamp::now().to_string(),

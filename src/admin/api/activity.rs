@@ -35,7 +35,7 @@ pub struct ActivityReport {
 pub struct ProcessInfo {
     /// Its id.
     pub pid: u32,
-    /// The name of its machine; empty if it is not known.
+    /// The name of its machine, or the one that the application gives to it; empty if there is none.
     pub host: String,
     /// Since when it counts (RFC 3339).
     pub started_at: String,
@@ -48,7 +48,7 @@ pub struct ProcessInfo {
 pub struct PolicyActivity {
     /// The policy's name.
     pub policy: String,
-    /// Requests within the limit.
+    /// Requests within the limit. None under a ban or a block list, whose requests are counted if it rejects them.
     pub within: u64,
     /// Requests within the limit, of which more than 80 % were used.
     pub near: u64,

@@ -25,16 +25,19 @@ pub struct PolicyInfo {
     /// The live policy that a shadow policy is a candidate for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow_of: Option<String>,
-    /// The quota as text, such as `100/min burst 20`.
-    pub quota: String,
-    /// The units of the quota.
-    pub units: u64,
-    /// The quota's period; left out for requests in flight.
+    /// The quota as text, such as `100/min burst 20`; left out for a block list, which has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+    /// The units of the quota; left out for a block list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<u64>,
+    /// The quota's period; left out for requests in flight and for a block list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_seconds: Option<f64>,
-    /// The most units that can be charged at once.
-    pub burst: u64,
-    /// The strategy as in a configuration document, or `code`.
+    /// The most units that can be charged at once; left out for a block list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+    /// The strategy as in a configuration document, `block_list`, or `code`.
     pub strategy: String,
     /// The key as in a configuration document, or `code`.
     pub key: String,
@@ -73,15 +76,24 @@ pub struct ConfigInForce {
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct WatchInfo {
+    /// The file.
+    pub path: String,
     /// The BLAKE3 hash of the document in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
     /// When the document in force was loaded (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<String>,
-    /// Why the file could not be loaded at the last attempt.
+    /// When the file was last read, or could not be read (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt_at: Option<String>,
+    /// Why the file could not be loaded at the last attempt, in which case the document before it is still in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<String>,
+    /// How many documents were put in force.
+    pub loads: u64,
+    /// How many documents could not be loaded.
+    pub failures: u64,
 }
 
 /// The status of a key under a policy.
@@ -93,10 +105,15 @@ pub struct Status {
     pub policy: String,
     /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
-    /// The most units that can be charged at once.
-    pub limit: u64,
-    /// The whole units left. Under a ban, the rejections left before it.
-    pub remaining: u64,
+    /// The most units that can be charged at once; left out under a block list, which has no quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The whole units left. Under a ban, the rejections left before it. Left out under a block list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// When the block of the key ends (RFC 3339), if the policy is a ban, or a block list, that blocks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_until: Option<String>,
     /// The cost of the request that the waits are of.
     pub cost: u64,
     /// The wait until a request of that cost would be admitted, 0 if it would be now; `null` if it never would be.

@@ -55,12 +55,15 @@ pub struct ExplainedPolicyInfo {
     /// The request's cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
-    /// The most units that can be charged at once.
+    /// The most units that can be charged at once; left out under a block list, which has no quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// The whole units left before the request.
+    /// The whole units left before the request; left out under a block list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
+    /// When the block of the key ends (RFC 3339), if the policy is a ban, or a block list, that blocks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_until: Option<String>,
     /// The wait until the policy would admit it, 0 if it would now; left out if it never would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,

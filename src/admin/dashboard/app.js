@@ -72,6 +72,7 @@ async function signIn() {
   $("sign-out").hidden = token === "";
   follow({ onActivity, onState, onDenied: (error) => fail(error, null) });
   every(15_000, refreshHealth);
+  every(5_000, refreshConfig);
   every(5_000, refreshTop);
   every(5_000, refreshShadows);
   refreshBlocks().catch((error) => fail(error, $("blocks-message")));
@@ -89,8 +90,8 @@ function signOut(reason = "") {
   live.history.clear();
   Object.assign(shown, { policy: "", key: "" });
   answer(false);
-  for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "top", "shadows", "explain-result", "store-details", "chart", "confirm-title", "confirm-text", "confirm-fields"]) $(id).replaceChildren();
-  for (const node of document.querySelectorAll(".message, .tile b, .tile small, #lookup-hint")) node.textContent = "";
+  for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "top", "shadows", "explain-result", "store-details", "config-details", "config-document", "chart", "confirm-title", "confirm-text", "confirm-fields"]) $(id).replaceChildren();
+  for (const node of document.querySelectorAll(".message, .tile b, .tile small, #lookup-hint, #config-note")) node.textContent = "";
   for (const form of document.forms) form.reset();
   $("dashboard").hidden = true;
   $("connection").hidden = true;

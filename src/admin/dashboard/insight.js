@@ -73,7 +73,7 @@ function showExplanation({ outcome, reason, retry_after_ms, policies }) {
     return el("tr", {},
       el("td", { class: "wide" }, name),
       el("td", { class: "wide" }, policy.key ? link : "all requests together"),
-      el("td", { "data-label": "Remaining" }, `${count(policy.remaining)} of ${count(policy.limit)}`, el("small", {}, `costs ${count(policy.cost)}`)),
+      el("td", { "data-label": "Remaining" }, left(policy), policy.limit === undefined ? null : el("small", {}, `costs ${count(policy.cost)}`)),
       el("td", {}, verdict, later));
   });
   const head = el("tr", {}, ...["Policy", "Key", "Remaining", "Decision"].map((name) => el("th", {}, name)));

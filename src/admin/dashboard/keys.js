@@ -83,8 +83,14 @@ async function refreshLookup() {
   if (shown.policy === policy && shown.key === key) showStatus(status);
 }
 
+/** What a key has left; a block list has no quota, and either blocks it or does not. */
+function left({ limit, remaining, blocked_until }) {
+  if (limit !== undefined) return `${count(remaining)} of ${count(limit)}`;
+  return blocked_until ? "blocked" : "not blocked";
+}
+
 function showStatus(status) {
-  const { policy, key, limit, remaining, cost, retry_after_ms, reset_after_ms, would_admit } = status;
+  const { policy, key, limit, remaining, cost, blocked_until, retry_after_ms, reset_after_ms, would_admit } = status;
   const kind = policyNamed(policy);
   const admit = would_admit ? badge("✓ would be admitted", "good") : badge("✗ would be rejected", "bad");
   const button = (text, onclick, danger) => el("button", { type: "button", onclick, class: danger ? "danger" : null, "data-focus": text }, text);
@@ -92,12 +98,13 @@ function showStatus(status) {
   keepFocus($("lookup-result"), [
     el("div", { class: "name" }, keyText(key), badge(policy), admit),
     facts([
-      ["Remaining", `${count(remaining)} of ${count(limit)}`],
-      ["A request costs", count(cost)],
+      ban ? ["Blocked", blocked_until ? `until ${moment(blocked_until)}` : "no"] : null,
+      limit === undefined ? null : [ban ? "Rejections left" : "Remaining", left(status)],
+      ban ? null : ["A request costs", count(cost)],
       ["Admitted", wait(retry_after_ms)],
-      ["Unused again", reset_after_ms > 0 ? `in ${span(reset_after_ms)}` : "now"],
+      limit === undefined ? null : ["Unused again", reset_after_ms > 0 ? `in ${span(reset_after_ms)}` : "now"],
     ]),
-    meter(limit > 0 ? (limit - remaining) / limit : 1),
+    limit === undefined ? "" : meter(limit > 0 ? (limit - remaining) / limit : 1),
     el("div", { class: "actions" },
       button("Reset", () => reset(status)),
       ban ? null : button("Credit units", () => credit(status)),
@@ -119,8 +126,8 @@ async function reset({ policy, key }) {
   if (!(await confirmed({ title: "Reset this key?", text, verb: "Reset" }))) return;
   await change($("lookup-message"), async () => {
     const { before, after } = await call("reset", { policy, key });
-    const units = (list) => list.map(({ remaining, limit }) => `${count(remaining)} of ${count(limit)}`).join(", ");
-    return `Reset. Remaining before: ${units(before)}; now: ${units(after)}.`;
+    const all = (list) => list.map((status) => `${status.policy} ${left(status)}`).join(", ");
+    return `Reset. Remaining before: ${all(before)}; now: ${all(after)}.`;
   });
 }
 
@@ -130,7 +137,7 @@ async function credit({ policy, key }) {
   if (!(await confirmed({ title: "Credit units?", text, verb: "Credit", fields: [field("Units", units)] }))) return;
   await change($("lookup-message"), async () => {
     const { credited, after } = await call("credit", { policy, key, units: units.valueAsNumber });
-    return `Credited ${count(credited)}. Remaining now: ${count(after.remaining)} of ${count(after.limit)}.`;
+    return `Credited ${count(credited)}. Remaining now: ${left(after)}.`;
   });
 }
 

@@ -71,7 +71,7 @@ function layPolicies(policies) {
     const name = el("div", { class: "name" }, policy.name, policy.role === "live" ? null : badge(role(policy)));
     const row = el("tr", {},
       el("td", { class: "wide" }, name, el("small", {}, countedBy(policy))),
-      el("td", { class: "wide" }, policy.quota, el("small", {}, policy.strategy)),
+      el("td", { class: "wide" }, policy.quota ?? "none", el("small", {}, policy.quota ? policy.strategy : "blocks by hand")),
       el("td", { class: "wide" }, spark),
       cell("admitted", "Admitted /s"), cell("near", "Near the limit /s"), cell("rejected", `${over} /s`), cell("total", `${over}, total`));
     row.dataset.policy = policy.name;
@@ -87,6 +87,8 @@ function showPolicies(activity) {
   for (const row of $("policy-rows").children) {
     const points = live.history.get(row.dataset.policy) ?? [];
     const values = { ...points.at(-1), total: totals.get(row.dataset.policy)?.rejected };
+    // Of a ban, only what it rejects is counted.
+    if (policyNamed(row.dataset.policy)?.role === "ban") Object.assign(values, { admitted: undefined, near: undefined });
     for (const cell of row.querySelectorAll("[data-field]")) {
       const value = values[cell.dataset.field];
       put(cell, value === undefined ? "–" : cell.dataset.field === "total" ? count(value) : rate(value));
@@ -94,6 +96,38 @@ function showPolicies(activity) {
     drawSpark(row.querySelector("svg"), points, milliseconds(activity.at));
   }
 }
+
+/** A service without documents has no configuration to show. */
+async function refreshConfig() {
+  const config = await call("config").catch((error) => {
+    if (error.status !== 404) throw error;
+    return null;
+  });
+  $("config").hidden = config === null;
+  $("to-config").hidden = config === null;
+  if (config !== null) showConfig(config);
+}
+
+function showConfig({ document, loadable, watch }) {
+  const { path, hash, loaded_at, last_attempt_at, last_failure, loads, failures } = watch ?? {};
+  $("config-details").replaceChildren(
+    facts([
+      watch ? ["File", path] : null,
+      hash ? ["Version (BLAKE3)", el("span", { title: hash }, hash.slice(0, 12))] : null,
+      watch ? ["Loaded", loaded_at ? moment(loaded_at) : "not since the start"] : null,
+      watch && last_attempt_at ? ["File read", moment(last_attempt_at)] : null,
+      watch ? ["Loads", count(loads)] : null,
+      watch ? ["Failed loads", count(failures)] : null,
+      ["Policies replaced", times(session.generation)],
+    ]),
+    watch ? "" : el("p", { class: "note" }, "No configuration file is watched."),
+    last_failure ? el("p", { class: "message bad" }, `The file can't be loaded, and the document before it is still in force: ${last_failure}`) : "",
+  );
+  put($("config-note"), loadable ? "In TOML, without secrets." : "In TOML, without secrets; it can't be loaded as it is, since code of the application or secrets are left out.");
+  put($("config-document"), document);
+}
+
+const times = (n) => (n === 1 ? "once" : `${count(n ?? 0)} times`);
 
 const BREAKER = { closed: ["closed", "good"], half_open: ["half-open", "warn"], open: ["open", "bad"] };
 

@@ -46,7 +46,7 @@ pub(in crate::admin) async fn activity(
     query: Query,
 ) -> Answer<ActivityReport> {
     let [] = query.only([])?;
-    Ok(Json(observed(&state)?.report(state.limiter())))
+    Ok(Json(observed(&state)?.report(state.limiter(), &state.host)))
 }
 
 /// `GET /top`.
@@ -130,7 +130,7 @@ impl http_body::Body for Events {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         ready!(this.interval.poll_tick(cx));
-        let report = this.activity.report(this.state.limiter());
+        let report = this.activity.report(this.state.limiter(), &this.state.host);
         Poll::Ready(Some(serde_json::to_string(&report).map(|json| {
             // JSON has no line breaks, which would end the data.
             Frame::data(format!("event: activity\ndata: {json}\n\n").into())

@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use axum::extract::State;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, request::Parts};
 
-use super::status::millis;
+use super::status::{blocked_until, limit, millis, remaining};
 use crate::{
     admin::{
         api::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
@@ -46,8 +46,9 @@ fn policy(policy: ExplainedPolicy<'_>) -> ExplainedPolicyInfo {
         reason: policy.not_applied().map(ToString::to_string),
         key: status.map(|status| status.key_text()),
         cost: status.map(|status| status.cost()),
-        limit: status.map(|status| status.limit()),
-        remaining: status.map(|status| status.remaining()),
+        limit: status.and_then(limit),
+        remaining: status.and_then(remaining),
+        blocked_until: status.and_then(blocked_until),
         retry_after_ms: status.and_then(|status| status.retry_after().duration().map(millis)),
         would_admit: policy.would_admit(),
         shadow: policy.is_shadow(),

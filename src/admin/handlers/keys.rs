@@ -142,18 +142,14 @@ pub(in crate::admin) async fn block(
         let before = statuses(limiter, keys.clone()).await?;
         let time = Duration::from_secs(seconds);
         limiter.block(keys.clone(), time).await?;
-        let after = limiter.peek_keys(keys.into(), Vec::new()).await;
-        let shown = after.as_ref().map(status::statuses);
-        audit.log(&before, shown.as_deref().unwrap_or_default());
-        let after = after?;
-        let blocked = after.policies().map(|ban| {
-            let wait = ban.retry_after().duration().unwrap_or(time);
-            let wait = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
-            BlockedKey {
-                policy: ban.policy().to_owned(),
-                key: ban.key_text(),
-                ends_at: status::rfc3339(ban.decided_at().shifted(wait)),
-            }
+        let after = statuses(limiter, keys).await;
+        audit.log(&before, after.as_deref().unwrap_or_default());
+        let blocked = audit.shown(after?).into_iter().filter_map(|ban| {
+            Some(BlockedKey {
+                policy: ban.policy,
+                key: ban.key,
+                ends_at: ban.blocked_until?,
+            })
         });
         let blocked = blocked.collect();
         Ok(Blocked { blocked })

@@ -28,9 +28,13 @@ pub(in crate::admin) async fn policies(
     let limiter = state.limiter().local_ref();
     let policies = limiter.policies.iter().map(|bound| {
         let policy = &bound.policy;
-        let quota = policy.quota();
-        let period = (!quota.is_concurrent()).then(|| quota.period().as_secs_f64());
-        let strategy = policy.strategy_or_default().config_text();
+        // The quota and the strategy of a block list mean nothing.
+        let quota = (!policy.is_block_list()).then(|| policy.quota());
+        let with_period = quota.filter(|quota| !quota.is_concurrent());
+        let strategy = match quota {
+            Some(_) => policy.strategy_or_default().config_text(),
+            None => Some("block_list".into()),
+        };
         PolicyInfo {
             name: policy.name().to_owned(),
             role: match bound.enforcement.role() {
@@ -39,10 +43,10 @@ pub(in crate::admin) async fn policies(
                 PolicyRole::Shadow { .. } => Role::Shadow,
             },
             shadow_of: shadow_of(policy),
-            quota: quota.to_string(),
-            units: quota.amount(),
-            period_seconds: period,
-            burst: bound.limit.rule().capacity(),
+            quota: quota.map(|quota| quota.to_string()),
+            units: quota.map(|quota| quota.amount()),
+            period_seconds: with_period.map(|quota| quota.period().as_secs_f64()),
+            burst: quota.map(|_| bound.limit.rule().capacity()),
             strategy: strategy.map_or_else(|| CODE.to_owned(), |text| text.into_owned()),
             key: key_text(policy),
         }
@@ -137,13 +141,17 @@ fn is_loadable(text: &str) -> bool {
 #[cfg(feature = "config")]
 fn watch_info(watcher: &crate::config::Watcher) -> crate::admin::api::WatchInfo {
     let status = watcher.status();
-    let loaded_at = status.loaded_at().and_then(|at| {
-        let at = jiff::Timestamp::try_from(at).ok()?;
+    let time = |at: Option<std::time::SystemTime>| {
+        let at = jiff::Timestamp::try_from(at?).ok()?;
         Some(at.to_string())
-    });
+    };
     crate::admin::api::WatchInfo {
+        path: watcher.path().display().to_string(),
         hash: status.hash().map(str::to_owned),
-        loaded_at,
+        loaded_at: time(status.loaded_at()),
+        last_attempt_at: time(status.last_attempt()),
         last_failure: status.error().map(ToString::to_string),
+        loads: status.loads(),
+        failures: status.failures(),
     }
 }

@@ -18,13 +18,31 @@ pub(super) fn status_of(decision: &PolicyDecision<'_>) -> Status {
     Status {
         policy: decision.policy().to_owned(),
         key: decision.key_text(),
-        limit: decision.limit(),
-        remaining: decision.remaining(),
+        limit: limit(decision),
+        remaining: remaining(decision),
+        blocked_until: blocked_until(decision),
         cost: decision.cost(),
         retry_after_ms: retry_after.duration().map(millis),
         reset_after_ms: millis(decision.reset_after()),
         would_admit: decision.cost() == 0 || retry_after == RetryAfter::Now,
     }
+}
+
+/// The most units that can be charged at once; `None` under a block list.
+pub(super) fn limit(decision: &PolicyDecision<'_>) -> Option<u64> {
+    (!decision.is_block_list()).then(|| decision.limit())
+}
+
+/// The whole units left; `None` under a block list.
+pub(super) fn remaining(decision: &PolicyDecision<'_>) -> Option<u64> {
+    (!decision.is_block_list()).then(|| decision.remaining())
+}
+
+/// When the ban of the key ends; `None` if it is not banned, or the policy is no ban.
+pub(super) fn blocked_until(decision: &PolicyDecision<'_>) -> Option<String> {
+    let wait = decision.retry_after().duration()?;
+    let is_blocked = decision.is_ban() && !wait.is_zero();
+    is_blocked.then(|| rfc3339(decision.decided_at() + wait))
 }
 
 /// Whole milliseconds, rounded up, so that a wait is never too short.

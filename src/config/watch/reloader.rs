@@ -1,7 +1,7 @@
 //! What a reload does: one at a time, on a thread that may block.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -68,6 +68,10 @@ struct Failure {
 }
 
 impl Reloader {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn new(path: PathBuf, registry: Registry, target: WatchTarget) -> Self {
         Self {
             path,

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, task::AbortHandle};
 
@@ -51,6 +51,11 @@ impl Watcher {
             .runtime
             .spawn_blocking(move || reloader.reload(Trigger::Demand));
         self.reloader.demanded(reload.await)
+    }
+
+    /// The file, as [`Watch::new`](super::Watch::new) got it.
+    pub fn path(&self) -> &Path {
+        self.reloader.path()
     }
 
     /// What is in force, and what could not be loaded.

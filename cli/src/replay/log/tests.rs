@@ -1,8 +1,10 @@
 use super::{FieldNames, LoggedTime, Record, instant, parse};
-use crate::replay::request::Entry;
+use crate::replay::request::{Entry, Place};
 
 /// 2027-01-15 08:00 UTC.
 const TIME: i64 = 1_800_000_000_000_000;
+
+const PLACE: Place = Place { log: 0, line: 1 };
 
 fn names() -> FieldNames {
     FieldNames::new(&[], None)
@@ -80,7 +82,7 @@ fn lines_of_apache_and_nginx_are_read() {
         let address = record.peer.map(|peer| peer.to_string());
         assert_eq!(address.as_deref(), peer, "{line}");
         assert_eq!(headers(&record), text(expected), "{line}");
-        assert!(Entry::new(record, None).is_ok());
+        assert!(Entry::new(record, None, PLACE).is_ok());
     }
 }
 
@@ -121,7 +123,7 @@ fn lines_of_caddy_traefik_and_nginx_in_json_are_read() {
         assert_eq!(record.duration_us, Some(12_345), "{line}");
         assert_eq!(headers(&record), text(expected), "{line}");
         let peer = record.peer.map(|peer| peer.to_string());
-        let entry = Entry::new(record, None).expect("a request");
+        let entry = Entry::new(record, None, PLACE).expect("a request");
         let arrived = if is_arrival {
             time.micros
         } else {
@@ -210,7 +212,7 @@ fn no_line_panics() {
         }
         let line = String::from_utf8_lossy(&line);
         let record = parse(&line, &names());
-        read += usize::from(record.is_ok_and(|record| Entry::new(record, None).is_ok()));
+        read += usize::from(record.is_ok_and(|record| Entry::new(record, None, PLACE).is_ok()));
     }
     assert!((1_000..49_000).contains(&read), "{read}");
 }

@@ -12,6 +12,8 @@ pub(in crate::replay) struct Circumstances {
     pub(in crate::replay) unreadable: Unreadable,
     /// Requests that came too late to be sorted.
     pub(in crate::replay) late: u64,
+    /// The log and the line of the first of them.
+    pub(in crate::replay) first_late: Option<(String, u64)>,
     /// Keys that the store has evicted.
     pub(in crate::replay) evicted: u64,
     /// Whether requests are spread over their second.
@@ -25,9 +27,9 @@ impl Circumstances {
         if all == 0 {
             return notes;
         }
-        if self.late > 0 {
+        if let Some((log, line)) = &self.first_late {
             notes.push(format!(
-                "lines too far out of order, counted later than they arrived: {}; use --sort",
+                "lines too far out of order, counted later than they arrived: {}, the first at {log}:{line}; use --sort",
                 self.late
             ));
         }

@@ -218,7 +218,10 @@ fn lines_are_sorted_within_a_window_or_all_together() {
     scene.write("access.log", late.concat());
     let report = scene.report(&["access.log", "--window", "10"]);
     let notes = report["notes"].to_string();
-    assert!(notes.contains("arrived: 1;"), "{notes}");
+    assert!(
+        notes.contains("arrived: 1, the first at access.log:4;"),
+        "{notes}"
+    );
 }
 
 #[test]
@@ -386,4 +389,86 @@ fn garbage_is_counted_and_never_fails() {
         report["unreadable"]["first"].as_array().map(Vec::len),
         Some(5)
     );
+}
+
+#[test]
+fn a_line_from_the_future_is_left_out_and_the_lines_after_it_are_sorted_as_before() {
+    let document = "[policies.api]\nquota = \"1/min\"\n";
+    let future = line(80 * 365 * 86_400_000, 0, "/", 200);
+    let lines = |log: &[String]| {
+        let scene = Scene::new(document, &log.concat());
+        scene.report(&["access.log", "--window", "60"])
+    };
+    // Arrivals at 0, 60 and 120 s, in another order, beside lines of a server with a wrong clock.
+    let [first, second, third] = [0, 60_000, 120_000].map(|ms| line(ms, 0, "/", 200));
+    for (log, outliers) in [
+        ([&first, &future, &third, &second], vec![2]),
+        ([&future, &first, &third, &second], vec![1]),
+    ] {
+        let report = lines(&log.map(Clone::clone));
+        let of = |field: &str| report[field].clone();
+        assert_eq!((of("requests"), of("rejected")), (json!(3), json!(0)));
+        assert_eq!(
+            (of("to"), of("notes")),
+            (json!("2027-01-15T08:02:00Z"), json!([]))
+        );
+        let left_out: Vec<_> = outliers
+            .iter()
+            .map(|line| {
+                json!({
+                    "log": "access.log", "line": line,
+                    "reason": "its time is more than a day after that of the lines around it",
+                })
+            })
+            .collect();
+        assert_eq!(
+            report["unreadable"],
+            json!({"lines": outliers.len(), "first": left_out})
+        );
+    }
+    // Several at once.
+    let twice = [&first, &future, &future, &third, &second].map(Clone::clone);
+    assert_eq!(lines(&twice)["unreadable"]["lines"], 2);
+}
+
+#[test]
+fn a_gap_of_the_log_is_no_mistake_in_it() {
+    let document = "[policies.api]\nquota = \"1/min\"\n";
+    let day = 86_400_000;
+    for lines in [1, 2, 30] {
+        let mut log = vec![line(0, 0, "/", 200), line(1_000, 0, "/", 200)];
+        log.extend((0..lines).map(|index| line(3 * day + index * 60_000, 0, "/", 200)));
+        let report = Scene::new(document, &log.concat()).report(&["access.log"]);
+        assert_eq!(
+            (
+                &report["requests"],
+                &report["rejected"],
+                &report["unreadable"]["lines"]
+            ),
+            (&json!(2 + lines), &json!(1), &json!(0))
+        );
+    }
+}
+
+#[test]
+fn the_most_keys_are_those_of_the_arguments_or_else_of_the_document() {
+    let log: String = (0..3)
+        .map(|second| common(second, &format!("192.0.2.{second}")))
+        .collect();
+    let policies = "[policies.api]\nquota = \"1/h\"\n";
+    let bounded = format!("[store]\nmax_keys = 1\n{policies}");
+    for (document, arguments, evicts) in [
+        (policies, &["access.log"][..], false),
+        (policies, &["access.log", "--max-keys", "1"], true),
+        (&bounded, &["access.log"], true),
+        (&bounded, &["access.log", "--max-keys", "1000"], false),
+    ] {
+        let report = Scene::new(document, &log).report(arguments);
+        let notes = report["notes"].to_string();
+        assert_eq!(
+            notes.contains("keys evicted"),
+            evicts,
+            "{document} {arguments:?}: {notes}"
+        );
+    }
 }
