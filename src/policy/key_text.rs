@@ -63,6 +63,19 @@ pub(crate) fn short_text(key: &Key) -> String {
     key.as_str().replace(MARKER, HASH)
 }
 
+/// The text of a caller that a charge has recorded: what a policy that counts by callers reads. One that looks like a hash or a
+/// stored key, and is neither, is shown as it is in the store.
+#[cfg(feature = "admin")]
+pub(crate) fn caller_text(key: &Key) -> String {
+    match [HASH, STORED]
+        .iter()
+        .any(|sign| key.as_str().starts_with(sign))
+    {
+        true => stored_text(key),
+        false => short_text(key),
+    }
+}
+
 /// The text that stands for the key under every policy.
 pub(crate) fn stored_text(key: &Key) -> String {
     format!("{STORED}{key}")

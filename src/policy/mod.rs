@@ -38,9 +38,9 @@ mod validate;
 
 #[cfg(feature = "config")]
 pub(crate) use cost::CostRules;
-#[cfg(feature = "admin")]
-pub(crate) use key_text::short_text;
 pub(crate) use key_text::stored_text;
+#[cfg(feature = "admin")]
+pub(crate) use key_text::{caller_text, short_text};
 
 /// A named limit: a quota, the strategy that counts it, the key of a request, and its cost.
 ///

@@ -1,17 +1,8 @@
 //! The routes about keys: their status, and changes with their lines in the log.
 
-use std::{sync::Arc, time::Duration};
-
 use http::StatusCode;
 use serde_json::{Value, json};
-use tollgate::{
-    InvalidValue, Key, Keys, Limiter, MemoryStore, Policy, Quota, extract,
-    store::{
-        BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,
-        Store, StoreResponse,
-    },
-    strategy::Rule,
-};
+use tollgate::{Key, Keys, Limiter, Policy, Quota, extract};
 
 use crate::{
     log::Log,
@@ -216,106 +207,20 @@ async fn credit_adds_units_up_to_those_in_use() {
 }
 
 #[tokio::test]
-async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
-    let (limiter, clock) = support::in_process();
-    let api = Api::of(&limiter);
-    let log = Log::default();
-    let _guard = log.info();
-    let blocked = api
-        .done("/block", json!({"key": "192.0.2.1", "seconds": 3_600}))
-        .await;
-    let expected = json!([
-        {"policy": "abuse", "key": "192.0.2.1", "ends_at": "2027-01-15T09:00:00Z"},
-        {"policy": "blocked", "key": Key::secret("192.0.2.1").as_str().replace('#', "hash:"), "ends_at": "2027-01-15T09:00:00Z"},
-    ]);
-    assert_eq!(blocked["blocked"], expected);
-    let blocks = api.get("/blocks?policy=abuse").await.json;
-    let expected = json!([{
-        "policy": "abuse", "key": "192.0.2.1", "ends_at": "2027-01-15T09:00:00Z", "ends_in_ms": 3_600_000,
-    }]);
-    assert_eq!(
-        (&blocks["blocks"], &blocks["complete"]),
-        (&expected, &json!(true))
-    );
-    let all = api.get("/blocks").await.json;
-    assert_eq!(all["blocks"].as_array().map(Vec::len), Some(2));
-    for wrong in ["limit=0", "limit=x", "limit=10001", "policy=api"] {
-        assert_eq!(
-            api.get(&format!("/blocks?{wrong}")).await.status,
-            400,
-            "{wrong}"
-        );
-    }
-    let address = Key::ip([192, 0, 2, 1].into());
-    let keys = || Keys::from(vec![("address", address), ("abuse", address)]);
-    assert!(!limiter.check(keys()).await.is_admitted());
-    clock.advance(Duration::from_secs(60));
-
-    let unblocked = api
-        .done("/unblock", json!({"policy": "abuse", "key": "192.0.2.1"}))
-        .await;
-    assert_eq!(unblocked["before"][0]["retry_after_ms"], 3_540_000);
-    assert_eq!(
-        unblocked["before"][0]["blocked_until"],
-        "2027-01-15T09:00:00Z"
-    );
-    assert_eq!(unblocked["after"][0]["would_admit"], true);
-    assert!(limiter.check(keys()).await.is_admitted());
-
-    assert_eq!(log.lines("change=\"block\"").len(), 2);
-    assert!(log.lines("change=\"block\"")[0].contains("seconds=3600"));
-    assert_eq!(log.lines("change=\"unblock\"").len(), 1);
-    for body in [
-        json!({"policy": "api", "key": "sk_1", "seconds": 60}),
-        json!({"key": "192.0.2.1", "seconds": 0}),
-        json!({"key": "192.0.2.1", "seconds": u64::MAX}),
-        json!({"key": "192.0.2.1", "seconds": 1.5}),
-    ] {
-        let answer = api.post("/block", &body).await;
-        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
-    }
-}
-
-#[tokio::test]
-async fn a_listed_key_is_unblocked_by_the_text_that_shows_it() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
-    let hour = Duration::from_secs(3_600);
-    let abuse = limiter.policy("abuse").expect("a policy");
-    // No request has such an address.
-    let keys = [Key::new("mallory"), Key::tuple(["a", "/b"].map(Key::new))];
-    for key in keys {
-        abuse.block(key, hour).await.expect("a block");
-    }
-    let listed = api.get("/blocks").await.json;
-    let listed = listed["blocks"].as_array().expect("a list").clone();
-    let mut texts: Vec<_> = listed.iter().map(|block| &block["key"]).collect();
-    texts.sort_by_key(|text| text.to_string());
-    assert_eq!(texts, [&json!("key:a+/b"), &json!("key:mallory")]);
-    for block in &listed {
-        let about = json!({"policy": "abuse", "key": block["key"]});
-        let status = api.done("/peek", about.clone()).await;
-        assert_eq!(
-            (&status["key"], &status["would_admit"]),
-            (&block["key"], &json!(false))
-        );
-        api.done("/unblock", about).await;
-    }
-    assert_eq!(api.get("/blocks").await.json["blocks"], json!([]));
-}
-
-#[tokio::test]
 async fn callers_are_those_whose_charges_count_now() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);
-    for caller in [Key::new("alice"), Key::secret("sk_1")] {
+    for caller in [Key::new("alice"), Key::secret("sk_1"), Key::new("key:bob")] {
         let keys = Keys::from(vec![("shared", Key::global())]).caller(caller);
         assert!(limiter.check(keys).await.is_admitted());
     }
     let callers = api
         .done("/callers", json!({"policy": "shared", "key": "*"}))
         .await;
-    assert_eq!(callers, json!({"callers": ["alice", shown()]}));
+    assert_eq!(
+        callers,
+        json!({"callers": ["alice", shown(), "key:key:bob"]})
+    );
     let none = api
         .done("/callers", json!({"policy": "api", "key": "sk_1"}))
         .await;
@@ -381,101 +286,4 @@ async fn a_change_that_was_begun_is_completed_and_logged_if_its_client_disconnec
         status.policy("api").map(|policy| policy.remaining()),
         Some(10)
     );
-}
-
-#[tokio::test]
-async fn a_list_of_blocks_that_is_not_complete_says_why() {
-    /// Ends each search for this reason.
-    #[derive(Clone, Debug)]
-    struct Ends(MemoryStore, Incomplete);
-
-    impl Store for Ends {
-        fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-            self.0.register(policy, rule)
-        }
-
-        fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-            self.0.execute(op, counters)
-        }
-
-        fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
-
-        fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-            self.0.callers(limit, key)
-        }
-
-        fn blocked_keys(&self, _: &[LimitHandle], _: usize) -> BlockedKeysFuture {
-            let found = BlockedKeys::new(Vec::new(), Some(self.1));
-            Box::pin(std::future::ready(Ok(found)))
-        }
-    }
-
-    for (incomplete, shown) in [
-        (Incomplete::Limit, "limit"),
-        (Incomplete::Timeout, "timeout"),
-        (Incomplete::KeysMoved, "keys_moved"),
-    ] {
-        let store = Ends(MemoryStore::new(), incomplete);
-        let builder = Limiter::builder().store(store);
-        let limiter = builder.policy(Policy::block_list("blocked")).build();
-        let blocks = Api::of(limiter.expect("a limiter"))
-            .get("/blocks")
-            .await
-            .json;
-        let expected = json!({"blocks": [], "complete": false, "incomplete": shown});
-        assert_eq!(blocks, expected);
-    }
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
-    for key in ["192.0.2.1", "192.0.2.2"] {
-        api.done(
-            "/block",
-            json!({"policy": "abuse", "key": key, "seconds": 60}),
-        )
-        .await;
-    }
-    let one = api.get("/blocks?limit=1").await.json;
-    assert_eq!(one["incomplete"], "limit");
-    assert_eq!(one["blocks"].as_array().map(Vec::len), Some(1));
-    let all = api.get("/blocks?limit=2").await.json;
-    assert_eq!(
-        (&all["complete"], all.get("incomplete")),
-        (&json!(true), None)
-    );
-}
-
-#[tokio::test]
-async fn a_block_list_has_no_quota_and_shows_until_when_a_key_is_blocked() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
-    let log = Log::default();
-    let _guard = log.info();
-    let about = json!({"policy": "blocked", "key": "sk_1"});
-    let free = json!({
-        "policy": "blocked", "key": shown(), "cost": 1, "retry_after_ms": 0, "reset_after_ms": 0, "would_admit": true,
-    });
-    assert_eq!(api.done("/peek", about.clone()).await, free);
-    let mut block = about.clone();
-    block["seconds"] = json!(3_600);
-    api.done("/block", block).await;
-    let status = api.done("/peek", about.clone()).await;
-    let until = "2027-01-15T09:00:00Z";
-    let blocked = json!({
-        "policy": "blocked", "key": shown(), "cost": 1, "retry_after_ms": 3_600_000, "reset_after_ms": 3_600_000,
-        "would_admit": false, "blocked_until": until,
-    });
-    assert_eq!(status, blocked);
-    let request = json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_1"]]});
-    let explained = api.done("/explain", request).await;
-    let policies = explained["policies"].as_array().expect("policies");
-    let of = |name: &str| policies.iter().find(|policy| policy["policy"] == name);
-    let list = of("blocked").expect("a policy");
-    assert_eq!(
-        (&list["blocked_until"], list.get("limit")),
-        (&json!(until), None)
-    );
-    assert_eq!(of("api").expect("a policy").get("blocked_until"), None);
-    let lines = log.lines("change=\"block\"");
-    let change = format!("before=\"not blocked\" after=\"blocked until {until}\"");
-    assert!(lines[0].contains(&change), "{}", lines[0]);
 }

@@ -1,4 +1,4 @@
-//! The admin API: its routes, who may call them, and that it tells and logs no secrets.
+//! The admin API: its routes, which clients may call them, and that it tells and logs no secrets.
 
 #![allow(missing_docs)]
 
@@ -7,6 +7,7 @@ mod log;
 
 mod activity;
 mod auth;
+mod blocks;
 mod changes;
 mod document;
 mod input;

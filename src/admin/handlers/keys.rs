@@ -26,7 +26,7 @@ use crate::{
     error::ConfigError,
     key::Key,
     limiter::Limiter,
-    policy::short_text,
+    policy::caller_text,
     quota::Quota,
 };
 
@@ -186,7 +186,7 @@ pub(in crate::admin) async fn callers(
     let key = key_text::require(&handle.policy()?, &request.key)?;
     let callers = handle.callers(key).await?;
     Ok(Json(Callers {
-        callers: callers.iter().map(short_text).collect(),
+        callers: callers.iter().map(caller_text).collect(),
     }))
 }
 
