@@ -196,7 +196,9 @@ impl<T> LimiterBuilder<T> {
 
     /// Adds an observer, which receives the limiter's decisions, its calls of the store and its changes of state: see
     /// [`observe`](crate::observe). Several calls add several; one that is added twice is called once.
-    /// [`reconfigure`](Limiter::reconfigure) keeps the observers, unless the new builder has some.
+    /// [`reconfigure`](Limiter::reconfigure) keeps the observers, unless the new builder has some. Those that it replaces receive
+    /// no further decisions; until they are dropped, they receive the calls and the state changes of the store, which other
+    /// limiters may share.
     pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observers.push(observer);
         self

@@ -1,6 +1,8 @@
 //! The keys with the most rejections, in bounded memory.
 
-use hashbrown::HashMap;
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::key::Key;
 
@@ -14,7 +16,14 @@ use crate::key::Key;
 pub(super) struct TopKeys {
     capacity: usize,
     total: u64,
-    keys: HashMap<Key, Tally>,
+    keys: Vec<TopKey>,
+    /// The indices of the keys.
+    indices: HashTable<usize>,
+    hasher: DefaultHashBuilder,
+    /// No key has fewer rejections.
+    fewest: u64,
+    /// Where to look for the next key with the fewest rejections: there is none before.
+    next: usize,
 }
 
 /// A key, and how often it was rejected.
@@ -38,37 +47,64 @@ impl TopKeys {
         Self {
             capacity: capacity.max(1),
             total: 0,
-            keys: HashMap::new(),
+            keys: Vec::new(),
+            indices: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            fewest: 0,
+            next: 0,
         }
     }
 
     /// Counts rejections of a key.
     pub(super) fn add(&mut self, key: Key, rejections: u64) {
         self.total = self.total.saturating_add(rejections);
-        if let Some(tally) = self.keys.get_mut(&key) {
+        let hash = self.hasher.hash_one(key);
+        let is_same = |index: &usize| self.keys[*index].key == key;
+        if let Some(index) = self.indices.find(hash, is_same) {
+            let tally = &mut self.keys[*index].tally;
             tally.rejected = tally.rejected.saturating_add(rejections);
             return;
         }
-        let fewest = match self.keys.len() < self.capacity {
-            true => 0,
-            false => self.take_fewest(),
+        let added = |at_most_over: u64| TopKey {
+            key,
+            tally: Tally {
+                rejected: at_most_over.saturating_add(rejections),
+                at_most_over,
+            },
         };
-        let tally = Tally {
-            rejected: fewest.saturating_add(rejections),
-            at_most_over: fewest,
+        let index = if self.keys.len() < self.capacity {
+            self.keys.push(added(0));
+            self.keys.len() - 1
+        } else {
+            let index = self.index_of_fewest();
+            let removed = std::mem::replace(&mut self.keys[index], added(self.fewest));
+            let hash = self.hasher.hash_one(removed.key);
+            if let Ok(entry) = self.indices.find_entry(hash, |other| *other == index) {
+                entry.remove();
+            }
+            index
         };
-        self.keys.insert(key, tally);
+        let hash_of = |index: &usize| self.hasher.hash_one(self.keys[*index].key);
+        self.indices.insert_unique(hash, index, hash_of);
     }
 
-    /// Removes the key with the fewest rejections, and returns their number.
-    fn take_fewest(&mut self) -> u64 {
-        let keys = self.keys.iter();
-        let fewest = keys.min_by_key(|(_, tally)| tally.rejected);
-        let Some((key, rejected)) = fewest.map(|(key, tally)| (*key, tally.rejected)) else {
-            return 0;
+    /// The index of a key with the fewest rejections, whose place another takes. All keys are looked at once for many that are
+    /// replaced: a stream of keys that come once each gives all the same number.
+    fn index_of_fewest(&mut self) -> usize {
+        let mut rest = self.keys.iter().skip(self.next);
+        let index = match rest.position(|key| key.tally.rejected == self.fewest) {
+            Some(index) => self.next + index,
+            None => {
+                let keys = self.keys.iter().enumerate();
+                let fewest = keys.min_by_key(|(_, key)| key.tally.rejected);
+                let (index, fewest) =
+                    fewest.map_or((0, 0), |(index, key)| (index, key.tally.rejected));
+                self.fewest = fewest;
+                index
+            }
         };
-        self.keys.remove(&key);
-        rejected
+        self.next = index + 1;
+        index
     }
 
     /// The exact number of rejections of all keys.
@@ -78,13 +114,7 @@ impl TopKeys {
 
     /// The keys with the most rejections, at most `n`.
     pub(super) fn top(&self, n: usize) -> Vec<TopKey> {
-        let keys = self.keys.iter();
-        let mut top: Vec<TopKey> = keys
-            .map(|(key, tally)| TopKey {
-                key: *key,
-                tally: *tally,
-            })
-            .collect();
+        let mut top = self.keys.clone();
         // The order is the same each time.
         top.sort_by_key(|top| (std::cmp::Reverse(top.tally.rejected), top.key));
         top.truncate(n);
@@ -145,7 +175,8 @@ mod tests {
         for key in 0..1_000_000_u64 {
             top.add(Key::from(key), 1);
         }
-        let allocated = top.keys.allocation_size();
+        let keys = top.keys.capacity() * size_of::<TopKey>();
+        let allocated = keys + top.indices.allocation_size();
         assert!(
             top.keys.len() == 100 && allocated < 11_000,
             "{allocated} bytes"

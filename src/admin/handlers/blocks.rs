@@ -82,7 +82,7 @@ mod tests {
     async fn the_store_is_searched_for_one_request_at_a_time() {
         let limiter = Limiter::builder().policy(Policy::block_list("blocked"));
         let limiter = limiter.build().expect("a limiter");
-        let state = AdminState::new(limiter.into(), Authentication::OwnMiddleware, None);
+        let state = AdminState::new(limiter.into(), Authentication::OwnMiddleware, None, None);
         let state = Arc::new(state);
         let router = routes::router(state.clone());
         let search = state.search.lock().await;
