@@ -1,6 +1,12 @@
 //! The admin API of a running process.
 
-use std::{env, fs::File, io::Read, path::Path, time::Duration};
+use std::{
+    env,
+    fs::{self, File},
+    io::Read,
+    path::Path,
+    time::Duration,
+};
 
 use http::{HeaderValue, Method, StatusCode, header};
 use reqwest::{Certificate, Url, redirect::Policy};
