@@ -225,8 +225,8 @@ impl Admission {
             .map(|policy| policy.is_some_and(|policy| backend.charges(policy, outcome)));
         let charges: SmallVec<[_; 4]> = charges.collect();
         // A task of the handler may still settle what the response charges.
-        let has_observers = Arc::strong_count(&self.shared) > 1;
-        let handle = Handle::try_current().ok().filter(|_| has_observers);
+        let is_shared = Arc::strong_count(&self.shared) > 1;
+        let handle = Handle::try_current().ok().filter(|_| is_shared);
         let mut charging = Vec::new();
         if let Some(decision) = self.lock().get(decision_index) {
             let entries = decision.entries.iter_mut().zip(charges);

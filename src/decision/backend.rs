@@ -64,12 +64,12 @@ pub(crate) trait LimiterBackend: Send + Sync {
     /// Whether a policy charges a request with this outcome. Calls the application's closure, so never under a lock.
     fn charges(&self, policy: u32, outcome: &outcome::Outcome<'_>) -> bool;
     /// Charges or refunds at the end of a request, which is charged if `charges`, without waiting for it. If the admission
-    /// still `has_observers`, returns the charge in flight, for its receipt.
+    /// is still shared, returns the charge in flight, for its receipt.
     fn settle(
         &self,
         entry: &mut PolicyEntry,
         charges: bool,
-        has_observers: bool,
+        is_shared: bool,
     ) -> Option<AdjustFuture>;
 }
 

@@ -143,7 +143,7 @@ impl LimiterBackend for LimiterRef {
         &self,
         entry: &mut PolicyEntry,
         charges: bool,
-        has_observers: bool,
+        is_shared: bool,
     ) -> Option<AdjustFuture> {
         if entry.is_shadow_rejection() {
             return None;
@@ -155,7 +155,7 @@ impl LimiterBackend for LimiterRef {
             // What the handler has charged is not charged again.
             ChargeTime::Response if charges && !entry.receipts.is_settled() => {
                 entry.receipts.add_pending(entry.units());
-                if has_observers {
+                if is_shared {
                     let charge = Adjustment {
                         entry,
                         receipt: ChargeReceipt::NONE,

@@ -2,14 +2,18 @@
 
 use std::{
     fs,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use testkit::folder;
 use tollgate::{
-    config::{Document, Registry, Watch},
-    observe::{Event, Observer},
+    Key,
+    config::{Document, Format, Registry, Watch},
+    observe::{DecisionEvent, Event, Observer},
 };
 
 use crate::writes::{NAME, renamed};
@@ -69,4 +73,34 @@ async fn each_load_and_each_new_failure_is_reported() {
     let status = watcher.status();
     assert_eq!(hashes[3].as_deref(), status.hash());
     assert!(hashes[0] != hashes[1] && hashes[1] != hashes[3]);
+}
+
+/// Counts decisions.
+#[derive(Debug, Default)]
+struct Decisions(AtomicU64);
+
+impl Observer for Decisions {
+    fn on_decision(&self, _: &DecisionEvent<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn the_observers_of_a_registry_observe_the_limiter_of_a_layer_once_also_after_a_reload() {
+    let folder = folder();
+    let file = folder.path().join(NAME);
+    let text = |quota: u64| format!("[policies.api]\nquota = \"{quota}/hour\"\nkey = \"global\"\n");
+    fs::write(&file, text(10)).expect("a file");
+    let decisions = Arc::new(Decisions::default());
+    let registry = Registry::new().observe(decisions.clone());
+    let document = Document::load(&file).expect("a document");
+    let layer = document.layer(&registry).expect("a layer");
+    let limiter = layer.limiter();
+    assert!(limiter.check(Key::global()).await.is_admitted());
+    assert_eq!(decisions.0.load(Ordering::Relaxed), 1);
+    let document = Document::parse(&text(20), Format::Toml).expect("a document");
+    let changes = document.reconfigure(limiter, &registry).expect("changes");
+    assert!(!changes.is_empty(), "{changes}");
+    assert!(limiter.check(Key::global()).await.is_admitted());
+    assert_eq!(decisions.0.load(Ordering::Relaxed), 2);
 }

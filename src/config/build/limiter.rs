@@ -16,6 +16,9 @@ impl Build<'_> {
         let document = self.document;
         let root = Path::default();
         let mut builder = LimiterBuilder::new().shared_by_keys(self.shared_by_keys());
+        for observer in self.registry.observers() {
+            builder = builder.observe(observer.clone());
+        }
         let policies = self.policies();
         for policy in &policies {
             builder = builder.policy(policy.clone());

@@ -11,6 +11,7 @@ use crate::{
     InvalidValue, Outcome, Quota, Rejected,
     charge::OutcomeFn,
     extract::{Bearer, ClientIp, KeyExtractor},
+    observe::Observer,
     outcome,
     policy::{CostFn, QuotaFn, QuotaLookupFn, QuotaLookupFuture, skip::ConditionFn, tiers::TierFn},
     respond::{self, OnRejection},
@@ -58,6 +59,7 @@ pub struct Registry {
     quotas: Names<QuotaFn>,
     quota_lookups: Names<QuotaLookupFn>,
     responses: Names<OnRejection>,
+    observers: Vec<Arc<dyn Observer>>,
     mistakes: Vec<InvalidValue>,
     client_ip: Option<ClientIp>,
     bearer: Option<Bearer>,
@@ -69,6 +71,41 @@ impl Registry {
     /// A registry without code.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Adds an observer of each limiter that is built with this registry, by
+    /// [`LimiterBuilder::observe`](crate::LimiterBuilder::observe).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollgate::{
+    ///     config::{Document, Format, Registry},
+    ///     observe::{DecisionEvent, Observer},
+    /// };
+    ///
+    /// #[derive(Debug)]
+    /// struct Log;
+    ///
+    /// impl Observer for Log {
+    ///     fn on_decision(&self, event: &DecisionEvent<'_>) {
+    ///         println!("{}", event.outcome.as_str());
+    ///     }
+    /// }
+    ///
+    /// let text = "policies.api.quota = '10/min'";
+    /// let registry = Registry::new().observe(Arc::new(Log));
+    /// let layer = Document::parse(text, Format::Toml)?.layer(&registry)?;
+    /// # Ok::<(), tollgate::config::LoadError>(())
+    /// ```
+    #[must_use]
+    pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.push(observer);
+        self
+    }
+
+    /// The observers of each limiter.
+    pub(crate) fn observers(&self) -> &[Arc<dyn Observer>] {
+        &self.observers
     }
 
     /// Registers an extractor, for `key` and `caller`.
