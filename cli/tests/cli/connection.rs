@@ -98,6 +98,21 @@ fn an_answer_without_end_is_not_read_to_its_end() {
     server.join().expect("the client has gone");
 }
 
+/// The URL of a server that has no admin API, and responds to one request.
+fn other_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut request = [0; 4_096];
+        let read = stream.read(&mut request).expect("a request");
+        assert!(read > 0);
+        let response = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        stream.write_all(response.as_bytes()).expect("a response");
+    });
+    format!("http://{address}")
+}
+
 #[test]
 fn failures_have_exit_codes() {
     let world = World::start();
@@ -120,15 +135,14 @@ fn failures_have_exit_codes() {
     let elsewhere = run(elsewhere);
     assert_eq!((elsewhere.code, &*elsewhere.stdout), (Some(3), ""));
 
-    let root = service.url.trim_end_matches("/admin");
-    let mut root = command(&["policies", "--admin", root]);
-    root.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    let root = run(root);
-    assert_eq!(root.code, Some(3));
+    let mut other = command(&["policies", "--admin", &other_server()]);
+    other.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let other = run(other);
+    assert_eq!(other.code, Some(3), "{}", other.stderr);
     assert!(
-        root.stderr.contains("no admin API at this URL"),
+        other.stderr.contains("no admin API at this URL"),
         "{}",
-        root.stderr
+        other.stderr
     );
 }
 

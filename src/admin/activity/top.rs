@@ -89,7 +89,7 @@ impl TopKeys {
     }
 
     /// The index of a key with the fewest rejections, whose place another takes. All keys are looked at once for many that are
-    /// replaced: a stream of keys that come once each gives all the same number.
+    /// replaced: a stream of keys that come once each leaves all with one number.
     fn index_of_fewest(&mut self) -> usize {
         let mut rest = self.keys.iter().skip(self.next);
         let index = match rest.position(|key| key.tally.rejected == self.fewest) {
