@@ -2,7 +2,7 @@
 //!
 //! A [`RateLimitLayer`] wraps any tower service that speaks [`http`]. [Policies](Policy) define the limits, [key
 //! extractors](extract) identify the caller, [strategies](strategy) define how units are counted, and [stores](store) keep the
-//! counts. The words of these pages are listed under [terms](#terms).
+//! counts. The [guide] helps to choose among them. The words of these pages are listed under [terms](#terms).
 //!
 //! # The layer
 //!
@@ -205,6 +205,7 @@ pub mod explain {
     pub use crate::policy::skip::exemption::Exemption;
 }
 pub mod extract;
+pub mod guide;
 pub mod layer;
 #[cfg(feature = "metrics")]
 pub mod metrics;

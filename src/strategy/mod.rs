@@ -7,7 +7,7 @@
 //! | [`FixedWindow`] | a counter that lives for one period from its first request | requests | 2 x requests | when the limit is documented as "so many per window" |
 //! | [`CalendarWindow`] | a counter per second … month of the clock | requests | 2 x requests | for quotas by the day, week or month |
 //! | [`ListWindow`] | the callers, for one period from the first request | requests | 2 x requests | when it must be known which callers used a limit up |
-//! | [`SlidingWindow`] | counters of time buckets, the oldest weighted | requests | 2 x requests with one bucket, one bucket's worth more with several | for large limits that should slide |
+//! | [`SlidingWindow`] | counters of time buckets, the oldest weighted | requests | requests, and as many more as came within one bucket | for large limits that should slide |
 //! | [`SlidingLog`] | the instant of every unit | requests | requests | for small limits that must hold in any period |
 //! | [`Concurrency`] | permits of requests in flight | concurrent | | for slow, expensive requests |
 //!

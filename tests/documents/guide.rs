@@ -109,8 +109,10 @@ fn the_programs_of_all_guides_are_compiled() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources = sources(&root.join("src"));
     let mut guides = vec![root.join("README.md")];
-    let docs = fs::read_dir(root.join("docs")).expect("a folder");
-    guides.extend(docs.map(|entry| entry.expect("an entry").path()));
+    for folder in ["docs", "docs/guide"] {
+        let docs = fs::read_dir(root.join(folder)).expect("a folder");
+        guides.extend(docs.map(|entry| entry.expect("an entry").path()));
+    }
     let mut programs = 0;
     for guide in guides.into_iter().filter(|guide| guide.is_file()) {
         let text = fs::read_to_string(&guide).expect("a text");

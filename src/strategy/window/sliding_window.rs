@@ -22,8 +22,8 @@ use crate::{
 ///   than `requests` are admitted in any interval of one period less one bucket. Cloudflare measured 0.003 % wrong decisions
 ///   among 400 million requests.
 /// - **Memory**: buckets + 1 counters per key.
-/// - **Worst case over one period**: with one bucket up to 2 x requests, if they are timed so; with b buckets, requests plus
-///   one bucket's share.
+/// - **Worst case over one period**: requests, and as many more as were admitted within one bucket: 2 x requests if all came at
+///   the end of one.
 /// - **Choose it** for large limits that should slide.
 ///
 /// ```
