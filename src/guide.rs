@@ -6,6 +6,11 @@
 //! - [`proxies`]: which address a request is counted by behind nginx, Envoy, Cloudflare, Fly and the load balancers of AWS.
 //! - [`logins`]: limits on wrong passwords that lock attackers out, and not the owners of accounts.
 //! - [`paid_calls`]: reserving and settling the cost of calls, such as an LLM's tokens.
+//! - [`processes_and_outages`]: what processes on one Redis share, and what happens to a request while it does not answer.
+//! - [`production`]: a checklist before the first deployment, and what to do during an incident.
+//! - [`testing`]: testing limits with a clock and no Redis, and where to begin with a part of your own.
+//! - [`migration`]: from tower_governor, governor and tower's `RateLimit`.
+//! - [`migration_from_counters`]: from counters on Redis, flask-limiter and express-rate-limit.
 
 #[doc = include_str!("../docs/guide/strategies.md")]
 pub mod strategies {}
@@ -18,3 +23,21 @@ pub mod logins {}
 
 #[doc = include_str!("../docs/guide/paid-calls.md")]
 pub mod paid_calls {}
+
+#[cfg(feature = "redis")]
+#[doc = include_str!("../docs/guide/processes-and-outages.md")]
+pub mod processes_and_outages {}
+
+#[doc = include_str!("../docs/guide/production.md")]
+pub mod production {}
+
+#[cfg(feature = "redis")]
+#[doc = include_str!("../docs/guide/testing.md")]
+pub mod testing {}
+
+#[doc = include_str!("../docs/guide/migration.md")]
+pub mod migration {}
+
+#[cfg(feature = "redis")]
+#[doc = include_str!("../docs/guide/migration-from-counters.md")]
+pub mod migration_from_counters {}
