@@ -135,6 +135,25 @@ fn the_programs_of_all_guides_are_compiled() {
 }
 
 #[test]
+fn the_list_of_examples_has_each_of_them() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let list = fs::read_to_string(examples.join("README.md")).expect("a text");
+    let entries = fs::read_dir(examples).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let programs = paths.filter(|path| {
+        path.extension().is_some_and(|extension| extension == "rs")
+            || path.join("main.rs").is_file()
+    });
+    let mut count = 0;
+    for program in programs {
+        let name = program.file_stem().expect("a name").to_string_lossy();
+        assert!(list.contains(&format!("\n## {name}\n")), "{name}");
+        count += 1;
+    }
+    assert_eq!(list.matches("\n## ").count(), count);
+}
+
+#[test]
 fn the_mistakes_of_the_guide_are_printed_as_it_says() {
     let blocks = blocks(GUIDE);
     let mistakes = blocks
