@@ -14,7 +14,10 @@ mod process;
 mod proxy;
 mod websocket;
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use process::{Example, HttpResponse};
 use testkit::Server;
@@ -170,4 +173,22 @@ fn custom_key_gives_each_tenant_three_a_minute_on_each_path() {
     assert_eq!(example.get("/reports", &[]).status, 400);
     assert_eq!(ask("/reports", "\u{ff}").status, 400);
     assert_eq!(ask("/nowhere", "acme").status, 404);
+}
+
+#[test]
+fn custom_strategy_prints_what_the_list_of_examples_says() {
+    let mut program = Command::new(process::program("custom_strategy"));
+    let output = program.env_remove("REDIS_URL").output();
+    let printed = String::from_utf8(output.expect("it starts").stdout).expect("a text");
+    let (admitted, rejected): (Vec<_>, Vec<_>) =
+        printed.lines().partition(|line| line.contains("admitted"));
+    let list = include_str!("../../examples/README.md");
+    assert_eq!(admitted.len(), 5, "{printed}");
+    assert!(list.contains(&admitted.join("\n")), "{printed}");
+    // Their waits differ.
+    assert_eq!(rejected.len(), 2, "{printed}");
+    for (n, line) in (6..).zip(rejected) {
+        let start = format!(r#"request {n}: quota exceeded: "trial"; retry after 3153"#);
+        assert!(line.starts_with(&start) && list.contains(&start), "{line}");
+    }
 }
