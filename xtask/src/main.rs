@@ -7,6 +7,7 @@ mod fuzz;
 mod guide;
 mod imports;
 mod python;
+mod release;
 mod run;
 mod soak;
 mod test;
@@ -28,12 +29,23 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
 
     match words.as_slice() {
-        ["help" | "--help" | "-h"] | ["test" | "bench" | "fuzz" | "soak", "--help" | "-h"] => {
+        ["help" | "--help" | "-h"]
+        | [
+            "test" | "release-check" | "bench" | "fuzz" | "soak",
+            "--help" | "-h",
+        ] => {
             println!("{}", usage());
             ExitCode::SUCCESS
         }
         ["test", options @ ..] => match test::select(options) {
             Ok(steps) => conclude("test", root().and_then(|root| test::run(&root, &steps))),
+            Err(mistake) => misused(&mistake),
+        },
+        ["release-check", options @ ..] => match release::select(options) {
+            Ok(steps) => conclude(
+                "release-check",
+                root().and_then(|root| release::run(&root, &steps)),
+            ),
             Err(mistake) => misused(&mistake),
         },
         ["bench", options @ ..] => match bench::read(options) {
@@ -60,10 +72,14 @@ fn usage() -> String {
          commands:\n  \
          test [--only STEP[,STEP]]  every check a change must pass, in this order:\n",
     );
-    for step in &test::STEPS {
-        text += &format!("      {:<10} {}\n", step.name, step.about);
+    for test::Step { name, about, .. } in &test::STEPS {
+        text += &format!("      {name:<10} {about}\n");
     }
     text += "      on another server, if TOLLGATE_TEST_SERVER names its program\n";
+    text += &format!("  {}\n", release::USAGE);
+    for release::Step { name, about, .. } in &release::STEPS {
+        text += &format!("      {name:<10} {about}\n");
+    }
     for usage in [bench::USAGE, fuzz::USAGE, soak::USAGE] {
         text += &format!("  {usage}\n");
     }

@@ -19,7 +19,17 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
     // The very binary, not a name on PATH, which could resolve to another toolchain.
     let program = env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let mut command = command(&program, arguments);
+    by_cargo(root, command(&program, arguments))
+}
+
+/// The cargo of another toolchain that rustup has installed.
+pub(crate) fn cargo_by(root: &Path, toolchain: &str, arguments: &[&str]) -> Command {
+    let mut command = command("rustup", &["run", toolchain, "cargo"]);
+    command.args(arguments);
+    by_cargo(root, command)
+}
+
+fn by_cargo(root: &Path, mut command: Command) -> Command {
     command.current_dir(root);
     // These describe xtask. A build script that watches one of them would run again each time
     // `cargo test` and `cargo xtask test` alternate.
@@ -71,11 +81,20 @@ pub(crate) fn capture(command: &mut Command) -> Outcome<(String, Option<i32>)> {
 
 /// Where cargo builds.
 pub(crate) fn target_directory(root: &Path) -> Outcome<PathBuf> {
-    let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
-    let (text, _) = capture(&mut command)?;
-    let metadata: Option<Value> = serde_json::from_str(&text).ok();
-    let target = metadata.and_then(|metadata| Some(metadata["target_directory"].as_str()?.into()));
-    target.ok_or_else(|| format!("`{}` tells no target directory", line(&command)))
+    let metadata = metadata(root, &["--no-deps"])?;
+    let target = metadata["target_directory"].as_str().map(PathBuf::from);
+    target.ok_or_else(|| "`cargo metadata` tells no target directory".into())
+}
+
+/// What cargo knows of the workspace.
+pub(crate) fn metadata(root: &Path, options: &[&str]) -> Outcome<Value> {
+    let mut command = cargo(root, &["metadata", "--format-version", "1"]);
+    let (text, code) = capture(command.args(options))?;
+    if code != Some(0) {
+        return Err(format!("`{}` failed", line(&command)));
+    }
+    serde_json::from_str(&text)
+        .map_err(|error| format!("`{}` is not understood: {error}", line(&command)))
 }
 
 /// The command as one would type it, so that a failed one can be pasted and run again.

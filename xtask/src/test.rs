@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::Value;
-
-use crate::run::{Outcome, capture, cargo, command, line, succeed};
+use crate::run::{Outcome, cargo, command, metadata, succeed};
 use crate::{folders, fuzz, guide, imports, python, soak, tools, tree, words};
 
-const PACKAGE: &str = "tollgate";
+/// The library's package. The others depend on it.
+pub(crate) const PACKAGE: &str = "tollgate";
 
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -86,8 +85,17 @@ pub(crate) static STEPS: [Step; 13] = [
 
 /// The steps the options ask for, always in the order of [`STEPS`].
 pub(crate) fn select(options: &[&str]) -> Outcome<Vec<&'static Step>> {
+    select_of(&STEPS, |step| step.name, options)
+}
+
+/// The steps the options ask for, in the order of `steps`.
+pub(crate) fn select_of<'a, S>(
+    steps: &'a [S],
+    name: fn(&S) -> &str,
+    options: &[&str],
+) -> Outcome<Vec<&'a S>> {
     let list = match options {
-        [] => return Ok(STEPS.iter().collect()),
+        [] => return Ok(steps.iter().collect()),
         ["--only", list] => list,
         [option] => option
             .strip_prefix("--only=")
@@ -95,15 +103,13 @@ pub(crate) fn select(options: &[&str]) -> Outcome<Vec<&'static Step>> {
         [..] => return Err(format!("no such options: {}", options.join(" "))),
     };
     let names: Vec<&str> = list.split(',').collect();
-    for name in &names {
-        if !STEPS.iter().any(|step| step.name == *name) {
-            return Err(format!("no such step: {name}"));
+    for wanted in &names {
+        if !steps.iter().any(|step| name(step) == *wanted) {
+            return Err(format!("no such step: {wanted}"));
         }
     }
-    Ok(STEPS
-        .iter()
-        .filter(|step| names.contains(&step.name))
-        .collect())
+    let selected = steps.iter().filter(|step| names.contains(&name(step)));
+    Ok(selected.collect())
 }
 
 pub(crate) fn run(root: &Path, steps: &[&Step]) -> Outcome {
@@ -156,7 +162,7 @@ fn clippy(root: &Path) -> Outcome {
 }
 
 /// Code that only one feature uses is dead without it, which a build of everything cannot see.
-fn features(root: &Path) -> Outcome {
+pub(crate) fn features(root: &Path) -> Outcome {
     for feature in feature_names(root)? {
         println!("    {feature}");
         bare_clippy(root, &["--features", &feature])?;
@@ -166,7 +172,7 @@ fn features(root: &Path) -> Outcome {
 
 /// The library only: development dependencies would turn features of shared dependencies on
 /// and hide that one is missing.
-fn bare_clippy(root: &Path, selection: &[&str]) -> Outcome {
+pub(crate) fn bare_clippy(root: &Path, selection: &[&str]) -> Outcome {
     let bare = ["clippy", "-p", PACKAGE, "--lib", "--no-default-features"];
     succeed(
         cargo(root, &bare)
@@ -175,19 +181,13 @@ fn bare_clippy(root: &Path, selection: &[&str]) -> Outcome {
     )
 }
 
-fn feature_names(root: &Path) -> Outcome<Vec<String>> {
-    let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
-    let (text, code) = capture(&mut command)?;
-    if code != Some(0) {
-        return Err(format!("`{}` failed", line(&command)));
-    }
-    let metadata: Value = serde_json::from_str(&text)
-        .map_err(|error| format!("`{}` is not understood: {error}", line(&command)))?;
+pub(crate) fn feature_names(root: &Path) -> Outcome<Vec<String>> {
+    let metadata = metadata(root, &["--no-deps"])?;
     let features = metadata["packages"]
         .as_array()
         .and_then(|packages| packages.iter().find(|package| package["name"] == PACKAGE))
         .and_then(|package| package["features"].as_object())
-        .ok_or_else(|| format!("`{}` tells no features of {PACKAGE}", line(&command)))?;
+        .ok_or_else(|| format!("`cargo metadata` tells no features of {PACKAGE}"))?;
     Ok(features
         .keys()
         .filter(|name| *name != "default")
@@ -211,7 +211,7 @@ fn tests(root: &Path) -> Outcome {
     Ok(())
 }
 
-fn docs(root: &Path) -> Outcome {
+pub(crate) fn docs(root: &Path) -> Outcome {
     let everything = ["doc", "--workspace", "--all-features", "--no-deps"];
     succeed(cargo(root, &everything).env("RUSTDOCFLAGS", "-D warnings"))
 }
