@@ -176,15 +176,17 @@ fn collect_policy(recorder: &LimiterRecorder, policy: &PolicyTotals) {
     counter.absolute(policy.dropped_write_backs());
 }
 
-/// Sets the gauges of a policy, to 0 if it is gone.
+/// Sets the gauges of a policy, to 0 if it is gone. A block list has no quota.
 fn collect_policy_state(recorder: &LimiterRecorder, policy: &Arc<str>, now: Option<&PolicyStats>) {
-    let period = now.map_or(Duration::ZERO, |now| match now.quota.is_concurrent() {
-        true => Duration::ZERO,
-        false => now.quota.period(),
-    });
+    let quota = now.and_then(|now| now.quota);
+    let period = quota.filter(|quota| !quota.is_concurrent());
+    let period = period.map_or(Duration::ZERO, |quota| quota.period());
     let count = |count: fn(&PolicyStats) -> u64| now.map_or(0, count) as f64;
     for (metric, value) in [
-        (&POLICY_QUOTA_UNITS, count(|now| now.quota.amount())),
+        (
+            &POLICY_QUOTA_UNITS,
+            quota.map_or(0, |quota| quota.amount()) as f64,
+        ),
         (&POLICY_QUOTA_PERIOD_SECONDS, period.as_secs_f64()),
         (&POLICY_BURST_UNITS, count(|now| now.limit)),
         (&PERMITS, count(|now| now.permits)),

@@ -51,11 +51,11 @@ metrics! {
     POLICY_UNITS: Counter "tollgate_policy_units_total" ["policy", "kind"] Count
         "Units charged, refunded, settled and credited under a policy";
     POLICY_QUOTA_UNITS: Gauge "tollgate_policy_quota_units" ["policy"] Count
-        "A policy's quota: the units of one period; 0 once the policy is gone";
+        "A policy's quota: the units of one period; 0 for a block list, and once the policy is gone";
     POLICY_QUOTA_PERIOD_SECONDS: Gauge "tollgate_policy_quota_period_seconds" ["policy"] Seconds
-        "The period of a policy's quota; 0 for an in-flight limit, and once the policy is gone";
+        "The period of a policy's quota; 0 for an in-flight limit or a block list, and once the policy is gone";
     POLICY_BURST_UNITS: Gauge "tollgate_policy_burst_units" ["policy"] Count
-        "The most units that can be charged under a policy at once; 0 once the policy is gone";
+        "The most units that can be charged under a policy at once; 0 for a block list, and once the policy is gone";
     PERMITS: Gauge "tollgate_permits" ["policy"] Count
         "Permits of an in-flight limit that this process holds";
     WAITERS: Gauge "tollgate_waiters" ["policy"] Count

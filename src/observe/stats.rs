@@ -45,9 +45,9 @@ pub struct PolicyStats {
     pub policy: Arc<str>,
     /// What the policy does to requests.
     pub kind: PolicyKind,
-    /// Its quota.
-    pub quota: Quota,
-    /// The most units that can be charged at once: the burst, or a window's whole quota.
+    /// Its quota; `None` for a [block list](crate::Policy::block_list), which has none.
+    pub quota: Option<Quota>,
+    /// The most units that can be charged at once: the burst, or a window's whole quota; 0 for a block list.
     pub limit: u64,
     /// The permits of an in-flight limit that requests of this process hold. One that a handler has
     /// [released early](crate::PolicyAdmission::refund) counts until its request ends.

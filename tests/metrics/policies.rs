@@ -42,6 +42,7 @@ async fn quotas_are_gauges_and_change_with_the_policies() {
             Quota::requests(100).per_minute().burst(20),
         ))
         .policy(Policy::new("busy", Quota::concurrent(8)))
+        .policy(Policy::block_list("blocked"))
         .build()
         .expect("a limiter");
     let gauges = |policy: &str| {
@@ -52,6 +53,9 @@ async fn quotas_are_gauges_and_change_with_the_policies() {
     };
     assert_eq!(gauges("api"), [100.0, 60.0, 20.0]);
     assert_eq!(gauges("busy"), [8.0, 0.0, 8.0]);
+    assert_eq!(gauges("blocked"), [0.0; 3]);
+    let blocked = &limiter.stats().policies[2];
+    assert_eq!((blocked.quota, blocked.limit), (None, 0));
     let policy = Policy::new("api", Quota::requests(7).per_second());
     limiter
         .reconfigure(Limiter::builder().policy(policy))

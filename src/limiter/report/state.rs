@@ -80,6 +80,7 @@ impl LimiterCore {
 
 impl BoundPolicy {
     fn stats(&self, waiters: u64) -> PolicyStats {
+        let has_quota = !self.policy.is_block_list();
         PolicyStats {
             policy: self.policy.shared_name(),
             kind: match self.enforcement {
@@ -87,8 +88,11 @@ impl BoundPolicy {
                 Enforcement::Ban => PolicyKind::Ban,
                 Enforcement::Shadow { .. } => PolicyKind::Shadow,
             },
-            quota: self.policy.quota(),
-            limit: self.limit.rule().capacity(),
+            quota: has_quota.then(|| self.policy.quota()),
+            limit: match has_quota {
+                true => self.limit.capacity(),
+                false => 0,
+            },
             permits: self.permits_held.load(Ordering::Relaxed),
             waiters,
             shadow: match &self.enforcement {
