@@ -57,8 +57,9 @@ pub(crate) trait PolicyResults {
     /// At a position below `len`.
     fn policy(&self, position: usize) -> PolicyEvent<'_>;
     fn status(&self, position: usize) -> QuotaStatus;
-    /// The limit, and what is left of it.
-    fn remaining(&self, position: usize) -> (u64, u64);
+    fn limit(&self, position: usize) -> u64;
+    /// Whether more than this share of the limit is used.
+    fn is_near(&self, position: usize, percent: u8) -> bool;
 }
 
 /// The result of a decision under one policy.
@@ -186,7 +187,7 @@ impl fmt::Debug for PolicyEvents<'_> {
 impl PolicyEvent<'_> {
     /// The most units that can be charged at once: the burst, or a window's whole quota.
     pub fn limit(&self) -> u64 {
-        self.results.remaining(self.position).0
+        self.results.limit(self.position)
     }
 
     /// The status afterwards. It is computed by each call.
@@ -230,16 +231,16 @@ impl PolicyEvent<'_> {
     /// Whether more than this share of the limit is used afterwards.
     #[inline]
     pub fn is_near(&self, percent: u8) -> bool {
-        let (limit, remaining) = self.results.remaining(self.position);
-        is_near(limit, remaining, percent)
+        self.results.is_near(self.position, percent)
     }
 }
 
+/// The fewest units that are left of a limit while no more than `percent` of it are used.
 #[inline]
-pub(super) fn is_near(limit: u64, remaining: u64, percent: u8) -> bool {
-    let used = limit.saturating_sub(remaining);
+pub(crate) fn fewest_left(limit: u64, percent: u8) -> u64 {
+    let rest = 100_u64.saturating_sub(percent.into());
     // A limit is at most 999,999,999,999,999.
-    used.saturating_mul(100) > limit.saturating_mul(percent.into())
+    limit.saturating_mul(rest).div_ceil(100)
 }
 
 impl fmt::Debug for PolicyEvent<'_> {

@@ -74,11 +74,6 @@ mod stats;
 
 use std::fmt;
 
-pub(crate) use self::{
-    decision::PolicyResults,
-    observers::{Observers, SharedObservers},
-    stats::StatsSource,
-};
 pub use self::{
     decision::{
         DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyEvents, PolicyEventsIter, PolicyKind,
@@ -89,6 +84,11 @@ pub use self::{
     stats::{
         BreakerState, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle, StoreStats,
     },
+};
+pub(crate) use self::{
+    decision::{PolicyResults, fewest_left},
+    observers::{Observers, SharedObservers},
+    stats::StatsSource,
 };
 
 /// Receives what a limiter does.

@@ -23,17 +23,16 @@ impl LimiterRef {
         let Some(counts) = observers.and_then(|observers| observers.counts()) else {
             return false;
         };
-        let policies = builder.entries.iter().map(|entry| {
-            let (limit, remaining) = self.remaining(entry);
-            AdmittedBy {
+        for counts in counts {
+            let near_percent = counts.near_percent();
+            let policies = builder.entries.iter().map(|entry| AdmittedBy {
                 index: entry.policy as usize,
                 name: self.bound(entry.policy).policy.name(),
                 charged: entry.receipts.first().remaining,
-                limit,
-                remaining,
-            }
-        });
-        counts.for_each(|counts| counts.count_admission(builder.source, policies.clone()));
+                is_near: self.is_near(entry, near_percent),
+            });
+            counts.count_admission(builder.source, policies);
+        }
         true
     }
 }

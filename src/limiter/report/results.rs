@@ -3,7 +3,7 @@
 use crate::{
     decision::{LazyStatus, PolicyEntry, PolicyRole},
     limiter::core::LimiterRef,
-    observe::{PolicyEvent, PolicyKind, PolicyResults},
+    observe::{PolicyEvent, PolicyKind, PolicyResults, fewest_left},
     strategy::{QuotaStatus, RetryAfter},
 };
 
@@ -17,17 +17,18 @@ pub(super) struct EntryResults<'a> {
 }
 
 impl LimiterRef {
-    /// The limit, and what is left of it.
-    pub(super) fn remaining(&self, entry: &PolicyEntry) -> (u64, u64) {
+    /// Whether more than this share of the limit is used.
+    #[inline]
+    pub(super) fn is_near(&self, entry: &PolicyEntry, percent: u8) -> bool {
         let limit = self.limit(entry);
-        let remaining = match &entry.lazy_status {
+        let units = fewest_left(limit.capacity(), percent);
+        !match &entry.lazy_status {
             LazyStatus::Snapshot(snapshot) => {
                 let at = entry.receipts.first().charged_at;
-                limit.rule().remaining(snapshot, at)
+                limit.rule().has_remaining(snapshot, at, units)
             }
-            LazyStatus::Resolved(status) => status.remaining,
-        };
-        (limit.capacity(), remaining)
+            LazyStatus::Resolved(status) => status.remaining >= units,
+        }
     }
 }
 
@@ -76,8 +77,12 @@ impl PolicyResults for EntryResults<'_> {
         self.entries[position].status(self.limiter)
     }
 
-    fn remaining(&self, position: usize) -> (u64, u64) {
-        self.limiter.remaining(&self.entries[position])
+    fn limit(&self, position: usize) -> u64 {
+        self.limiter.limit(&self.entries[position]).capacity()
+    }
+
+    fn is_near(&self, position: usize, percent: u8) -> bool {
+        self.limiter.is_near(&self.entries[position], percent)
     }
 }
 

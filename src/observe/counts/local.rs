@@ -45,7 +45,14 @@ impl LocalCounters {
     ) -> &PolicyCounts<Counter> {
         let guess = self.slots.get(index).copied();
         let slot = match guess {
-            Some(slot) if self.names.get(slot).is_some_and(|known| **known == *name) => slot,
+            Some(slot)
+                if self
+                    .names
+                    .get(slot)
+                    .is_some_and(|known| is_same(known, name)) =>
+            {
+                slot
+            }
             _ => self.find(threads, index, name),
         };
         &self.counters.policies[slot]
@@ -76,6 +83,12 @@ impl LocalCounters {
             slot
         })
     }
+}
+
+/// Most names are those of the policies in force, at the same address.
+#[inline]
+fn is_same(known: &str, name: &str) -> bool {
+    std::ptr::eq(known, name) || known == name
 }
 
 /// Calls `write` with this thread's counters of `threads`, once.

@@ -11,7 +11,7 @@ pub(crate) use self::counters::{PolicyTotals, Totals};
 use self::{local::with_local, threads::Threads};
 use super::{
     DecisionEvent, DecisionOutcome, DecisionSource, Event, NEAR_PERCENT, PolicyResult, UnitsEvent,
-    UnitsKind, decision::is_near,
+    UnitsKind,
 };
 
 mod counters;
@@ -32,9 +32,8 @@ pub(crate) struct AdmittedBy<'a> {
     pub(crate) index: usize,
     pub(crate) name: &'a str,
     pub(crate) charged: u64,
-    pub(crate) limit: u64,
-    /// Of the limit, afterwards.
-    pub(crate) remaining: u64,
+    /// As in [`PolicyEvent::is_near`](super::PolicyEvent::is_near).
+    pub(crate) is_near: bool,
 }
 
 impl Default for Counts {
@@ -82,6 +81,10 @@ impl Counts {
     }
 
     /// Counts units.
+    pub(crate) fn near_percent(&self) -> u8 {
+        self.near_percent
+    }
+
     /// Counts an admitted request like its event. None of the policies is a shadow.
     #[inline]
     pub(crate) fn count_admission<'a>(
@@ -93,7 +96,7 @@ impl Counts {
             let requests = local.requests();
             requests.decided[DecisionOutcome::Admitted as usize][source as usize].add(1);
             for policy in policies.clone() {
-                let result = match is_near(policy.limit, policy.remaining, self.near_percent) {
+                let result = match policy.is_near {
                     true => PolicyResult::Near,
                     false => PolicyResult::Within,
                 };
@@ -116,7 +119,7 @@ impl Counts {
         match event {
             Event::PoliciesInForce { stats, .. } => {
                 for policy in &stats.policies {
-                    self.threads.slot(&policy.policy);
+                    self.threads.slot(policy.policy.clone());
                 }
             }
             Event::BanBegan { policy, .. } => with_local(&self.threads, |local| {

@@ -43,8 +43,12 @@ impl PolicyResults for Decided<'_> {
         }
     }
 
-    fn remaining(&self, _: usize) -> (u64, u64) {
-        (10, 5)
+    fn limit(&self, _: usize) -> u64 {
+        10
+    }
+
+    fn is_near(&self, _: usize, _: u8) -> bool {
+        false
     }
 
     fn status(&self, _: usize) -> QuotaStatus {

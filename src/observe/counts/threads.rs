@@ -46,10 +46,10 @@ impl Threads {
     }
 
     /// The slot of a policy's name, which is added if it is new.
-    pub(super) fn slot(&self, name: &str) -> usize {
+    pub(super) fn slot(&self, name: impl Into<Arc<str>> + AsRef<str>) -> usize {
         let mut state = self.state();
         let mut policies = state.left.policies().iter();
-        let known = policies.position(|policy| **policy.name() == *name);
+        let known = policies.position(|policy| **policy.name() == *name.as_ref());
         known.unwrap_or_else(|| {
             state.left.push(name.into());
             state.left.policies().len() - 1

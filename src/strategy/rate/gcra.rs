@@ -188,6 +188,15 @@ impl Rule for GcraRule {
         self.0.status(ahead, cost)
     }
 
+    fn has_remaining(
+        &self,
+        &Snapshot([ahead, ..]): &Snapshot,
+        _now: Timestamp,
+        units: u64,
+    ) -> bool {
+        self.0.has_remaining(ahead, units)
+    }
+
     fn script(&self) -> Option<LuaScript> {
         Some(
             LuaScript::new(include_str!("gcra.lua"), self.0.params())
@@ -330,6 +339,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn units_that_remain_are_those_of_the_status(
+            requests in 1_u64..=1_000, burst in 1_u64..1_000, used in -10_i64..100_000_000_000, more in 0_u64..3,
+        ) {
+            let quota = Quota::requests(requests).per_minute().burst(burst);
+            let params = RateParams::new(&quota, &TierRefills::default()).expect("a quota in range");
+            let remaining = params.status(used, 1).remaining;
+            for units in [remaining.saturating_sub(more), remaining + more] {
+                prop_assert_eq!(params.has_remaining(used, units), remaining >= units);
+            }
+        }
+
         #[test]
         fn the_sustained_rate_is_at_most_the_quotas_and_at_least_the_promised_share(
             requests in 1_u64..=1_000_000, period in 1_000_000_u64..=30 * 86_400_000_000, burst in 1_u64..1_000,

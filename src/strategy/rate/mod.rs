@@ -108,6 +108,12 @@ impl RateParams {
         (self.tolerance as i64 - used as i64).div_euclid(self.interval as i64)
     }
 
+    /// Whether at least so many units remain while `used` ticks are in use: `status` without its divisions.
+    pub(super) fn has_remaining(&self, used: i64, units: u64) -> bool {
+        let left = self.tolerance.saturating_sub(used.max(0) as u64);
+        units.saturating_mul(self.interval) <= left
+    }
+
     /// What a request of `cost` units may expect while `used` ticks are in use.
     fn status(&self, used: i64, cost: u64) -> QuotaStatus {
         let used = used.max(0) as u64;

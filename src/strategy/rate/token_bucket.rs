@@ -168,6 +168,15 @@ impl Rule for TokenBucketRule {
         self.0.status(deficit, cost)
     }
 
+    fn has_remaining(
+        &self,
+        &Snapshot([deficit, ..]): &Snapshot,
+        _now: Timestamp,
+        units: u64,
+    ) -> bool {
+        self.0.has_remaining(deficit, units)
+    }
+
     fn script(&self) -> Option<LuaScript> {
         Some(LuaScript::new(include_str!("token_bucket.lua"), self.0.params()).snapshot_len(1))
     }

@@ -48,9 +48,10 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     /// the reset are read, see [`LimitHandle::status`](crate::store::LimitHandle::status).
     fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
 
-    /// The remaining units of the [status](Rule::status), without the rest of it. The provided method is right for all rules.
-    fn remaining(&self, snapshot: &Snapshot, now: Timestamp) -> u64 {
-        self.status(snapshot, now, 0).remaining
+    /// Whether at least so many units remain by the [status](Rule::status). The provided method is right for all rules; one of
+    /// their own may be faster.
+    fn has_remaining(&self, snapshot: &Snapshot, now: Timestamp, units: u64) -> bool {
+        self.status(snapshot, now, 0).remaining >= units
     }
 
     /// Whether units refill one after the other, rather than all together at the end of a window. It determines the
