@@ -1,5 +1,6 @@
 //! `cargo xtask release-check`: what a release must pass besides `cargo xtask test`.
 
+mod api;
 mod dependencies;
 mod documentation;
 mod features;
@@ -26,7 +27,7 @@ pub(crate) struct Step {
     run: fn(&Path, &mut Skipped) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 10] = [
+pub(crate) static STEPS: [Step; 11] = [
     Step {
         name: "package",
         about: "the packages build by themselves and are small",
@@ -51,6 +52,11 @@ pub(crate) static STEPS: [Step; 10] = [
         name: "external",
         about: "the public API names types of the listed crates alone",
         run: dependencies::external,
+    },
+    Step {
+        name: "api",
+        about: "the public API is what docs/public-api.txt lists",
+        run: api::check,
     },
     Step {
         name: "semver",
