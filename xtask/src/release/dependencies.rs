@@ -41,6 +41,8 @@ pub(super) fn deny(root: &Path, skipped: &mut Skipped) -> Outcome {
     }
     let words = [
         "deny",
+        // Those of the program too.
+        "--workspace",
         "--all-features",
         "check",
         "bans",
