@@ -13,7 +13,8 @@ use super::{packages, unpacked};
 use crate::run::{Outcome, capture, cargo, command, metadata, succeed};
 use crate::test::PACKAGE;
 
-/// With the oldest compiler where it is installed, and by what can be known without it.
+/// With the oldest compiler where it is installed. Without it by what dependencies state and what clippy knows of the standard library, in
+/// all code that is compiled for this system; newer syntax is found by that compiler alone.
 pub(super) fn msrv(root: &Path, skipped: &mut Skipped) -> Outcome {
     let ours = packages::published(root)?;
     let ours: Vec<&str> = ours.iter().map(|package| &*package.name).collect();
@@ -43,7 +44,7 @@ pub(super) fn msrv(root: &Path, skipped: &mut Skipped) -> Outcome {
 
     let Some(toolchain) = Toolchain::find(stated) else {
         skipped.add(
-            &format!("a build by Rust {stated}"),
+            &format!("a build by Rust {stated}, which finds newer syntax too"),
             &toolchain::install(stated),
         );
         return Ok(());
