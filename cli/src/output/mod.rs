@@ -28,14 +28,35 @@ impl Output {
         json: impl FnOnce() -> Value,
         text: impl FnOnce() -> String,
     ) -> io::Result<()> {
-        let printed = match self.json {
+        unless_closed(match self.json {
             true => print_json(&json()),
             false => print(&text()),
+        })
+    }
+
+    /// Prints `content`, and writes one of the two to standard error: for a command whose standard output is asked for by
+    /// something else.
+    pub(crate) fn print_beside(
+        &self,
+        content: &str,
+        json: impl FnOnce() -> Value,
+        text: impl FnOnce() -> String,
+    ) -> io::Result<()> {
+        unless_closed(print(content))?;
+        let beside = match self.json {
+            true => format!("{:#}", json()),
+            false => text(),
         };
-        match printed {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            printed => printed,
-        }
+        print_error(beside.trim_end());
+        Ok(())
+    }
+}
+
+/// A reader that has closed the output is no error.
+fn unless_closed(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
     }
 }
 

@@ -43,7 +43,8 @@ pub(crate) struct Options {
     logs: Vec<PathBuf>,
     #[command(flatten)]
     code: Code,
-    /// Draw a chart of each policy's admitted and rejected requests to this file, in SVG.
+    /// Draw a chart of each policy's admitted and rejected requests to this file, in SVG; - for standard output, and the report
+    /// is then written to standard error.
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
     /// How many of the most rejected keys of each policy to print.
@@ -109,12 +110,19 @@ pub(crate) fn run(options: &Options, output: &Output) -> Outcome {
         });
         return Err(Failure::unreachable("no request in the logs", reason));
     }
-    if let Some(path) = &options.chart {
-        let chart = chart::draw(&report, &title(options));
-        fs::write(path, chart).map_err(|error| Failure::unreachable(path.display(), error))?;
-    }
     let json = || serde_json::to_value(&report).unwrap_or_default();
-    output.print(json, || report.to_string())?;
+    let text = || report.to_string();
+    match &options.chart {
+        Some(path) if path.as_os_str() == "-" => {
+            output.print_beside(&chart::draw(&report, &title(options)), json, text)?;
+        }
+        Some(path) => {
+            let chart = chart::draw(&report, &title(options));
+            fs::write(path, chart).map_err(|error| Failure::unreachable(path.display(), error))?;
+            output.print(json, text)?;
+        }
+        None => output.print(json, text)?,
+    }
     Ok(match options.fail_over {
         Some(ratio) if report.rejected_share > ratio => Answer::No,
         _ => Answer::Yes,

@@ -39,7 +39,7 @@ pub(super) fn common(text: &str) -> Option<i64> {
     let (day, year) = (number(0, 2)?, number(7, 11)?);
     let (hour, minute, second) = (number(12, 14)?, number(15, 17)?, number(18, 20)?);
     let (east_hours, east_minutes) = (number(22, 24)?, number(24, 26)?);
-    let fits = (1..=31).contains(&day)
+    let fits = (1..=days_of_month(year, month)).contains(&day)
         && hour < 24
         && minute < 60
         && second <= 60
@@ -54,6 +54,15 @@ pub(super) fn common(text: &str) -> Option<i64> {
     let days = days_since_epoch(year, month, day);
     let seconds = ((days * 24 + hour) * 60 + minute) * 60 + second - east;
     in_range(seconds * SECOND).filter(|_| fits)
+}
+
+/// The number of days of a month of the Gregorian calendar.
+fn days_of_month(year: i64, month: i64) -> i64 {
+    let (next_year, next_month) = match month {
+        12 => (year + 1, 1),
+        _ => (year, month + 1),
+    };
+    days_since_epoch(next_year, next_month, 1) - days_since_epoch(year, month, 1)
 }
 
 /// The days from 1970-01-01 to a date of the Gregorian calendar.

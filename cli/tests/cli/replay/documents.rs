@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{log, runs::Scene};
+use super::{log, scene::Scene};
 
 /// Each strategy, charge mode and kind of code, and secrets that are not there.
 const DOCUMENT: &str = r#"

@@ -4,4 +4,7 @@ mod documents;
 mod equal;
 mod log;
 mod model;
+mod output;
+mod reading;
 mod runs;
+mod scene;
