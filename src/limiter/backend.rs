@@ -107,7 +107,7 @@ impl LimiterBackend for LimiterRef {
     fn adjust_detached(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
         let report = UnitsReport::begin(self, op, adjustments).map(UnitsReport::detached);
         self.adjust_by(adjustments, report, |store, ops| {
-            store.execute_observed(op, ops)
+            store.execute_detached_with_response(op, ops)
         })
     }
 

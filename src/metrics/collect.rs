@@ -36,9 +36,9 @@ pub(super) struct Sources<'a> {
 /// What has to be remembered between two collections: counts of others that may begin anew.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    dropped_refunds: Continued,
-    unconfirmed_refunds: Continued,
-    evictions: Continued,
+    dropped_refunds: ResettableCounter,
+    unconfirmed_refunds: ResettableCounter,
+    evictions: ResettableCounter,
     shadows: HashMap<Arc<str>, ShadowRequests>,
     /// That of the policies which were reported last.
     generation: u64,
@@ -47,14 +47,14 @@ pub(super) struct Collected {
 /// The requests of a shadow policy.
 #[derive(Debug, Default)]
 struct ShadowRequests {
-    evaluated: Continued,
-    stricter: Continued,
-    looser: Continued,
+    evaluated: ResettableCounter,
+    stricter: ResettableCounter,
+    looser: ResettableCounter,
 }
 
-/// The sum of a count that may begin anew, as when a store is replaced.
+/// The sum of a counter that may reset, as when a store is replaced.
 #[derive(Debug, Default)]
-struct Continued {
+struct ResettableCounter {
     last: u64,
     sum: u64,
 }
@@ -229,7 +229,7 @@ impl ShadowRequests {
     }
 }
 
-impl Continued {
+impl ResettableCounter {
     fn update(&mut self, now: u64) -> u64 {
         let more = now.checked_sub(self.last).unwrap_or(now);
         (self.last, self.sum) = (now, self.sum + more);

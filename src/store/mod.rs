@@ -225,11 +225,11 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// that it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
 
-    /// Executes an operation like [`execute_detached`](Store::execute_detached), and returns its response, for a caller that
+    /// Executes an operation as [`execute_detached`](Store::execute_detached) does, and returns its response, for a caller that
     /// records the result. Dropping the response cancels nothing, and after an error a queued operation is still done later.
     ///
     /// Default: calls `execute_detached`, and returns [`StoreError::Unsupported`].
-    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         self.execute_detached(op, counters);
         StoreResponse::Ready(Err(StoreError::Unsupported(
             "responses to detached operations",

@@ -240,7 +240,7 @@ impl Store for LocalShares {
         self.counts.callers(local, key)
     }
 
-    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         self.execute(op, counters)
     }
 

@@ -135,7 +135,7 @@ impl Store for MemoryStore {
         }
     }
 
-    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         self.execute(op, counters)
     }
 

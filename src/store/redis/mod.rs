@@ -270,7 +270,7 @@ impl Store for RedisStore {
         self.inner.shared.pending_refunds.queued() as u64
     }
 
-    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let workers = &self.inner.workers;
         match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
@@ -283,7 +283,9 @@ impl Store for RedisStore {
                     "one response for several slots",
                 )))
             }
-            Ok(counters) => StoreResponse::Pending(workers.execute_observed(op, counters).into()),
+            Ok(counters) => {
+                StoreResponse::Pending(workers.execute_detached_with_response(op, counters).into())
+            }
         }
     }
 

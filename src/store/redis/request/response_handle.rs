@@ -44,8 +44,8 @@ impl PendingRequest {
         (request, response)
     }
 
-    /// A request without a waiter, and a handle to the response for an observer.
-    pub(crate) fn observed(
+    /// A request without a waiter, and a handle to its response, which cancels nothing when it is dropped.
+    pub(crate) fn detached_with_response(
         state: Arc<RequestState>,
         worker: Option<runtime::Id>,
     ) -> (Self, ResponseHandle) {

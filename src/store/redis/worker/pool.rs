@@ -172,14 +172,14 @@ impl WorkerPool {
 
     /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does. Returns a handle to its
     /// response, on which no request depends.
-    pub(crate) fn execute_observed(
+    pub(crate) fn execute_detached_with_response(
         self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
     ) -> ResponseHandle {
         let (worker_index, state) = self.detached(op, counters);
         let here = Handle::try_current().ok().map(|here| here.id());
-        let (request, response) = PendingRequest::observed(state, here);
+        let (request, response) = PendingRequest::detached_with_response(state, here);
         self.push_detached(worker_index, request);
         response
     }
