@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let prometheus = prometheus.install_recorder()?;
     let metrics = Arc::new(Metrics::new("operated"));
-    let activity = Activity::new();
+    let activity = Arc::new(Activity::new());
 
     let minute = Quota::requests(10).per_minute();
     let layer = RateLimitLayer::builder()

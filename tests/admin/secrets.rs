@@ -88,7 +88,7 @@ fn explanations() -> [Value; 5] {
 #[tokio::test]
 async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
     let server = Server::builder().password(PASSWORD).start();
-    let activity = Activity::new();
+    let activity = Arc::new(Activity::new());
     let limiter = limiter(&server, activity.clone());
     let log = Log::default();
     let _guard = log.at(tracing::Level::TRACE);

@@ -1,6 +1,6 @@
 //! An admin API to call, whose every answer is held against its OpenAPI document.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -161,7 +161,7 @@ pub(crate) fn in_process() -> (Limiter, ManualClock) {
 
 /// An admin API with the activity of its limiter.
 pub(crate) fn observed() -> (Api, Limiter) {
-    let activity = Activity::new();
+    let activity = Arc::new(Activity::new());
     let builder = Limiter::builder().observe(activity.clone());
     let builder = policies()
         .into_iter()

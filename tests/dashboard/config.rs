@@ -15,7 +15,7 @@ use crate::{page::Page, service::TOKEN};
 /// A service whose policies are those of a file that is watched.
 async fn start(file: &Path) -> (SocketAddr, Arc<Watcher>) {
     let document = Document::load(file).expect("a document");
-    let activity = Activity::new();
+    let activity = Arc::new(Activity::new());
     let builder = document.builder(&Registry::new()).expect("a builder");
     let limiter = builder.observe(activity.clone()).build();
     let layer = RateLimitLayer::new(limiter.expect("a limiter"));

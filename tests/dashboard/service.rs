@@ -1,6 +1,6 @@
 //! A service with limits on Redis and an admin API, which the page belongs to.
 
-use std::{future::IntoFuture, net::SocketAddr, time::Duration};
+use std::{future::IntoFuture, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, routing::get};
 use reqwest::Client;
@@ -50,7 +50,7 @@ impl Service {
         let builder = policies()
             .into_iter()
             .fold(builder, |builder, policy| builder.policy(policy));
-        let activity = Activity::new();
+        let activity = Arc::new(Activity::new());
         let layer = builder.observe(activity.clone()).build();
         let layer = layer.expect("a layer");
         let admin = || {

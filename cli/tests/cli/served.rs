@@ -1,6 +1,6 @@
 //! Services with the admin API, on one Redis.
 
-use std::{any::Any, net::TcpListener, process::Command, time::Duration};
+use std::{any::Any, net::TcpListener, process::Command, sync::Arc, time::Duration};
 
 use axum::{Router, routing::get};
 use testkit::Server;
@@ -87,7 +87,7 @@ impl Service {
             .timeout(Duration::from_secs(5))
             .build()
             .expect("a store");
-        let activity = Activity::new();
+        let activity = Arc::new(Activity::new());
         let builder = document.builder(&Registry::new()).expect("a builder");
         let limiter = builder.store(store).observe(activity.clone()).build();
         let limiter = limiter.expect("a limiter");

@@ -37,10 +37,11 @@ const DEFAULT_TOP_KEYS: usize = 100;
 /// It is an [`Observer`] of the limiters whose requests it counts, and is given to [`Admin::activity`](super::Admin::activity):
 ///
 /// ```
+/// use std::sync::Arc;
 /// use tollgate::{Policy, Quota, RateLimitLayer, admin::{Activity, Admin}};
 ///
 /// # fn f(token: String) -> Result<(), Box<dyn std::error::Error>> {
-/// let activity = Activity::new();
+/// let activity = Arc::new(Activity::new());
 /// let layer = RateLimitLayer::builder()
 ///     .policy(Policy::new("api", Quota::requests(10).per_minute()))
 ///     .observe(activity.clone())
@@ -77,20 +78,20 @@ struct RejectedKeys {
 
 impl Activity {
     /// Counts the 100 keys with the most rejections of each policy.
-    pub fn new() -> Arc<Self> {
+    pub fn new() -> Self {
         Self::with_top_keys(DEFAULT_TOP_KEYS)
     }
 
     /// Counts the `keys` keys with the most rejections of each policy, at least one. Each takes about 100 bytes.
-    pub fn with_top_keys(keys: usize) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn with_top_keys(keys: usize) -> Self {
+        Self {
             started_at: jiff::Timestamp::now(),
             top_keys: keys,
             counts: Counts::default(),
             store_calls: Latency::new(),
             rejected: ArcSwap::default(),
             adding: Mutex::default(),
-        })
+        }
     }
 
     /// What `limiter` and the others that are observed have done, in the process of this name.
@@ -218,6 +219,12 @@ fn policy_activity(policy: &PolicyTotals) -> PolicyActivity {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Observer for Activity {
