@@ -89,6 +89,10 @@ impl Audit {
     /// Logs that the change was made.
     pub(super) fn log(&self, before: &[Status], after: &[Status]) {
         for (policy, key) in &self.keys {
+            let lifted = matches!(self.change, Change::Unblock).then(|| {
+                let mut statuses = before.iter().filter(|status| status.policy == *policy);
+                statuses.any(|status| status.blocked_until.is_some())
+            });
             tracing::info!(
                 target: "tollgate::admin",
                 user = self.user.name(),
@@ -97,6 +101,7 @@ impl Audit {
                 key = &**key,
                 units = self.change.units(),
                 seconds = self.change.seconds(),
+                lifted,
                 before = brief(before, policy),
                 after = brief(after, policy),
                 "changed by the admin API"

@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// The status of keys under each policy: the result of [`Limiter::peek`](crate::Limiter::peek),
-/// [`charge`](crate::Limiter::charge) and [`reset`](crate::Limiter::reset), and part of a [`Credited`](crate::Credited).
+/// [`charge`](crate::Limiter::charge), [`reset`](crate::Limiter::reset) and [`unblock`](crate::Limiter::unblock), and part of a
+/// [`Credited`](crate::Credited).
 ///
 /// It admits no request: it holds no charge, and can't become an [`Admission`](crate::Admission).
 #[derive(Clone)]
@@ -27,7 +28,7 @@ impl LimitStatus {
     }
 
     /// Whether a request with the cost of the call, or else each policy's own, would be admitted now; after a
-    /// [reset](crate::Limiter::reset), whether it would have been before.
+    /// [reset](crate::Limiter::reset) or [unblock](crate::Limiter::unblock), whether it would have been before.
     pub fn would_admit(&self) -> bool {
         self.0.is_admitted() && self.0.retry_after() == RetryAfter::Now
     }

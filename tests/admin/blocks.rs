@@ -67,11 +67,17 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
         "2027-01-15T09:00:00Z"
     );
     assert_eq!(unblocked["after"][0]["would_admit"], true);
+    let lifted =
+        json!([{"policy": "abuse", "key": "192.0.2.1", "ends_at": "2027-01-15T09:00:00Z"}]);
+    assert_eq!(unblocked["unblocked"], lifted);
     assert!(limiter.check(keys()).await.is_admitted());
 
     assert_eq!(log.lines("change=\"block\"").len(), 2);
     assert!(log.lines("change=\"block\"")[0].contains("seconds=3600"));
-    assert_eq!(log.lines("change=\"unblock\"").len(), 1);
+    let lines = log.lines("change=\"unblock\"");
+    assert_eq!(lines.len(), 1);
+    let lifted = "lifted=true before=\"blocked until 2027-01-15T09:00:00Z\"";
+    assert!(lines[0].contains(lifted), "{}", lines[0]);
     for body in [
         json!({"policy": "api", "key": "sk_1", "seconds": 60}),
         json!({"key": "192.0.2.1", "seconds": 0}),
@@ -81,6 +87,31 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
         let answer = api.post("/block", &body).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
     }
+}
+
+#[tokio::test]
+async fn an_unblock_of_a_key_that_is_not_blocked_says_that_nothing_was_lifted() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let log = Log::default();
+    let _guard = log.info();
+    let block = json!({"policy": "abuse", "key": "192.0.2.1", "seconds": 60});
+    api.done("/block", block).await;
+    let about = json!({"key": "192.0.2.1"});
+    // Blocked under one of the bans that can read the text.
+    let some = api.done("/unblock", about.clone()).await;
+    let lifted = some["unblocked"].as_array().expect("a list");
+    assert_eq!((lifted.len(), &lifted[0]["policy"]), (1, &json!("abuse")));
+    let lines = log.lines("change=\"unblock\"");
+    let lifted = |policy: &str| {
+        let policy = format!("policy=\"{policy}\"");
+        let line = lines.iter().find(|line| line.contains(&policy));
+        line.expect("a line").contains("lifted=true")
+    };
+    assert_eq!((lifted("abuse"), lifted("blocked")), (true, false));
+    let none = api.done("/unblock", about).await;
+    assert_eq!(none["unblocked"], json!([]));
+    assert_eq!(log.lines("lifted=false").len(), 3);
 }
 
 #[tokio::test]

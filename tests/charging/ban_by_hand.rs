@@ -55,10 +55,15 @@ async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
             limiter.block(alice, secs(60)).await.expect("a ban");
             assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
             match lift {
-                "unblock" => limiter.unblock(alice).await.expect("a response"),
+                "unblock" => drop(limiter.unblock(alice).await.expect("a response")),
                 "unblock by name" => {
                     let named = [("abuse", alice), ("p", alice)];
-                    limiter.unblock(named).await.expect("a response");
+                    let before = limiter.unblock(named).await.expect("a response");
+                    let lifted = before.policy("abuse").expect("the ban").retry_after();
+                    assert_eq!(
+                        (before.policies().len(), lifted),
+                        (1, RetryAfter::In(secs(60)))
+                    );
                 }
                 "reset" => assert_eq!(
                     limiter
@@ -77,7 +82,8 @@ async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
         limiter.block(alice, secs(60)).await.expect("a ban");
         let _ = limiter.reset([("p", alice)]).await.expect("a response");
         assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
-        limiter.unblock(bob).await.expect("nothing to lift");
+        let nothing = limiter.unblock(bob).await.expect("nothing to lift");
+        assert!(nothing.would_admit());
     }
 }
 
@@ -121,11 +127,11 @@ async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
         };
         let none = world.limiter([once()]);
         no_ban(none.block(KEY, secs(1)).await);
-        no_ban(none.unblock(KEY).await);
+        no_ban(none.unblock(KEY).await.map(drop));
         let limiter = world.limiter([once(), abuse()]);
         no_ban(limiter.block([("once", KEY)], secs(1)).await);
         let handle = limiter.policy("once").expect("a policy");
-        no_ban(handle.unblock(KEY).await);
+        no_ban(handle.unblock(KEY).await.map(drop));
         unsupported(limiter.block(KEY, Duration::ZERO).await);
         unsupported(limiter.block(KEY, Duration::MAX).await);
         assert_eq!(banned(&limiter, KEY).await, None);

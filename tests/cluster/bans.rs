@@ -109,7 +109,7 @@ async fn in_slots_as_in_one<const N: usize>(
                     let hour = Duration::from_secs(3_600);
                     limiter.block(under(name), hour).await.expect("a ban");
                 }
-                Unblock(name) => limiter.unblock(under(name)).await.expect("no ban"),
+                Unblock(name) => drop(limiter.unblock(under(name)).await.expect("no ban")),
             }
         }
         shown.push((says_all, left(&limiter, &all).await));

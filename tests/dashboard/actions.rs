@@ -70,6 +70,12 @@ async fn a_key_is_blocked_and_unblocked_once_it_is_confirmed() {
         }
         assert_eq!(service.get("bob").await, status, "{action}, {button}");
     }
+    let lifted = "Unblocked bob under blocked, where it was blocked until ";
+    page.browser.until_shows("#lookup-message", lifted).await;
+    page.ask("Unblock").await;
+    page.answer("Unblock").await;
+    let nothing = "Nothing was lifted: bob was not blocked under blocked.";
+    page.browser.until_shows("#lookup-message", nothing).await;
     page.assert_clean().await;
 }
 

@@ -42,13 +42,13 @@ async fn no_direct_call_succeeds_while_the_store_is_down() {
             ("reset", limiter.reset(KEY).await.map(drop)),
             ("charge", limiter.charge(KEY, 1).await.map(drop)),
             ("block", limiter.block(KEY, minute).await),
-            ("unblock", limiter.unblock(KEY).await),
+            ("unblock", limiter.unblock(KEY).await.map(drop)),
             ("a policy's peek", p.peek(KEY).await.map(drop)),
             ("a policy's reset", p.reset(KEY).await.map(drop)),
             ("a policy's charge", p.charge(KEY, 1).await.map(drop)),
             ("credit", p.credit(KEY, 1).await.map(drop)),
             ("a policy's block", ban.block(KEY, minute).await),
-            ("a policy's unblock", ban.unblock(KEY).await),
+            ("a policy's unblock", ban.unblock(KEY).await.map(drop)),
             ("callers", list.callers(KEY).await.map(drop)),
         ];
         for (call, outcome) in calls {

@@ -244,7 +244,7 @@ async fn an_unknown_policy_name_rejects_the_call_and_is_logged_once_in_ten_secon
         limiter.reset([("acount", alice)]).await.map(drop),
         limiter.charge([("acount", alice)], 1).await.map(drop),
         limiter.block([("acount", alice)], second).await,
-        limiter.unblock([("acount", alice)]).await,
+        limiter.unblock([("acount", alice)]).await.map(drop),
     ] {
         assert!(matches!(outcome, Err(CallError::UnknownPolicy(_))));
     }

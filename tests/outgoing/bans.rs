@@ -135,7 +135,7 @@ async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gon
         assert!(poll_once(&mut head).is_none());
         assert_eq!(time.calls(), sent);
         match round {
-            0 => limiter.unblock(key).await.expect("a response"),
+            0 => drop(limiter.unblock(key).await.expect("a response")),
             _ => drop(limiter.reset([("abuse", key)]).await.expect("a response")),
         }
         // No result has the ban any more, however short the timeout.

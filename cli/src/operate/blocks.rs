@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tollgate::Quota;
 
-use super::keys::{about, ask, changed};
+use super::keys::{about, ask};
 use crate::{
     client::Connection,
     confirm::Confirm,
@@ -74,8 +74,7 @@ impl Unblock {
         let body = about(self.policy.as_deref(), &self.key.read()?, None);
         ask(&self.confirm, &client, &body, ["Unblock", "ban"]).await?;
         let answer = client.post("/unblock", &body).await?;
-        let text = || changed(list(&answer, "before"), list(&answer, "after"));
-        output.print(|| answer.clone(), text)?;
+        output.print(|| answer.clone(), || lifted(&answer))?;
         Ok(Answer::Yes)
     }
 }
@@ -119,6 +118,24 @@ fn table(blocks: &[Value]) -> String {
         table.row([policy, key, ends_at]);
     }
     table.or("no key is blocked\n")
+}
+
+/// A table of what an unblock has lifted under each ban.
+fn lifted(answer: &Value) -> String {
+    let mut table = Table::new(&["POLICY", "KEY", "BLOCKED BEFORE"]);
+    for before in list(answer, "before") {
+        let [policy, key] = ["policy", "key"].map(|field| text(before, field));
+        let until = match text(before, "blocked_until") {
+            none if none.is_empty() => "no".to_owned(),
+            until => format!("until {until}"),
+        };
+        table.row([policy, key, until]);
+    }
+    let nothing = match list(answer, "unblocked") {
+        [] => "nothing was lifted: the key was not blocked\n",
+        _ => "",
+    };
+    format!("{}{nothing}", table.or(""))
 }
 
 /// A duration in the words of a quota's period.

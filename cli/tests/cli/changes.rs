@@ -79,9 +79,21 @@ fn a_block_and_its_end_take_effect_in_all_processes() {
     assert!(succeeded(&run).contains("blocked  hash:"), "{}", run.stdout);
     until_all(&services, false);
 
-    let run = world.direct(&["unblock", API_KEY, "-y"]);
-    assert!(succeeded(&run).contains("blocked  hash:"), "{}", run.stdout);
+    let ends_at = run.stdout.split_whitespace().last().expect("an end");
+    let unblock = ["unblock", API_KEY, "-y"];
+    let run = world.direct(&unblock);
+    let lifted = succeeded(&run).lines().last().expect("a row");
+    assert!(lifted.starts_with("blocked  hash:"), "{}", run.stdout);
+    assert!(
+        lifted.ends_with(&format!("  until {ends_at}")),
+        "{}",
+        run.stdout
+    );
     until_all(&services, true);
+
+    let run = services[1].run(&unblock);
+    let nothing = "  no\nnothing was lifted: the key was not blocked\n";
+    assert!(succeeded(&run).ends_with(nothing), "{}", run.stdout);
 }
 
 #[test]

@@ -155,7 +155,7 @@ pub struct Blocked {
     pub blocked: Vec<BlockedKey>,
 }
 
-/// A key that is blocked under a ban.
+/// A key that is blocked under a ban, or was until the ban was lifted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -216,6 +216,8 @@ pub struct BlockInfo {
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Unblocked {
+    /// The key under each ban that was lifted, and when that ban would have ended; empty if the key was not blocked.
+    pub unblocked: Vec<BlockedKey>,
     /// The status before, under each ban.
     pub before: Vec<Status>,
     /// The status after.

@@ -161,8 +161,9 @@ async function unblock(policy, key, message) {
   const text = `Requests of ${key} are admitted again under ${policy}, in all processes.`;
   if (!(await confirmed({ title: "Unblock this key?", text, verb: "Unblock" }))) return;
   await change(message, async () => {
-    await call("unblock", { policy, key });
-    return `Unblocked ${key} under ${policy}.`;
+    const { unblocked } = await call("unblock", { policy, key });
+    if (unblocked.length === 0) return `Nothing was lifted: ${key} was not blocked under ${policy}.`;
+    return `Unblocked ${key} under ${policy}, where it was blocked until ${moment(unblocked[0].ends_at)}.`;
   });
 }
 

@@ -144,14 +144,7 @@ pub(in crate::admin) async fn block(
         limiter.block(keys.clone(), time).await?;
         let after = statuses(limiter, keys).await;
         audit.log(&before, after.as_deref().unwrap_or_default());
-        let blocked = audit.shown(after?).into_iter().filter_map(|ban| {
-            Some(BlockedKey {
-                policy: ban.policy,
-                key: ban.key,
-                ends_at: ban.blocked_until?,
-            })
-        });
-        let blocked = blocked.collect();
+        let blocked = blocked_keys(&audit.shown(after?));
         Ok(Blocked { blocked })
     }))
     .await
@@ -172,7 +165,11 @@ pub(in crate::admin) async fn unblock(
         let after = statuses(limiter, keys).await;
         audit.log(&before, after.as_deref().unwrap_or_default());
         let after = audit.shown(after?);
-        Ok(Unblocked { before, after })
+        Ok(Unblocked {
+            unblocked: blocked_keys(&before),
+            before,
+            after,
+        })
     }))
     .await
 }
@@ -306,3 +303,15 @@ fn only(statuses: Vec<Status>, policy: &str) -> Result<Status, Failure> {
         Failure::new(status, "the store answered without the policy")
     })
 }
+/// The keys that are blocked by these statuses.
+fn blocked_keys(statuses: &[Status]) -> Vec<BlockedKey> {
+    let blocked = statuses.iter().filter_map(|status| {
+        Some(BlockedKey {
+            policy: status.policy.clone(),
+            key: status.key.clone(),
+            ends_at: status.blocked_until.clone()?,
+        })
+    });
+    blocked.collect()
+}
+

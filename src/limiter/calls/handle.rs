@@ -133,12 +133,12 @@ impl PolicyHandle {
         self.limiter.block(self.named(key), time).await
     }
 
-    /// Ends the ban of a key under this policy: see [`Limiter::unblock`].
+    /// Ends the ban of a key under this policy, and returns the status before: see [`Limiter::unblock`].
     ///
     /// # Errors
     ///
     /// Those of [`Limiter::unblock`], which also describes cancellation.
-    pub async fn unblock(&self, key: impl Into<Key>) -> Result<(), CallError> {
+    pub async fn unblock(&self, key: impl Into<Key>) -> Result<LimitStatus, CallError> {
         self.limiter.unblock(self.named(key)).await
     }
 

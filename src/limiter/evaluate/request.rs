@@ -137,7 +137,7 @@ impl LimiterRef {
 
     /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.
     #[inline(always)]
-    fn add_entry(
+    pub(crate) fn add_entry(
         &self,
         builder: &mut DecisionBuilder,
         (index, bound): (usize, &BoundPolicy),

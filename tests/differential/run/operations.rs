@@ -341,7 +341,7 @@ impl Run<'_> {
         for limiter in self.limiters(&Request::of(key)) {
             outcomes.push(match ms {
                 Some(ms) => limiter.block(keys.clone(), Duration::from_millis(ms)).await,
-                None => limiter.unblock(keys.clone()).await,
+                None => limiter.unblock(keys.clone()).await.map(drop),
             });
         }
         self.change_all();
