@@ -10,6 +10,7 @@ mod auth;
 mod blocks;
 mod changes;
 mod document;
+mod explain;
 mod input;
 mod openapi;
 mod processes;

@@ -106,5 +106,9 @@ fn explanation(answer: &Value) -> String {
         reason if reason.is_empty() => reason,
         reason => format!(": {}", printable(&reason)),
     };
-    format!("{outcome}{reason}{retry}\n{}", table.or(""))
+    let hint = match text(answer, "hint") {
+        hint if hint.is_empty() => hint,
+        hint => format!("{}\n", printable(&hint)),
+    };
+    format!("{outcome}{reason}{retry}\n{}{hint}", table.or(""))
 }

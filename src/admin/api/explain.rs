@@ -33,6 +33,9 @@ pub struct ExplanationInfo {
     /// The wait until it would be admitted, 0 if it would be now; left out if waiting does not help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// What the request as given lacks, and how to give it: the peer's address, if a policy counts by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// All policies.
     pub policies: Vec<ExplainedPolicyInfo>,
 }
@@ -46,7 +49,7 @@ pub struct ExplainedPolicyInfo {
     pub policy: String,
     /// Whether it applies to the request. Without, there are neither key nor numbers.
     pub applies: bool,
-    /// Why it does not apply.
+    /// Why it does not apply; or, if the request has no key of its own, with which requests it is counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The request's key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.

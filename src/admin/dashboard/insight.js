@@ -57,7 +57,7 @@ async function explain() {
   showExplanation(await call("explain", body));
 }
 
-function showExplanation({ outcome, reason, retry_after_ms, policies }) {
+function showExplanation({ outcome, reason, retry_after_ms, hint, policies }) {
   const admitted = outcome in OUTCOME;
   const later = retry_after_ms > 0 ? `, retry after ${span(retry_after_ms)}` : "";
   const text = `${admitted ? "✓" : "✗"} ${outcome.replaceAll("_", " ")}${reason ? ` (${reason})` : ""}${later}`;
@@ -72,13 +72,13 @@ function showExplanation({ outcome, reason, retry_after_ms, policies }) {
     const link = el("button", { type: "button", class: "link", onclick: () => openKey(policy.policy, policy.key) }, keyText(policy.key ?? ""));
     return el("tr", {},
       el("td", { class: "wide" }, name),
-      el("td", { class: "wide" }, policy.key ? link : "all requests together"),
+      el("td", { class: "wide" }, policy.key ? link : "all requests together", policy.reason ? el("small", {}, policy.reason) : null),
       el("td", { "data-label": "Remaining" }, left(policy), policy.limit === undefined ? null : el("small", {}, `costs ${count(policy.cost)}`)),
       el("td", {}, verdict, later));
   });
   const head = el("tr", {}, ...["Policy", "Key", "Remaining", "Decision"].map((name) => el("th", {}, name)));
   const table = el("table", { class: "stacked" }, el("thead", {}, head), el("tbody", {}, ...rows));
-  $("explain-result").replaceChildren(table);
+  $("explain-result").replaceChildren(table, hint ? el("p", { class: "note" }, `Note: ${hint}.`) : "");
 }
 
 function wireInsight() {

@@ -1,6 +1,9 @@
 //! How a request would be decided.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 use axum::extract::State;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, request::Parts};
@@ -17,33 +20,80 @@ use crate::{
         state::AdminState,
     },
     extract::PeerAddr,
-    limiter::ExplainedPolicy,
+    key::Key,
+    limiter::{ExplainedPolicy, NotApplied},
+    log::without_events,
+    policy::Policy,
 };
+
+/// An address of a peer, to see what depends on it.
+const EXAMPLE_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 0);
+
+/// What is said of a request without a peer address, if a policy counts by it.
+const ADD_PEER: &str = "the request as given has no peer address, by which policies count it: give one as `peer` \
+     (`--peer` of the command line), such as 192.0.2.1";
 
 /// `POST /explain`.
 pub(in crate::admin) async fn explain(
     State(state): State<Arc<AdminState>>,
     Body(request): Body<ExplainRequest>,
 ) -> Answer<ExplanationInfo> {
-    let parts = parts(request)?;
+    let parts = parts(&request)?;
     let explanation = state.limiter().explain(&parts).await?;
+    let in_force = state.limiter().policies();
+    let mut counts_by_peer = false;
+    let policies = explanation.policies().map(|explained| {
+        let mut in_force = in_force.iter();
+        let policy = in_force.find(|policy| policy.name() == explained.name());
+        counts_by_peer |= looks_for_key(&explained)
+            && policy.is_some_and(|policy| depends_on_peer(policy, &parts));
+        info(explained, policy, &parts)
+    });
+    let policies = policies.collect();
+    let lacks_peer = request.peer.is_none() && counts_by_peer;
     let reason = explanation.list().map(ToString::to_string);
     let reason = reason.or_else(|| explanation.exemption().map(ToString::to_string));
     Ok(Json(ExplanationInfo {
         outcome: explanation.outcome().as_str().to_owned(),
         reason,
         retry_after_ms: explanation.retry_after().duration().map(millis),
-        policies: explanation.policies().map(policy).collect(),
+        hint: lacks_peer.then(|| ADD_PEER.to_owned()),
+        policies,
     }))
 }
 
-fn policy(policy: ExplainedPolicy<'_>) -> ExplainedPolicyInfo {
+/// Whether the policy looks for the request's key, found or not.
+fn looks_for_key(policy: &ExplainedPolicy<'_>) -> bool {
+    policy.applies() || matches!(policy.not_applied(), Some(NotApplied::NoKey { .. }))
+}
+
+/// Whether the request has another key with a peer address.
+fn depends_on_peer(policy: &Policy, parts: &Parts) -> bool {
+    let mut with_peer = parts.clone();
+    with_peer.extensions.insert(PeerAddr(EXAMPLE_PEER));
+    let key = |parts| without_events(|| policy.extractor().key(parts));
+    key(parts) != key(&with_peer)
+}
+
+/// How a policy concerns a request.
+fn info(
+    policy: ExplainedPolicy<'_>,
+    in_force: Option<&Policy>,
+    parts: &Parts,
+) -> ExplainedPolicyInfo {
     let status = policy.status();
     let status = status.as_ref();
+    let reason = policy.not_applied().map(ToString::to_string);
+    let is_shared = status.is_some_and(|status| status.key() == Key::missing());
+    let shared = |policy: &Policy| {
+        let missing = policy.missing_key_name(parts);
+        format!("counted with all requests without {missing}")
+    };
+    let shared = in_force.filter(|_| is_shared).map(shared);
     ExplainedPolicyInfo {
         policy: policy.name().to_owned(),
         applies: policy.applies(),
-        reason: policy.not_applied().map(ToString::to_string),
+        reason: reason.or(shared),
         key: status.map(|status| status.key_text()),
         cost: status.map(|status| status.cost()),
         limit: status.and_then(limit),
@@ -56,7 +106,7 @@ fn policy(policy: ExplainedPolicy<'_>) -> ExplainedPolicyInfo {
 }
 
 /// The head of the request. Values are left out of problems, since they may be credentials.
-fn parts(request: ExplainRequest) -> Result<Parts, Failure> {
+fn parts(request: &ExplainRequest) -> Result<Parts, Failure> {
     let method: Method = parse(&request.method, "method: a method such as GET is expected")?;
     let uri: Uri = parse(
         &request.uri,
