@@ -13,6 +13,7 @@ mod document;
 mod explain;
 mod input;
 mod openapi;
+mod panics;
 mod processes;
 mod secrets;
 mod support;

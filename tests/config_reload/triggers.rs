@@ -2,14 +2,16 @@
 
 use std::{
     fs,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use testkit::folder;
 use tokio::runtime::Builder;
 use tollgate::{
-    Limiter,
+    Gcra, InvalidValue, Limiter, Quota,
     config::{Document, Registry, Watch, WatchError},
+    strategy::{Rule, Strategy},
 };
 
 use crate::{
@@ -55,6 +57,47 @@ async fn a_reload_on_demand_puts_the_document_in_force_and_returns_its_changes()
     assert!(status.loaded_at() >= status.last_attempt());
     assert!(status.error().is_none() && status.failures() == 0);
     assert_eq!(status.loads(), 3);
+}
+
+/// Panics if a quota has 13 units.
+#[derive(Clone, Copy, Debug)]
+struct Panics;
+
+impl Strategy for Panics {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        assert_ne!(quota.amount(), 13, "as the test expects");
+        Gcra.bind(quota)
+    }
+}
+
+#[tokio::test]
+async fn a_reload_in_which_registered_code_panics_is_a_failure_that_is_logged() {
+    every_log::keep();
+    let folder = folder();
+    let file = folder.path().join(NAME);
+    let text = |quota| document(quota) + "strategy = \"panics\"\n";
+    fs::write(&file, text(10)).expect("a file");
+    let registry = || Registry::new().strategy("panics", Panics);
+    let load = Document::load_with(&file, &registry()).expect("a document");
+    let limiter = load.limiter(&registry()).expect("a limiter");
+    let watch = Watch::new(&file).registry(registry());
+    let watcher = watch.every(Duration::from_millis(5)).start(&limiter);
+    let watcher = watcher.expect("a watch");
+    until("the first poll", async || watcher.status().loads() == 1).await;
+    renamed(folder.path(), &text(13));
+    until("a failure", async || watcher.status().failures() == 1).await;
+    let error = watcher.status().error().expect("an error").to_string();
+    assert!(error.contains("code that panicked"), "{error}");
+    let error = watcher.reload().await.expect_err("a panic").to_string();
+    assert!(error.contains("code that panicked"), "{error}");
+    let logged = every_log::lines(&file, "configuration file not loaded");
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert_eq!(limit(&limiter).await, 10);
+    renamed(folder.path(), &text(20));
+    until("another document", async || watcher.status().loads() == 2).await;
+    assert_eq!(limit(&limiter).await, 20);
+    let logged = every_log::lines(&file, "configuration file can be loaded again");
+    assert_eq!(logged.len(), 1, "{logged:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,13 @@
 //! The routes about a key: its status, and changes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    panic::{self, AssertUnwindSafe},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use axum::extract::State;
 use http::StatusCode;
@@ -160,8 +167,7 @@ pub(in crate::admin) async fn unblock(
     let audit = Audit::new(user, Change::Unblock, &request.key, state.limiter(), &keys);
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
-        let before = audit.shown(statuses(limiter, keys.clone()).await?);
-        limiter.unblock(keys.clone()).await?;
+        let before = audit.shown(status::statuses(&limiter.unblock(keys.clone()).await?));
         let after = statuses(limiter, keys).await;
         audit.log(&before, after.as_deref().unwrap_or_default());
         let after = audit.shown(after?);
@@ -203,18 +209,36 @@ async fn completed<T: Send + 'static>(
         .map(Json)
 }
 
-/// Makes a change, and logs it if the store fails. A change that a policy does not support is not begun.
+/// Makes a change, and logs it if the store fails or code of the application panics. A change that a policy does not support
+/// is not begun.
 async fn audited<T>(
     audit: Audit,
     change: impl AsyncFnOnce(&Audit) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let changed = change(&audit).await;
+    let changed = unless_panicked(change(&audit)).await;
     if let Err(failure) = &changed
         && failure.is_server_error()
     {
         audit.log_failure(failure);
     }
     changed
+}
+
+/// The result of a change, in which code of the application may panic. The panic hook has reported the panic.
+async fn unless_panicked<T>(
+    change: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut change = pin!(change);
+    poll_fn(|cx| {
+        let poll = AssertUnwindSafe(|| change.as_mut().poll(cx));
+        panic::catch_unwind(poll).unwrap_or_else(|_| {
+            let detail =
+                "the change was not completed: a store, a strategy or an observer panicked";
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Poll::Ready(Err(Failure::new(status, detail)))
+        })
+    })
+    .await
 }
 
 /// The key of a text under a policy.
@@ -294,15 +318,6 @@ async fn statuses(limiter: &Limiter, keys: NamedKeys) -> Result<Vec<Status>, Fai
     Ok(status::statuses(&status))
 }
 
-/// The status under the policy of that name.
-fn only(statuses: Vec<Status>, policy: &str) -> Result<Status, Failure> {
-    let mut statuses = statuses.into_iter();
-    let status = statuses.find(|status| status.policy == policy);
-    status.ok_or_else(|| {
-        let status = StatusCode::INTERNAL_SERVER_ERROR;
-        Failure::new(status, "the store answered without the policy")
-    })
-}
 /// The keys that are blocked by these statuses.
 fn blocked_keys(statuses: &[Status]) -> Vec<BlockedKey> {
     let blocked = statuses.iter().filter_map(|status| {
@@ -315,3 +330,12 @@ fn blocked_keys(statuses: &[Status]) -> Vec<BlockedKey> {
     blocked.collect()
 }
 
+/// The status under the policy of that name.
+fn only(statuses: Vec<Status>, policy: &str) -> Result<Status, Failure> {
+    let mut statuses = statuses.into_iter();
+    let status = statuses.find(|status| status.policy == policy);
+    status.ok_or_else(|| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Failure::new(status, "the store answered without the policy")
+    })
+}

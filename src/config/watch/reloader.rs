@@ -1,6 +1,7 @@
 //! What a reload does: one at a time, on a thread that may block.
 
 use std::{
+    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -102,10 +103,6 @@ impl Reloader {
             Ok(Ok(Some(changes))) => Ok(changes),
             Ok(Ok(None)) => Err(not_loaded("a watch that has ended")),
             Ok(Err(error)) => Err(error),
-            Err(error) if error.is_panic() => {
-                let expected = "registered code that does not panic";
-                Err(self.not_loaded("code that panicked", expected))
-            }
             Err(_) => Err(not_loaded("a watch whose runtime has ended")),
         }
     }
@@ -134,7 +131,13 @@ impl Reloader {
         let mut progress = lock(&self.progress);
         let now = SystemTime::now();
         let mut hash = None;
-        let result = self.try_reload(trigger, progress.in_force.as_ref(), &mut hash);
+        let reload =
+            AssertUnwindSafe(|| self.try_reload(trigger, progress.in_force.as_ref(), &mut hash));
+        // The panic hook has reported a panic.
+        let result = panic::catch_unwind(reload).unwrap_or_else(|_| {
+            let expected = "registered code that does not panic";
+            Err(self.not_loaded("code that panicked", expected))
+        });
         let failure = result.as_ref().err().map(|error| Failure {
             hash,
             message: error.to_string(),

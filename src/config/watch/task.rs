@@ -17,7 +17,7 @@ pub(super) async fn watch(reloader: Arc<Reloader>, interval: Duration, mut hangu
     let mut trigger = Trigger::Poll;
     loop {
         let reloader = reloader.clone();
-        // The result is in the status and in the log. A panic has been reported by the panic hook.
+        // The result is in the status and in the log.
         let reload = spawn_blocking(move || reloader.reload(trigger)).await;
         if reload.is_err_and(|error: JoinError| error.is_cancelled()) {
             return;

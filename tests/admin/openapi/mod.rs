@@ -4,11 +4,17 @@ use std::{collections::BTreeSet, env, fs, sync::LazyLock};
 
 use axum::body::Body;
 use http::{Method, StatusCode};
-use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use tollgate::admin::api::{self, OPENAPI};
 
-use crate::support::{self, Answer, Api, TOKEN};
+use self::routes::{routes, schema};
+use crate::{
+    panics,
+    support::{self, Answer, Api, TOKEN},
+};
+
+mod routes;
 
 /// Where the document is checked in.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tollgate.openapi.json");
@@ -17,193 +23,6 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tollgate.openapi.json")
 const WRITE: &str = "TOLLGATE_WRITE_OPENAPI";
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(generate);
-
-/// What the document says of a route.
-struct Route {
-    method: &'static str,
-    path: &'static str,
-    summary: &'static str,
-    parameters: &'static [(&'static str, &'static str)],
-    body: Option<Value>,
-    answer: Value,
-    /// The statuses of problems.
-    problems: &'static [u16],
-    is_open: bool,
-    content_type: &'static str,
-}
-
-const OF_GET: &[u16] = &[400, 401];
-const OF_KEY: &[u16] = &[400, 401, 404, 413, 415, 503];
-
-fn get(path: &'static str, summary: &'static str, answer: Value) -> Route {
-    Route {
-        method: "get",
-        path,
-        summary,
-        parameters: &[],
-        body: None,
-        answer,
-        problems: OF_GET,
-        is_open: false,
-        content_type: "application/json",
-    }
-}
-
-fn post(path: &'static str, summary: &'static str, body: Value, answer: Value) -> Route {
-    Route {
-        method: "post",
-        path,
-        summary,
-        parameters: &[],
-        body: Some(body),
-        answer,
-        problems: OF_KEY,
-        is_open: false,
-        content_type: "application/json",
-    }
-}
-
-fn schema<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
-    schemas.subschema_for::<T>().to_value()
-}
-
-fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
-    vec![
-        Route {
-            problems: &[],
-            is_open: true,
-            content_type: "text/html",
-            ..get(
-                "/",
-                "The dashboard, a page without data in it",
-                json!({"type": "string"}),
-            )
-        },
-        Route {
-            problems: &[401],
-            is_open: true,
-            ..get(
-                "/health",
-                "Whether the store is healthy; with a token, its issues too",
-                schema::<api::Health>(of),
-            )
-        },
-        get(
-            "/policies",
-            "The policies in force",
-            schema::<api::Policies>(of),
-        ),
-        get(
-            "/config",
-            "The configuration in force, as a document in TOML without secrets",
-            schema::<api::ConfigInForce>(of),
-        ),
-        get(
-            "/shadows",
-            "How shadow policies would have changed the decisions of this process",
-            schema::<api::Shadows>(of),
-        ),
-        Route {
-            problems: &[400, 401, 404],
-            ..get(
-                "/activity",
-                "What the limiters of this process have done since its start",
-                schema::<api::ActivityReport>(of),
-            )
-        },
-        Route {
-            problems: &[400, 401, 404, 503],
-            content_type: "text/event-stream",
-            ..get(
-                "/events",
-                "One event `activity` a second, whose data is the answer of /activity",
-                json!({"type": "string"}),
-            )
-        },
-        Route {
-            problems: &[400, 401, 404],
-            parameters: &[
-                (
-                    "policy",
-                    "The policy's name; all policies if it is left out",
-                ),
-                (
-                    "n",
-                    "The number of keys for each policy, 10 if it is left out",
-                ),
-            ],
-            ..get(
-                "/top",
-                "The keys with the most rejections in this process",
-                schema::<api::TopReport>(of),
-            )
-        },
-        Route {
-            problems: &[400, 401, 404, 503],
-            parameters: &[
-                ("policy", "The ban's name; all bans if it is left out"),
-                (
-                    "limit",
-                    "The most keys in the answer, 100 if it is left out",
-                ),
-            ],
-            ..get(
-                "/blocks",
-                "The keys that are blocked now, in any process",
-                schema::<api::BlocksInfo>(of),
-            )
-        },
-        Route {
-            problems: &[401],
-            ..get("/openapi.json", "This document", json!({"type": "object"}))
-        },
-        post(
-            "/peek",
-            "The status of a key under a policy; charges nothing",
-            schema::<api::PeekRequest>(of),
-            schema::<api::Status>(of),
-        ),
-        Route {
-            problems: &[400, 401, 413, 415, 503],
-            ..post(
-                "/explain",
-                "Which policies apply to a request, and how it would be decided; charges nothing",
-                schema::<api::ExplainRequest>(of),
-                schema::<api::ExplanationInfo>(of),
-            )
-        },
-        post(
-            "/reset",
-            "Removes the usage of a key, and ends its bans, under one policy or all",
-            schema::<api::ResetRequest>(of),
-            schema::<api::Reset>(of),
-        ),
-        post(
-            "/credit",
-            "Adds units to what a key has left under a policy",
-            schema::<api::CreditRequest>(of),
-            schema::<api::Credited>(of),
-        ),
-        post(
-            "/block",
-            "Blocks a key in all processes, under one ban or all",
-            schema::<api::BlockRequest>(of),
-            schema::<api::Blocked>(of),
-        ),
-        post(
-            "/unblock",
-            "Ends the bans of a key in all processes, under one ban or all",
-            schema::<api::UnblockRequest>(of),
-            schema::<api::Unblocked>(of),
-        ),
-        post(
-            "/callers",
-            "The callers whose charges under a key count now, for strategies that record them",
-            schema::<api::CallersRequest>(of),
-            schema::<api::Callers>(of),
-        ),
-    ]
-}
 
 /// The document.
 fn generate() -> Value {
@@ -339,6 +158,7 @@ async fn every_answer_in_the_document_is_given() {
     let working = support::observed().0;
     let without_activity = Api::of(&support::in_process().0);
     let failing = Api::of(support::unreachable());
+    let panicking = Api::of(panics::limiter().await);
     for (method, path, operation) in operations() {
         let responses = operation["responses"].as_object().expect("responses");
         let mut given = BTreeSet::new();
@@ -359,6 +179,7 @@ async fn every_answer_in_the_document_is_given() {
                 .await,
         );
         if is_post {
+            note(panicking.post(path, &support::good_body(path)).await);
             note(working.call(method.clone(), path, "{").await);
             note(working.call(method.clone(), path, " ".repeat(70_000)).await);
             let mut unknown = support::good_body(path);
