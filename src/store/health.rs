@@ -10,11 +10,15 @@ use crate::error::StoreError;
 #[derive(Clone, Debug, Default)]
 pub struct HealthReport {
     issues: Vec<HealthIssue>,
+    unlisted_issues: u64,
     unchecked: Vec<&'static str>,
     dropped_refunds: u64,
     unconfirmed: u64,
     dropped_write_backs: u64,
 }
+
+/// Upper bound of the problems that a report lists.
+const MAX_ISSUES: usize = 100;
 
 /// A problem of a store, or one that will show later. Its text names the server or policy, what was found, and what to do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -112,9 +116,15 @@ impl HealthReport {
         self.issues.is_empty()
     }
 
-    /// The problems that were found.
+    /// The problems that were found, up to 100. Equal ones, such as those of all [tiers](crate::Policy::tier_quotas) of a policy,
+    /// are listed once.
     pub fn issues(&self) -> &[HealthIssue] {
         &self.issues
+    }
+
+    /// The number of problems beyond those that are listed, equal ones included.
+    pub fn unlisted_issues(&self) -> u64 {
+        self.unlisted_issues
     }
 
     /// The checks that were skipped, because they need a permission that counting doesn't: `version`, `eviction` and `role`; and
@@ -175,12 +185,40 @@ impl HealthReport {
     }
 
     pub(crate) fn add_issue(&mut self, issue: HealthIssue) {
-        self.issues.push(issue);
+        let text = issue.to_string();
+        if self.issues.iter().any(|listed| listed.to_string() == text) {
+            return;
+        }
+        match self.issues.len() < MAX_ISSUES {
+            true => self.issues.push(issue),
+            false => self.unlisted_issues = self.unlisted_issues.saturating_add(1),
+        }
     }
 
     pub(crate) fn add_unchecked(&mut self, what: &'static str) {
         if !self.unchecked.contains(&what) {
             self.unchecked.push(what);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_issues_are_listed_once_and_the_others_up_to_a_bound() {
+        let failed = |policy: usize| HealthIssue::PolicyFailed {
+            policy: format!("p{policy}").into(),
+            server: "redis-1".into(),
+            error: StoreError::Timeout,
+        };
+        let report = (0..3 * MAX_ISSUES).fold(HealthReport::default(), |report, number| {
+            report.with_issue(failed(number / 2))
+        });
+        let listed: Vec<_> = report.issues().iter().map(ToString::to_string).collect();
+        let expected = (0..MAX_ISSUES).map(|policy| failed(policy).to_string());
+        assert_eq!(listed, expected.collect::<Vec<_>>());
+        assert_eq!(report.unlisted_issues(), 100);
     }
 }

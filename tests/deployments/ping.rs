@@ -158,6 +158,32 @@ async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
 }
 
 #[tokio::test]
+async fn a_fault_that_all_tiers_of_a_policy_share_is_listed_once() {
+    let server = Server::start();
+    server.acl("limits", "pw", "~tg:* +@all -rpush");
+    let store = RedisStore::builder().url(server.url_as("limits", "pw"));
+    let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
+    let quota = |amount| Quota::requests(amount).per_day();
+    let tiered = |name| Policy::new(name, quota(5)).tier_quotas([quota(6), quota(7)]);
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(tiered("list").strategy(ListWindow))
+        .policy(tiered("gcra"))
+        .policy(tiered("log").strategy(SlidingLog));
+    let health = limiter.build().expect("a limiter").health_check().await;
+    let policies: Vec<_> = health
+        .issues()
+        .iter()
+        .map(|issue| match issue {
+            HealthIssue::MissingPermission { policy, .. } => &**policy,
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(policies, ["list", "log"], "{health:?}");
+    assert_eq!(health.unlisted_issues(), 0);
+}
+
+#[tokio::test]
 async fn a_server_that_may_lose_counts_is_reported() {
     let server = Server::builder()
         .arg("maxmemory", "100mb")

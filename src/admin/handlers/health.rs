@@ -45,7 +45,12 @@ pub(in crate::admin) async fn health(
 }
 
 fn details(report: &HealthReport) -> Health {
+    let unlisted = match report.unlisted_issues() {
+        0 => None,
+        unlisted => Some(format!("{unlisted} more issues are not listed")),
+    };
     let issues = report.issues().iter().map(ToString::to_string);
+    let issues = issues.chain(unlisted);
     let unchecked = report.unchecked().iter().map(|what| (*what).to_owned());
     Health {
         healthy: report.is_healthy(),
