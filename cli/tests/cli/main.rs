@@ -7,6 +7,7 @@ mod check;
 mod confirm;
 mod connection;
 mod diff;
+mod json;
 mod processes;
 mod program;
 mod questions;
