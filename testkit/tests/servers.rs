@@ -1,25 +1,13 @@
-//! Servers start, reply, fail and come back as the tests require.
+//! Servers start with their options, reply, and say what they hold and were asked.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::Duration,
+};
 
-use tollgate_testkit::{Clock, Connection, Reply, Server, folder, free_port, program};
-
-fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
-}
-
-fn gone(pid: u32) -> bool {
-    let start = Instant::now();
-    while runs(pid) && start.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    !runs(pid)
-}
+use tollgate_testkit::{Clock, Connection, Reply, Server, free_port};
 
 #[test]
 fn a_server_replies_and_keeps_nothing_on_disk() {
@@ -38,145 +26,6 @@ fn a_server_replies_and_keeps_nothing_on_disk() {
     );
     server.stop();
     assert!(!server.folder().join("dump.rdb").exists());
-}
-
-#[test]
-fn drop_ends_the_server_and_removes_its_folder() {
-    let server = Server::start();
-    let (pid, folder) = (server.pid().unwrap(), server.folder().to_owned());
-    assert!(runs(pid));
-    drop(server);
-    assert!(!runs(pid));
-    assert!(!folder.exists());
-}
-
-#[test]
-fn drop_ends_a_paused_server() {
-    let server = Server::start();
-    let pid = server.pid().unwrap();
-    server.pause();
-    drop(server);
-    assert!(!runs(pid));
-}
-
-#[test]
-fn a_panic_ends_the_server() {
-    let test = std::thread::spawn(|| {
-        let server = Server::start();
-        std::panic::panic_any(server.pid().unwrap());
-    });
-    let pid = *test.join().unwrap_err().downcast::<u32>().unwrap();
-    assert!(!runs(pid));
-}
-
-#[test]
-fn a_server_outlives_the_thread_that_started_it() {
-    let server = std::thread::spawn(Server::start).join().unwrap();
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(server.command(&["PING"]).text(), "PONG");
-}
-
-/// Set for the process of its own that the next test runs this one in, and kills.
-const HOLDS: &str = "TESTKIT_HOLDS_A_SERVER";
-
-#[test]
-fn child_process_that_holds_a_server() {
-    if std::env::var_os(HOLDS).is_none() {
-        return;
-    }
-    let server = Server::start();
-    println!("pid={}", server.pid().unwrap());
-    std::thread::sleep(Duration::from_secs(60));
-}
-
-#[test]
-fn killing_the_test_process_ends_its_servers_and_removes_their_folders() {
-    let folder = folder();
-    let here = std::env::current_exe().unwrap();
-    let mut holder = std::process::Command::new(here)
-        .args([
-            "--exact",
-            "child_process_that_holds_a_server",
-            "--nocapture",
-        ])
-        .env(HOLDS, "1")
-        .env("TMPDIR", folder.path())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut output = String::new();
-    let mut stdout = holder.stdout.take().unwrap();
-    let pid = loop {
-        let mut chunk = [0; 256];
-        let len = stdout.read(&mut chunk).unwrap();
-        assert_ne!(len, 0, "the helper ended: {output}");
-        output += &String::from_utf8_lossy(&chunk[..len]);
-        if let Some((pid, _)) = output
-            .split_once("pid=")
-            .and_then(|(_, pid)| pid.split_once('\n'))
-        {
-            break pid.parse().unwrap();
-        }
-    };
-    assert!(runs(pid));
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    assert!(gone(pid), "server {pid} outlived its test process");
-    let start = Instant::now();
-    while std::fs::read_dir(folder.path()).unwrap().next().is_some() {
-        assert!(start.elapsed() < Duration::from_secs(10), "a folder stays");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-#[test]
-fn a_killed_server_accepts_no_connections_and_comes_back_empty_on_its_port() {
-    let server = Server::start();
-    server.command(&["SET", "a", "1"]).ok();
-    let first = server.pid();
-    server.kill();
-    assert_eq!(server.pid(), None);
-    let refused = TcpStream::connect(server.addr()).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    assert!(server.try_command(&["PING"]).is_err());
-
-    server.restart();
-    assert_ne!(server.pid(), first);
-    assert!(server.keys().is_empty());
-    server.restart();
-    assert_eq!(server.command(&["PING"]).text(), "PONG");
-}
-
-#[test]
-fn a_paused_server_accepts_connections_and_replies_later() {
-    let server = Server::start();
-    server.pause();
-    let mut client = Connection::open(server.addr(), Duration::from_millis(200)).unwrap();
-    let silent = client.call(&["PING"]).unwrap_err();
-    assert!(
-        matches!(silent.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
-        "{silent}"
-    );
-    server.resume();
-    assert_eq!(server.command(&["PING"]).text(), "PONG");
-    server.pause();
-    server.stop();
-    assert_eq!(server.pid(), None);
-}
-
-#[test]
-fn the_helper_survives_a_lost_connection() {
-    let server = Server::start();
-    server.command(&["SET", "a", "1"]).ok();
-    let mut other = server.connect().unwrap();
-    assert!(
-        other
-            .call(&["CLIENT", "KILL", "TYPE", "normal"])
-            .unwrap()
-            .int()
-            > 0
-    );
-    assert_eq!(server.command(&["GET", "a"]).text(), "1");
 }
 
 #[test]
@@ -365,37 +214,4 @@ fn a_missing_program_is_named() {
 #[should_panic(expected = "Bad directive")]
 fn a_wrong_option_shows_the_log() {
     Server::builder().arg("no-such-option", "1").start();
-}
-
-#[test]
-fn no_other_server_on_the_port_is_taken_for_this_one() {
-    let server = Server::start();
-    server.kill();
-    let mut squatter = std::process::Command::new(program())
-        .args([
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--port",
-            &server.port().to_string(),
-        ])
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    while TcpStream::connect(server.addr()).is_err() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let release = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(500));
-        squatter.kill().unwrap();
-        squatter.wait().unwrap();
-    });
-    let start = Instant::now();
-    server.restart();
-    let waited = start.elapsed();
-    release.join().unwrap();
-    assert!(waited > Duration::from_millis(400));
-    let id = server.info("server", "process_id").unwrap();
-    assert_eq!(id, server.pid().unwrap().to_string());
 }

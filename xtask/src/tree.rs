@@ -1,12 +1,11 @@
 //! The sources: that they stand alone, and the house rules no compiler knows.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::run::{Outcome, capture, grep, line};
 
 /// A source file longer than this likely holds more than one idea.
-const LONG: usize = 400;
+const MAX_LINES: usize = 400;
 
 /// Absolute paths under these exist on one machine only.
 const FOREIGN: [&str; 3] = ["tmp", "root", "work"];
@@ -26,8 +25,11 @@ pub(crate) fn check(root: &Path) -> Outcome {
             broken.push(rule.broken);
         }
     }
-    for folder in ["src", "cli/src"] {
-        warn_of_long_files(&root.join(folder), root)?;
+    let long = long_files(root)?;
+    if !long.is_empty() {
+        println!("files of more than {MAX_LINES} lines:");
+        long.iter().for_each(|file| println!("    {file}"));
+        broken.push("a file that is too long");
     }
     if broken.is_empty() {
         Ok(())
@@ -80,25 +82,32 @@ fn matches(root: &Path, rule: &Rule) -> Outcome<String> {
     }
 }
 
-fn warn_of_long_files(directory: &Path, root: &Path) -> Outcome {
-    let told = |path: &Path, error| format!("{}: {error}", path.display());
-    let entries = fs::read_dir(directory).map_err(|error| told(directory, error))?;
-    let mut paths = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<Vec<PathBuf>, _>>()
-        .map_err(|error| told(directory, error))?;
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            warn_of_long_files(&path, root)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).map_err(|error| told(&path, error))?;
-            let lines = text.lines().count();
-            if lines > LONG {
-                let path = path.strip_prefix(root).unwrap_or(&path).display();
-                println!("warning: {path} has {lines} lines, more than {LONG}");
-            }
-        }
+/// The Rust files with too many lines: of the library, the other packages, and all tests.
+fn long_files(root: &Path) -> Outcome<Vec<String>> {
+    let mut count = grep(root);
+    // Each line matches.
+    count.args(["-c", "-e", "", "--", "*.rs"]);
+    let (counts, code) = capture(&mut count)?;
+    match code {
+        Some(0) => Ok(counts
+            .lines()
+            .filter(|line| is_long(line))
+            .map(str::to_owned)
+            .collect()),
+        _ => Err(format!("`{}` failed", line(&count))),
     }
-    Ok(())
+}
+
+/// Whether a line `file:count` counts too many lines.
+fn is_long(count: &str) -> bool {
+    let lines = count
+        .rsplit_once(':')
+        .and_then(|(_, lines)| lines.parse().ok());
+    lines.is_none_or(|lines: usize| lines > MAX_LINES)
+}
+
+#[test]
+fn a_file_of_more_than_400_lines_is_long() {
+    let long = ["src/lib.rs:400", "src/lib.rs:401", "a:b.rs:5"].map(is_long);
+    assert_eq!(long, [false, true, false]);
 }

@@ -5,16 +5,13 @@
 
 pub mod cases;
 pub mod chart;
-pub mod governor;
+pub mod contenders;
 pub mod keys;
-pub mod layers;
 pub mod load;
 pub mod outcome;
 pub mod plan;
-pub mod redis;
 pub mod report;
 pub mod runner;
-pub mod tollgate;
 pub mod wrk;
 
 use cases::Case;

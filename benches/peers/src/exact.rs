@@ -8,7 +8,7 @@ use tollgate_bench::{
     keys::{Callers, Rule},
     load::Contender,
     outcome::{Outcome, Row, Target, Unit},
-    tollgate::{TollgateLimiter, on_redis},
+    contenders::tollgate::{TollgateLimiter, on_redis},
 };
 
 use crate::peers::{self, Guest};

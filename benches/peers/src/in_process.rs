@@ -2,14 +2,14 @@
 
 use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
 use tollgate_bench::{
-    governor::{Governor, bare_layer, header_layer},
+    contenders::governor::{Governor, bare_layer, header_layer},
     keys::{Callers, Rule},
-    layers::{Bare, Layered},
+    contenders::layers::{Bare, Layered},
     load::Load,
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, in_process},
+    contenders::tollgate::{TollgateLimiter, in_process},
 };
 use tower::Layer;
 

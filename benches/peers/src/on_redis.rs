@@ -6,9 +6,9 @@ use tollgate_bench::{
     load::Load,
     outcome::{Outcome, Target},
     plan::Plan,
-    redis::{Mux, Pooled},
+    contenders::redis::{Mux, Pooled},
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, on_redis},
+    contenders::tollgate::{TollgateLimiter, on_redis},
 };
 
 use crate::peers::{self, Turns};

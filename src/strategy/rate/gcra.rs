@@ -325,10 +325,7 @@ mod tests {
             ("1000000/s", 2),
             ("999999/s burst 3", 2),
         ] {
-            let quota: Quota = quota.parse().expect(quota);
-            let rule = GcraRule(
-                RateParams::new(&quota, &TierRefills::default()).expect("a quota in range"),
-            );
+            let (rule, quota) = (gcra(quota), quota.parse::<Quota>().expect(quota));
             let charged = sustained(&rule, quota.period(), periods);
             let most = quota.amount() * u64::from(periods) + quota.capacity();
             // What the first burst adds is no rate.

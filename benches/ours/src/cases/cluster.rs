@@ -4,12 +4,12 @@ use testkit::Cluster;
 
 use super::{keys, waiting};
 use crate::{
+    contenders::redis::Muxes,
+    contenders::tollgate::{TollgateLimiter, on_cluster},
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
-    redis::Muxes,
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, on_cluster},
 };
 
 pub(super) async fn cold(plan: Plan) -> Vec<Outcome> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use testkit::Server;
 
 use crate::{
+    contenders::tollgate::{TollgateLimiter, in_process, on_redis},
     keys::{Callers, Rule},
     load::{Contender, Rng},
     outcome::{Outcome, Row, Target, Unit},
-    tollgate::{TollgateLimiter, in_process, on_redis},
 };
 
 /// The limit.

@@ -6,11 +6,11 @@ use testkit::{Reply, Server};
 
 use super::{TASKS, keys, race, waiting};
 use crate::{
+    contenders::tollgate::{TollgateLimiter, on_redis},
     keys::{Callers, Rule, name},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, on_redis},
 };
 
 pub(super) async fn bytes(plan: Plan) -> Vec<Outcome> {

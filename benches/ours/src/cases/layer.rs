@@ -5,9 +5,9 @@ use tower::Layer;
 
 use super::{busy, keys};
 use crate::{
-    governor::{bare_layer, header_layer},
+    contenders::governor::{bare_layer, header_layer},
+    contenders::layers::{Bare, Layered},
     keys::Rule,
-    layers::{Bare, Layered},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
     runner::{Comparison, Entrant, Expect, Measure, run_comparison},

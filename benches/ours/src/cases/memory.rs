@@ -2,12 +2,12 @@
 
 use super::{busy, keys};
 use crate::{
-    governor::{Alone, Governor},
+    contenders::governor::{Alone, Governor},
+    contenders::tollgate::{TollgateLimiter, in_process},
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, in_process},
 };
 
 pub(super) async fn direct(plan: Plan) -> Vec<Outcome> {

@@ -10,12 +10,12 @@ use tower::Layer;
 
 use super::{busy, keys};
 use crate::{
+    contenders::layers::{Bare, Layered},
+    contenders::tollgate::{TollgateLimiter, in_process},
     keys::{Callers, Rule},
-    layers::{Bare, Layered},
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, in_process},
 };
 
 /// The least ratio of decisions a second with metrics to those without.

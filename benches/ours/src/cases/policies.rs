@@ -4,11 +4,11 @@ use testkit::Server;
 
 use super::{keys, waiting};
 use crate::{
+    contenders::tollgate::{TollgateLimiter, on_redis},
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, on_redis},
 };
 
 pub(super) async fn three(plan: Plan) -> Vec<Outcome> {

@@ -4,12 +4,12 @@ use testkit::Server;
 
 use super::{keys, waiting};
 use crate::{
+    contenders::redis::{Mux, Pooled},
+    contenders::tollgate::{TollgateLimiter, on_redis},
     keys::{Callers, Rule},
     outcome::{Outcome, Target, grouped},
     plan::Plan,
-    redis::{Mux, Pooled},
     runner::{Comparison, Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, on_redis},
 };
 
 /// Connections of the pool: more make it no faster.

@@ -6,12 +6,12 @@ use testkit::Server;
 
 use super::busy;
 use crate::{
+    contenders::tollgate::{TollgateLimiter, in_process, on_redis},
     keys::{Callers, Rule},
     load::{Contender, Rng, run_load},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
-    tollgate::{TollgateLimiter, in_process, on_redis},
 };
 
 pub(super) async fn known(plan: Plan) -> Vec<Outcome> {

@@ -21,13 +21,13 @@ use tower::util::MapRequestLayer;
 
 use super::{keys, waiting};
 use crate::{
-    governor::header_layer,
+    contenders::governor::header_layer,
+    contenders::tollgate::{in_process, on_redis},
     keys::Rule,
     load::Rng,
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Comparison, Entrant, Expect, Measure, run_comparison},
-    tollgate::{in_process, on_redis},
     wrk,
 };
 

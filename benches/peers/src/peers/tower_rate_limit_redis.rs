@@ -5,7 +5,7 @@ use http::{Request, Response, StatusCode};
 use redis_032::aio::MultiplexedConnection;
 use tollgate_bench::{
     keys::{Rule, names},
-    layers::Bare,
+    contenders::layers::Bare,
     load::{Contender, Rng},
 };
 use tower::{Layer, ServiceExt};

@@ -1,0 +1,6 @@
+//! What is measured: tollgate, and what it is compared with.
+
+pub mod governor;
+pub mod layers;
+pub mod redis;
+pub mod tollgate;
