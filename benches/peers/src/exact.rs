@@ -5,10 +5,10 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use testkit::Server;
 use tollgate_bench::{
     cases::{LIMIT, TASKS, TIMES, race},
+    contenders::tollgate::{TollgateLimiter, on_redis},
     keys::{Callers, Rule},
     load::Contender,
     outcome::{Outcome, Row, Target, Unit},
-    contenders::tollgate::{TollgateLimiter, on_redis},
 };
 
 use crate::peers::{self, Guest};

@@ -3,13 +3,13 @@
 use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
 use tollgate_bench::{
     contenders::governor::{Governor, bare_layer, header_layer},
-    keys::{Callers, Rule},
     contenders::layers::{Bare, Layered},
+    contenders::tollgate::{TollgateLimiter, in_process},
+    keys::{Callers, Rule},
     load::Load,
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
-    contenders::tollgate::{TollgateLimiter, in_process},
 };
 use tower::Layer;
 

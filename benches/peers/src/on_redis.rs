@@ -2,13 +2,13 @@
 
 use testkit::Server;
 use tollgate_bench::{
+    contenders::redis::{Mux, Pooled},
+    contenders::tollgate::{TollgateLimiter, on_redis},
     keys::{Callers, Rule},
     load::Load,
     outcome::{Outcome, Target},
     plan::Plan,
-    contenders::redis::{Mux, Pooled},
     runner::{Entrant, Expect, Measure, run_comparison},
-    contenders::tollgate::{TollgateLimiter, on_redis},
 };
 
 use crate::peers::{self, Turns};

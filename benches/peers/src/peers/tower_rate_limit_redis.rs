@@ -4,8 +4,8 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use redis_032::aio::MultiplexedConnection;
 use tollgate_bench::{
-    keys::{Rule, names},
     contenders::layers::Bare,
+    keys::{Rule, names},
     load::{Contender, Rng},
 };
 use tower::{Layer, ServiceExt};
