@@ -6,7 +6,7 @@ mod folders;
 mod fuzz;
 mod guide;
 mod imports;
-mod python;
+mod plots;
 mod release;
 mod run;
 mod soak;
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["help" | "--help" | "-h"]
         | [
-            "test" | "release-check" | "bench" | "fuzz" | "soak",
+            "test" | "release-check" | "plots" | "bench" | "fuzz" | "soak",
             "--help" | "-h",
         ] => {
             println!("{}", usage());
@@ -46,6 +46,10 @@ fn main() -> ExitCode {
                 "release-check",
                 root().and_then(|root| release::run(&root, &steps)),
             ),
+            Err(mistake) => misused(&mistake),
+        },
+        ["plots", options @ ..] => match plots::read(options) {
+            Ok(plots) => conclude("plots", root().and_then(|root| plots::run(&root, plots))),
             Err(mistake) => misused(&mistake),
         },
         ["bench", options @ ..] => match bench::read(options) {
@@ -80,7 +84,7 @@ fn usage() -> String {
     for release::Step { name, about, .. } in &release::STEPS {
         text += &format!("      {name:<10} {about}\n");
     }
-    for usage in [bench::USAGE, fuzz::USAGE, soak::USAGE] {
+    for usage in [plots::USAGE, bench::USAGE, fuzz::USAGE, soak::USAGE] {
         text += &format!("  {usage}\n");
     }
     text += "  shorten                    take what is gone off the lists of xtask/baseline\n";

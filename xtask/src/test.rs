@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::run::{Outcome, cargo, command, metadata, succeed};
-use crate::{folders, fuzz, guide, imports, python, soak, tools, tree, words};
+use crate::{folders, fuzz, guide, imports, soak, tools, tree, words};
 
 /// The library's package. The others depend on it.
 pub(crate) const PACKAGE: &str = "tollgate";
@@ -130,7 +130,7 @@ pub(crate) fn run(root: &Path, steps: &[&Step]) -> Outcome {
 
 fn programs(root: &Path) -> Outcome {
     tools::ready(root)?;
-    python::ready(root)
+    tools::python::ready(root)
 }
 
 /// What `.luacheckrc` sets holds everywhere.

@@ -1,5 +1,7 @@
 //! The programs the tests need besides cargo, and where they come from.
 
+pub(crate) mod python;
+
 use std::env;
 use std::path::{Path, PathBuf};
 

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::install_packages;
 use crate::run::{Outcome, capture, command, succeed, target_directory};
-use crate::tools;
 
 const ENVIRONMENT: &str = "peers-venv";
 const PACKAGES: &str = "tests/peers/requirements.txt";
@@ -37,7 +37,7 @@ pub(crate) fn ready(root: &Path) -> Outcome {
 
 fn make(root: &Path, environment: &str, python: &str) -> Outcome {
     if !runs("python3", MAKER) {
-        tools::install_packages(&["python3-venv"])?;
+        install_packages(&["python3-venv"])?;
     }
     if !runs("python3", MAKER) {
         return Err("python3 on PATH is older than 3.10, or has no venv and ensurepip".into());

@@ -1,0 +1,76 @@
+//! Redis for a picture: a server of its own, whose clock stands still until it is set.
+
+use std::time::{Duration, Instant};
+
+use testkit::{Clock as ServerClock, Server};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tollgate::{Clock, Timestamp};
+
+use crate::Result;
+
+/// 2027-01-15 08:00 UTC, as the clocks of the runs in process.
+const START: u64 = 1_800_000_000_000_000;
+
+/// Far more than what is waited for takes, on a busy machine too.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A server and its clock.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    pub(crate) server: Server,
+    clock: ServerClock,
+}
+
+impl Redis {
+    /// Starts a server at 08:00:00.
+    pub(crate) fn start() -> Self {
+        let clock = ServerClock::at(START);
+        let server = Server::builder().clock(&clock).start();
+        Self { server, clock }
+    }
+
+    /// Sets the clock to so long after 08:00:00.
+    pub(crate) fn set(&self, since_start: Duration) {
+        self.clock.set(START + since_start.as_micros() as u64);
+    }
+
+    /// The server's clock as one in process.
+    pub(crate) fn clock(&self) -> impl Clock {
+        SameTime(self.clock.clone())
+    }
+
+    /// Waits until every task that a reply has reached by now has gone on. On a runtime of one thread, the tasks go on before
+    /// the replies to these commands are read.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        let mut stream = TcpStream::connect(self.server.addr()).await?;
+        for _ in 0..2 {
+            stream.write_all(b"PING\r\n").await?;
+            stream.read_exact(&mut [0; 7]).await?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct SameTime(ServerClock);
+
+impl Clock for SameTime {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.micros() as i64)
+    }
+}
+
+/// Waits until it is so.
+pub(crate) async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !probe().await {
+        if start.elapsed() > TIMEOUT {
+            return Err(format!("not within {TIMEOUT:?}: {what}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
