@@ -12,7 +12,14 @@
 //! - [`migration`]: from tower_governor, governor and tower's `RateLimit`.
 //! - [`migration_from_counters`]: from counters on Redis, flask-limiter and express-rate-limit.
 
+// Only rustdoc reads the pictures: the program that draws them is built on this crate.
 #[doc = include_str!("../docs/guide/strategies.md")]
+#[doc = ""]
+#[doc = include_str!("guide/pictures.html")]
+#[doc = ""]
+#[cfg_attr(doc, doc = include_str!("../docs/images/strategies-light.svg"))]
+#[doc = ""]
+#[cfg_attr(doc, doc = include_str!("../docs/images/window-edge-light.svg"))]
 pub mod strategies {}
 
 #[doc = include_str!("../docs/guide/proxies.md")]
@@ -26,6 +33,12 @@ pub mod paid_calls {}
 
 #[cfg(feature = "redis")]
 #[doc = include_str!("../docs/guide/processes-and-outages.md")]
+#[doc = ""]
+#[doc = include_str!("guide/pictures.html")]
+#[doc = ""]
+#[cfg_attr(doc, doc = include_str!("../docs/images/cache-and-batches-light.svg"))]
+#[doc = ""]
+#[cfg_attr(doc, doc = include_str!("../docs/images/outage-light.svg"))]
 pub mod processes_and_outages {}
 
 #[doc = include_str!("../docs/guide/production.md")]
