@@ -212,13 +212,8 @@ fn remedy(code: &str, message: &str) -> Option<&'static str> {
         "ERR" if says("cluster mode") || says("cluster node") => Some(CLUSTER),
         "ERR" if says("cluster support disabled") => Some(NO_CLUSTER),
         "ERR" if says("DB index") => Some(DATABASE),
-        "ERR"
-            if says("unknown command")
-                || says("Unknown Redis command")
-                || says("nknown subcommand") =>
-        {
-            Some(COMMANDS)
-        }
+        // Of commands and subcommands. Within a script the server may put its own name before the word.
+        "ERR" if says("nknown ") && says("command") => Some(COMMANDS),
         // Scripts are the same on every server, so it is the server that doesn't know an option.
         "ERR" if says("syntax error") || says("wrong number of arg") => Some(COMMANDS),
         _ => None,
@@ -273,6 +268,8 @@ mod tests {
                 COMMANDS,
             ),
             ("ERR", "Unknown Redis command called from script", COMMANDS),
+            ("ERR", "Unknown Redict command called from script", COMMANDS),
+            ("ERR", "Unknown command called from script", COMMANDS),
             // Redis 6.0, of PXAT.
             ("ERR", "syntax error", COMMANDS),
         ];

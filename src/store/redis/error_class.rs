@@ -137,8 +137,9 @@ const LOST_CODES: [(&str, &str); 6] = [
     ("unauthenticated multibulk length", "NOAUTH"),
     ("unauthenticated bulk length", "NOAUTH"),
     ("no permissions to run the", "NOPERM"),
-    ("Redis is loading", "LOADING"),
-    ("Redis is busy running", "BUSY"),
+    // After the server's name.
+    (" is loading the dataset", "LOADING"),
+    (" is busy running", "BUSY"),
 ];
 
 /// The server's text.
@@ -148,7 +149,7 @@ fn error_text(error: &RedisError) -> Option<String> {
 }
 
 /// The code of an error and the rest of its text. Errors within a script are normalised: before 7.0 they begin with the
-/// position in the script, and missing rights have various names.
+/// position in the script, and many have no code; missing rights have various names.
 pub(crate) fn read(text: &str) -> (&str, &str) {
     let mut text = text.trim_end();
     if let Some(rest) = text.strip_prefix("ERR Error running script (call to ") {
@@ -170,7 +171,16 @@ pub(crate) fn read(text: &str) -> (&str, &str) {
     {
         return (code, plain);
     }
-    text.split_once(' ').unwrap_or((text, ""))
+    match text.split_once(' ') {
+        // Met by a script before 7.0: an unknown command, wrong arguments.
+        Some((word, _)) if !is_code(word) => ("ERR", text),
+        Some(found) => found,
+        None => (text, ""),
+    }
+}
+
+fn is_code(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
 }
 
 #[cfg(test)]
@@ -195,6 +205,11 @@ mod tests {
                 "ERR Error running script (call to f_0a): @user_script:10: @user_script: 10: -MISCONF No.",
                 "MISCONF",
                 "No.",
+            ),
+            (
+                "ERR Error running script (call to f_0a): @user_script:1: @user_script: 1: Unknown Redis command called from Lua script",
+                "ERR",
+                "Unknown Redis command called from Lua script",
             ),
             ("ERR no such command", "ERR", "no such command"),
             ("LOADING", "LOADING", ""),
@@ -227,7 +242,9 @@ mod tests {
                 "NOPERM",
             ),
             ("LOADING Redis is loading the dataset in memory", "LOADING"),
+            ("LOADING Valkey is loading the dataset in memory", "LOADING"),
             ("BUSY Redis is busy running a script.", "BUSY"),
+            ("BUSY Valkey is busy running a script.", "BUSY"),
             (
                 "ERR Protocol error: unauthenticated multibulk length",
                 "NOAUTH",
