@@ -2,10 +2,13 @@
  * microseconds since 1970. Zero means real time. Other clocks stay real, so that
  * timers of the event loop keep running. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -51,3 +54,19 @@ time_t time(time_t *out) {
     if (out) *out = now.tv_sec;
     return now.tv_sec;
 }
+
+/* Valkey from 9.1 on asks for the wall-clock time once a millisecond, and adds what
+ * the processor's counter has counted since. It does so where this file says that
+ * the counter's speed is constant. */
+typedef FILE *opener(const char *, const char *);
+
+static FILE *open_other(const char *name, const char *path, const char *mode) {
+    opener *next = strcmp(path, "/proc/cpuinfo") ? (opener *)dlsym(RTLD_NEXT, name) : NULL;
+    if (next) return next(path, mode);
+    errno = ENOENT;
+    return NULL;
+}
+
+FILE *fopen(const char *path, const char *mode) { return open_other("fopen", path, mode); }
+
+FILE *fopen64(const char *path, const char *mode) { return open_other("fopen64", path, mode); }

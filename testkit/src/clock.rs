@@ -15,7 +15,9 @@ use crate::folder;
 ///
 /// Clones are the same clock, and any number of servers may follow it; each sees
 /// a new time with its next command. It works through a small C library that is
-/// compiled once per process with `cc`, so it needs Linux and a C compiler.
+/// compiled once per process with `cc`, so it needs Linux, a C compiler, and servers
+/// that are not linked statically. Valkey from 9.1 on computes the time from the
+/// processor's counter; the library keeps it from that on x86, not on ARM.
 ///
 /// What follows at once: `TIME`, also in scripts, every kind of expiry, and what
 /// `PTTL` says. A key still exists in the millisecond in which its `PTTL` is 0, and

@@ -211,7 +211,7 @@ fn a_missing_program_is_named() {
 }
 
 #[test]
-#[should_panic(expected = "Bad directive")]
+#[should_panic(expected = "no-such-option 1")]
 fn a_wrong_option_shows_the_log() {
     Server::builder().arg("no-such-option", "1").start();
 }

@@ -75,8 +75,8 @@ async fn a_key_of_several_parts_is_several_texts() {
 #[tokio::test]
 async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota_or_that_of_the_tier()
  {
-    let paid = Quota::requests(1_000).per_minute();
-    let policy = Policy::new("tiers", Quota::requests(10).per_minute())
+    let paid = Quota::requests(1_000).per_day();
+    let policy = Policy::new("tiers", Quota::requests(10).per_day())
         .key(extract::header("x-api-key"))
         .quota_with(|_| None)
         .cost_with(|_| 7)
@@ -96,9 +96,9 @@ async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota
         (&own["limit"], &own["remaining"], &own["cost"]),
         (&json!(10), &json!(1), &json!(1))
     );
-    let tier = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/min"});
+    let tier = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/day"});
     assert_eq!(api.done("/peek", tier).await["remaining"], 100);
-    let credit = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/min", "units": 50});
+    let credit = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/day", "units": 50});
     let credited = api.done("/credit", credit).await;
     assert_eq!(
         (&credited["credited"], &credited["after"]["remaining"]),

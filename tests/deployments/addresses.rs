@@ -5,25 +5,16 @@ use std::time::Duration;
 use testkit::{Cluster, Sentinel, Server};
 use tollgate::{DecisionSource, RedisStore, StoreError};
 
-use crate::support::{
-    TEST_TIMEOUT, admitted_by_store, at, counts, key, limiter, store_error, until,
+use crate::{
+    rights,
+    support::{TEST_TIMEOUT, admitted_by_store, at, counts, key, limiter, store_error, until},
 };
-
-/// The rights that `docs/operations.md` lists. Servers before 7.0 lack one of the commands.
-fn few(server: &Server) -> String {
-    let few =
-        "~tg:* +evalsha +eval +ping +get +set +incrby +del +time +pttl +pexpiretime +pexpireat";
-    match server.version() {
-        (..7, _) => few.replace(" +pexpiretime", ""),
-        _ => few.to_owned(),
-    }
-}
 
 #[tokio::test]
 async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
     let cluster = Cluster::start(3, 0);
     for node in cluster.nodes() {
-        let rights = few(node) + " +cluster|slots +asking";
+        let rights = rights::of_a_limiter(node) + " +cluster|slots +asking";
         node.acl("limits", "s3cret", &rights);
     }
     let urls = cluster
@@ -60,7 +51,7 @@ async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
 async fn a_password_and_a_user_with_few_rights_suffice() {
     let server = Server::builder().password("p@ss/word").start();
     counts(&at(&server.url())).await;
-    server.acl("limits", "s3cret", &few(&server));
+    server.acl("limits", "s3cret", &rights::of_a_limiter(&server));
     server.flush();
     let few = at(&server.url_as("limits", "s3cret"));
     counts(&few).await;

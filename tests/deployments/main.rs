@@ -6,6 +6,8 @@ mod addresses;
 mod ping;
 #[path = "../common/results.rs"]
 mod results;
+#[path = "../common/rights.rs"]
+mod rights;
 mod sentinel;
 mod support;
 #[cfg(feature = "redis-tls")]

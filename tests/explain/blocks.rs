@@ -10,7 +10,10 @@ use tollgate::{
     strategy::Rule,
 };
 
-use crate::stores::{TEST_TIMEOUT, World};
+use crate::{
+    rights,
+    stores::{TEST_TIMEOUT, World},
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -193,12 +196,8 @@ async fn other_keys_with_similar_names_are_not_listed() {
 #[tokio::test]
 async fn a_user_without_the_permission_to_scan_is_named_by_the_health_check() {
     let server = Server::start();
-    let commands =
-        "~tg:* +evalsha +eval +ping +get +set +incrby +del +time +pttl +pexpiretime +pexpireat";
-    for (user, rules) in [
-        ("lists", format!("{commands} +scan")),
-        ("counts", commands.to_owned()),
-    ] {
+    let commands = rights::of_a_limiter(&server);
+    for (user, rules) in [("lists", format!("{commands} +scan")), ("counts", commands)] {
         server.acl(user, "secret", &rules);
         let store = RedisStore::builder().url(server.url_as(user, "secret"));
         let limiter = on(store.timeout(TEST_TIMEOUT).build().expect("a store"));

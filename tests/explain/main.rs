@@ -4,6 +4,8 @@
 mod blocks;
 mod generate;
 mod reasons;
+#[path = "../common/rights.rs"]
+mod rights;
 #[expect(dead_code, reason = "the soak test waits, too")]
 #[path = "../soak/rng.rs"]
 mod rng;
