@@ -37,6 +37,11 @@ fn main() -> ExitCode {
             println!("{}", usage());
             ExitCode::SUCCESS
         }
+        ["test", "--server"] => conclude("test", test::server::list()),
+        ["test", "--server", program] => conclude(
+            "test",
+            root().and_then(|root| test::server::run(&root, program)),
+        ),
         ["test", options @ ..] => match test::select(options) {
             Ok(steps) => conclude("test", root().and_then(|root| test::run(&root, &steps))),
             Err(mistake) => misused(&mistake),
@@ -80,6 +85,7 @@ fn usage() -> String {
         text += &format!("      {name:<10} {about}\n");
     }
     text += "      on another server, if TOLLGATE_TEST_SERVER names its program\n";
+    text += &format!("  {}\n", test::server::USAGE);
     text += &format!("  {}\n", release::USAGE);
     for release::Step { name, about, .. } in &release::STEPS {
         text += &format!("      {name:<10} {about}\n");

@@ -17,6 +17,9 @@ struct Tool {
 
 const SERVER: &str = "redis-server";
 
+/// The environment variable that names the server to test in place of [`SERVER`].
+pub(crate) const SERVER_VARIABLE: &str = "TOLLGATE_TEST_SERVER";
+
 const TOOLS: &[Tool] = &[
     Tool {
         programs: &[SERVER],
@@ -116,12 +119,13 @@ pub(crate) fn ready(root: &Path) -> Outcome {
         let program = find(tool).ok_or_else(|| absent(tool))?;
         println!("    {program}: {}", tool.why);
     }
-    redis_version()
+    println!("    {}", server_version(&server())?);
+    Ok(())
 }
 
 /// The server that the tests start: the environment may name another one.
 fn server() -> String {
-    let named = env::var("TOLLGATE_TEST_SERVER").ok();
+    let named = env::var(SERVER_VARIABLE).ok();
     let named = named.filter(|named| !named.is_empty());
     named.unwrap_or_else(|| SERVER.to_owned())
 }
@@ -133,7 +137,8 @@ fn find(tool: &Tool) -> Option<&'static str> {
         .find(|program| on_path(program))
 }
 
-fn on_path(program: &str) -> bool {
+/// Whether a program is installed.
+pub(crate) fn on_path(program: &str) -> bool {
     let file = format!("{program}{}", env::consts::EXE_SUFFIX);
     // Where servers are, and users other than root don't look.
     let elsewhere = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -189,20 +194,21 @@ fn is_root() -> Outcome<bool> {
     Ok(user.trim() == "0")
 }
 
-fn redis_version() -> Outcome {
-    let mut command = command(&server(), &["--version"]);
+/// The line with its version that a server prints. A server that is too old is an error.
+pub(crate) fn server_version(program: &str) -> Outcome<String> {
+    let mut command = command(program, &["--version"]);
     let (text, _) = capture(&mut command)?;
+    let text = text.trim();
     let version = text
         .split_whitespace()
         .find_map(|word| word.strip_prefix("v="))
-        .ok_or_else(|| format!("`{}` tells no version: {}", line(&command), text.trim()))?;
+        .ok_or_else(|| format!("`{}` tells no version: {text}", line(&command)))?;
     let (major, minor) = OLDEST_REDIS;
-    println!("    {}", text.trim());
     if numbers(version).is_some_and(|found| found >= OLDEST_REDIS) {
-        Ok(())
+        Ok(text.to_owned())
     } else {
         Err(format!(
-            "Redis {version} is too old: {major}.{minor} or later is needed"
+            "{program} {version} is too old: {major}.{minor} or later is needed"
         ))
     }
 }

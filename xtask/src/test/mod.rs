@@ -1,5 +1,7 @@
 //! `cargo xtask test`: the steps, in their order.
 
+pub(crate) mod server;
+
 use std::path::Path;
 use std::time::Instant;
 
