@@ -114,10 +114,11 @@ impl Admin {
         self
     }
 
-    /// Adds the state of a watch of the configuration file to the configuration in force.
+    /// Adds the state of a watch of the configuration file to the configuration in force. The router keeps the watcher, and with
+    /// it the watch; an application that needs it too passes a clone of an `Arc`.
     #[cfg(feature = "config")]
-    pub fn watcher(mut self, watcher: Arc<crate::config::Watcher>) -> Self {
-        self.watcher = Some(watcher);
+    pub fn watcher(mut self, watcher: impl Into<Arc<crate::config::Watcher>>) -> Self {
+        self.watcher = Some(watcher.into());
         self
     }
 

@@ -96,6 +96,26 @@ async fn an_exempt_policy_names_its_condition() {
 }
 
 #[tokio::test]
+async fn the_policy_that_rejects_a_request_without_a_key_would_not_admit_it() {
+    let by_user = |missing| {
+        let policy = hourly("p").key(extract::header("x-user"));
+        Limiter::builder()
+            .policy(policy.missing_key(missing))
+            .policy(hourly("other"))
+            .build()
+            .expect("a limiter")
+    };
+    for (missing, admits) in [(MissingKey::Reject, false), (MissingKey::Skip, true)] {
+        let limiter = by_user(missing);
+        let explanation = explain(&limiter, &head(Method::GET, "/")).await;
+        let would_admit = |name| explanation.policy(name).expect("a policy").would_admit();
+        assert_eq!(explanation.would_admit(), admits);
+        assert_eq!(would_admit("p"), admits);
+        assert!(would_admit("other"), "it is not what rejects");
+    }
+}
+
+#[tokio::test]
 async fn a_condition_of_the_limiter_exempts_from_all_policies() {
     let limiter = Limiter::builder()
         .policy(hourly("p"))

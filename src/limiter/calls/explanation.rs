@@ -179,9 +179,13 @@ impl<'a> ExplainedPolicy<'a> {
         self.explanation.decision.policy(self.name())
     }
 
-    /// Whether the policy would admit the request, also a shadow policy; true if it does not apply.
+    /// Whether the policy would admit the request, also a shadow policy. If it does not apply, it admits, unless the request is
+    /// rejected because it has no key.
     pub fn would_admit(&self) -> bool {
-        self.status().is_none_or(|status| !status.would_reject())
+        match self.not_applied() {
+            Some(NotApplied::NoKey { rejects, .. }) => !rejects,
+            _ => self.status().is_none_or(|status| !status.would_reject()),
+        }
     }
 }
 
