@@ -49,7 +49,8 @@ pub struct UnitMeter {
     // Private, so that a closure that calls `add` captures the whole meter, and not a number in it.
     admission: Admission,
     policies: Vec<Arc<str>>,
-    units: u64,
+    /// `None` until something was counted: then there is nothing to settle.
+    units: Option<u64>,
 }
 
 impl PolicyAdmission {
@@ -60,7 +61,7 @@ impl PolicyAdmission {
         UnitMeter {
             admission,
             policies: vec![policy],
-            units: 0,
+            units: None,
         }
     }
 }
@@ -102,7 +103,7 @@ impl Admission {
         Ok(UnitMeter {
             admission: self.clone(),
             policies,
-            units: 0,
+            units: None,
         })
     }
 }
@@ -110,12 +111,49 @@ impl Admission {
 impl UnitMeter {
     /// Counts `units` more. Nothing is sent before the meter is finished or dropped.
     pub fn add(&mut self, units: u64) {
-        self.units = self.units.saturating_add(units);
+        if units > 0 {
+            self.units = Some(self.units().saturating_add(units));
+        }
+    }
+
+    /// Replaces what was counted by `units`: for a stream that reports its true cost in its last event, while what was added
+    /// before is an estimate for clients that disconnect.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// use futures_util::{StreamExt, stream};
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// enum Event {
+    ///     Text(&'static str),
+    ///     Usage { total_tokens: u64 },
+    /// }
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_hour()).cost(200))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").await?;
+    /// let mut meter = admission.policy("tokens")?.meter();
+    /// let answer = [Event::Text("Hel"), Event::Text("lo"), Event::Usage { total_tokens: 17 }];
+    /// let answer = stream::iter(answer).inspect(move |event| match event {
+    ///     Event::Text(_) => meter.add(1),
+    ///     Event::Usage { total_tokens } => meter.set(*total_tokens),
+    /// });
+    /// assert_eq!(answer.count().await, 3);
+    /// assert_eq!(admission.remaining("tokens"), Some(983));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A meter that was set to 0 settles that: the request costs nothing.
+    pub fn set(&mut self, units: u64) {
+        self.units = Some(units);
     }
 
     /// The number of units that were counted.
     pub fn units(&self) -> u64 {
-        self.units
+        self.units.unwrap_or(0)
     }
 
     /// Settles the counted units, and waits for the result. If the future is dropped, they are settled nevertheless.
@@ -124,30 +162,28 @@ impl UnitMeter {
     ///
     /// [`StoreError`] if the store fails: see [`PolicyAdmission::settle`]. The units are not settled later.
     pub async fn finish(mut self) -> Result<(), StoreError> {
-        let settled = match self.units {
-            0 => Ok(()),
-            _ => self.admission.settle_all(&self.true_costs()).await,
+        let settled = match self.true_costs() {
+            Some(true_costs) => self.admission.settle_all(&true_costs).await,
+            None => Ok(()),
         };
         // The drop does not settle it again.
-        self.units = 0;
+        self.units = None;
         match settled {
             Err(SettleError::Store { error, .. }) => Err(error),
             Ok(()) | Err(SettleError::UnknownPolicy(_)) => Ok(()),
         }
     }
 
-    fn true_costs(&self) -> Vec<(Arc<str>, u64)> {
+    fn true_costs(&self) -> Option<Vec<(Arc<str>, u64)>> {
+        let units = self.units?;
         let policies = self.policies.iter();
-        policies
-            .map(|policy| (policy.clone(), self.units))
-            .collect()
+        Some(policies.map(|policy| (policy.clone(), units)).collect())
     }
 }
 
 impl Drop for UnitMeter {
     fn drop(&mut self) {
-        if self.units > 0 {
-            let true_costs = self.true_costs();
+        if let Some(true_costs) = self.true_costs() {
             self.admission.clone().settle_in_background(true_costs);
         }
     }

@@ -118,9 +118,9 @@ impl fmt::Display for Rejected {
                 write!(f, "rate limit store failed: {error}")
             }
             DecisionKind::UnknownPolicy(error) => error.fmt(f),
-            DecisionKind::PartsRequired { policy } => {
-                let policy = policy.clone();
-                CallError::PartsRequired { policy }.fmt(f)
+            DecisionKind::PartsRequired { policy, lacks } => {
+                let (policy, lacks) = (policy.clone(), *lacks);
+                CallError::PartsRequired { policy, lacks }.fmt(f)
             }
         }
     }

@@ -112,6 +112,8 @@ pub enum DecisionKind {
     PartsRequired {
         /// The policy's name.
         policy: Arc<str>,
+        /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
+        lacks: &'static str,
     },
 }
 

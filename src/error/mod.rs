@@ -184,14 +184,13 @@ pub enum CallError {
     UnknownPolicy(#[from] UnknownPolicy),
     /// The policy takes its quota, its cost or its conditions from requests, and the call has neither a request, by
     /// [`Check::parts`](crate::Check::parts), nor settings of its own. The store was not called.
-    #[error(
-        "policy {policy:?} takes its quota, cost or conditions from a request: call `parts`, or name the policy and set \
-         `quota_for` and `cost_for`"
-    )]
+    #[error("policy {policy:?} takes {lacks}")]
     #[non_exhaustive]
     PartsRequired {
         /// The policy's name.
         policy: Arc<str>,
+        /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
+        lacks: &'static str,
     },
     /// The policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::PolicyHandle::credit).
     #[error(

@@ -198,7 +198,10 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid.
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid: under a
+    /// policy with [`cost_with`](crate::Policy::cost_with), say of which cost the request would be, such as `.cost(1)`, and with
+    /// [`quota_with`](crate::Policy::quota_with) set [`quota_for`](Check::quota_for); or pass a request by
+    /// [`parts`](Check::parts).
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.local_ref(), Op::Peek, keys.into())
     }

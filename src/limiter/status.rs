@@ -70,7 +70,9 @@ impl CheckOutput for Result<LimitStatus, CallError> {
         match decision.kind {
             DecisionKind::StoreFailed(error) => Err(error.into()),
             DecisionKind::UnknownPolicy(error) => Err(error.into()),
-            DecisionKind::PartsRequired { policy } => Err(CallError::PartsRequired { policy }),
+            DecisionKind::PartsRequired { policy, lacks } => {
+                Err(CallError::PartsRequired { policy, lacks })
+            }
             _ => Ok(LimitStatus(decision)),
         }
     }

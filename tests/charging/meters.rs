@@ -119,6 +119,32 @@ async fn finishing_a_meter_settles_once() {
 }
 
 #[tokio::test]
+async fn a_meter_that_is_set_settles_the_last_number_also_if_it_is_smaller_or_zero() {
+    for world in World::both() {
+        for (last, used) in [(30, 30), (5, 5), (0, 0)] {
+            let (limiter, admission) = admitted(&world).await;
+            let mut meter = meter(&admission);
+            meter.add(20);
+            meter.set(last);
+            assert_eq!(meter.units(), last);
+            drop(meter);
+            until_used(&limiter, used).await;
+        }
+        let (limiter, admission) = admitted(&world).await;
+        let mut meter = meter(&admission);
+        meter.set(8);
+        meter.add(2);
+        meter.finish().await.expect("a response");
+        assert_eq!(admission.remaining("tokens"), Some(90), "{}", world.name());
+        until_used(&limiter, 10).await;
+        // Nothing that counts was added.
+        let (limiter, admission) = admitted(&world).await;
+        self::meter(&admission).add(0);
+        assert_eq!(crate::support::used(&limiter, "tokens").await, 4);
+    }
+}
+
+#[tokio::test]
 async fn a_finish_cancelled_half_way_settles_once() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world).await;

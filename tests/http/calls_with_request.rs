@@ -123,6 +123,67 @@ async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
     assert!(!decision.is_admitted(), "its conditions are not known");
 }
 
+/// The errors of a peek that names the policy, and of one that does not.
+async fn errors_of(policy: Policy) -> [Option<String>; 2] {
+    let limiter = limiter([policy]);
+    let named = limiter.peek(("p", Key::new("alice"))).await;
+    let unnamed = limiter.peek("alice").await;
+    [named, unnamed].map(|status| status.err().map(|error| error.to_string()))
+}
+
+#[tokio::test]
+async fn the_error_of_a_call_without_a_request_names_what_it_lacks_alone() {
+    let hourly = || Policy::new("p", Quota::requests(9).per_hour());
+    let quota = |policy: Policy| policy.quota_with(|_| None);
+    let cost = |policy: Policy| policy.cost_with(|_| 2);
+    let path = |policy: Policy| policy.only_path("/login");
+    let takes = |text: &str| Some(format!("policy \"p\" takes {text}"));
+    let a_cost = takes("its cost from a request: call `parts`, `cost` or `cost_for`");
+    let a_quota = takes("its quota from a request: call `parts` or `quota_for`");
+    let both =
+        "its quota and cost from a request: call `parts`, or both `quota_for` and `cost_for`";
+    let name = "from a request: call `parts`, or name the policy with its key";
+    for (policy, expected) in [
+        (hourly(), [None, None]),
+        (cost(hourly()), [a_cost.clone(), a_cost.clone()]),
+        (quota(hourly()), [a_quota.clone(), a_quota.clone()]),
+        (quota(cost(hourly())), [takes(both), takes(both)]),
+        (
+            path(hourly()),
+            [None, takes(&format!("its conditions {name}"))],
+        ),
+        (
+            path(quota(hourly())),
+            [
+                a_quota,
+                takes(&format!(
+                    "its quota and conditions {name} and call `quota_for`"
+                )),
+            ],
+        ),
+        (
+            path(cost(hourly())),
+            [
+                a_cost,
+                takes(&format!(
+                    "its cost and conditions {name} and call `cost_for`"
+                )),
+            ],
+        ),
+        (
+            path(quota(cost(hourly()))),
+            [
+                takes(both),
+                takes(&format!(
+                    "its quota, cost and conditions {name} and call `quota_for` and `cost_for`"
+                )),
+            ],
+        ),
+    ] {
+        assert_eq!(errors_of(policy).await, expected);
+    }
+}
+
 #[tokio::test]
 async fn a_call_without_a_request_is_an_error_if_only_a_shadow_needs_one() {
     let hourly = |name| Policy::new(name, Quota::requests(9).per_hour());

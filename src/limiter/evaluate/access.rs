@@ -149,10 +149,9 @@ impl LimiterRef {
             DecisionKind::UnknownPolicy(error) => {
                 tracing::error!(%error, suppressed, "a call names an unknown policy");
             }
-            DecisionKind::PartsRequired { policy } => {
-                let error = CallError::PartsRequired {
-                    policy: policy.clone(),
-                };
+            DecisionKind::PartsRequired { policy, lacks } => {
+                let (policy, lacks) = (policy.clone(), *lacks);
+                let error = CallError::PartsRequired { policy, lacks };
                 tracing::error!(%error, suppressed, "a call lacks the request that its policy reads");
             }
             _ => {}
@@ -188,14 +187,14 @@ impl LimiterRef {
             return None;
         }
         let concerns_request = concerns_request(op, overrides);
-        let lacks = |bound: &&BoundPolicy| {
+        self.policies.iter().find_map(|bound| {
             let policy = &bound.policy;
             let name = policy.name();
             let is_named = self.is_named(bound, keys);
             if self.key_of(bound, keys).is_none()
                 || bound.is_ban() && !concerns_request && !is_named
             {
-                return false;
+                return None;
             }
             let quota = policy.has_quota_of_request()
                 && overrides
@@ -206,10 +205,10 @@ impl LimiterRef {
                 && !bound.is_ban()
                 && self.cost_in_call(bound, overrides).is_none();
             let conditions = concerns_request && policy.has_skips() && !is_named;
-            quota || cost || conditions
-        };
-        let policy = self.policies.iter().find(lacks)?.policy.shared_name();
-        Some(DecisionKind::PartsRequired { policy })
+            let lacks = lacking_settings(quota, cost, conditions)?;
+            let policy = policy.shared_name();
+            Some(DecisionKind::PartsRequired { policy, lacks })
+        })
     }
 
     /// The key of a call under a policy. A shadow of a live policy has the live policy's key, and a policy with a fixed key has
@@ -228,6 +227,31 @@ impl LimiterRef {
         let lists = self.lists.as_deref()?;
         Some((lists, lists.find(subject)?))
     }
+}
+
+/// What a call lacks of the settings that a policy takes from requests, and what supplies it.
+fn lacking_settings(quota: bool, cost: bool, conditions: bool) -> Option<&'static str> {
+    Some(match (quota, cost, conditions) {
+        (false, false, false) => return None,
+        (true, false, false) => "its quota from a request: call `parts` or `quota_for`",
+        (false, true, false) => "its cost from a request: call `parts`, `cost` or `cost_for`",
+        (false, false, true) => {
+            "its conditions from a request: call `parts`, or name the policy with its key"
+        }
+        (true, true, false) => {
+            "its quota and cost from a request: call `parts`, or both `quota_for` and `cost_for`"
+        }
+        (true, false, true) => {
+            "its quota and conditions from a request: call `parts`, or name the policy with its key and call `quota_for`"
+        }
+        (false, true, true) => {
+            "its cost and conditions from a request: call `parts`, or name the policy with its key and call `cost_for`"
+        }
+        (true, true, true) => {
+            "its quota, cost and conditions from a request: call `parts`, or name the policy with its key and call \
+             `quota_for` and `cost_for`"
+        }
+    })
 }
 
 fn list_decision(found: ListMatch) -> EarlyDecision {
