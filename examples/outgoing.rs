@@ -80,7 +80,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn limiter() -> Result<Limiter, Box<dyn Error>> {
-    // Evenly: one every 200 ms.
+    // Evenly: one every 200 ms. An upstream that rejects the sixth call in any second needs a margin: one every 220 ms.
     let quota = Quota::requests(5).per_second().burst(1);
     let limiter = Limiter::builder()
         .policy(Policy::new("upstream", quota))

@@ -21,9 +21,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// use http::Request;
 /// use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota};
 ///
-/// // No two within 200 ms: a burst would let up to ten pass within a second.
+/// // One every 220 ms, for upstreams that allow five a second: with a margin, since calls don't arrive as evenly as they leave.
 /// let limiter = Limiter::builder()
-///     .policy(Policy::new("upstream", Quota::requests(5).per_second().burst(1)))
+///     .policy(Policy::new("upstream", Quota::requests(1).per(Duration::from_millis(220))))
 ///     .build()?;
 /// // For each host that is called.
 /// let layer = OutgoingLayer::new(limiter)

@@ -13,13 +13,13 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tollgate::outgoing::BoxError> {
 //! let limiter = Limiter::builder()
-//!     .policy(Policy::new("geocoder", Quota::requests(5).per_second().burst(1)))
+//!     .policy(Policy::new("geocoder", Quota::requests(1).per(Duration::from_millis(220))))
 //!     .build()?;
 //! let client = ServiceBuilder::new()
 //!     .layer(OutgoingLayer::new(limiter).key(Key::new("our-account")).timeout(Duration::from_secs(2)))
 //!     .service_fn(async |place: &'static str| Ok::<_, Infallible>(place.len()));
 //!
-//! // The second call waits for 200 ms.
+//! // The second call waits for 220 ms.
 //! assert_eq!(client.clone().oneshot("Lucca").await?, 5);
 //! assert_eq!(client.clone().oneshot("Pisa").await?, 4);
 //!
@@ -54,6 +54,20 @@
 //!
 //! A request that is dropped while it waits leaves the queue and is not charged. Once the inner service was called, it stays
 //! charged.
+//!
+//! # Which quota to choose
+//!
+//! The limiter counts calls when they leave, the other service when they arrive. What one call takes longer on its way than the
+//! next one makes them arrive closer together, whatever the strategy. So leave a margin above that difference. For a service
+//! that allows five calls in any second:
+//!
+//! | quota | most that may arrive in one second |
+//! |---|---|
+//! | `Quota::requests(1).per(Duration::from_millis(220))` | 5, if no call takes 100 ms longer than another |
+//! | `Quota::requests(5).per_second().burst(1)` | 6: the sixth leaves a second after the first |
+//! | `Quota::requests(5).per(Duration::from_millis(1_100))` with [`SlidingLog`](crate::SlidingLog) | 5, likewise; five at once |
+//! | `Quota::requests(5).per_second()` with [`SlidingLog`](crate::SlidingLog) | 10, if five are late |
+//! | `Quota::requests(5).per_second()` | 9, and more if some are late |
 //!
 //! # When another service responds 429
 //!
