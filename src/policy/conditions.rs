@@ -23,7 +23,11 @@ impl Policy {
     /// The policy applies to paths that servers read differently. So a path is never skipped that has segments `.` or `..`, a
     /// `;`, a backslash, one of these or a `/`, `%` or NUL in percent-encoding, or percent-encoding of invalid UTF-8; and
     /// `only_path("/login")` applies to `/%6Cogin`, `/login;a=b` and every path with `..` in it. A condition whose own path has
-    /// any of these is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    /// any of these, or the parameters of a router's pattern (`/users/{id}`, `/users/:id`), is a
+    /// [`ConfigError`](crate::ConfigError) when the limiter is built.
+    ///
+    /// `/login/`, `//login` and `/LOGIN` are other paths than `/login`, as in axum's router. Where a service takes them for the
+    /// same, name them too; or, if a layer such as tower-http's `NormalizePathLayer` does, put it around the limiter.
     ///
     /// A [`check`](crate::Limiter::check) by hand takes the request from [`Check::parts`](crate::Check::parts). Without it, a
     /// policy with conditions has to be named with its key, or the check is rejected.
@@ -92,6 +96,9 @@ impl Policy {
     }
 
     /// Restricts the policy to requests with this method. Several calls add methods: see [`skip_path`](Policy::skip_path).
+    ///
+    /// `HEAD` is a method of its own, although axum's routers pass it to the handler of `GET`, which does its work for it: where
+    /// `GET` is limited, name both.
     #[must_use]
     pub fn only_method(mut self, method: Method) -> Self {
         self.skips.only_method(method);

@@ -167,3 +167,25 @@ fn an_impossible_path_is_a_config_error() {
         assert_eq!(error.policy(), None);
     }
 }
+
+#[test]
+fn a_pattern_of_a_router_is_a_config_error_since_no_request_would_match_it() {
+    for path in ["/users/{id}", "/{*rest}", "/users/:id", "/:tenant/*"] {
+        for policy in [
+            shared("p", "1/h").only_path(path),
+            shared("p", "1/h").skip_path(path),
+        ] {
+            let error = RateLimitLayer::builder().policy(policy).build();
+            let error = error.expect_err(path).to_string();
+            assert!(error.contains("a router's pattern: /users/*"), "{error}");
+        }
+    }
+    // A colon within a segment is none, and a brace may be sent in percent-encoding.
+    for path in ["/v1/jobs:cancel", "/users/%7Bid%7D"] {
+        let policy = shared("p", "1/h").only_path(path);
+        assert!(
+            RateLimitLayer::builder().policy(policy).build().is_ok(),
+            "{path}"
+        );
+    }
+}

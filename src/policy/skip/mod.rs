@@ -10,7 +10,7 @@ use http::{
 
 use self::{
     exemption::{ConditionMatch, Exemption},
-    path::{is_unambiguous, path_matches, path_may_match},
+    path::{has_parameters, is_unambiguous, path_matches, path_may_match},
 };
 use crate::{
     error::InvalidValue,
@@ -123,14 +123,22 @@ impl SkipRules {
             let exact = path.strip_suffix("/*").unwrap_or(path);
             exact.contains(['*', '?', '#']) || !path.starts_with('/') || !is_unambiguous(exact)
         };
-        let mut paths = conditions.skip.paths.iter().chain(&conditions.only.paths);
-        let invalid = paths.find(|path| invalid(path));
-        invalid.map_or(Ok(()), |path| {
-            Err(InvalidValue::new(
-                format!("the path {path:?}"),
+        let expected = |path: &str| match () {
+            // No request would match it, so that its limit would never apply.
+            () if has_parameters(path) => Some(
+                "a path as clients send it, not a router's pattern: /users/* for all beneath one, or a function by \
+                 only_with and skip_with",
+            ),
+            () if invalid(path) => Some(
                 "a path such as /health, or all beneath one: /static/*; without segments . and .., ; and \\, and their \
                  like in percent-encoding",
-            ))
+            ),
+            () => None,
+        };
+        let mut paths = conditions.skip.paths.iter().chain(&conditions.only.paths);
+        let mistake = paths.find_map(|path| Some((path, expected(path)?)));
+        mistake.map_or(Ok(()), |(path, expected)| {
+            Err(InvalidValue::new(format!("the path {path:?}"), expected))
         })
     }
 }

@@ -39,6 +39,11 @@ pub(super) fn is_unambiguous(path: &str) -> bool {
     !dots && !steered && !path.contains(['\\', ';']) && is_utf8(path)
 }
 
+/// Whether a named path has the parameters of a router's pattern: `/users/{id}`, or `/users/:id`.
+pub(super) fn has_parameters(name: &str) -> bool {
+    name.contains(['{', '}']) || name.contains("/:")
+}
+
 /// Whether the percent-decoded `path` is UTF-8.
 fn is_utf8(path: &str) -> bool {
     !path.contains('%') || std::str::from_utf8(&percent_decoded(path)).is_ok()
