@@ -60,7 +60,7 @@ impl Policy {
 
     /// Sets the quota of each request to the result of an async look-up, such as in a database. If the look-up returns `None`
     /// or takes longer than `timeout`, the policy's own quota applies. It runs once for each request and policy that has one,
-    /// so it should cache its results.
+    /// so it should cache its results, as `examples/tiers.rs` does.
     ///
     /// It can't reject: an unknown caller has the policy's own quota. To reject unknown callers, or for several policies, look
     /// the caller up in a middleware in front of the limiter, put it into the request's extensions, and use
