@@ -67,7 +67,8 @@ impl PolicyHandle {
     /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) those of the current window.
     /// [`SlidingLog`](crate::SlidingLog), [`SlidingWindow`](crate::SlidingWindow), [`ListWindow`](crate::ListWindow),
     /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban) store each charge separately and can't credit:
-    /// [`reset`](PolicyHandle::reset) returns all units.
+    /// [`reset`](PolicyHandle::reset) returns all units. A strategy of your own can if its rule implements
+    /// [`units_in_use`](crate::strategy::Rule::units_in_use).
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
