@@ -1,6 +1,14 @@
-/* Preloaded into a server: wall-clock time comes from a shared 8-byte cell, in
+/* Preloaded into a program: wall-clock time comes from a shared 8-byte cell, in
  * microseconds since 1970. Zero means real time. Other clocks stay real, so that
- * timers of the event loop keep running. */
+ * timers of the event loop keep running, unless TESTKIT_CLOCK_TIMERS is set:
+ *
+ * stopped: monotonic clocks show the cell's time too.
+ * advance: likewise, and a wait for events that ends by its timeout advances the
+ *          cell by that timeout. So time passes by the timers of the program's
+ *          event loop alone, however slow the machine is.
+ *
+ * A program that reads a stopped clock in a loop, until time has passed, would never
+ * end. So reads beyond the PATIENCEth without a wait for events see time pass. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,31 +17,46 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-static const uint64_t *cell;
+#define PATIENCE 10000
+#define MICROS_PER_READ 100
+
+static uint64_t *cell;
+static int stopped, advance;
+static uint64_t reads;
 
 __attribute__((constructor)) static void attach(void) {
     const char *path = getenv("TESTKIT_CLOCK");
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 8, PROT_READ, MAP_SHARED, fd, 0);
+    const char *timers = getenv("TESTKIT_CLOCK_TIMERS");
+    int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    void *map = fd < 0 ? MAP_FAILED : mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
         perror("testkit clock");
         _exit(97);
     }
     close(fd);
     cell = map;
+    advance = timers && strcmp(timers, "advance") == 0;
+    stopped = advance || (timers && strcmp(timers, "stopped") == 0);
 }
 
 int clock_gettime(clockid_t id, struct timespec *out) {
     int wall = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;
-    uint64_t now = wall && cell ? __atomic_load_n(cell, __ATOMIC_RELAXED) : 0;
+    int monotonic = id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_COARSE || id == CLOCK_MONOTONIC_RAW || id == CLOCK_BOOTTIME;
+    int shown = wall || (stopped && monotonic);
+    uint64_t now = shown && cell ? __atomic_load_n(cell, __ATOMIC_RELAXED) : 0;
     /* Not dlsym: it may allocate, and the allocator asks for the time. */
     if (now == 0) return (int)syscall(SYS_clock_gettime, id, out);
+    if (!wall) {
+        uint64_t read = __atomic_add_fetch(&reads, 1, __ATOMIC_RELAXED);
+        if (read > PATIENCE) now += (read - PATIENCE) * MICROS_PER_READ;
+    }
     out->tv_sec = (time_t)(now / 1000000);
     out->tv_nsec = (long)(now % 1000000) * 1000;
     return 0;
@@ -70,3 +93,11 @@ static FILE *open_other(const char *name, const char *path, const char *mode) {
 FILE *fopen(const char *path, const char *mode) { return open_other("fopen", path, mode); }
 
 FILE *fopen64(const char *path, const char *mode) { return open_other("fopen64", path, mode); }
+
+int epoll_wait(int fd, struct epoll_event *events, int max, int timeout) {
+    __atomic_store_n(&reads, 0, __ATOMIC_RELAXED);
+    int count = (int)syscall(SYS_epoll_pwait, fd, events, max, timeout, NULL, 8);
+    if (count == 0 && timeout > 0 && advance && __atomic_load_n(cell, __ATOMIC_RELAXED) != 0)
+        __atomic_fetch_add(cell, (uint64_t)timeout * 1000, __ATOMIC_RELAXED);
+    return count;
+}

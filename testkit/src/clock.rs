@@ -39,6 +39,18 @@ pub struct Clock {
     inner: Arc<Inner>,
 }
 
+/// What the monotonic clock of a program shows that follows a [`Clock`], and its timers with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timers {
+    /// Real time.
+    Real,
+    /// The time of the clock, so that a timer expires only once the clock was set.
+    Stopped,
+    /// The time of the clock, which each wait for events that ends by its timeout advances by that timeout. So time passes by the
+    /// timers of the program's event loop alone, however slow the machine is.
+    Advance,
+}
+
 #[derive(Debug)]
 struct Inner {
     cell: Mutex<File>,
@@ -101,9 +113,21 @@ impl Clock {
     /// Makes a program see this clock, whatever it is. It can set the clock itself: it is the 8 bytes of the file that
     /// `TESTKIT_CLOCK` names.
     pub fn put_in(&self, command: &mut Command) {
-        command
-            .env("LD_PRELOAD", library())
-            .env("TESTKIT_CLOCK", &self.inner.path);
+        command.envs(self.variables(Timers::Real));
+    }
+
+    /// The variables of the environment that make a program see this clock.
+    pub fn variables(&self, timers: Timers) -> [(&'static str, PathBuf); 3] {
+        let timers = match timers {
+            Timers::Real => "real",
+            Timers::Stopped => "stopped",
+            Timers::Advance => "advance",
+        };
+        [
+            ("LD_PRELOAD", library().to_owned()),
+            ("TESTKIT_CLOCK", self.inner.path.to_path_buf()),
+            ("TESTKIT_CLOCK_TIMERS", timers.into()),
+        ]
     }
 
     fn cell(&self) -> MutexGuard<'_, File> {

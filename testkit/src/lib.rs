@@ -22,7 +22,7 @@ mod python;
 mod redis;
 mod wait;
 
-pub use clock::Clock;
+pub use clock::{Clock, Timers};
 pub use folder::{TempDir, folder};
 pub use ports::free_port;
 pub use program::Program;
