@@ -1,20 +1,27 @@
-//! A login that counts failures alone, bans addresses that keep trying, and lets operators look and lift. The right password is
-//! `correct horse`.
+//! A login that counts failures alone, bans addresses that keep trying, and locks no owner out of an account. The right password
+//! is `correct horse`. The guide to logins says which attack each limit stops.
 //!
-//! - Each address may fail 20 times a minute, in the layer, and each account 5 times a minute, in the handler, which alone knows
-//!   the account. Windows of a minute: GCRA would admit up to 9 failures in the first one.
-//! - An address that is rejected 30 times within ten minutes is banned for an hour, by rejections of either.
+//! - An address may fail 5 times a minute under one account, and 20 times under all of them. Windows of a minute: GCRA would
+//!   admit up to 9 failures in the first one.
+//! - An account may fail 100 times a day, from all addresses. Beyond that nothing is rejected, but a right password is not enough:
+//!   the login asks for a second factor, which the owner has.
+//! - An address that is rejected 30 times within ten minutes is banned for an hour.
 //! - A right password is never rejected for the others that are being checked: five are at a time, and more wait for their turn.
 //! - While Redis fails all logins are rejected (503), or an outage would allow any number of guesses.
 //!
 //! ```text
 //! PORT=3000 cargo run --example login
 //! curl -d user=alice --data-urlencode 'password=correct horse' http://127.0.0.1:3000/login
-//! curl http://127.0.0.1:3001/accounts/alice          # on the port that it prints
+//! curl http://127.0.0.1:3001/accounts/alice/127.0.0.1          # on the port that it prints
 //! curl -X POST http://127.0.0.1:3001/accounts/alice/block
 //! ```
 
-use std::{env, error::Error, net::SocketAddr, time::Duration};
+use std::{
+    env,
+    error::Error,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use axum::{
     Form, Router,
@@ -25,8 +32,7 @@ use axum::{
 };
 use tokio::{net::TcpListener, time::sleep};
 use tollgate::{
-    Ban, CallError, FixedWindow, Key, Limiter, MemoryStore, OnStoreError, Policy, PolicyHandle,
-    Quota, RateLimitLayer,
+    Ban, CallError, FixedWindow, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota,
     extract::{self, KeyExtractor, Peer},
     outcome,
     store::Store,
@@ -45,8 +51,6 @@ struct Login {
 struct App {
     address: Peer,
     logins: Limiter,
-    account: PolicyHandle,
-    locked: PolicyHandle,
     hash_time: Duration,
 }
 
@@ -77,95 +81,85 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One ban, which the layer and the handler's limiter share, since they share the store: either's rejections count.
-fn abuse(address: Peer) -> Policy {
+fn limiter(store: impl Store) -> Result<Limiter, Box<dyn Error>> {
+    let failures = |name: &str, quota: Quota| {
+        let policy = Policy::new(name, quota).by_hand().strategy(FixedWindow);
+        // The handler charges failures; a right password costs nothing.
+        policy.charge_after(outcome::failure)
+    };
     let rejections = Quota::requests(30).per(Duration::from_secs(600));
     let ban = Ban::for_duration(Duration::from_secs(3_600));
-    Policy::new("abuse", rejections).key(address).strategy(ban)
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(failures("pair", Quota::requests(5).per_minute()))
+        .policy(failures("address", Quota::requests(20).per_minute()))
+        .policy(failures("account", Quota::requests(100).per_day()))
+        // Guesses that come together are all checked before the first is charged: so no more than five come together.
+        .policy(Policy::new("together", Quota::concurrent(5)).by_hand())
+        .policy(Policy::new("abuse", rejections).by_hand().strategy(ban))
+        .policy(Policy::block_list("locked").by_hand())
+        .on_store_error(OnStoreError::Reject);
+    Ok(limiter.build()?)
 }
 
-async fn routers(store: impl Store + Clone) -> Result<(Router, Router), Box<dyn Error>> {
-    // Behind a proxy: extract::client_ip().trusted_proxies(..).
-    let address = extract::peer();
-    let by_address = Policy::new("address", Quota::requests(20).per_minute())
-        .key(address)
-        .strategy(FixedWindow)
-        // A client that hangs up before the answer has failed too.
-        .charge_after(outcome::failure);
-    let layer = RateLimitLayer::builder()
-        .store(store.clone())
-        .policy(by_address)
-        .policy(abuse(address))
-        .on_store_error(OnStoreError::Reject)
-        .build()?;
-
-    let by_account = Policy::new("account", Quota::requests(5).per_minute())
-        .by_hand()
-        .strategy(FixedWindow)
-        // The handler charges failures; a right password costs nothing.
-        .charge_after(outcome::failure);
-    // Guesses that come together are all checked before the first is charged: so no more than five come together.
-    let together = Policy::new("together", Quota::concurrent(5)).by_hand();
-    let logins = Limiter::builder()
-        .store(store)
-        .policy(by_account)
-        .policy(together)
-        .policy(Policy::block_list("locked").by_hand())
-        .policy(abuse(address))
-        .on_store_error(OnStoreError::Reject)
-        .build()?;
-    for limiter in [layer.limiter(), &logins] {
-        for issue in limiter.health_check().await.issues() {
-            tracing::error!("rate limits: {issue}");
-        }
+async fn routers(store: impl Store) -> Result<(Router, Router), Box<dyn Error>> {
+    let logins = limiter(store)?;
+    for issue in logins.health_check().await.issues() {
+        tracing::error!("rate limits: {issue}");
     }
-
     let app = App {
-        address,
-        account: logins.policy("account")?,
-        locked: logins.policy("locked")?,
+        // Behind a proxy: extract::client_ip().trusted_proxies(..).
+        address: extract::peer(),
         logins,
         hash_time: Duration::from_millis(env::var("HASH_MS").map_or(Ok(20), |ms| ms.parse())?),
     };
     let public = Router::new()
         .route("/login", post(login))
-        .layer(layer)
         .with_state(app.clone());
     let operators = Router::new()
-        .route("/accounts/{name}", get(show))
-        .route("/accounts/{name}/reset", post(reset))
+        .route("/accounts/{name}/{address}", get(show))
+        .route("/accounts/{name}/{address}/reset", post(reset))
         .route("/accounts/{name}/block", post(block))
         .route("/accounts/{name}/unblock", post(unblock))
         .with_state(app);
     Ok((public, operators))
 }
 
+/// An account has one key, however its name is typed.
+fn account_key(name: &str) -> Key {
+    Key::new(name.to_lowercase())
+}
+
 async fn login(
     State(app): State<App>,
     parts: Parts,
     Form(login): Form<Login>,
-) -> Result<&'static str, Response> {
-    let account = Key::new(&login.user);
+) -> Result<(StatusCode, &'static str), Response> {
+    let account = account_key(&login.user);
     let address = app.address.key(&parts).unwrap_or(Key::missing());
+    let pair = Key::tuple([account, address]);
     let keys = [
-        ("account", account),
-        ("together", account),
-        ("locked", account),
+        ("pair", pair),
+        ("address", address),
+        ("together", address),
         ("abuse", address),
+        ("locked", account),
     ];
     let attempt = app.logins.wait(keys, TURN).parts(&parts).await;
-    let attempt = attempt.map_err(IntoResponse::into_response)?;
-    if is_right(&app, &login.password).await {
-        return Ok("welcome\n");
+    // Until it is dropped, an attempt is one of the five that are checked at a time.
+    let _attempt = attempt.map_err(IntoResponse::into_response)?;
+    if !is_right(&app, &login.password).await {
+        let failed = [("pair", pair), ("address", address), ("account", account)];
+        // If the failure can't be counted, the answer doesn't tell that it was one.
+        let charged = app.logins.charge(failed, 1).await;
+        charged.map_err(IntoResponse::into_response)?;
+        return Ok((StatusCode::UNAUTHORIZED, "wrong user or password\n"));
     }
-    // If the failure can't be counted, the answer doesn't tell that it was one.
-    let account = attempt.policy("account");
-    let account = account.map_err(IntoResponse::into_response)?;
-    account
-        .charge(1)
-        .await
-        .map_err(IntoResponse::into_response)?;
-    Err((StatusCode::UNAUTHORIZED, "wrong user or password\n").into_response())
+    let status = app.logins.peek(("account", account)).await;
+    match status.map_err(IntoResponse::into_response)?.would_admit() {
+        true => Ok((StatusCode::OK, "welcome\n")),
+        false => Ok((StatusCode::ACCEPTED, "right; now the second factor\n")),
+    }
 }
 
 /// Stands for a password hash, which takes its time.
@@ -174,52 +168,67 @@ async fn is_right(app: &App, password: &str) -> bool {
     password == "correct horse"
 }
 
-/// How an account stands, without charging it.
-async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<String, OperatorError> {
-    let status = app
-        .logins
-        .peek([("account", &name), ("locked", &name)])
-        .await?;
-    let mut page = format!("would be admitted: {}\n", status.would_admit());
-    for policy in status.policies() {
-        let (name, left, limit) = (policy.policy(), policy.remaining(), policy.limit());
-        page += &format!(
-            "{name}: {left} of {limit} left, {:?}\n",
-            policy.retry_after()
-        );
+/// How an account and an address stand, without charging them.
+async fn show(
+    State(app): State<App>,
+    Path((name, address)): Path<(String, IpAddr)>,
+) -> Result<String, OperatorError> {
+    let (account, address) = (account_key(&name), Key::ip(address));
+    let keys = [
+        ("pair", Key::tuple([account, address])),
+        ("address", address),
+        ("account", account),
+        ("abuse", address),
+        ("locked", account),
+    ];
+    let mut page = String::new();
+    for policy in app.logins.peek(keys).await?.policies() {
+        let (left, wait) = (policy.remaining(), policy.retry_after());
+        page += &match policy.policy() {
+            name @ ("abuse" | "locked") => format!("{name}: {wait:?}\n"),
+            name => format!("{name}: {left} left, {wait:?}\n"),
+        };
     }
     Ok(page)
 }
 
-/// Forgets an account's failures. A block is another policy, and stays.
-async fn reset(State(app): State<App>, Path(name): Path<String>) -> Result<String, OperatorError> {
-    let before = app.account.reset(name).await?;
-    let left = before
-        .policy("account")
-        .map_or(0, |account| account.remaining());
-    Ok(format!("reset; {left} failures were left\n"))
+/// Forgets the failures of an account, and of an address under it. A ban and a block are other policies, and stay.
+async fn reset(
+    State(app): State<App>,
+    Path((name, address)): Path<(String, IpAddr)>,
+) -> Result<&'static str, OperatorError> {
+    let account = account_key(&name);
+    let pair = Key::tuple([account, Key::ip(address)]);
+    app.logins.policy("pair")?.reset(pair).await?;
+    app.logins.policy("account")?.reset(account).await?;
+    Ok("reset\n")
 }
 
-async fn block(State(app): State<App>, Path(name): Path<String>) -> Result<String, OperatorError> {
+async fn block(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<&'static str, OperatorError> {
     let day = Duration::from_secs(86_400);
-    app.locked.block(name, day).await?;
-    Ok("blocked for a day\n".to_owned())
+    let locked = app.logins.policy("locked")?;
+    locked.block(account_key(&name), day).await?;
+    Ok("blocked for a day\n")
 }
 
 async fn unblock(
     State(app): State<App>,
     Path(name): Path<String>,
-) -> Result<String, OperatorError> {
-    app.locked.unblock(name).await?;
-    Ok("unblocked\n".to_owned())
+) -> Result<&'static str, OperatorError> {
+    let locked = app.logins.policy("locked")?;
+    locked.unblock(account_key(&name)).await?;
+    Ok("unblocked\n")
 }
 
 /// Operators see what failed; `CallError` as a response says only what a client may know.
 struct OperatorError(CallError);
 
-impl From<CallError> for OperatorError {
-    fn from(error: CallError) -> Self {
-        Self(error)
+impl<E: Into<CallError>> From<E> for OperatorError {
+    fn from(error: E) -> Self {
+        Self(error.into())
     }
 }
 

@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::{net::TcpSocket, runtime::Builder};
+
 /// How long an example may take to start, and to respond.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -123,6 +125,25 @@ impl Example {
             ("content-length", &length),
         ];
         self.ask("POST", path, &headers, form)
+    }
+
+    /// Posts a form from another address of this machine.
+    pub(crate) fn post_from(&self, from: [u8; 4], path: &str, form: &str) -> HttpResponse {
+        let connect = async {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.bind((from, 0).into()).expect("a local address");
+            let stream = socket.connect(self.address).await.expect("a server");
+            stream.into_std().expect("a stream")
+        };
+        let runtime = Builder::new_current_thread().enable_io().build();
+        let stream = runtime.expect("a runtime").block_on(connect);
+        stream.set_nonblocking(false).expect("a stream");
+        let length = form.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\
+             content-type: application/x-www-form-urlencoded\r\n\r\n{form}"
+        );
+        HttpResponse::to(stream, request.as_bytes())
     }
 
     pub(crate) fn ask(
