@@ -32,13 +32,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         process::exit(1)
     });
 
-    // Logs what each reload has changed, and why a file could not be loaded.
-    let watch = Watch::new(&limits).registry(registry);
-    #[cfg(unix)]
-    let watch = watch.on_hangup();
-    let _watcher = watch.start(&layer)?;
-
-    let app = Router::new().route("/", get(hello)).layer(layer);
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!(
@@ -46,6 +39,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         listener.local_addr()?
     );
 
+    // Logs what each reload has changed, and why a file could not be loaded.
+    let watch = Watch::new(&limits).registry(registry);
+    #[cfg(unix)]
+    let watch = watch.on_hangup();
+    let _watcher = watch.start(&layer)?;
+
+    let app = Router::new().route("/", get(hello)).layer(layer);
     // The client's address is what the limit counts by.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).await?;
