@@ -83,6 +83,7 @@ const OTHERS: [(&[&str], &str); 4] = [
     (&["allocations"], "counts what the client allocates"),
     (
         &[
+            "cases",
             "cli",
             "config_reload",
             "dashboard",
@@ -90,13 +91,17 @@ const OTHERS: [(&[&str], &str); 4] = [
             "examples",
             "http",
             "metrics",
+            "migration",
             "observe",
             "outgoing",
             "sockets",
         ],
         "send a server nothing that the tests above do not",
     ),
-    (&["peers", "programs", "proxy"], "test no server"),
+    (
+        &["lifetimes", "pictures", "programs", "proxy"],
+        "test no server",
+    ),
     (&["soak"], "is run by cargo xtask soak"),
 ];
 
