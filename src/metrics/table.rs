@@ -57,7 +57,7 @@ metrics! {
     POLICY_BURST_UNITS: Gauge "tollgate_policy_burst_units" ["policy"] Count
         "The most units that can be charged under a policy at once; 0 for a block list, and once the policy is gone";
     PERMITS: Gauge "tollgate_permits" ["policy"] Count
-        "Permits of an in-flight limit that this process holds";
+        "Permits of an in-flight limit that this process holds. One that is refunded early counts until its request ends";
     WAITERS: Gauge "tollgate_waiters" ["policy"] Count
         "Requests of this process that wait for a policy";
     BANS: Counter "tollgate_bans_total" ["policy"] Count

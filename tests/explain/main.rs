@@ -3,6 +3,8 @@
 
 mod blocks;
 mod generate;
+#[path = "../common/log.rs"]
+mod log;
 mod reasons;
 #[path = "../common/rights.rs"]
 mod rights;

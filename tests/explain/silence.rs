@@ -1,33 +1,10 @@
 //! An explanation logs nothing, and records nothing of its request.
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-};
-
 use http::{Request, request::Parts};
 use tollgate::{AddressList, Limiter, MissingKey, Policy, Quota, extract};
+use tracing::Level;
 
-/// What was logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().expect("no panic")).into_owned()
-    }
-}
+use crate::log::Log;
 
 fn head() -> Parts {
     Request::get("/")
@@ -40,13 +17,7 @@ fn head() -> Parts {
 #[tokio::test]
 async fn an_explanation_of_a_request_without_address_and_keys_logs_nothing() {
     let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let _guard = log.at(Level::TRACE);
     // A quota that the strategy can't count, for a request.
     let odd = Policy::new("odd", Quota::requests(1).per_hour())
         .key(extract::global())

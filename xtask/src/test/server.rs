@@ -94,6 +94,7 @@ const OTHERS: [(&[&str], &str); 4] = [
             "migration",
             "observe",
             "outgoing",
+            "printed",
             "sockets",
         ],
         "send a server nothing that the tests above do not",
