@@ -5,6 +5,7 @@
 //! - [`strategies`]: which strategy counts a quota, and what each admits at a window's edge.
 //! - [`proxies`]: which address a request is counted by behind nginx, Envoy, Cloudflare, Fly and the load balancers of AWS.
 //! - [`logins`]: limits on wrong passwords that lock attackers out, and not the owners of accounts.
+//! - [`tiers`]: quotas by the caller's plan, and what becomes of a count when the plan changes.
 //! - [`paid_calls`]: reserving and settling the cost of calls, such as an LLM's tokens.
 //! - [`processes_and_outages`]: what processes on one Redis share, and what happens to a request while it does not answer.
 //! - [`production`]: a checklist before the first deployment, and what to do during an incident.
@@ -27,6 +28,9 @@ pub mod proxies {}
 
 #[doc = include_str!("../docs/guide/logins.md")]
 pub mod logins {}
+
+#[doc = include_str!("../docs/guide/tiers.md")]
+pub mod tiers {}
 
 #[doc = include_str!("../docs/guide/paid-calls.md")]
 pub mod paid_calls {}
