@@ -296,7 +296,7 @@ pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 pub use store::redis::{RedisStore, RedisStoreBuilder};
 #[doc(inline)]
 pub use strategy::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, RetryAfter, SlidingLog,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Lease, ListWindow, RetryAfter, SlidingLog,
     SlidingWindow, Strategy, TokenBucket, Weekday,
 };
 

@@ -82,7 +82,8 @@ pub use self::{
     event::{Event, StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind},
     outcome::{DecisionOutcome, DecisionSource},
     stats::{
-        BreakerState, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle, StoreStats,
+        BreakerState, LeaseStats, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle,
+        StoreStats,
     },
 };
 pub(crate) use self::{

@@ -70,6 +70,8 @@ pub enum DecisionSource {
     Store,
     /// A cached rejection of the store, which still holds.
     RejectionCache,
+    /// The units of a [lease](crate::Policy::lease) of this process, without a call of the store.
+    Lease,
     /// The store failed, and the request was handled as [`OnStoreError`](crate::OnStoreError) says.
     Fallback,
     /// Nothing was counted: no policy applied, one found no key, or an access list allowed or denied the request.
@@ -78,18 +80,20 @@ pub enum DecisionSource {
 
 impl DecisionSource {
     /// All sources.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Store,
         Self::RejectionCache,
+        Self::Lease,
         Self::Fallback,
         Self::NotChecked,
     ];
 
-    /// Its name in metrics: `store`, `rejection_cache`, `fallback` or `not_checked`.
+    /// Its name in metrics: `store`, `rejection_cache`, `lease`, `fallback` or `not_checked`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Store => "store",
             Self::RejectionCache => "rejection_cache",
+            Self::Lease => "lease",
             Self::Fallback => "fallback",
             Self::NotChecked => "not_checked",
         }

@@ -82,6 +82,8 @@ pub struct StoreStats {
     pub memory_evictions: Option<u64>,
     /// The rejections that are cached.
     pub rejection_cache_entries: Option<u64>,
+    /// The units of [leases](crate::Policy::lease), for each policy that had some.
+    pub leases: Vec<LeaseStats>,
     /// The servers that were called.
     pub nodes: Vec<NodeStats>,
     /// Refunds, charges and settlements without a waiter that are not done yet.
@@ -90,6 +92,40 @@ pub struct StoreStats {
     pub dropped_refunds: u64,
     /// Those whose result is [unknown](crate::HealthReport::unconfirmed).
     pub unconfirmed_refunds: u64,
+}
+
+/// The units that this process has [leased](crate::Policy::lease) under a policy, since the store was built: those that were granted
+/// are those that were spent, refunded, lapsed, and held.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LeaseStats {
+    /// The policy's name.
+    pub policy: Arc<str>,
+    /// Units that were charged in the store ahead of need.
+    pub granted: u64,
+    /// Units of requests that were admitted by them.
+    pub spent: u64,
+    /// Units that were left, and refunded.
+    pub refunded: u64,
+    /// Units that were left, and are lost until they refill: time had returned them already, the refund failed, or the key was
+    /// reset.
+    pub lapsed: u64,
+    /// Units that may still be spent, now.
+    pub held: u64,
+}
+
+impl LeaseStats {
+    /// No units of a policy, for a [`Store`](crate::store::Store) of your own.
+    pub const fn new(policy: Arc<str>) -> Self {
+        Self {
+            policy,
+            granted: 0,
+            spent: 0,
+            refunded: 0,
+            lapsed: 0,
+            held: 0,
+        }
+    }
 }
 
 /// The state of one server of a store, as this process sees it.

@@ -18,7 +18,7 @@ use crate::{
     quota::Quota,
     setting::{Code, CodeId},
     store::CounterMode,
-    strategy::{Concurrency, Gcra, Strategy},
+    strategy::{Concurrency, Gcra, Lease, Strategy},
 };
 
 mod by_hand;
@@ -27,6 +27,7 @@ mod conditions;
 #[cfg(feature = "config")]
 mod cost;
 mod key_text;
+mod lease;
 pub(crate) mod on_store_error;
 mod quotas;
 mod settings;
@@ -73,6 +74,7 @@ pub struct Policy {
     pub(crate) on_store_error: Option<OnStoreError>,
     by_hand: bool,
     block_list: bool,
+    lease: Option<Lease>,
 }
 
 /// Marks a policy that is evaluated and not enforced.
@@ -130,6 +132,7 @@ impl Policy {
             on_store_error: None,
             by_hand: false,
             block_list: false,
+            lease: None,
         }
     }
 
@@ -389,6 +392,7 @@ impl fmt::Debug for Policy {
             .field("skips", &self.skips)
             .field("shadow", &self.shadow)
             .field("on_store_error", &self.on_store_error)
+            .field("lease", &self.lease)
             .finish()
     }
 }

@@ -80,6 +80,7 @@ impl Policy {
                 "on_store_error",
                 on_store_error.unwrap_or(SettingValue::Unset),
             ),
+            or_unset("lease", self.lease_value()),
             flag("by_hand", self.by_hand, false),
             flag("block_list", self.block_list, false),
         ]
@@ -95,7 +96,10 @@ impl Policy {
         let counts = |policy: &Self| {
             let settings = policy.settings().into_iter();
             let counts = settings.filter(|setting| {
-                matches!(setting.name, "quota" | "strategy" | "tiers" | "tier_quotas")
+                matches!(
+                    setting.name,
+                    "quota" | "strategy" | "tiers" | "tier_quotas" | "lease"
+                )
             });
             counts.map(|setting| setting.value).collect::<Vec<_>>()
         };

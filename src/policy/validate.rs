@@ -25,7 +25,10 @@ impl Policy {
                 "a tier of the same period, a policy of its own, Gcra or TokenBucket",
             ));
         }
-        let rule = strategy.bind_tier(quota, refills)?;
+        let rule = match &self.lease {
+            Some(lease) => strategy.bind_leased(quota, refills, lease)?,
+            None => strategy.bind_tier(quota, refills)?,
+        };
         if rule.capacity() > MAX_CAPACITY {
             return Err(InvalidValue::new(
                 format!("{quota}, a capacity of {}", rule.capacity()),
@@ -68,6 +71,7 @@ impl Policy {
                 "a shadow policy without charge_rejected: it rejects nothing",
             ));
         }
+        self.validate_lease()?;
         self.skips.validate()?;
         let caller = self.caller.as_ref();
         caller.map_or(Ok(()), |caller| caller.validate())?;

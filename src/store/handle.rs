@@ -13,7 +13,7 @@ use std::{
 use super::units::Units;
 use crate::{
     clock::Timestamp,
-    strategy::{QuotaStatus, RetryAfter, Rule, Snapshot},
+    strategy::{Lease, QuotaStatus, RetryAfter, Rule, Snapshot},
 };
 
 /// A limit that a store has [registered](super::Store::register): a rule under the name of a policy, with a context of the
@@ -30,6 +30,7 @@ struct Registered {
     follows_wall_clock: bool,
     records_caller: bool,
     permit_ttl: Option<Duration>,
+    lease: Option<Lease>,
     context: Box<dyn Any + Send + Sync>,
 }
 
@@ -44,6 +45,7 @@ impl LimitHandle {
             follows_wall_clock: rule.follows_wall_clock(),
             records_caller: rule.records_caller(),
             permit_ttl: rule.permit_ttl(),
+            lease: rule.lease(),
             rule,
             context: Box::new(context),
         }))
@@ -92,6 +94,11 @@ impl LimitHandle {
     /// The [permit TTL](Rule::permit_ttl) of its rule.
     pub fn permit_ttl(&self) -> Option<Duration> {
         self.0.permit_ttl
+    }
+
+    /// The settings of its [leases](Rule::lease).
+    pub fn lease(&self) -> Option<Lease> {
+        self.0.lease
     }
 
     /// The store's context. `None` if it is of another type, as for a handle from another store.

@@ -168,6 +168,9 @@ pub struct OpResult {
     /// The time for which the result has been cached, at least: zero, unless it is from a [cache of
     /// rejections](DecisionSource::RejectionCache). Waits are shortened by it.
     pub age: Duration,
+    /// By how much earlier than [`at`](OpResult::at) the units were charged: zero, but for a request that a
+    /// [lease](DecisionSource::Lease) admits, whose counters are those of the store's last response.
+    pub(crate) charged_before: Duration,
     /// For a store that merges equal requests, the number of further ones that were admitted at the same instant, whose units
     /// the [snapshots](CounterResult::snapshot) include. 0 for a rejected request.
     pub admitted_after: u64,
@@ -188,6 +191,7 @@ impl OpResult {
             admitted,
             at,
             age: Duration::ZERO,
+            charged_before: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: counters.into_iter().collect(),

@@ -58,12 +58,14 @@ use crate::{error::InvalidValue, quota::Quota};
 mod ban;
 mod concurrency;
 pub(crate) mod format;
+mod lease;
 mod rate;
 pub(crate) mod rule;
 mod window;
 
 pub use ban::Ban;
 pub use concurrency::Concurrency;
+pub use lease::Lease;
 pub use rate::{Gcra, TokenBucket};
 pub use rule::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, RetryAfter,
@@ -102,6 +104,28 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         let _ = refills;
         self.bind(quota)
+    }
+
+    /// Returns the rule that counts `quota` under a policy with [leases](crate::Policy::lease), where units are spent up to
+    /// [`Lease::spread`] after their charge. The rule has to keep its promise all the same: it counts for so much longer, it
+    /// allows a smaller burst, or its leases end with the window of their charge ([`Rule::lease_lifetime`]).
+    ///
+    /// `refills` is that of [`bind_tier`](Strategy::bind_tier), also for a policy with one quota. Default: an error.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidValue`] if the strategy can't be leased, or not by these settings.
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let _ = (quota, refills, lease);
+        Err(InvalidValue::new(
+            format!("a lease under {self:?}"),
+            "a strategy that can be leased, such as Gcra or FixedWindow, or no lease",
+        ))
     }
 
     /// Whether all quotas of a policy must have the policy's own period. They share keys, so a request under a shorter period

@@ -62,7 +62,8 @@ fn open(
     full: &LimitHandle,
 ) -> Result<OverridingQuota, InvalidValue> {
     let quota = fallback.share(quota);
-    let rule = overrides.bind(policy, quota)?;
+    // It counts in process, where units are spent as they are charged.
+    let rule = overrides.bind(&policy.clone().without_lease(), quota)?;
     let written_to = fallback.writes_back().then_some(full);
     Ok(OverridingQuota {
         quota,

@@ -97,7 +97,9 @@ impl LimiterRef {
                 status.retry_after = RetryAfter::Now;
             });
         }
-        if !result.age.is_zero() {
+        if result.source == DecisionSource::Lease {
+            self.apply_lease(entry, result);
+        } else if !result.age.is_zero() {
             // The wait for a permit is a hint, which does not age.
             if self.limit(entry).permit_ttl().is_none() {
                 let cost = entry.cost;
@@ -105,6 +107,18 @@ impl LimiterRef {
             }
             entry.receipts.age_by(result.age);
         }
+    }
+
+    /// Sets the status and the receipt of a request that a lease admitted: the status is by the store's last response, and the
+    /// units may have been charged before that.
+    fn apply_lease(&self, entry: &mut PolicyEntry, result: &OpResult) {
+        let cost = entry.cost;
+        entry.update_status(self, |status| status.advance(result.age, cost));
+        let latest = entry.receipts.first();
+        entry.receipts.set_first(ChargeReceipt {
+            charged_at: latest.charged_at - result.charged_before,
+            ..latest
+        });
     }
 
     fn mark_rejected(&self, builder: &mut DecisionBuilder) {

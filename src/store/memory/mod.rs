@@ -96,6 +96,7 @@ impl Store for MemoryStore {
                 admitted,
                 at,
                 age: Duration::ZERO,
+                charged_before: Duration::ZERO,
                 admitted_after: 0,
                 source: DecisionSource::Store,
                 counters: SmallVec::from_buf([CounterResult::new(

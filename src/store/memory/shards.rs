@@ -307,6 +307,7 @@ impl Shards {
             admitted,
             at: clocks.now,
             age: Duration::ZERO,
+            charged_before: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: results,

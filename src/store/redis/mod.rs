@@ -2,7 +2,7 @@
 //!
 //! A request's way through it:
 //!
-//! 1. `RedisStore::execute` looks into the rejection cache (`rejection_cache`), then hands the operation to the worker pool
+//! 1. `RedisStore::execute` admits by a lease of this process (`lease`), or looks into the rejection cache (`rejection_cache`), then hands the operation to the worker pool
 //!    (`worker::pool`), or to `cross_slot` if the keys of a cluster's request are in several slots.
 //! 2. The worker (`worker`) of the caller's runtime queues it as a pending request (`request`), and sends what has gathered
 //!    as one batch (`batch`): one call of the script (`script`).
@@ -20,6 +20,7 @@ use std::{
 
 use self::{
     key_names::KeyNames,
+    lease::Leases,
     rejection_cache::CacheKey,
     request::{
         limit::RedisLimit,
@@ -52,6 +53,7 @@ pub(crate) mod cross_slot;
 pub(crate) mod error_class;
 pub(crate) mod health;
 pub(crate) mod key_names;
+mod lease;
 pub(crate) mod pending_refunds;
 pub(crate) mod rejection_cache;
 pub(crate) mod request;
@@ -101,6 +103,7 @@ pub struct RedisStore {
 struct Inner {
     shared: Arc<StoreState>,
     workers: Arc<WorkerPool>,
+    leases: Arc<Leases>,
     /// In the words of a document.
     #[cfg(feature = "config")]
     settings: config::settings::StoreSettings,
@@ -160,10 +163,15 @@ impl Store for RedisStore {
         let script_index = scripts.number(StrategyScript::from(&script));
         let workers = Arc::downgrade(&self.inner.workers);
         let context = RedisLimit::new(names, script_index, &*rule, &script, workers);
-        Ok(LimitHandle::new(policy, rule, context))
+        let limit = LimitHandle::new(policy, rule, context);
+        self.inner.leases.note_limit(&limit);
+        Ok(limit)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        if let Some(result) = self.inner.leases.decide(op, counters) {
+            return StoreResponse::Ready(Ok(result));
+        }
         let shared = &self.inner.shared;
         if let Some(result) = shared
             .rejection_cache
@@ -244,8 +252,9 @@ impl Store for RedisStore {
     }
 
     fn flush(&self) -> FlushFuture {
-        let shared = self.inner.shared.clone();
+        let (shared, leases) = (self.inner.shared.clone(), self.inner.leases.clone());
         Box::pin(async move {
+            leases.refund_all().await;
             while shared.pending_refunds.queued() > 0 {
                 for tag in shared.pending_refunds.tags() {
                     // The response to a probe sends them while the breaker is open.
@@ -263,7 +272,10 @@ impl Store for RedisStore {
     }
 
     fn stats(&self) -> StoreStats {
-        self.inner.shared.stats()
+        StoreStats {
+            leases: self.inner.leases.stats(),
+            ..self.inner.shared.stats()
+        }
     }
 
     fn queued(&self) -> u64 {
@@ -271,6 +283,7 @@ impl Store for RedisStore {
     }
 
     fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.inner.leases.end_by(op, counters);
         let workers = &self.inner.workers;
         match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
@@ -290,6 +303,7 @@ impl Store for RedisStore {
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        self.inner.leases.end_by(op, counters);
         let Ok(counters) = self.owned(counters) else {
             return;
         };

@@ -7,8 +7,8 @@ use crate::{
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-        Strategy, TierRefills, rule::try_charge,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
+        State, Strategy, TierRefills, rule::try_charge,
     },
 };
 
@@ -60,6 +60,16 @@ impl Strategy for Gcra {
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(GcraRule(RateParams::new(quota, refills)?)))
+    }
+
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let params = RateParams::leased(quota, refills, lease)?;
+        Ok(Arc::new(GcraRule(params)))
     }
 
     fn tiers_share_period(&self) -> bool {
@@ -195,6 +205,10 @@ impl Rule for GcraRule {
         units: u64,
     ) -> bool {
         self.0.has_remaining(ahead, units)
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        self.0.lease
     }
 
     fn script(&self) -> Option<LuaScript> {

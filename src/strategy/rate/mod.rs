@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
-    quota::Quota,
-    strategy::{QuotaStatus, RetryAfter, TierRefills},
+    quota::{DurationText, Quota},
+    strategy::{Lease, QuotaStatus, RetryAfter, TierRefills},
 };
 
 mod gcra;
@@ -32,6 +32,7 @@ struct RateParams {
     tolerance: u64,
     /// The refill times of all quotas that share the keys.
     refills: TierRefills,
+    lease: Option<Lease>,
 }
 
 impl RateParams {
@@ -59,6 +60,28 @@ impl RateParams {
             interval: interval as u64,
             tolerance,
             refills: refills.clone(),
+            lease: None,
+        })
+    }
+
+    /// A rate whose units are spent up to [`Lease::spread`] after their charge: what refills meanwhile is taken off its burst.
+    fn leased(quota: &Quota, refills: &TierRefills, lease: &Lease) -> Result<Self, InvalidValue> {
+        let rate = Self::new(quota, refills)?;
+        let reserve = to_ticks(lease.spread()).div_ceil(rate.interval);
+        let Some(burst @ 1..) = rate.burst.checked_sub(reserve) else {
+            return Err(InvalidValue::new(
+                format!(
+                    "{quota} with a lease of {}, in which {reserve} units refill",
+                    DurationText(lease.lifetime())
+                ),
+                format!("a burst of more than {reserve}, or a shorter lease"),
+            ));
+        };
+        Ok(Self {
+            burst,
+            tolerance: burst * rate.interval,
+            lease: Some(*lease),
+            ..rate
         })
     }
 

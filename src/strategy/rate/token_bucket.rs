@@ -7,8 +7,8 @@ use crate::{
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-        Strategy, TierRefills,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
+        State, Strategy, TierRefills,
     },
 };
 
@@ -53,6 +53,16 @@ impl Strategy for TokenBucket {
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(TokenBucketRule(RateParams::new(quota, refills)?)))
+    }
+
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let params = RateParams::leased(quota, refills, lease)?;
+        Ok(Arc::new(TokenBucketRule(params)))
     }
 
     fn tiers_share_period(&self) -> bool {
@@ -175,6 +185,10 @@ impl Rule for TokenBucketRule {
         units: u64,
     ) -> bool {
         self.0.has_remaining(deficit, units)
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        self.0.lease
     }
 
     fn script(&self) -> Option<LuaScript> {

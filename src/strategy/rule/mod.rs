@@ -2,6 +2,7 @@
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
+use super::Lease;
 use crate::{clock::Timestamp, error::InvalidValue};
 
 mod erased;
@@ -128,6 +129,22 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     fn ban_begun(&self, snapshot: &Snapshot, now: Timestamp) -> Option<Duration> {
         let _ = (snapshot, now);
         None
+    }
+
+    /// Returns the settings of the rule's [leases](crate::Policy::lease): those that it was
+    /// [bound with](super::Strategy::bind_leased). Default: `None`, for a rule whose units are charged one request at a time.
+    fn lease(&self) -> Option<Lease> {
+        None
+    }
+
+    /// Returns how long the units of a lease may be spent, from the moment at which the process requested it; `snapshot` is the
+    /// key's state right after the charge, `now` the instant of the charge. Default: the lease's
+    /// [lifetime](Lease::lifetime). A rule that counts in windows returns the rest of the charge's window, if that is shorter
+    /// ([`Lease::lifetime_within`]).
+    fn lease_lifetime(&self, snapshot: &Snapshot, now: Timestamp) -> Duration {
+        let _ = (snapshot, now);
+        self.lease()
+            .map_or(Duration::ZERO, |lease| lease.lifetime())
     }
 
     /// Returns the half that counts on Redis. If it is `None`, a limiter with this rule and a `RedisStore` is a

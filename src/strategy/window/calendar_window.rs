@@ -7,15 +7,17 @@ use std::{
 
 use jiff::tz::{Offset, TimeZone};
 
-use super::{CalendarUnit, MAX_COUNT, Weekday, Window, Windows, validated_period_us};
+use super::{
+    CalendarUnit, MAX_COUNT, Weekday, Window, Windows, lifetime_until, validated_period_us,
+};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::{DurationText, Quota},
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-        Strategy,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
+        State, Strategy, TierRefills,
     },
 };
 
@@ -148,6 +150,39 @@ const MONTH: i64 = 30 * DAY;
 
 impl Strategy for CalendarWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(self.rule(quota)?))
+    }
+
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        _refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let lease = Some(*lease);
+        let rule = self.rule(quota)?;
+        Ok(Arc::new(CalendarRule { lease, ..rule }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let offset = |seconds: i64| DurationText(Duration::from_secs(seconds.unsigned_abs()));
+        let zone = match &self.zone {
+            Zone::Offset(0) => "utc".to_owned(),
+            Zone::Offset(seconds @ 1..) => format!("east_of_utc {}", offset(*seconds)),
+            Zone::Offset(seconds) => format!("west_of_utc {}", offset(*seconds)),
+            Zone::Named(name) => format!("zone {name}"),
+        };
+        let week = match self.week_start {
+            Weekday::Monday => String::new(),
+            day => format!(" week_starts_on {}", day.name()),
+        };
+        Some(format!("calendar_window {zone}{week}").into())
+    }
+}
+
+impl CalendarWindow {
+    /// The rule that counts `quota`, without leases.
+    fn rule(&self, quota: &Quota) -> Result<CalendarRule, InvalidValue> {
         let period = validated_period_us(quota, "calendar window", MAX_COUNT)?;
         let zone = self.time_zone()?;
         let unit = match period {
@@ -171,26 +206,12 @@ impl Strategy for CalendarWindow {
         };
         let mut windows_id = DefaultHasher::new();
         (&self.zone, self.week_start, period).hash(&mut windows_id);
-        Ok(Arc::new(CalendarRule {
+        Ok(CalendarRule {
             requests: quota.amount(),
             windows,
             windows_id: windows_id.finish(),
-        }))
-    }
-
-    fn config_text(&self) -> Option<Cow<'_, str>> {
-        let offset = |seconds: i64| DurationText(Duration::from_secs(seconds.unsigned_abs()));
-        let zone = match &self.zone {
-            Zone::Offset(0) => "utc".to_owned(),
-            Zone::Offset(seconds @ 1..) => format!("east_of_utc {}", offset(*seconds)),
-            Zone::Offset(seconds) => format!("west_of_utc {}", offset(*seconds)),
-            Zone::Named(name) => format!("zone {name}"),
-        };
-        let week = match self.week_start {
-            Weekday::Monday => String::new(),
-            day => format!(" week_starts_on {}", day.name()),
-        };
-        Some(format!("calendar_window {zone}{week}").into())
+            lease: None,
+        })
     }
 }
 
@@ -201,6 +222,7 @@ struct CalendarRule {
     windows: Windows,
     /// Equal only for windows of the same length in the same time zone.
     windows_id: u64,
+    lease: Option<Lease>,
 }
 
 /// The newest window that was charged, in microseconds since the epoch, and its count. The count of a window of another
@@ -336,6 +358,14 @@ impl Rule for CalendarRule {
 
     fn follows_wall_clock(&self) -> bool {
         true
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        self.lease
+    }
+
+    fn lease_lifetime(&self, &Snapshot([_, ends, _]): &Snapshot, now: Timestamp) -> Duration {
+        lifetime_until(self.lease, ends, now)
     }
 
     fn script(&self) -> Option<LuaScript> {

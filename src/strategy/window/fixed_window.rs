@@ -1,14 +1,14 @@
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use super::{MAX_COUNT, Window, validated_period_us};
+use super::{MAX_COUNT, Window, lifetime_until, validated_period_us};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-        Strategy,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
+        State, Strategy, TierRefills,
     },
 };
 
@@ -49,11 +49,19 @@ pub struct FixedWindow;
 
 impl Strategy for FixedWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = validated_period_us(quota, "fixed window", MAX_COUNT)?;
-        Ok(Arc::new(FixedWindowRule {
-            requests: quota.amount(),
-            period,
-        }))
+        let rule = FixedWindowRule::new(quota)?;
+        Ok(Arc::new(rule))
+    }
+
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        _refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let lease = Some(*lease);
+        let rule = FixedWindowRule::new(quota)?;
+        Ok(Arc::new(FixedWindowRule { lease, ..rule }))
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -67,6 +75,7 @@ struct FixedWindowRule {
     requests: u64,
     /// In microseconds.
     period: i64,
+    lease: Option<Lease>,
 }
 
 /// A window's count, and its end in microseconds since the epoch.
@@ -83,6 +92,15 @@ impl State for Counter {
 }
 
 impl FixedWindowRule {
+    fn new(quota: &Quota) -> Result<Self, InvalidValue> {
+        let period = validated_period_us(quota, "fixed window", MAX_COUNT)?;
+        Ok(Self {
+            requests: quota.amount(),
+            period,
+            lease: None,
+        })
+    }
+
     /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
     fn current(&self, state: &Counter, now: Timestamp) -> (u64, i64, bool) {
         let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
@@ -171,6 +189,14 @@ impl Rule for FixedWindowRule {
         ends
     }
 
+    fn lease(&self) -> Option<Lease> {
+        self.lease
+    }
+
+    fn lease_lifetime(&self, &Snapshot([_, ends, _]): &Snapshot, now: Timestamp) -> Duration {
+        lifetime_until(self.lease, ends, now)
+    }
+
     fn script(&self) -> Option<LuaScript> {
         Some(LuaScript::new(
             include_str!("fixed_window.lua"),
@@ -186,7 +212,6 @@ impl Rule for FixedWindowRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
@@ -210,6 +235,7 @@ mod tests {
         let window = FixedWindowRule {
             requests: 1,
             period: 60_000_000,
+            lease: None,
         };
         let mut state = Counter::default();
         let hour = Duration::from_secs(3_600);

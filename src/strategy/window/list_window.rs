@@ -1,14 +1,14 @@
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use super::{Window, validated_period_us};
+use super::{Window, lifetime_until, validated_period_us};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-        Strategy,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
+        State, Strategy, TierRefills,
     },
 };
 
@@ -48,11 +48,19 @@ const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for ListWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = validated_period_us(quota, "list window", MAX_ENTRIES)?;
-        Ok(Arc::new(ListWindowRule {
-            requests: quota.amount(),
-            period,
-        }))
+        let rule = ListWindowRule::new(quota)?;
+        Ok(Arc::new(rule))
+    }
+
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        _refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let lease = Some(*lease);
+        let rule = ListWindowRule::new(quota)?;
+        Ok(Arc::new(ListWindowRule { lease, ..rule }))
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -66,6 +74,7 @@ struct ListWindowRule {
     requests: u64,
     /// In microseconds.
     period: i64,
+    lease: Option<Lease>,
 }
 
 /// The caller of each unit charged in a window, in order, and its end in microseconds since the epoch.
@@ -82,6 +91,15 @@ impl State for CallerList {
 }
 
 impl ListWindowRule {
+    fn new(quota: &Quota) -> Result<Self, InvalidValue> {
+        let period = validated_period_us(quota, "list window", MAX_ENTRIES)?;
+        Ok(Self {
+            requests: quota.amount(),
+            period,
+            lease: None,
+        })
+    }
+
     /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
     fn current(&self, state: &CallerList, now: Timestamp) -> (usize, i64, bool) {
         let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
@@ -190,6 +208,14 @@ impl Rule for ListWindowRule {
 
     fn stores_each_unit(&self) -> bool {
         true
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        self.lease
+    }
+
+    fn lease_lifetime(&self, &Snapshot([_, ends, _]): &Snapshot, now: Timestamp) -> Duration {
+        lifetime_until(self.lease, ends, now)
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     error::InvalidValue,
     quota::{MAX_CAPACITY, Quota},
-    strategy::{QuotaStatus, RetryAfter},
+    strategy::{Lease, QuotaStatus, RetryAfter},
 };
 
 mod calendar_window;
@@ -60,6 +60,13 @@ pub(super) fn validated_period_us(
         ));
     }
     Ok(period as i64)
+}
+
+/// How long the units of a lease may be spent that were charged at `now`, in a window that ends at `ends`, in microseconds since
+/// the epoch.
+fn lifetime_until(lease: Option<Lease>, ends: i64, now: Timestamp) -> Duration {
+    let rest = Timestamp::from_micros(ends).since(now);
+    lease.map_or(Duration::ZERO, |lease| lease.lifetime_within(rest))
 }
 
 /// A day of the week.

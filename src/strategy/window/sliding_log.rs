@@ -5,10 +5,10 @@ use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
-    quota::Quota,
+    quota::{DurationText, Quota},
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
-        Snapshot, State, Strategy,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
+        Snapshot, State, Strategy, TierRefills,
     },
 };
 
@@ -45,6 +45,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLog;
 
+/// How many leases fit into a period, at least: a unit counts for a period and a lease, so this share of the quota is not used.
+const MIN_PERIODS: u32 = 100;
+
 /// The largest quota: each unit is an entry of the log.
 const MAX_ENTRIES: u64 = 100_000;
 
@@ -54,6 +57,34 @@ impl Strategy for SlidingLog {
         Ok(Arc::new(SlidingLogRule {
             requests: quota.amount(),
             period,
+            lease: None,
+        }))
+    }
+
+    /// Each unit counts for one period after it may have been spent.
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        _refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let period = validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
+        if lease.lifetime() > quota.period() / MIN_PERIODS {
+            return Err(InvalidValue::new(
+                format!(
+                    "{quota} in a sliding log with a lease of {}",
+                    DurationText(lease.lifetime())
+                ),
+                format!(
+                    "a lease of at most a hundredth of the period, {}",
+                    DurationText(quota.period() / MIN_PERIODS)
+                ),
+            ));
+        }
+        Ok(Arc::new(SlidingLogRule {
+            requests: quota.amount(),
+            period: period + lease.spread().as_micros() as i64,
+            lease: Some(*lease),
         }))
     }
 
@@ -68,6 +99,7 @@ struct SlidingLogRule {
     requests: u64,
     /// In microseconds.
     period: i64,
+    lease: Option<Lease>,
 }
 
 /// The instants of the charged units, in microseconds since the epoch, the oldest first.
@@ -194,6 +226,10 @@ impl Rule for SlidingLogRule {
 
     fn stores_each_unit(&self) -> bool {
         true
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        self.lease
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -1,14 +1,14 @@
 use std::{borrow::Cow, collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::{MAX_COUNT, validated_period_us};
+use super::{MAX_COUNT, lifetime_until, validated_period_us};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
-        Snapshot, State, Strategy,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
+        Snapshot, State, Strategy, TierRefills,
     },
 };
 
@@ -82,6 +82,31 @@ impl Default for SlidingWindow {
 
 impl Strategy for SlidingWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(self.rule(quota)?))
+    }
+
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        _refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let lease = Some(*lease);
+        let rule = self.rule(quota)?;
+        Ok(Arc::new(SlidingWindowRule { lease, ..rule }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some(match self.buckets.get() {
+            1 => "sliding_window".into(),
+            buckets => format!("sliding_window buckets {buckets}").into(),
+        })
+    }
+}
+
+impl SlidingWindow {
+    /// The rule that counts `quota`, without leases.
+    fn rule(self, quota: &Quota) -> Result<SlidingWindowRule, InvalidValue> {
         let period = validated_period_us(quota, "sliding window", MAX_COUNT)?;
         let buckets = i64::from(self.buckets.get());
         if self.buckets.get() > MAX_BUCKETS {
@@ -115,18 +140,12 @@ impl Strategy for SlidingWindow {
                 ));
             }
         };
-        Ok(Arc::new(SlidingWindowRule {
+        Ok(SlidingWindowRule {
             requests: quota.amount(),
             buckets: buckets as usize,
             width: width / tick_us,
             tick_us,
-        }))
-    }
-
-    fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some(match self.buckets.get() {
-            1 => "sliding_window".into(),
-            buckets => format!("sliding_window buckets {buckets}").into(),
+            lease: None,
         })
     }
 }
@@ -140,6 +159,7 @@ struct SlidingWindowRule {
     width: i64,
     /// The length of a tick, the unit of time, in microseconds.
     tick_us: i64,
+    lease: Option<Lease>,
 }
 
 /// The counts of the newest buckets. Buckets of another width, which the policy had before, count in the current ones in
@@ -374,6 +394,16 @@ impl Rule for SlidingWindowRule {
 
     fn window_id(&self, _snapshot: &Snapshot, now: Timestamp) -> i64 {
         self.current_bucket(now).0
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        self.lease
+    }
+
+    /// A lease ends with the bucket of its charge, so that a bucket counts what was spent in it.
+    fn lease_lifetime(&self, _snapshot: &Snapshot, now: Timestamp) -> Duration {
+        let ends = (self.current_bucket(now).0 + 1) * self.width_us();
+        lifetime_until(self.lease, ends, now)
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -269,6 +269,7 @@ fn distribute(
             admitted: own,
             at,
             age: Duration::ZERO,
+            charged_before: Duration::ZERO,
             admitted_after,
             source: DecisionSource::Store,
             counters,

@@ -7,6 +7,7 @@ use super::{
     breaker::Breaker,
     config::{ConnectConfig, ServerConfig},
     key_names,
+    lease::Leases,
     pending_refunds::PendingRefunds,
     rejection_cache::{RejectionCache, epoch::EpochKey},
     script::ScriptRegistry,
@@ -382,9 +383,11 @@ impl RedisStoreBuilder {
             opened: Default::default(),
             closed: Default::default(),
         });
+        let workers = Arc::new(WorkerPool::new(shared.clone(), workers));
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                workers: Arc::new(WorkerPool::new(shared.clone(), workers)),
+                leases: Leases::new(&workers),
+                workers,
                 shared,
                 #[cfg(feature = "config")]
                 settings,

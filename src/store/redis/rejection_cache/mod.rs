@@ -120,6 +120,7 @@ impl RejectionCache {
             admitted: 0,
             at: rejection.decided_at,
             age: now.since(rejection.received_at),
+            charged_before: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::RejectionCache,
             counters: counters

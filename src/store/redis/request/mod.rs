@@ -315,6 +315,7 @@ mod tests {
             admitted: 1,
             at: Timestamp::default(),
             age: std::time::Duration::ZERO,
+            charged_before: std::time::Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: SmallVec::new(),

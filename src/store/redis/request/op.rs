@@ -97,6 +97,19 @@ impl OwnedCounterOp {
         self.set_refund(units, &Snapshot::default(), Timestamp::default());
     }
 
+    /// Turns it into the refund of `units` of a charge of `charged` units, at an instant and in a window.
+    pub(crate) fn set_refund_of(
+        &mut self,
+        (at, window_id): (Timestamp, i64),
+        charged: u64,
+        units: u64,
+    ) {
+        self.units = Units::new(units);
+        let caller = *self.caller();
+        let receipt = ChargeReceipt::new(at, charged).with_window_id(window_id);
+        self.extras = Some(Box::new(Extras { receipt, caller }));
+    }
+
     /// Turns it into the refund of a charge of `units`.
     pub(crate) fn set_refund(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
         self.units = Units::new(units);

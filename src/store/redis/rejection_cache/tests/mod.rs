@@ -58,6 +58,7 @@ impl Scene {
             admitted: 0,
             at: self.clock.now(),
             age: Duration::ZERO,
+            charged_before: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: SmallVec::from_buf([CounterResult::new(0, Snapshot::new([tolerance]))]),

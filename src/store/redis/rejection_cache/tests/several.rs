@@ -50,6 +50,7 @@ impl<'a> Several<'a> {
             admitted: 0,
             at,
             age: Duration::ZERO,
+            charged_before: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: snapshot.collect(),

@@ -1,0 +1,94 @@
+//! Leases of a policy.
+
+use super::Policy;
+use crate::{
+    charge::ChargeTime, error::InvalidValue, quota::DurationText, setting::SettingValue,
+    strategy::Lease,
+};
+
+impl Policy {
+    /// Lets each process lease units of hot keys: it charges them in the store ahead of need, in the same batches as everything
+    /// else, and admits requests by them in process. Default: no leases.
+    ///
+    /// A request that a lease admits takes well under a microsecond, and no call of Redis: one call charges the units of
+    /// thousands of requests. The quota holds exactly all the same. A unit is charged before anyone is admitted by it, and spent
+    /// within the lease's [TTL](Lease::ttl), or not at all; what that means for the quota is in the documentation of each
+    /// strategy. Processes that count locally and synchronize later exceed it instead.
+    ///
+    /// - **Which requests**: those of a key that has at least 100 requests per second in this process, under policies that all
+    ///   have leases, or are [bans](crate::Ban). On a [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one
+    ///   slot. All others are counted one by one, and so is a request that costs more than the process holds.
+    /// - **Size**: what the key's own rate spends in half a TTL, at most [`Lease::max_units`], and at most a sixteenth of what
+    ///   remains. So the last units of a quota are charged one by one, by whoever needs them.
+    /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed takes what it held along, until
+    ///   that has refilled.
+    /// - **[`remaining`](crate::PolicyDecision::remaining)** is the store's number at the last call plus what this process holds. Units
+    ///   that other processes hold count as used, as in [`Limiter::peek`](crate::Limiter::peek).
+    /// - **[`Limiter::reset`](crate::Limiter::reset), [`block`](crate::Limiter::block) and bans** end the leases of other processes within
+    ///   the TTL. After a reset, or a restart that loses counts, what was leased before is spent beside the fresh quota: at most one
+    ///   more burst.
+    /// - **When the store fails**, leases are spent first; then [`on_store_error`](Policy::on_store_error) applies.
+    ///
+    /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the burst is smaller by what refills within a TTL, in
+    /// headers too: 100 per second with leases of 50 ms have a burst of 94. While processes of the same policy without leases
+    /// still run, as much more may be admitted at once.
+    ///
+    /// A [`MemoryStore`](crate::MemoryStore) needs no leases and makes none, but counts by the same burst.
+    ///
+    /// [`ConfigError`](crate::ConfigError)s when the limiter is built: a strategy that can't be leased ([`Concurrency`](crate::Concurrency),
+    /// [`Ban`](crate::Ban)), [`charge_rejected`](Policy::charge_rejected), [`charge_after`](Policy::charge_after), a
+    /// [shadow policy](Policy::shadow), a burst that refills within one lease, a [`SlidingLog`](crate::SlidingLog) with a TTL above
+    /// a hundredth of its period.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Lease, Limiter, Policy, Quota, extract};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(
+    ///         Policy::new("tenant", Quota::requests(10_000).per_second())
+    ///             .key(extract::header("x-tenant"))
+    ///             .lease(Lease::max_units(64).ttl(Duration::from_millis(50))),
+    ///     )
+    ///     .build()?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// The policy without leases.
+    pub(crate) fn without_lease(mut self) -> Self {
+        self.lease = None;
+        self
+    }
+
+    /// An error for a lease that is out of range, or of charges that can't be made ahead of need.
+    pub(super) fn validate_lease(&self) -> Result<(), InvalidValue> {
+        let Some(lease) = &self.lease else {
+            return Ok(());
+        };
+        lease.validate()?;
+        if self.charge.rejected || self.charge.when == ChargeTime::Response || self.shadow.is_some()
+        {
+            return Err(InvalidValue::new(
+                "a lease with charge_rejected, charge_after or shadow",
+                "a lease without them: it charges units before the requests that spend them",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The setting's value.
+    pub(super) fn lease_value(&self) -> SettingValue {
+        self.lease.map_or(SettingValue::Unset, |lease| {
+            let ttl = SettingValue::display(DurationText(lease.lifetime()));
+            SettingValue::table([
+                ("max_units", SettingValue::Number(lease.most())),
+                ("ttl", ttl),
+            ])
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! The units of one lease: what was charged, what is left, and for how long it may be spent.
+
+use std::{ops::Add, time::Duration};
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock::{Clock, SystemClock, Timestamp},
+    store::{
+        CounterMode, CounterOp, CounterResult, OpResult,
+        redis::request::op::{CounterOps, OwnedCounterOp},
+    },
+};
+
+/// One moment by two clocks of this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    /// A clock that does not step. It may stand still while the machine sleeps.
+    pub(super) monotonic: Timestamp,
+    pub(super) wall: Timestamp,
+}
+
+impl Now {
+    pub(super) fn read() -> Self {
+        Self {
+            monotonic: SystemClock.now(),
+            wall: SystemClock.wall(),
+        }
+    }
+}
+
+impl Add<Duration> for Now {
+    type Output = Self;
+
+    fn add(self, by: Duration) -> Self {
+        Self {
+            monotonic: self.monotonic + by,
+            wall: self.wall + by,
+        }
+    }
+}
+
+/// A lease to request.
+#[derive(Debug)]
+pub(super) struct LeaseRequest {
+    /// Of the [`LeasedKey`].
+    pub(super) key_id: u64,
+    pub(super) number: u64,
+    pub(super) requests: u32,
+    pub(super) counters: CounterOps,
+    pub(super) requested_at: Now,
+}
+
+/// Units that were charged in the store, and may be spent.
+#[derive(Debug)]
+pub(super) struct HeldLease {
+    pub(super) number: u64,
+    /// The units that are left, under each counter.
+    pub(super) left: SmallVec<[u64; 2]>,
+    pub(super) charge: Charge,
+    /// When it ends, by both clocks: the machine may have slept.
+    pub(super) ends: Now,
+    ttl: Duration,
+    requested_at: Now,
+}
+
+/// A charge in the store, as its refund needs it.
+#[derive(Debug)]
+pub(super) struct Charge {
+    pub(super) at: Timestamp,
+    /// Of each counter.
+    results: SmallVec<[CounterResult; 1]>,
+    pub(super) window_ids: SmallVec<[i64; 2]>,
+}
+
+/// Units of a lease that are not spent any more.
+#[derive(Debug)]
+pub(super) struct Unspent {
+    /// The units of the charge, and of them the unspent ones, under each counter.
+    pub(super) counters: CounterOps,
+}
+
+impl HeldLease {
+    pub(super) fn new(request: &LeaseRequest, result: &OpResult) -> Self {
+        let counters = request.counters.iter().zip(&result.counters);
+        let lives = counters.clone().filter(|(own, _)| is_leased(own));
+        let lives = lives.map(|(own, counter)| {
+            let rule = own.limit.rule();
+            rule.lease_lifetime(&counter.snapshot, result.time_of(counter))
+        });
+        let life = lives.min().unwrap_or_default();
+        let ttls = request.counters.iter().filter_map(|own| own.limit.lease());
+        let ttl = ttls.map(|lease| lease.lifetime()).min();
+        let window_ids = counters.map(|(own, counter)| {
+            let at = result.time_of(counter);
+            own.limit.rule().window_id(&counter.snapshot, at)
+        });
+        Self {
+            number: request.number,
+            left: result
+                .counters
+                .iter()
+                .map(|counter| counter.units)
+                .collect(),
+            charge: Charge {
+                at: result.at,
+                window_ids: window_ids.collect(),
+                results: result.counters.clone(),
+            },
+            ends: request.requested_at + life,
+            ttl: ttl.unwrap_or_default(),
+            requested_at: request.requested_at,
+        }
+    }
+
+    /// Whether its units may be spent: not if the wall clock was set back, since the machine may have slept meanwhile.
+    #[inline]
+    pub(super) fn is_live(&self, now: Now) -> bool {
+        let is_over = now.monotonic >= self.ends.monotonic || now.wall >= self.ends.wall;
+        !is_over && now.wall + self.ttl >= self.requested_at.wall
+    }
+
+    #[inline]
+    pub(super) fn has(&self, counters: &[CounterOp<'_>], now: Now) -> bool {
+        let mut left = self.left.iter().zip(counters);
+        left.all(|(left, counter)| *left >= charged_units(counter)) && self.is_live(now)
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.left.iter().all(|left| *left == 0)
+    }
+
+    pub(super) fn end(&mut self) {
+        self.ends = self.requested_at;
+    }
+}
+
+impl Charge {
+    /// The refund of what is left of it. Its receipts have the units of the whole charge, of which the spent ones refill first.
+    pub(super) fn unspent(
+        &self,
+        counters: impl Iterator<Item = OwnedCounterOp>,
+        left: &[u64],
+    ) -> Unspent {
+        let charges = self.results.iter().zip(&self.window_ids).zip(left);
+        let refunds = counters.zip(charges).filter(|(_, (_, left))| **left > 0);
+        let refunds = refunds.map(|(mut counter, ((result, window_id), left))| {
+            let at = self.at.shifted(result.clock_skew_us);
+            counter.set_refund_of((at, *window_id), result.units, *left);
+            counter
+        });
+        Unspent {
+            counters: refunds.collect(),
+        }
+    }
+}
+
+/// Whether a lease can hold units of a counter.
+fn is_leased(counter: &OwnedCounterOp) -> bool {
+    counter.mode == CounterMode::Charge && counter.limit.lease().is_some()
+}
+
+/// The units that an admitted request is charged: none under a ban.
+#[inline]
+pub(super) fn charged_units(counter: &CounterOp<'_>) -> u64 {
+    match counter.mode {
+        CounterMode::Charge => counter.units.get(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,99 @@
+//! Counts the units of leases, by policy.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{
+    held_lease::{LeaseRequest, Unspent},
+    leased_key::LeasedKey,
+};
+use crate::{
+    observe::LeaseStats,
+    store::{OpResult, redis::request::op::OwnedCounterOp},
+};
+
+/// The units that were leased since the store was built, but those that a [`LeasedKey`] holds or has spent.
+#[derive(Debug, Default)]
+pub(super) struct Totals(Mutex<Vec<LeaseStats>>);
+
+impl Totals {
+    /// Adds units that a lease holds.
+    pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
+        let mut all = self.all();
+        for (counter, units) in charged(request, result) {
+            of(&mut all, counter).granted += units;
+        }
+    }
+
+    /// Adds units that were charged and are not to be spent.
+    pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
+        let mut all = self.all();
+        for (counter, units) in charged(request, result) {
+            let stats = of(&mut all, counter);
+            stats.granted += units;
+            stats.lapsed += units;
+        }
+    }
+
+    /// Adds units that were held and are not refunded.
+    pub(super) fn lapse(&self, unspent: &Unspent) {
+        self.refund(unspent, None);
+    }
+
+    /// Adds units that were held, and refunded as far as a result says.
+    pub(super) fn refund(&self, unspent: &Unspent, result: Option<&OpResult>) {
+        let mut all = self.all();
+        for (index, counter) in unspent.counters.iter().enumerate() {
+            let refunded = result.and_then(|result| result.counters.get(index));
+            let refunded = refunded.map_or(0, |counter| counter.units);
+            let stats = of(&mut all, counter);
+            stats.refunded += refunded;
+            stats.lapsed += counter.units.get().saturating_sub(refunded);
+        }
+    }
+
+    /// Adds what a key has spent that is removed.
+    pub(super) fn add_spent(&self, key: &LeasedKey) {
+        add_units(&mut self.all(), key);
+    }
+
+    pub(super) fn stats(&self) -> Vec<LeaseStats> {
+        self.all().clone()
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<LeaseStats>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The units that were charged for a lease.
+fn charged<'a>(
+    request: &'a LeaseRequest,
+    result: &'a OpResult,
+) -> impl Iterator<Item = (&'a OwnedCounterOp, u64)> {
+    let counters = request.counters.iter().zip(&result.counters);
+    let units = counters.map(|(counter, charged)| (counter, charged.units));
+    units.filter(|(_, units)| *units > 0)
+}
+
+/// Adds the units that a key holds and has spent.
+pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
+    for (counter, units) in key
+        .units()
+        .filter(|(counter, _)| counter.limit.lease().is_some())
+    {
+        let stats = of(all, counter);
+        stats.held += units.held;
+        stats.spent += units.spent;
+    }
+}
+
+/// The units of a counter's policy.
+fn of<'a>(all: &'a mut Vec<LeaseStats>, counter: &OwnedCounterOp) -> &'a mut LeaseStats {
+    let policy = counter.limit.policy();
+    let index = all.iter().position(|stats| &*stats.policy == policy);
+    let index = index.unwrap_or_else(|| {
+        all.push(LeaseStats::new(Arc::from(policy)));
+        all.len() - 1
+    });
+    &mut all[index]
+}
