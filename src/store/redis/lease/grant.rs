@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::StoreError,
     runtime::runtime_with_io,
-    store::{Op, OpResult, PendingResponse, redis::request::op::CounterOps},
+    store::{Op, PendingResponse, redis::request::op::CounterOps},
 };
 
 /// Sends the request of a lease from the current runtime, in the next batch. A task waits for the response.
@@ -28,7 +28,7 @@ pub(super) fn send(leases: &Arc<Leases>, hash: u64, request: LeaseRequest) {
         leases: leases.clone(),
         hash,
         request,
-        is_answered: false,
+        state: State::Requested,
     };
     // Without a task the lease is dropped, and so is no longer waited for.
     if let Some((runtime, response)) = response {
@@ -62,12 +62,22 @@ fn execute(leases: &Arc<Leases>, op: Op, counters: CounterOps) -> Option<Pending
     Some(response.ok()?.into())
 }
 
-/// A lease that was requested. Dropped before it is answered, it is not waited for any more.
+/// A lease that was requested. If it is dropped, because its runtime has ended, it is not waited for any more, or what is left of it
+/// is lost.
 struct RequestedLease {
     leases: Arc<Leases>,
     hash: u64,
     request: LeaseRequest,
-    is_answered: bool,
+    state: State,
+}
+
+/// How far a lease is.
+enum State {
+    Requested,
+    /// Its key holds units of it.
+    Held,
+    /// Its key holds nothing of it, and waits for nothing.
+    Answered,
 }
 
 impl RequestedLease {
@@ -75,32 +85,29 @@ impl RequestedLease {
         let Ok(result) = response.await else {
             return;
         };
-        let answered_at = Instant::now();
-        let granted = self.grant(&result);
-        let leases = self.leases.clone();
-        let refund_after = match granted {
-            Granted::Rejected => return,
-            Granted::Held { refund_after } => refund_after,
-            Granted::Late(unspent) => {
-                leases.totals.grant(&self.request, &result);
-                return refund(&leases, unspent).await;
-            }
-            Granted::Ended => return leases.totals.lapse_charge(&self.request, &result),
-        };
+        let (leases, answered_at) = (self.leases.clone(), Instant::now());
         leases.totals.grant(&self.request, &result);
-        sleep_until(answered_at + refund_after).await;
-        let number = self.request.number;
-        let unspent = self.with_key(|key| key.take_back(number)).flatten();
-        if let Some(unspent) = unspent {
-            refund(&leases, unspent).await;
+        self.state = State::Answered;
+        let request = &self.request;
+        let granted = self.with_key(|key| key.grant(request, &result, Now::read()));
+        match granted.unwrap_or(Granted::Ended) {
+            Granted::Rejected => {}
+            Granted::Ended => leases.totals.lapse_charge(&self.request, &result),
+            Granted::Late(unspent) => refund(&leases, unspent).await,
+            Granted::Held { refund_after } => {
+                self.state = State::Held;
+                sleep_until(answered_at + refund_after).await;
+                if let Some(unspent) = self.take_back() {
+                    refund(&leases, unspent).await;
+                }
+            }
         }
     }
 
-    fn grant(&mut self, result: &OpResult) -> Granted {
-        self.is_answered = true;
-        let request = &self.request;
-        let granted = self.with_key(|key| key.grant(request, result, Now::read()));
-        granted.unwrap_or(Granted::Ended)
+    fn take_back(&mut self) -> Option<Unspent> {
+        self.state = State::Answered;
+        let number = self.request.number;
+        self.with_key(|key| key.take_back(number)).flatten()
     }
 
     fn with_key<T>(&self, f: impl FnOnce(&mut LeasedKey) -> T) -> Option<T> {
@@ -112,9 +119,17 @@ impl RequestedLease {
 
 impl Drop for RequestedLease {
     fn drop(&mut self) {
-        if !self.is_answered {
-            let (number, now) = (self.request.number, Now::read().monotonic);
-            self.with_key(|key| key.fail(number, now));
+        match self.state {
+            State::Answered => {}
+            State::Requested => {
+                let (number, now) = (self.request.number, Now::read().monotonic);
+                self.with_key(|key| key.fail(number, now));
+            }
+            State::Held => {
+                if let Some(unspent) = self.take_back() {
+                    self.leases.totals.lapse(&unspent);
+                }
+            }
         }
     }
 }

@@ -62,6 +62,17 @@ pub(super) struct HeldLease {
     pub(super) ends: Now,
     ttl: Duration,
     requested_at: Now,
+    pub(super) has_ended: bool,
+}
+
+/// The leased units of a counter.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LeasedUnits {
+    /// Those that may be spent.
+    pub(super) held: u64,
+    /// Those of leases that have ended, and were not taken back yet.
+    pub(super) ended: u64,
+    pub(super) spent: u64,
 }
 
 /// A charge in the store, as its refund needs it.
@@ -110,6 +121,7 @@ impl HeldLease {
             ends: request.requested_at + life,
             ttl: ttl.unwrap_or_default(),
             requested_at: request.requested_at,
+            has_ended: false,
         }
     }
 
@@ -121,17 +133,23 @@ impl HeldLease {
     }
 
     #[inline]
-    pub(super) fn has(&self, counters: &[CounterOp<'_>], now: Now) -> bool {
+    pub(super) fn has(&self, counters: &[CounterOp<'_>]) -> bool {
         let mut left = self.left.iter().zip(counters);
-        left.all(|(left, counter)| *left >= charged_units(counter)) && self.is_live(now)
+        left.all(|(left, counter)| *left >= charged_units(counter)) && !self.has_ended
     }
 
     pub(super) fn is_spent(&self) -> bool {
         self.left.iter().all(|left| *left == 0)
     }
 
-    pub(super) fn end(&mut self) {
-        self.ends = self.requested_at;
+    /// Ends it: what is left of it, of the units of its key, is not spent any more.
+    #[cold]
+    pub(super) fn end(&mut self, units: &mut [LeasedUnits]) {
+        self.has_ended = true;
+        for (own, left) in units.iter_mut().zip(&self.left) {
+            own.held -= left;
+            own.ended += left;
+        }
     }
 }
 

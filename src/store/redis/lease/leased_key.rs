@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     demand::{MIN_RATE, Rate},
-    held_lease::{HeldLease, LeaseRequest, Now, Unspent, charged_units},
+    held_lease::{HeldLease, LeaseRequest, LeasedUnits, Now, Unspent, charged_units},
 };
 use crate::{
     clock::Timestamp,
@@ -44,13 +44,6 @@ pub(super) struct LeasedKey {
     low_water: u64,
     /// No lease is requested before.
     not_before: Timestamp,
-}
-
-/// The leased units of a counter.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LeasedUnits {
-    pub(super) held: u64,
-    pub(super) spent: u64,
 }
 
 /// The state of the counters by the last response of the store.
@@ -125,9 +118,10 @@ impl LeasedKey {
     /// Admits a request by the units of the oldest lease that has enough, if there is one.
     #[inline]
     fn spend(&mut self, counters: &[CounterOp<'_>], now: Now) -> Option<OpResult> {
+        self.end_leases(now);
         let latest = self.latest.as_ref()?;
         let mut leases = self.leases.iter_mut().enumerate();
-        let (index, lease) = leases.find(|(_, lease)| lease.has(counters, now))?;
+        let (index, lease) = leases.find(|(_, lease)| lease.has(counters))?;
         let mut more = u64::MAX;
         let mut results = SmallVec::new();
         let charges = lease.left.iter_mut().zip(&mut self.units);
@@ -152,6 +146,16 @@ impl LeasedKey {
             self.leases.remove(index);
         }
         Some(result)
+    }
+
+    /// Ends the leases whose time has passed.
+    #[inline]
+    fn end_leases(&mut self, now: Now) {
+        for lease in &mut self.leases {
+            if !lease.has_ended && !lease.is_live(now) {
+                lease.end(&mut self.units);
+            }
+        }
     }
 
     /// Counts a request, and returns the lease to request, if one is due.
@@ -263,8 +267,8 @@ impl LeasedKey {
         // A refund finds the window of its charge by the latest response.
         let window_ids = &lease.charge.window_ids;
         for older in &mut self.leases {
-            if older.charge.window_ids != *window_ids {
-                older.end();
+            if !older.has_ended && older.charge.window_ids != *window_ids {
+                older.end(&mut self.units);
             }
         }
         if !lease.is_live(now) {
@@ -288,7 +292,10 @@ impl LeasedKey {
         let index = leases.position(|lease| lease.number == number)?;
         let lease = self.leases.remove(index)?;
         for (own, left) in self.units.iter_mut().zip(&lease.left) {
-            own.held -= left;
+            match lease.has_ended {
+                true => own.ended -= left,
+                false => own.held -= left,
+            }
         }
         let own = self.counters.iter().cloned();
         Some(lease.charge.unspent(own, &lease.left))

@@ -178,8 +178,10 @@ impl Leases {
         if !is_used || !matches!(op, Op::Reset | Op::ForceAcquire) {
             return;
         }
-        let ends =
-            |counter: &&CounterOp<'_>| op == Op::Reset || counter.limit.rule().counts_rejections();
+        // The end of a ban ends no lease, and its begin does.
+        let ends = |counter: &&CounterOp<'_>| {
+            (op == Op::ForceAcquire) == counter.limit.rule().counts_rejections()
+        };
         for counter in counters.iter().filter(ends) {
             for unspent in self.take_back(|key| key.counts(counter)) {
                 match op {

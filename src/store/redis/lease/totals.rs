@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Totals(Mutex<Vec<LeaseStats>>);
 
 impl Totals {
-    /// Adds units that a lease holds.
+    /// Adds units that were charged for a lease.
     pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
@@ -24,13 +24,11 @@ impl Totals {
         }
     }
 
-    /// Adds units that were charged and are not to be spent.
+    /// Adds units that were charged for a lease, and are neither spent nor refunded.
     pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            let stats = of(&mut all, counter);
-            stats.granted += units;
-            stats.lapsed += units;
+            of(&mut all, counter).lapsed += units;
         }
     }
 
@@ -82,7 +80,7 @@ pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
         .filter(|(counter, _)| counter.limit.lease().is_some())
     {
         let stats = of(all, counter);
-        stats.held += units.held;
+        stats.held += units.held + units.ended;
         stats.spent += units.spent;
     }
 }
