@@ -7,6 +7,7 @@
 //! - [`logins`]: limits on wrong passwords that lock attackers out, and not the owners of accounts.
 //! - [`tiers`]: quotas by the caller's plan, and what becomes of a count when the plan changes.
 //! - [`paid_calls`]: reserving and settling the cost of calls, such as an LLM's tokens.
+//! - `hot_keys` (feature `redis`): answering thousands of requests of one key in process, by leases, without exceeding the quota.
 //! - [`processes_and_outages`]: what processes on one Redis share, and what happens to a request while it does not answer.
 //! - [`production`]: a checklist before the first deployment, and what to do during an incident.
 //! - [`testing`]: testing limits with a clock and no Redis, and where to begin with a part of your own.
@@ -34,6 +35,10 @@ pub mod tiers {}
 
 #[doc = include_str!("../docs/guide/paid-calls.md")]
 pub mod paid_calls {}
+
+#[cfg(feature = "redis")]
+#[doc = include_str!("../docs/guide/hot-keys.md")]
+pub mod hot_keys {}
 
 #[cfg(feature = "redis")]
 #[doc = include_str!("../docs/guide/processes-and-outages.md")]

@@ -49,7 +49,8 @@
 //! # Redis and several processes
 //!
 //! With `.store(RedisStore::open("redis://127.0.0.1:6379")?)` any number of processes count together. [`RedisStore`] describes
-//! connections, timeouts, Cluster and Sentinel; [`operations`] is about production.
+//! connections, timeouts, Cluster and Sentinel; [`operations`] is about production. [`Policy::lease`] answers requests of hot keys in
+//! process, without exceeding the quota.
 //!
 //! # In handlers and jobs
 //!
@@ -183,6 +184,7 @@
 //! | permit, permit TTL, heartbeat | one slot of an in-flight limit; how long it lives without renewal; its renewal |
 //! | store, op, counter op | keeps the counts; an operation for one request; its part for one policy |
 //! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
+//! | lease | units of a hot key that a process charges ahead of need, and spends in process |
 //! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it is back |
 //! | local fallback, write-back | limiting in process while the store fails; charging that to the store afterwards |

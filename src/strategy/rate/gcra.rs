@@ -26,6 +26,10 @@ use crate::{
 /// - **Speed on Redis**: a charge is a single `INCRBY`; the first charge of a key, and each that moves its TAT across a full
 ///   minute, is one command more.
 /// - **Worst case over one period**: requests + burst units.
+/// - **With [leases](crate::Policy::lease)**: as without them, at most burst + d x requests / period units are admitted in any interval
+///   of length d. What is spent in it was charged in the interval lengthened by v, the lease's [spread](crate::Lease::spread); and every
+///   charge of the key, leased or not, is by a burst that is smaller by ceil(v / T). So at most burst - v / T + (d + v) / T units
+///   are charged in the longer interval, which is burst + d / T. A cost above the smaller burst is never admitted.
 /// - **Choose it** unless you need the guarantees of another strategy.
 ///
 /// ```

@@ -20,6 +20,7 @@ use crate::{
 ///   and the same quotas are a [`ConfigError`](crate::ConfigError).
 /// - **Memory**: one short string per key, about 40 bytes more than [`Gcra`](crate::Gcra).
 /// - **Worst case over one period**: requests + burst units.
+/// - **With [leases](crate::Policy::lease)**: as [`Gcra`](crate::Gcra), by a burst that is smaller by what refills within a lease.
 /// - **Choose it** if other programs read the keys.
 ///
 /// ```

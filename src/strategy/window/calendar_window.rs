@@ -33,6 +33,8 @@ use crate::{
 ///   ended one for its length, at most for an hour.
 /// - **Memory**: one short string per key, until an hour (or the window's length, if that is less) after the window's end.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
+/// - **With [leases](crate::Policy::lease)**: as without them, at most `requests` in each window. A lease ends with the window of its
+///   charge, by the time at which it was requested, so each unit that is spent in a window was charged in it.
 /// - **Choose it** for quotas by the calendar: 5,000 a day, from midnight on.
 ///
 /// ```

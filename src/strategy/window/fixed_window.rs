@@ -21,6 +21,8 @@ use crate::{
 /// - **Memory**: one integer per key.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows. If that is too much, use
 ///   [`Gcra`](crate::Gcra).
+/// - **With [leases](crate::Policy::lease)**: as without them, at most `requests` in each window. A lease ends with the window of its
+///   charge, by the time at which it was requested, so each unit that is spent in a window was charged in it.
 /// - **Choose it** when the limit is documented as "so many per window", with a time at which it is reset. Periods are whole
 ///   milliseconds, at most 100 years.
 ///

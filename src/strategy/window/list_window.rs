@@ -21,6 +21,8 @@ use crate::{
 /// - **Memory**: O(requests) per key: each unit stores the caller's key, at most 24 bytes. Quotas are limited to 100,000
 ///   requests for that reason.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
+/// - **With [leases](crate::Policy::lease)**: as without them, at most `requests` in each window. A lease ends with the window of its
+///   charge, by the time at which it was requested, so each unit that is spent in a window was charged in it.
 /// - **Choose it** to find out which callers exhausted a limit.
 ///
 /// ```

@@ -20,6 +20,9 @@ use crate::{
 /// - **Memory**: O(requests) per key, about 9 bytes per unit on Redis. Quotas are limited to 100,000 requests for that reason;
 ///   the strategy is meant for far fewer.
 /// - **Worst case over one period**: requests. It is the only strategy with this guarantee.
+/// - **With [leases](crate::Policy::lease)**: as without them, at most `requests` in any period. What is spent within a period was charged
+///   within the period and the lease's [spread](crate::Lease::spread), and a unit counts for so long. So at least 98.8 % of the quota can
+///   be used: the TTL is at most a hundredth of the period.
 /// - **Choose it** for small limits that must hold in any period: five codes by text message a day.
 ///
 /// ```

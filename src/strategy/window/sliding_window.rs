@@ -24,6 +24,8 @@ use crate::{
 /// - **Memory**: buckets + 1 counters per key.
 /// - **Worst case over one period**: requests, and as many more as were admitted within one bucket: 2 x requests if all came at
 ///   the end of one.
+/// - **With [leases](crate::Policy::lease)**: as without them. A lease ends with the bucket of its charge, so each bucket counts what was
+///   spent in it.
 /// - **Choose it** for large limits that should slide.
 ///
 /// ```
