@@ -82,7 +82,7 @@ pub struct StoreStats {
     pub memory_evictions: Option<u64>,
     /// The rejections that are cached.
     pub rejection_cache_entries: Option<u64>,
-    /// The units of [leases](crate::Policy::lease), for each policy that had some.
+    /// The units of [leases](crate::Policy::lease) in this process, for each policy with a key that was requested often enough.
     pub leases: Vec<LeaseStats>,
     /// The servers that were called.
     pub nodes: Vec<NodeStats>,
@@ -94,8 +94,9 @@ pub struct StoreStats {
     pub unconfirmed_refunds: u64,
 }
 
-/// The units that this process has [leased](crate::Policy::lease) under a policy, since the store was built: those that were granted
-/// are those that were spent, refunded, lapsed, and held.
+/// The units that this process has [leased](crate::Policy::lease) under a policy, since the store was built. Those that were granted
+/// are those that were spent, refunded, lapsed, and held, but for refunds in flight; the sums are read one after the other. All but
+/// `held` never fall.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeaseStats {

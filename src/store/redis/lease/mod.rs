@@ -65,6 +65,8 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct Shard {
     keys: HashTable<LeasedKey>,
+    /// The spent units of keys that were removed.
+    spent: Vec<LeaseStats>,
     /// When it was last searched for idle keys while it was full.
     searched_at: Option<Instant>,
 }
@@ -160,15 +162,16 @@ impl Leases {
             return;
         }
         shard.searched_at = Some(Instant::now());
-        let before = shard.keys.len();
-        shard.keys.retain(|key| {
+        let Shard { keys, spent, .. } = shard;
+        let before = keys.len();
+        keys.retain(|key| {
             let is_idle = key.is_idle(now);
             if is_idle {
-                self.totals.add_spent(key);
+                totals::add_units(spent, key);
             }
             !is_idle
         });
-        let removed = before - shard.keys.len();
+        let removed = before - keys.len();
         self.len.fetch_sub(removed, Ordering::Relaxed);
     }
 
@@ -212,11 +215,14 @@ impl Leases {
         }
     }
 
-    /// The units of leases by policy, in this process.
+    /// The units of leases by policy, in this process. None of the counts ever falls, but that of held ones.
     pub(super) fn stats(&self) -> Vec<LeaseStats> {
         let mut stats = self.totals.stats();
         for shard in &self.shards {
             let shard = lock(shard);
+            for removed in &shard.spent {
+                totals::of(&mut stats, &removed.policy).spent += removed.spent;
+            }
             for key in &shard.keys {
                 totals::add_units(&mut stats, key);
             }
@@ -269,5 +275,94 @@ impl fmt::Debug for Leases {
         f.debug_struct("Leases")
             .field("len", &self.len)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        key::Key,
+        quota::Quota,
+        store::{CounterResult, Units},
+        strategy::{ChargeReceipt, FixedWindow, Lease, Snapshot, Strategy, TierRefills},
+    };
+
+    fn leases() -> Leases {
+        Leases {
+            workers: Weak::new(),
+            is_used: AtomicBool::new(true),
+            hot_keys: HotKeys::new(),
+            next_id: AtomicU64::new(0),
+            hasher: DefaultHashBuilder::default(),
+            shards: Default::default(),
+            len: AtomicUsize::new(0),
+            totals: Totals::default(),
+        }
+    }
+
+    fn limit() -> LimitHandle {
+        let lease = Lease::max_units(8).ttl(Duration::from_secs(10));
+        let quota = Quota::requests(1_000_000).per_day();
+        let rule = FixedWindow.bind_leased(&quota, &TierRefills::default(), &lease);
+        LimitHandle::new("p", rule.expect("a rule"), ())
+    }
+
+    /// A key that has spent the two units of its only lease, and is requested no more.
+    fn spent_key(counters: &[CounterOp<'_>]) -> LeasedKey {
+        let now = Now::read();
+        let mut key = LeasedKey::new((0, 0), counters, now.monotonic);
+        let (_, request) = key.decide(counters, now);
+        let request = request.expect("a lease is due");
+        let units = u64::from(request.requests);
+        let day = now.wall + Duration::from_secs(80_000);
+        let used = Snapshot::new([units as i64, day.as_micros()]);
+        let result = OpResult::new(now.wall, units, [CounterResult::new(units, used)]);
+        drop(key.grant(&request, &result, now));
+        for _ in 0..units {
+            let (admitted, request) = key.decide(counters, now);
+            assert!(admitted.is_some());
+            if let Some(request) = request {
+                key.fail(request.number, now.monotonic);
+            }
+        }
+        key
+    }
+
+    #[test]
+    fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
+        const KEYS: u64 = 20_000;
+        let (leases, limit) = (leases(), limit());
+        let evict = || {
+            let counter = CounterOp {
+                limit: &limit,
+                key: Key::global(),
+                units: Units::ONE,
+                receipt: ChargeReceipt::NONE,
+                caller: Key::global(),
+                mode: CounterMode::Charge,
+            };
+            for _ in 0..KEYS {
+                let key = spent_key(&[counter]);
+                let mut shard = leases.shard(0);
+                shard.searched_at = None;
+                shard.keys.insert_unique(0, key, |key| key.hash);
+                leases.len.fetch_add(1, Ordering::Relaxed);
+                drop(shard);
+                let later = Now::read().monotonic + Duration::from_secs(3);
+                leases.evict(&mut leases.shard(0), later);
+            }
+        };
+        let spent = || leases.stats().first().map_or(0, |stats| stats.spent);
+        std::thread::scope(|scope| {
+            let evicting = scope.spawn(evict);
+            let mut before = 0;
+            while !evicting.is_finished() {
+                let now = spent();
+                assert!(now >= before, "{before}, then {now}");
+                before = now;
+            }
+        });
+        assert_eq!((spent(), leases.len.into_inner()), (2 * KEYS, 0));
     }
 }

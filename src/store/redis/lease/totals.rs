@@ -11,7 +11,7 @@ use crate::{
     store::{OpResult, redis::request::op::OwnedCounterOp},
 };
 
-/// The units that were leased since the store was built, but those that a [`LeasedKey`] holds or has spent.
+/// The units that were leased since the store was built, but those that a [`LeasedKey`] holds, and spent ones.
 #[derive(Debug, Default)]
 pub(super) struct Totals(Mutex<Vec<LeaseStats>>);
 
@@ -20,7 +20,7 @@ impl Totals {
     pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            of(&mut all, counter).granted += units;
+            of(&mut all, counter.limit.policy()).granted += units;
         }
     }
 
@@ -28,7 +28,7 @@ impl Totals {
     pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            of(&mut all, counter).lapsed += units;
+            of(&mut all, counter.limit.policy()).lapsed += units;
         }
     }
 
@@ -43,15 +43,10 @@ impl Totals {
         for (index, counter) in unspent.counters.iter().enumerate() {
             let refunded = result.and_then(|result| result.counters.get(index));
             let refunded = refunded.map_or(0, |counter| counter.units);
-            let stats = of(&mut all, counter);
+            let stats = of(&mut all, counter.limit.policy());
             stats.refunded += refunded;
             stats.lapsed += counter.units.get().saturating_sub(refunded);
         }
-    }
-
-    /// Adds what a key has spent that is removed.
-    pub(super) fn add_spent(&self, key: &LeasedKey) {
-        add_units(&mut self.all(), key);
     }
 
     pub(super) fn stats(&self) -> Vec<LeaseStats> {
@@ -79,15 +74,14 @@ pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
         .units()
         .filter(|(counter, _)| counter.limit.lease().is_some())
     {
-        let stats = of(all, counter);
+        let stats = of(all, counter.limit.policy());
         stats.held += units.held + units.ended;
         stats.spent += units.spent;
     }
 }
 
-/// The units of a counter's policy.
-fn of<'a>(all: &'a mut Vec<LeaseStats>, counter: &OwnedCounterOp) -> &'a mut LeaseStats {
-    let policy = counter.limit.policy();
+/// The units of a policy.
+pub(super) fn of<'a>(all: &'a mut Vec<LeaseStats>, policy: &str) -> &'a mut LeaseStats {
     let index = all.iter().position(|stats| &*stats.policy == policy);
     let index = index.unwrap_or_else(|| {
         all.push(LeaseStats::new(Arc::from(policy)));
