@@ -13,15 +13,15 @@ use super::{
     nodes::Nodes,
     recorder::LimiterRecorder,
     table::{
-        ADMITTED_UNCOUNTED, BANS, CONFIG_LOADED_TIMESTAMP, CONFIG_LOADS, MEMORY_EVICTIONS,
-        MEMORY_KEYS, Metric, PERMITS, POLICY_BURST_UNITS, POLICY_QUOTA_PERIOD_SECONDS,
-        POLICY_QUOTA_UNITS, POLICY_REQUESTS, POLICY_UNITS, REFUNDS_DROPPED, REFUNDS_QUEUED,
-        REFUNDS_UNCONFIRMED, REJECTION_CACHE_ENTRIES, REQUESTS, SHADOW_REQUESTS, WAITERS,
-        WRITE_BACKS_DROPPED, WRITE_BACKS_QUEUED,
+        ADMITTED_UNCOUNTED, BANS, CONFIG_LOADED_TIMESTAMP, CONFIG_LOADS, LEASE_UNITS,
+        LEASE_UNITS_HELD, MEMORY_EVICTIONS, MEMORY_KEYS, Metric, PERMITS, POLICY_BURST_UNITS,
+        POLICY_QUOTA_PERIOD_SECONDS, POLICY_QUOTA_UNITS, POLICY_REQUESTS, POLICY_UNITS,
+        REFUNDS_DROPPED, REFUNDS_QUEUED, REFUNDS_UNCONFIRMED, REJECTION_CACHE_ENTRIES, REQUESTS,
+        SHADOW_REQUESTS, WAITERS, WRITE_BACKS_DROPPED, WRITE_BACKS_QUEUED,
     },
 };
 use crate::observe::{
-    LimiterStats, PolicyStats, ShadowStats, StoreStats,
+    LeaseStats, LimiterStats, PolicyStats, ShadowStats, StoreStats,
     counts::{Counts, PolicyTotals, Totals},
 };
 
@@ -39,6 +39,7 @@ pub(super) struct Collected {
     dropped_refunds: ResettableCounter,
     unconfirmed_refunds: ResettableCounter,
     evictions: ResettableCounter,
+    leases: HashMap<Arc<str>, LeaseUnits>,
     shadows: HashMap<Arc<str>, ShadowRequests>,
     /// That of the policies which were reported last.
     generation: u64,
@@ -50,6 +51,16 @@ struct ShadowRequests {
     evaluated: ResettableCounter,
     stricter: ResettableCounter,
     looser: ResettableCounter,
+}
+
+/// The units of a policy's leases.
+#[derive(Debug, Default)]
+struct LeaseUnits {
+    granted: ResettableCounter,
+    spent: ResettableCounter,
+    refunded: ResettableCounter,
+    lapsed: ResettableCounter,
+    held: u64,
 }
 
 /// The sum of a counter that may reset, as when a store is replaced.
@@ -65,6 +76,7 @@ impl Collected {
         let totals = sources.counts.totals();
         collect_requests(recorder, &totals);
         self.count_shadows(stats);
+        self.count_leases(&stats.store);
         for policy in totals.policies() {
             let now = stats
                 .policies
@@ -72,6 +84,7 @@ impl Collected {
                 .find(|now| now.policy == *policy.name());
             collect_policy(recorder, policy);
             collect_policy_state(recorder, policy.name(), now);
+            self.collect_leases(recorder, policy.name());
             self.collect_shadow(recorder, policy.name());
         }
         set(recorder, &WRITE_BACKS_QUEUED, stats.queued_write_backs);
@@ -111,6 +124,14 @@ impl Collected {
     pub(super) fn replace_policies(&mut self, before: Option<&LimiterStats>, now: &LimiterStats) {
         if let Some(before) = before {
             self.count_shadows(before);
+            self.count_leases(&before.store);
+        }
+        // The store of another limiter is another one if it has leased nothing yet.
+        for (policy, units) in &mut self.leases {
+            let is_leased = now.store.leases.iter().any(|now| now.policy == *policy);
+            if now.generation == 0 && !is_leased {
+                units.restart();
+            }
         }
         self.generation = now.generation;
         self.count_shadows(now);
@@ -137,6 +158,30 @@ impl Collected {
                 counts.update(shadow);
             }
         }
+    }
+
+    /// Adds the units that were leased since the last look at them. What is held is of now.
+    fn count_leases(&mut self, store: &StoreStats) {
+        for units in self.leases.values_mut() {
+            units.held = 0;
+        }
+        for stats in &store.leases {
+            let units = self.leases.entry(stats.policy.clone()).or_default();
+            units.update(stats);
+        }
+    }
+
+    /// Sets the units of a policy's leases, to 0 if it has had none.
+    fn collect_leases(&self, recorder: &LimiterRecorder, policy: &Arc<str>) {
+        let units = self.leases.get(policy);
+        let by_kind = units.map_or_else(|| LeaseUnits::default().by_kind(), LeaseUnits::by_kind);
+        for (kind, sum) in by_kind {
+            let labels = [policy.clone().into(), kind.into()];
+            recorder.counter(&LEASE_UNITS, labels).absolute(sum);
+        }
+        let held = units.map_or(0, |units| units.held);
+        let gauge = recorder.gauge(&LEASE_UNITS_HELD, [policy.clone().into()]);
+        gauge.set(held as f64);
     }
 
     fn collect_shadow(&self, recorder: &LimiterRecorder, policy: &Arc<str>) {
@@ -226,6 +271,39 @@ impl ShadowRequests {
         let (stricter, looser) = (self.stricter.sum, self.looser.sum);
         let same = self.evaluated.sum.saturating_sub(stricter + looser);
         [("same", same), ("stricter", stricter), ("looser", looser)]
+    }
+}
+
+impl LeaseUnits {
+    /// Adds those since the last look, given those since the store was built.
+    fn update(&mut self, now: &LeaseStats) {
+        self.granted.update(now.granted);
+        self.spent.update(now.spent);
+        self.refunded.update(now.refunded);
+        self.lapsed.update(now.lapsed);
+        self.held = now.held;
+    }
+
+    /// Goes on with units that are counted from 0.
+    fn restart(&mut self) {
+        for counter in [
+            &mut self.granted,
+            &mut self.spent,
+            &mut self.refunded,
+            &mut self.lapsed,
+        ] {
+            counter.last = 0;
+        }
+        self.held = 0;
+    }
+
+    fn by_kind(&self) -> [(&'static str, u64); 4] {
+        [
+            ("granted", self.granted.sum),
+            ("spent", self.spent.sum),
+            ("refunded", self.refunded.sum),
+            ("lapsed", self.lapsed.sum),
+        ]
     }
 }
 

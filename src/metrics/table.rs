@@ -50,6 +50,10 @@ metrics! {
         "Requests by their result under a policy";
     POLICY_UNITS: Counter "tollgate_policy_units_total" ["policy", "kind"] Count
         "Units charged, refunded, settled and credited under a policy";
+    LEASE_UNITS: Counter "tollgate_lease_units_total" ["policy", "kind"] Count
+        "Units that this process has leased under a policy, and what became of them";
+    LEASE_UNITS_HELD: Gauge "tollgate_lease_units_held" ["policy"] Count
+        "Units of leases that this process holds, and may still spend";
     POLICY_QUOTA_UNITS: Gauge "tollgate_policy_quota_units" ["policy"] Count
         "A policy's quota: the units of one period; 0 for a block list, and once the policy is gone";
     POLICY_QUOTA_PERIOD_SECONDS: Gauge "tollgate_policy_quota_period_seconds" ["policy"] Seconds

@@ -23,14 +23,14 @@ use tollgate::{
 use crate::support::Observed;
 
 /// A store in process, whose state and responses are the test's.
-struct Stub {
+pub(crate) struct Stub {
     counts: MemoryStore,
     state: Box<dyn Fn() -> StoreStats + Send + Sync>,
     responds: bool,
 }
 
 impl Stub {
-    fn with_state(state: impl Fn() -> StoreStats + Send + Sync + 'static) -> Self {
+    pub(crate) fn with_state(state: impl Fn() -> StoreStats + Send + Sync + 'static) -> Self {
         Self {
             counts: MemoryStore::new(),
             state: Box::new(state),

@@ -5,6 +5,7 @@
 
 mod collect;
 mod guide;
+mod leases;
 mod policies;
 mod promtool;
 mod queries;
