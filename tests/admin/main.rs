@@ -12,6 +12,7 @@ mod changes;
 mod document;
 mod explain;
 mod input;
+mod leases;
 mod openapi;
 mod panics;
 mod processes;

@@ -84,6 +84,14 @@ fn table(activity: &Value, before: Option<(Duration, &Value)>) -> String {
         let [p50, p99] = ["p50_us", "p99_us"].map(|field| number(calls, field));
         lines.push_str(&format!("store calls: p50 {p50} µs, p99 {p99} µs\n"));
     }
+    for lease in list(store, "leases") {
+        let fields = ["policy", "held", "granted", "spent", "refunded", "lapsed"];
+        let [policy, held, granted, spent, refunded, lapsed] =
+            fields.map(|field| text(lease, field));
+        lines.push_str(&format!(
+            "leases of {policy}: {held} units held; of {granted} granted, {spent} spent, {refunded} refunded, {lapsed} lapsed\n"
+        ));
+    }
     let titles = [
         "POLICY",
         "WITHIN/S",
@@ -161,5 +169,19 @@ mod tests {
             third.contains("api     -         -       -       50"),
             "{third}"
         );
+    }
+    #[test]
+    fn leases_are_shown_by_policy() {
+        let activity = json!({
+            "process": { "pid": 7, "host": "a" },
+            "at": "2026-01-01T00:00:00Z",
+            "policies": [],
+            "store": { "leases": [
+                { "policy": "api", "granted": 90, "spent": 70, "refunded": 9, "lapsed": 1, "held": 10 }
+            ] },
+        });
+        let table = table(&activity, None);
+        let line = "leases of api: 10 units held; of 90 granted, 70 spent, 9 refunded, 1 lapsed";
+        assert!(table.lines().any(|found| found == line), "{table}");
     }
 }

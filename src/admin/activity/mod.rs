@@ -11,8 +11,8 @@ use arc_swap::ArcSwap;
 use self::{latency::Latency, top::TopKeys};
 use super::{
     api::{
-        ActivityReport, BreakerInfo, Latencies, LatencyInfo, PolicyActivity, ProcessInfo,
-        StoreInfo, TopKeyInfo, TopPolicy, TopReport,
+        ActivityReport, BreakerInfo, Latencies, LatencyInfo, LeaseInfo, PolicyActivity,
+        ProcessInfo, StoreInfo, TopKeyInfo, TopPolicy, TopReport,
     },
     key_text,
 };
@@ -20,7 +20,8 @@ use crate::{
     key::Key,
     limiter::Limiter,
     observe::{
-        DecisionEvent, Event, Observer, PolicyResult, StoreCallEvent, UnitsEvent, UnitsKind,
+        DecisionEvent, Event, LeaseStats, Observer, PolicyResult, StoreCallEvent, UnitsEvent,
+        UnitsKind,
         counts::{Counts, PolicyTotals},
     },
 };
@@ -135,6 +136,7 @@ impl Activity {
                 dropped_refunds: stats.store.dropped_refunds,
                 rejection_cache_entries: stats.store.rejection_cache_entries,
                 memory_keys: stats.store.memory_keys,
+                leases: stats.store.leases.iter().map(lease_info).collect(),
             },
         }
     }
@@ -214,6 +216,17 @@ fn policy_activity(policy: &PolicyTotals) -> PolicyActivity {
         units: charged.map(|(_, units)| units).sum(),
         bans: policy.bans(),
         dropped_write_backs: policy.dropped_write_backs(),
+    }
+}
+
+fn lease_info(stats: &LeaseStats) -> LeaseInfo {
+    LeaseInfo {
+        policy: stats.policy.to_string(),
+        granted: stats.granted,
+        spent: stats.spent,
+        refunded: stats.refunded,
+        lapsed: stats.lapsed,
+        held: stats.held,
     }
 }
 

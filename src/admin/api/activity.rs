@@ -101,6 +101,29 @@ pub struct StoreInfo {
     pub rejection_cache_entries: Option<u64>,
     /// The keys of a store in process.
     pub memory_keys: Option<u64>,
+    /// The leases of each policy that had some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<LeaseInfo>,
+}
+
+/// The units that a process has leased under a policy: those that were granted are those that were spent, refunded, lapsed, and
+/// held, but for refunds in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// The policy's name.
+    pub policy: String,
+    /// Units that were charged in the store ahead of need.
+    pub granted: u64,
+    /// Units of requests that were admitted by them.
+    pub spent: u64,
+    /// Units that were left, and refunded.
+    pub refunded: u64,
+    /// Units that were left, and are lost until they refill.
+    pub lapsed: u64,
+    /// Units that the process holds now. They count as used.
+    pub held: u64,
 }
 
 /// A circuit breaker.

@@ -13,8 +13,8 @@ mod requests;
 
 pub use self::{
     activity::{
-        ActivityReport, BreakerInfo, Latencies, LatencyInfo, PolicyActivity, ProcessInfo,
-        StoreInfo, TopKeyInfo, TopPolicy, TopReport,
+        ActivityReport, BreakerInfo, Latencies, LatencyInfo, LeaseInfo, PolicyActivity,
+        ProcessInfo, StoreInfo, TopKeyInfo, TopPolicy, TopReport,
     },
     answers::{
         BlockInfo, Blocked, BlockedKey, BlocksInfo, Callers, ConfigInForce, Credited, Health,

@@ -144,7 +144,7 @@ function showStore() {
   $("note-store").className = closed < breakers.length ? "bad" : "";
   const outcomes = Object.entries(activity?.outcomes ?? {}).filter(([, n]) => n > 0);
   const lost = health ?? {};
-  const { rejection_cache_entries, memory_keys } = activity?.store ?? {};
+  const { rejection_cache_entries, memory_keys, leases = [] } = activity?.store ?? {};
   const lines = [
     ...breakers.map(({ node, state }) => {
       const [text, kind] = BREAKER[state] ?? [state, "warn"];
@@ -162,6 +162,7 @@ function showStore() {
       ["Admitted uncounted", count(activity?.uncounted ?? 0)],
       rejection_cache_entries != null ? ["Rejections cached", count(rejection_cache_entries)] : null,
       memory_keys != null ? ["Keys in memory", count(memory_keys)] : null,
+      ...leases.map(({ policy, granted, spent, held }) => [`Leases of ${policy}`, `${count(held)} units held; ${count(spent)} of ${count(granted)} spent`]),
     ]),
     el("h3", { class: "part" }, "Requests since the start"),
     facts(outcomes.map(([name, n]) => [name.replaceAll("_", " "), count(n)])),
