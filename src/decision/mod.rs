@@ -150,7 +150,7 @@ impl Decision {
         &self.kind
     }
 
-    /// The source of the decision: the store, the rejection cache, or the fallback.
+    /// The source of the decision: the store, a lease, the rejection cache, or the fallback.
     pub fn source(&self) -> DecisionSource {
         self.source
     }

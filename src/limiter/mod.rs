@@ -179,6 +179,9 @@ impl Limiter {
     /// Reports the status of a request's keys without charging them. [Address lists](crate::AddressList) are evaluated only if
     /// the call has an address, by [`address`](Check::address) or [`parts`](Check::parts). Dropping the future is harmless.
     ///
+    /// The status is the store's: units that processes hold in [leases](crate::Policy::lease), this one included, count as used.
+    /// So a process may still admit a request that the status says would be rejected.
+    ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};
     ///

@@ -166,7 +166,7 @@ pub struct OpResult {
     /// The instant at which the operation was done, on the store's clock.
     pub at: Timestamp,
     /// The time for which the result has been cached, at least: zero, unless it is from a [cache of
-    /// rejections](DecisionSource::RejectionCache). Waits are shortened by it.
+    /// rejections](DecisionSource::RejectionCache) or a [lease](DecisionSource::Lease). Waits are shortened by it.
     pub age: Duration,
     /// By how much earlier than [`at`](OpResult::at) the units were charged: zero, but for a request that a
     /// [lease](DecisionSource::Lease) admits, whose counters are those of the store's last response.

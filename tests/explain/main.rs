@@ -3,6 +3,7 @@
 
 mod blocks;
 mod generate;
+mod leases;
 #[path = "../common/log.rs"]
 mod log;
 mod reasons;
@@ -16,3 +17,5 @@ mod silence;
 mod stores;
 #[path = "../common/strategy_kind.rs"]
 mod strategy_kind;
+#[path = "../common/until.rs"]
+mod until;

@@ -4,6 +4,7 @@
 
 mod decisions;
 mod events;
+mod leases;
 mod logs;
 mod store;
 mod support;

@@ -33,6 +33,9 @@ impl Limiter {
     /// changed: no key, no TTL, no statistics of shadow policies, no ban. Other layers and middlewares of the service are
     /// not asked.
     ///
+    /// Units that processes hold in [leases](crate::Policy::lease) count as used, as in [`peek`](Limiter::peek). An explanation
+    /// spends none of them, and requests no lease: the decision is the store's.
+    ///
     /// ```
     /// use http::Request;
     /// use tollgate::{Limiter, Policy, Quota, extract};

@@ -19,7 +19,8 @@ use crate::{
 
 impl Limiter {
     /// The state of the limiter and its store in this process: permits, waiters, write-backs, and what the
-    /// [store](crate::observe::StoreStats) keeps. For gauges: cheap, without a call of the store.
+    /// [store](crate::observe::StoreStats) keeps, among it the units of [leases](crate::observe::LeaseStats). For gauges: cheap,
+    /// without a call of the store.
     pub fn stats(&self) -> LimiterStats {
         self.local_ref().stats()
     }
