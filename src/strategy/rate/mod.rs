@@ -10,6 +10,8 @@ use crate::{
 };
 
 mod gcra;
+#[cfg(test)]
+mod tests;
 mod token_bucket;
 
 pub use gcra::Gcra;

@@ -161,8 +161,7 @@ impl Strategy for CalendarWindow {
         _refills: &TierRefills,
         lease: &Lease,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let lease = Some(*lease);
-        let rule = self.rule(quota)?;
+        let (lease, rule) = (Some(*lease), self.rule(quota)?);
         Ok(Arc::new(CalendarRule { lease, ..rule }))
     }
 

@@ -19,6 +19,7 @@ use crate::{
 mod calendar_window;
 mod fixed_window;
 mod list_window;
+mod sliding_buckets;
 mod sliding_log;
 mod sliding_window;
 

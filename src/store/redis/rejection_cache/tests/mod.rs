@@ -1,5 +1,3 @@
-use smallvec::SmallVec;
-
 use super::*;
 use crate::{
     clock::ManualClock,
@@ -54,15 +52,8 @@ impl Scene {
     fn rejected(&self, key: &Key, units: u64, token: &CacheToken, age: Duration) {
         // 60 s in units of 50 ns.
         let tolerance = 1_200_000_000;
-        let result = OpResult {
-            admitted: 0,
-            at: self.clock.now(),
-            age: Duration::ZERO,
-            charged_before: Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: SmallVec::from_buf([CounterResult::new(0, Snapshot::new([tolerance]))]),
-        };
+        let counter = CounterResult::new(0, Snapshot::new([tolerance]));
+        let result = OpResult::new(self.clock.now(), 0, [counter]);
         self.rejection_cache
             .insert(self.counters(key, units), &result, token, age);
     }

@@ -1,0 +1,193 @@
+//! Rates that are counted exactly, by the in-process half of [`Gcra`](super::Gcra).
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{
+    RateParams,
+    gcra::{GcraRule, Tat},
+};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    key::Key,
+    quota::Quota,
+    strategy::{ChargeReceipt, LocalRule, RetryAfter, Rule, TierRefills, rule::try_charge},
+};
+
+const CALLER: Key = Key::global();
+const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+
+fn gcra(quota: &str) -> GcraRule {
+    GcraRule(params(quota).expect(quota))
+}
+
+fn params(quota: &str) -> Result<RateParams, InvalidValue> {
+    RateParams::new(&quota.parse().expect(quota), &TierRefills::default())
+}
+
+#[test]
+fn a_quota_that_cannot_be_counted_exactly_is_an_error_that_shows_one_that_can() {
+    for quota in ["1000001/s", "33333333/s"] {
+        let error = params(quota).expect_err(quota);
+        let words = "at most 1,000,000 units per second";
+        assert!(format!("{error:?}").contains(words), "{error:?}");
+    }
+    for quota in ["1/401days", "10/s burst 9000000000000", "1/month burst 15"] {
+        let error = params(quota).expect_err(quota);
+        assert!(format!("{error:?}").contains("CalendarWindow"), "{error:?}");
+    }
+    for quota in ["1/400days", "1000000/s", "1/month burst 13"] {
+        assert!(params(quota).is_ok(), "{quota}");
+    }
+}
+
+#[test]
+fn a_debt_that_a_declared_tier_allows_is_cut_under_no_tier() {
+    let refills = TierRefills::default();
+    let tier = |quota: &str| {
+        let quota: Quota = quota.parse().expect(quota);
+        GcraRule(RateParams::new(&quota, &refills).expect("a quota in range"))
+    };
+    let (large, small) = (tier("10000/day"), tier("10/min"));
+    let mut state = Tat::default();
+    LocalRule::charge(&large, &mut state, NOW, 20_000, &CALLER);
+    assert!(LocalRule::available(&small, &mut state, NOW) < 0);
+    assert_eq!(LocalRule::available(&large, &mut state, NOW), -10_000);
+    // One unit more is no debt that any tier allows.
+    LocalRule::charge(&large, &mut state, NOW, 1, &CALLER);
+    assert_eq!(LocalRule::available(&small, &mut state, NOW), 0);
+}
+
+#[test]
+fn a_state_further_ahead_than_any_debt_is_cut_to_one_burst() {
+    // The clock stepped back by an hour; an hour of waiting would be 60 times the period.
+    let rule = gcra("10/min");
+    let mut state = Tat::default();
+    LocalRule::charge(
+        &rule,
+        &mut state,
+        NOW + Duration::from_secs(3_600),
+        10,
+        &CALLER,
+    );
+    let snapshot = LocalRule::snapshot(&rule, &state, NOW, 1);
+    assert_eq!(
+        rule.status(&snapshot, NOW, 1).retry_after,
+        RetryAfter::In(Duration::from_secs(6))
+    );
+}
+
+/// The promised share of a rate.
+fn share(quota: &Quota) -> f64 {
+    match quota.amount() as f64 / quota.period().as_secs_f64() {
+        ..=2_000.0 => 0.9999,
+        ..=100_000.0 => 0.995,
+        _ => 0.95,
+    }
+}
+
+/// Charges every unit as soon as it is available, for `periods`; returns how many these were.
+fn sustained(rule: &GcraRule, period: Duration, periods: u32) -> u64 {
+    let mut state = Tat::default();
+    let (mut now, end) = (NOW, NOW + period * periods);
+    let mut charged = 0;
+    while now < end {
+        let available = LocalRule::available(rule, &mut state, now).max(0) as u64;
+        LocalRule::charge(rule, &mut state, now, available, &CALLER);
+        charged += available;
+        let snapshot = LocalRule::snapshot(rule, &state, now, 1);
+        now = match rule.status(&snapshot, now, 1).retry_after {
+            RetryAfter::In(wait) => now + wait,
+            _ => now,
+        };
+    }
+    charged
+}
+
+#[test]
+fn the_sustained_rate_is_the_quota_and_never_above() {
+    for (quota, periods) in [
+        ("1/month", 120),
+        ("7/week", 500),
+        ("1000/day", 20),
+        ("100/min", 100),
+        ("333333/s", 2),
+        ("700000/s", 2),
+        ("999999/s", 2),
+        ("1000000/s", 2),
+        ("999999/s burst 3", 2),
+    ] {
+        let (rule, quota) = (gcra(quota), quota.parse::<Quota>().expect(quota));
+        let charged = sustained(&rule, quota.period(), periods);
+        let most = quota.amount() * u64::from(periods) + quota.capacity();
+        // What the first burst adds is no rate.
+        let least = (quota.amount() * u64::from(periods)) as f64 * share(&quota) - 1.0;
+        assert!(charged <= most, "{quota}: {charged} > {most}");
+        assert!(charged as f64 >= least, "{quota}: {charged} < {least}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn units_that_remain_are_those_of_the_status(
+        requests in 1_u64..=1_000, burst in 1_u64..1_000, used in -10_i64..100_000_000_000, more in 0_u64..3,
+    ) {
+        let quota = Quota::requests(requests).per_minute().burst(burst);
+        let params = RateParams::new(&quota, &TierRefills::default()).expect("a quota in range");
+        let remaining = params.status(used, 1).remaining;
+        for units in [remaining.saturating_sub(more), remaining + more] {
+            prop_assert_eq!(params.has_remaining(used, units), remaining >= units);
+        }
+    }
+
+    #[test]
+    fn the_sustained_rate_is_at_most_the_quotas_and_at_least_the_promised_share(
+        requests in 1_u64..=1_000_000, period in 1_000_000_u64..=30 * 86_400_000_000, burst in 1_u64..1_000,
+    ) {
+        let quota = Quota::requests(requests).per(Duration::from_micros(period)).burst(burst);
+        if let Ok(params) = RateParams::new(&quota, &TierRefills::default()) {
+            let exact = u128::from(period) * 20;
+            let ours = u128::from(params.interval) * u128::from(requests);
+            prop_assert!(ours >= exact);
+            prop_assert!(exact as f64 >= ours as f64 * share(&quota));
+        }
+    }
+
+    #[test]
+    fn a_rate_that_divides_20_million_is_exact(requests in 1_u64..=1_000_000) {
+        if 20_000_000 % requests == 0 {
+            let params = RateParams::new(&Quota::requests(requests).per_second(), &TierRefills::default());
+            prop_assert_eq!(params.expect("a quota in range").interval * requests, 20_000_000);
+        }
+    }
+
+    #[test]
+    fn one_step_charges_what_several_do(
+        used in 0_u64..60, step in -30_000_000_i64..30_000_000, units in 0_u64..50, times in 0_u64..4,
+    ) {
+        // Debts, and states of a clock that stepped, included.
+        let rule = gcra("10/min burst 20");
+        let mut state = Tat::default();
+        LocalRule::charge(&rule, &mut state, NOW, used, &CALLER);
+        let now = Timestamp::from_micros(NOW.as_micros() + step);
+        let mut other = Tat(state.0);
+        let fast = LocalRule::try_charge(&rule, &mut state, now, times, units, &CALLER);
+        prop_assert_eq!(fast, try_charge(&rule, &mut other, now, times, units, &CALLER));
+        prop_assert_eq!(state.0, other.0);
+    }
+
+    #[test]
+    fn a_charge_that_is_refunded_at_once_leaves_no_trace(used in 0_u64..20, units in 1_u64..20) {
+        let rule = gcra("10/min burst 20");
+        let mut state = Tat::default();
+        LocalRule::charge(&rule, &mut state, NOW, used, &CALLER);
+        let before = state.0;
+        LocalRule::charge(&rule, &mut state, NOW, units, &CALLER);
+        let receipt = ChargeReceipt { charged_at: NOW, remaining: units, window_id: 0 };
+        prop_assert_eq!(LocalRule::refund(&rule, &mut state, NOW, &receipt, units, &CALLER), units);
+        prop_assert_eq!(LocalRule::available(&rule, &mut state, NOW), 20 - used as i64);
+        prop_assert!(before == 0 || state.0 == before);
+    }
+}
