@@ -18,8 +18,9 @@ impl Policy {
     /// - **Which requests**: those of a key that has at least 100 requests per second in this process, under policies that all
     ///   have leases, or are [bans](crate::Ban). On a [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one
     ///   slot. All others are counted one by one, and so is a request that costs more than the process holds.
-    /// - **Size**: what the key's own rate spends in half a TTL, at most [`Lease::max_units`], and at most a sixteenth of what
-    ///   remains. So the last units of a quota are charged one by one, by whoever needs them.
+    /// - **Size**: what the key's own rate spends in half a TTL, at most [`Lease::max_units`], and at most a quarter of what remains
+    ///   for each process that charges the key, by an estimate. So the last units of a quota are charged one by one, by whoever
+    ///   needs them.
     /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed takes what it held along, until
     ///   that has refilled.
     /// - **[`remaining`](crate::PolicyDecision::remaining)** is the store's number at the last call plus what this process holds. Units

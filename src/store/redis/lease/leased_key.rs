@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::{
     demand::{MIN_RATE, Rate},
     held_lease::{HeldLease, LeaseRequest, LeasedUnits, Now, Unspent, charged_units},
+    processes::{Processes, State},
 };
 use crate::{
     clock::Timestamp,
@@ -16,8 +17,8 @@ use crate::{
     },
 };
 
-/// A lease is at most this part of what remains. So the last units are charged one by one, also if several processes lease.
-const REMAINING_PARTS: u64 = 16;
+/// A lease is at most this part of what remains for each process. So the last units are charged one by one.
+const REMAINING_PARTS: f64 = 4.0;
 
 /// The requests of a lease while it is not known what remains.
 const FIRST_LEASE: u64 = 2;
@@ -37,6 +38,7 @@ pub(super) struct LeasedKey {
     /// The last response of the store.
     latest: Option<Latest>,
     rate: Rate,
+    processes: Processes,
     /// The number of the next lease.
     next: u64,
     is_requested: bool,
@@ -77,6 +79,7 @@ impl LeasedKey {
             leases: VecDeque::new(),
             latest: None,
             rate: Rate::new(now),
+            processes: Processes::default(),
             next: 0,
             is_requested: false,
             low_water: 0,
@@ -112,6 +115,10 @@ impl LeasedKey {
         now: Now,
     ) -> (Option<OpResult>, Option<LeaseRequest>) {
         let result = self.spend(counters, now);
+        if result.is_none() {
+            self.processes
+                .note_own(counters.iter().map(charged_units).max().unwrap_or(0));
+        }
         (result, self.note_request(counters, now))
     }
 
@@ -217,7 +224,8 @@ impl LeasedKey {
                     let result = &latest.results[index];
                     let at = latest.at.shifted(result.clock_skew_us);
                     let status = counter.limit.status(&result.snapshot, at, Units::ONE);
-                    status.remaining / REMAINING_PARTS / units
+                    let parts = REMAINING_PARTS * self.processes.estimate();
+                    (status.remaining as f64 / parts) as u64 / units
                 }
             });
         }
@@ -254,6 +262,7 @@ impl LeasedKey {
             };
         }
         self.is_requested = false;
+        self.note_processes(result);
         self.latest = Some(Latest {
             received_at: now.monotonic,
             at: result.at,
@@ -284,6 +293,26 @@ impl LeasedKey {
         Granted::Held {
             refund_after: (life * 3 / 4).saturating_sub(elapsed),
         }
+    }
+
+    /// Notes what others have charged since the last response.
+    fn note_processes(&mut self, result: &OpResult) {
+        let leased = self
+            .counters
+            .iter()
+            .position(|own| own.limit.lease().is_some());
+        let (Some(index), Some(latest)) = (leased, &self.latest) else {
+            return;
+        };
+        let state = |at: Timestamp, results: &[CounterResult]| State {
+            at: at.shifted(results[index].clock_skew_us),
+            snapshot: results[index].snapshot,
+        };
+        let before = state(latest.at, &latest.results);
+        let after = state(result.at, &result.counters);
+        self.processes.note_own(result.counters[index].units);
+        let limit = &self.counters[index].limit;
+        self.processes.note_states(limit, before, after);
     }
 
     /// Takes back what is left of a lease; `None` if that is nothing.

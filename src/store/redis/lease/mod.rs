@@ -2,7 +2,7 @@
 //!
 //! A lease is an ordinary [`Op::Acquire`] of several requests, which travels in the same batches as all others; no script knows of
 //! leases. `demand` finds hot keys, `leased_key` holds the units of one and says when more are due, `grant` requests them and
-//! refunds what is left, `totals` counts units for [`StoreStats`](crate::observe::StoreStats).
+//! refunds what is left, `processes` estimates with how many others the key is shared, `totals` counts units for [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
@@ -37,6 +37,7 @@ mod demand;
 mod grant;
 mod held_lease;
 mod leased_key;
+mod processes;
 mod totals;
 
 /// Shards of the keys, each under a lock of its own.

@@ -1,0 +1,135 @@
+//! Estimates how many processes lease a key.
+
+use crate::{
+    clock::Timestamp,
+    store::{LimitHandle, Units},
+    strategy::Snapshot,
+};
+
+/// The most processes that are assumed.
+const MAX: f64 = 64.0;
+
+/// An estimate of the processes that charge a key, by the units that are charged altogether while this one charges some.
+#[derive(Debug)]
+pub(super) struct Processes {
+    estimate: f64,
+    /// The units that this process has charged since the last response.
+    own: u64,
+}
+
+/// The state of a counter by one response of the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    pub(super) at: Timestamp,
+    pub(super) snapshot: Snapshot,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self {
+            estimate: 4.0,
+            own: 0,
+        }
+    }
+}
+
+impl Processes {
+    /// Notes units that this process charges.
+    #[inline]
+    pub(super) fn note_own(&mut self, units: u64) {
+        self.own += units;
+    }
+
+    /// Notes the state before and after those units, and any of other processes, were charged.
+    pub(super) fn note_states(&mut self, limit: &LimitHandle, before: State, after: State) {
+        let own = std::mem::take(&mut self.own);
+        let Some(all) = charged_between(limit, before, after).filter(|_| own > 0) else {
+            return;
+        };
+        let processes = (all / own as f64).clamp(1.0, MAX);
+        self.estimate = (3.0 * self.estimate + processes) / 4.0;
+    }
+
+    pub(super) fn estimate(&self) -> f64 {
+        self.estimate
+    }
+}
+
+/// The units that were charged between two states; `None` if a window has ended between them.
+fn charged_between(limit: &LimitHandle, before: State, after: State) -> Option<f64> {
+    let rule = limit.rule();
+    let window = |state: State| rule.window_id(&state.snapshot, state.at);
+    if window(before) != window(after) {
+        return None;
+    }
+    let status = |state: State| limit.status(&state.snapshot, state.at, Units::ONE);
+    let (first, last) = (status(before), status(after));
+    let used = |remaining: u64| limit.capacity().saturating_sub(remaining) as f64;
+    let mut refilled = 0.0;
+    if rule.refills_gradually() && used(last.remaining) > 0.0 {
+        let per_unit = last.reset_after.as_secs_f64() / used(last.remaining);
+        let elapsed = after.at.since(before.at).as_secs_f64();
+        // No more can have refilled than was used.
+        refilled = (elapsed / per_unit).min(used(first.remaining));
+    }
+    Some(first.remaining as f64 - last.remaining as f64 + refilled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        key::Key,
+        quota::Quota,
+        store::{CounterOp, Op, Store, StoreResponse},
+        strategy::{FixedWindow, Gcra, Lease, Strategy, TierRefills},
+        {ManualClock, MemoryStore},
+    };
+
+    /// The estimate of one of some processes that each charge ten units every millisecond.
+    fn estimate(strategy: &dyn Strategy, processes: u32) -> f64 {
+        let clock = ManualClock::default();
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let quota = Quota::requests(100_000).per_second();
+        let rule = strategy.bind_leased(&quota, &TierRefills::default(), &Lease::max_units(64));
+        let limit = store.register("p", rule.expect("a rule")).expect("a limit");
+        let charge = || {
+            let op = CounterOp::new(&limit, Key::global());
+            match store.execute(Op::Acquire(10), &[op]) {
+                StoreResponse::Ready(Ok(result)) => State {
+                    at: result.at,
+                    snapshot: result.counters[0].snapshot,
+                },
+                other => panic!("{other:?}"),
+            }
+        };
+        let (mut estimated, mut before) = (Processes::default(), charge());
+        for _ in 0..50 {
+            clock.advance(Duration::from_millis(1));
+            for _ in 1..processes {
+                charge();
+            }
+            estimated.note_own(10);
+            let after = charge();
+            estimated.note_states(&limit, before, after);
+            before = after;
+        }
+        estimated.estimate()
+    }
+
+    #[test]
+    fn processes_are_seen_by_what_they_charge() {
+        for strategy in [&Gcra as &dyn Strategy, &FixedWindow] {
+            for processes in [1, 2, 8, 64] {
+                let estimate = estimate(strategy, processes);
+                let ratio = estimate / f64::from(processes);
+                assert!(
+                    (0.8..1.25).contains(&ratio),
+                    "{strategy:?} {processes}: {estimate}"
+                );
+            }
+        }
+    }
+}
