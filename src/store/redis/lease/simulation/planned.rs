@@ -79,6 +79,23 @@ fn a_burst_that_is_spent_at_the_last_instant_leaves_what_refills_for_all_later_o
 }
 
 #[test]
+fn a_clock_that_runs_slow_by_a_thousandth_is_allowed_for() {
+    // Two units refill within a TTL by the clock of the process, and a part of a third within a TTL by the store's.
+    for setting in [
+        Setting::gcra(100, 2_501 * MS, 20, 50 * MS),
+        Setting::token_bucket(100, 2_501 * MS, 20, 50 * MS),
+    ] {
+        let mut world = World::new(&[setting]);
+        let mut process = Process::hoarding(&mut world, (0, 0, 1), 99, clocks(999));
+        let last = process.clocks.true_time(50 * MS) - 1;
+        assert_eq!(process.spend(&mut world, last), 17);
+        ask_at(&mut world, [last]);
+        ask_at(&mut world, last..400 * MS);
+        assert_tight(&world, 1.0);
+    }
+}
+
+#[test]
 fn a_lease_ends_a_ttl_after_it_was_requested_however_late_it_is_charged_and_received() {
     for (setting, speed) in rates()
         .into_iter()
