@@ -60,6 +60,11 @@ impl Policy {
         self
     }
 
+    /// The setting.
+    pub(crate) fn lease_setting(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
     /// The policy without leases.
     pub(crate) fn without_lease(mut self) -> Self {
         self.lease = None;
@@ -72,11 +77,19 @@ impl Policy {
             return Ok(());
         };
         lease.validate()?;
-        if self.charge.rejected || self.charge.when == ChargeTime::Response || self.shadow.is_some()
-        {
+        let when = match self.charge.when {
+            ChargeTime::Response => Some("charge_after"),
+            ChargeTime::Arrival | ChargeTime::Reserve => None,
+        };
+        let shadow = self.shadow.as_ref().map(|shadow| match shadow.replaces {
+            Some(_) => "shadow_of",
+            None => "shadow",
+        });
+        let other = self.charge.rejected.then_some("charge_rejected");
+        if let Some(other) = when.or(other).or(shadow) {
             return Err(InvalidValue::new(
-                "a lease with charge_rejected, charge_after or shadow",
-                "a lease without them: it charges units before the requests that spend them",
+                format!("a lease together with {other}"),
+                "one of them: a lease charges units before the requests that spend them",
             ));
         }
         Ok(())

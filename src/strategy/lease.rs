@@ -21,8 +21,6 @@ use crate::{error::InvalidValue, quota::DurationText};
 pub struct Lease {
     max_units: u64,
     ttl: Duration,
-    /// In how many microseconds a unit refills; 0 unless the units refill one after the other.
-    refill_us: u64,
 }
 
 /// The fewest and the most units of a lease.
@@ -42,7 +40,6 @@ impl Lease {
         Self {
             max_units: units,
             ttl: Duration::from_millis(50),
-            refill_us: 0,
         }
     }
 
@@ -77,30 +74,37 @@ impl Lease {
         self.ttl.min(rest.saturating_sub(Duration::from_micros(1)))
     }
 
-    /// The same lease of units of which each refills in this time.
-    pub(crate) const fn with_refill(mut self, refill: Duration) -> Self {
-        self.refill_us = refill.as_micros() as u64;
-        self
+    /// The longest TTL in whole milliseconds that is no longer than `ttl`, for an error; `None` if that is too short.
+    pub(crate) fn valid_ttl(ttl: Duration) -> Option<Duration> {
+        let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let ttl = Duration::from_millis(millis).min(*TTL.end());
+        TTL.contains(&ttl).then_some(ttl)
     }
 
-    /// For how long after their charge a refund of so many units gives anything back, if that is only what has not refilled, by
-    /// clocks that differ in speed. Zero if refunds do not depend on it.
-    pub(crate) const fn refundable_for(&self, units: u64) -> Duration {
-        let refill = self.refill_us.saturating_mul(units);
-        let drift = refill.div_ceil(DRIFT as u64 / 2);
-        Duration::from_micros(refill.saturating_add(drift))
+    /// The longest TTL whose [spread](Lease::spread) is no longer than `spread`, for an error.
+    pub(crate) fn valid_ttl_of_spread(spread: Duration) -> Option<Duration> {
+        let scaled = spread
+            .saturating_sub(Duration::from_millis(1))
+            .min(Duration::from_secs(60))
+            * DRIFT;
+        Self::valid_ttl(scaled / (DRIFT + 1))
     }
 
     /// An error for values out of range.
     pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
-        let Self { max_units, ttl, .. } = *self;
-        if !UNITS.contains(&max_units) {
+        if !UNITS.contains(&self.max_units) {
             return Err(InvalidValue::new(
-                format!("leases of up to {max_units} units"),
+                format!("leases of up to {} units", self.max_units),
                 "from 2 to 1,000,000 units, or no lease",
             ));
         }
-        if !TTL.contains(&ttl) || ttl.subsec_nanos() % 1_000 != 0 {
+        self.validate_ttl()
+    }
+
+    /// An error for a TTL out of range.
+    pub(crate) fn validate_ttl(&self) -> Result<(), InvalidValue> {
+        let ttl = self.ttl;
+        if !TTL.contains(&ttl) || !ttl.subsec_nanos().is_multiple_of(1_000) {
             return Err(InvalidValue::new(
                 format!("leases with a TTL of {}", DurationText(ttl)),
                 "from 5 ms to 10 s, in whole microseconds",

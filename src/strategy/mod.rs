@@ -122,8 +122,10 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
         lease: &Lease,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         let _ = (quota, refills, lease);
+        let strategy = self.config_text();
+        let strategy = strategy.unwrap_or_else(|| format!("{self:?}").into());
         Err(InvalidValue::new(
-            format!("a lease under {self:?}"),
+            format!("a lease under {strategy}"),
             "a strategy that can be leased, such as Gcra or FixedWindow, or no lease",
         ))
     }

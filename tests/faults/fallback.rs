@@ -5,9 +5,9 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
 use tollgate::{
-    Ban, Decision, DecisionKind, DecisionSource, FixedWindow, Gcra, Key, Limiter, ListWindow,
-    LocalFallback, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RetryAfter,
-    SlidingLog, SlidingWindow, TokenBucket, extract,
+    Ban, Decision, DecisionKind, DecisionSource, FixedWindow, Gcra, Key, Lease, Limiter,
+    ListWindow, LocalFallback, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer,
+    RetryAfter, SlidingLog, SlidingWindow, TokenBucket, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -56,6 +56,25 @@ async fn a_burst_is_shared_like_the_rest() {
     let policy = Policy::new("p", quota(1_000).burst(9));
     let limiter = falling_back(policy, 4);
     assert_eq!(admitted_in_process(&limiter, KEY, 20).await, 3);
+}
+
+/// In process, units are spent as they are charged.
+#[tokio::test]
+async fn the_share_of_a_policy_with_leases_is_that_without_them() {
+    let lease = Lease::max_units(64).ttl(Duration::from_secs(10));
+    // With leases, 7 units in an hour have a burst of 6, and the share of one process none.
+    let hourly = Policy::new("p", Quota::requests(7).per_hour());
+    for policy in [hourly.clone(), hourly.strategy(TokenBucket)] {
+        for (processes, share) in [(1, 7), (4, 2), (7, 1)] {
+            let limiter = falling_back(policy.clone().lease(lease), processes);
+            let admitted = admitted_in_process(&limiter, KEY, 10).await;
+            assert_eq!(admitted, share, "{policy:?} across {processes}");
+            let quota = "14/h".parse().expect("a quota");
+            let other = limiter.check(Key::new("other")).quota_for("p", quota).await;
+            let limit = other.policy("p").expect("p").limit();
+            assert_eq!(limit, 14_u64.div_ceil(processes.into()), "{policy:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Every mistake in a configuration is an error when it is built, which names its place and what would be valid.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tollgate::{
-    Concurrency, ConfigError, FixedWindow, Gcra, Policy, Quota, RateLimitLayer, TokenBucket,
-    extract, strategy::Strategy,
+    Ban, Concurrency, ConfigError, FixedWindow, Gcra, InvalidValue, Lease, Policy, Quota,
+    RateLimitLayer, SlidingLog, TokenBucket, extract, outcome,
+    strategy::{Rule, Strategy},
 };
 
 /// The mistake in a layer of these policies, which is the same in process and on Redis.
@@ -220,4 +221,165 @@ fn a_cost_above_the_capacity_is_a_config_error_unless_a_tier_has_room() {
     let tier = "5/min".parse().expect("a quota");
     let tiered = RateLimitLayer::builder().policy(costly().tier_quotas([tier]));
     assert!(tiered.build().is_ok());
+}
+
+/// The text of the mistake in these policies, one of which is `leased` and the mistake is about.
+fn lease_mistake(policies: impl IntoIterator<Item = Policy>) -> (String, String) {
+    let error = mistake(policies);
+    assert_eq!(error.policy(), Some("leased"), "{error}");
+    (error.value().to_owned(), error.expected().to_owned())
+}
+
+fn leased(quota: &str) -> Policy {
+    let policy = Policy::new("leased", quota.parse::<Quota>().expect(quota));
+    policy.lease(Lease::max_units(64))
+}
+
+/// A strategy of an application that was written before there were leases.
+#[derive(Debug)]
+struct Own;
+
+impl Strategy for Own {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        FixedWindow.bind(quota)
+    }
+}
+
+#[test]
+fn a_strategy_that_cannot_be_leased_is_a_config_error() {
+    let ban = Ban::for_duration(Duration::from_secs(60));
+    let ttl = Concurrency::with_ttl(Duration::from_secs(9));
+    for (policy, value) in [
+        (leased("8 concurrent"), "a lease under concurrency"),
+        (
+            leased("8 concurrent").strategy(ttl),
+            "a lease under concurrency ttl 9s",
+        ),
+        (leased("8/min").strategy(ban), "a lease under ban 1min"),
+        (
+            Policy::block_list("leased").lease(Lease::max_units(64)),
+            "a lease under ban 1day",
+        ),
+        (leased("8/min").strategy(Own), "a lease under Own"),
+    ] {
+        let expected = "a strategy that can be leased, such as Gcra or FixedWindow, or no lease";
+        assert_eq!(
+            lease_mistake([policy]),
+            (value.to_owned(), expected.to_owned())
+        );
+    }
+    let own = leased("8/min").strategy(Own);
+    assert!(
+        RateLimitLayer::builder()
+            .policy(own.clone())
+            .build()
+            .is_err()
+    );
+    // Without the lease it is counted.
+    let own = Policy::new("own", Quota::requests(8).per_minute()).strategy(Own);
+    assert!(RateLimitLayer::builder().policy(own).build().is_ok());
+}
+
+#[test]
+fn a_lease_of_charges_that_cannot_be_made_ahead_of_need_is_a_config_error() {
+    let policy = || leased("100/s");
+    let live = || Policy::new("live", Quota::requests(100).per_second());
+    for (policy, other) in [
+        (policy().charge_rejected(true), "charge_rejected"),
+        (policy().charge_after(outcome::success), "charge_after"),
+        (policy().shadow(), "shadow"),
+        (policy().shadow_of("live"), "shadow_of"),
+    ] {
+        let (value, expected) = lease_mistake([live(), policy]);
+        assert_eq!(value, format!("a lease together with {other}"));
+        assert!(expected.contains("one of them"), "{expected}");
+    }
+    // The other settings of charges, and a candidate, which does not take the lease from its live policy.
+    for policies in [
+        vec![policy().refund_unless(outcome::success)],
+        vec![policy().charge_dropped(false).cost(2)],
+        vec![
+            policy(),
+            Policy::new("next", Quota::requests(1).per_second()).shadow_of("leased"),
+        ],
+    ] {
+        let builder = RateLimitLayer::builder();
+        let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
+        assert!(builder.build().is_ok());
+    }
+}
+
+#[test]
+fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has() {
+    let ttl = |policy: Policy, millis| {
+        policy.lease(Lease::max_units(64).ttl(Duration::from_millis(millis)))
+    };
+    for (policy, value, expected) in [
+        (
+            leased("100/s burst 6"),
+            "100/s burst 6 with a lease of 50ms, by which the burst is 6 smaller",
+            "a burst of at least 7, or a lease with a TTL of at most 48ms",
+        ),
+        (
+            leased("100/s burst 6").strategy(TokenBucket),
+            "100/s burst 6 with a lease of 50ms, by which the burst is 6 smaller",
+            "a burst of at least 7, or a lease with a TTL of at most 48ms",
+        ),
+        (
+            leased("1/h"),
+            "1/h with a lease of 50ms, by which the burst is 1 smaller",
+            "a burst of at least 2, or no lease",
+        ),
+        (
+            leased("100/min").tier_quotas(["1000/s burst 9".parse().expect("a quota")]),
+            "1000/s burst 9 with a lease of 50ms, by which the burst is 52 smaller",
+            "a burst of at least 53, or a lease with a TTL of at most 6ms",
+        ),
+        (
+            leased("100/s").cost(95),
+            "a cost of 95 under 100/s with a lease of 50ms",
+            "a cost of at most 94, or a larger quota among Policy::tier_quotas",
+        ),
+        (
+            leased("100/4s").strategy(SlidingLog),
+            "100/4s in a sliding log with a lease of 50ms",
+            "a TTL of at most a hundredth of the period, 40ms",
+        ),
+        (
+            ttl(leased("100/300ms").strategy(SlidingLog), 5),
+            "100/300ms in a sliding log with a lease of 5ms",
+            "a period of at least 500 ms, or no lease",
+        ),
+        (
+            ttl(leased("100/s"), 4),
+            "leases with a TTL of 4ms",
+            "from 5 ms to 10 s, in whole microseconds",
+        ),
+        (
+            leased("100/s").lease(Lease::max_units(1)),
+            "leases of up to 1 units",
+            "from 2 to 1,000,000 units, or no lease",
+        ),
+    ] {
+        let expected = (value.to_owned(), expected.to_owned());
+        assert_eq!(lease_mistake([policy]), expected);
+    }
+    // What the errors name is valid.
+    for policy in [
+        leased("100/s burst 7"),
+        ttl(leased("100/s burst 6"), 48),
+        ttl(leased("100/s burst 6").strategy(TokenBucket), 48),
+        leased("1/h burst 2"),
+        leased("100/min").tier_quotas(["1000/s burst 53".parse().expect("a quota")]),
+        ttl(leased("100/min"), 6).tier_quotas(["1000/s burst 9".parse().expect("a quota")]),
+        leased("100/s").cost(94),
+        ttl(leased("100/4s").strategy(SlidingLog), 40),
+        ttl(leased("100/500ms").strategy(SlidingLog), 5),
+    ] {
+        let built = RateLimitLayer::builder().policy(policy).build();
+        assert!(built.is_ok(), "{built:?}");
+    }
+    for (quota, millis) in [("100/s burst 6", 49), ("1000/s burst 9", 7)] {
+        lease_mistake([ttl(leased(quota), millis)]);
+    }
 }

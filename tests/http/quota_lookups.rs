@@ -12,7 +12,7 @@ use std::{
 use futures_util::FutureExt;
 use http::Request;
 use tokio::{runtime::Builder, sync::Semaphore};
-use tollgate::{Policy, Quota, RateLimitLayer};
+use tollgate::{Lease, Policy, Quota, RateLimitLayer};
 
 use crate::{
     calls::limiter,
@@ -157,4 +157,28 @@ fn without_timers_a_look_up_that_is_not_ready_at_once_is_late_and_an_error_is_lo
     }
     let lines = log.lines("quota_lookup can't wait outside of a tokio runtime with timers");
     assert!(lines[0].contains(r#"policy="hangs""#), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_requests_quota_that_has_no_room_for_the_policys_leases_is_logged_and_not_used() {
+    let quota = |text: &str| text.parse::<Quota>().expect(text);
+    let policy = Policy::new("p", quota("100/s"))
+        .lease(Lease::max_units(64))
+        .quota_with(|parts| parts.headers.get("x-quota")?.to_str().ok()?.parse().ok());
+    let limiter = limiter([policy]);
+    let log = Log::default();
+    let _guard = log.errors();
+    let limit = async |quota: &str| {
+        let request = Request::get("/").header("x-quota", quota).body(());
+        let (parts, ()) = request.expect("a request").into_parts();
+        let decision = limiter.check("alice").parts(&parts).await;
+        decision.policy("p").expect("p").limit()
+    };
+    assert_eq!(limit("200/s").await, 189);
+    assert_eq!(log.text(), "");
+    assert_eq!(limit("200/s burst 3").await, 94, "the policy's own");
+    let lines = log.lines("a request's own quota can't be counted; the policy's own quota is used");
+    let words = "200/s burst 3 with a lease of 50ms, by which the burst is 11 smaller";
+    assert!(lines.len() == 1 && lines[0].contains(words), "{lines:?}");
+    assert_eq!(limit("200/s").await, 189);
 }

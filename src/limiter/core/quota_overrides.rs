@@ -10,7 +10,7 @@ use crate::{
     error::{ConfigError, InvalidValue},
     log::LogThrottle,
     policy::Policy,
-    quota::Quota,
+    quota::{DurationText, Quota},
     store::{LimitHandle, Store},
     strategy::{Rule, TierRefills},
 };
@@ -71,8 +71,11 @@ impl QuotaOverrideCache {
         if cost <= most {
             return Ok(());
         }
+        let lease = policy.lease_setting().map_or_else(String::new, |lease| {
+            format!(" with a lease of {}", DurationText(lease.lifetime()))
+        });
         Err(InvalidValue::new(
-            format!("a cost of {cost} under {}", policy.quota()),
+            format!("a cost of {cost} under {}{lease}", policy.quota()),
             format!("a cost of at most {most}, or a larger quota among Policy::tier_quotas"),
         ))
     }

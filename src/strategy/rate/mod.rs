@@ -71,18 +71,23 @@ impl RateParams {
         let rate = Self::new(quota, refills)?;
         let reserve = to_ticks(lease.spread()).div_ceil(rate.interval);
         let Some(burst @ 1..) = rate.burst.checked_sub(reserve) else {
+            let spread = to_duration(rate.tolerance.saturating_sub(rate.interval));
+            let other = match Lease::valid_ttl_of_spread(spread) {
+                Some(ttl) => format!("a lease with a TTL of at most {}", DurationText(ttl)),
+                None => "no lease".to_owned(),
+            };
             return Err(InvalidValue::new(
                 format!(
-                    "{quota} with a lease of {}, in which {reserve} units refill",
+                    "{quota} with a lease of {}, by which the burst is {reserve} smaller",
                     DurationText(lease.lifetime())
                 ),
-                format!("a burst of more than {reserve}, or a shorter lease"),
+                format!("a burst of at least {}, or {other}", reserve + 1),
             ));
         };
         Ok(Self {
             burst,
             tolerance: burst * rate.interval,
-            lease: Some(lease.with_refill(to_duration(rate.interval))),
+            lease: Some(*lease),
             ..rate
         })
     }

@@ -78,10 +78,13 @@ impl Strategy for SlidingLog {
                     "{quota} in a sliding log with a lease of {}",
                     DurationText(lease.lifetime())
                 ),
-                format!(
-                    "a lease of at most a hundredth of the period, {}",
-                    DurationText(quota.period() / MIN_PERIODS)
-                ),
+                match Lease::valid_ttl(quota.period() / MIN_PERIODS) {
+                    Some(ttl) => format!(
+                        "a TTL of at most a hundredth of the period, {}",
+                        DurationText(ttl)
+                    ),
+                    None => "a period of at least 500 ms, or no lease".to_owned(),
+                },
             ));
         }
         Ok(Arc::new(SlidingLogRule {
