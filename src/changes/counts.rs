@@ -19,6 +19,7 @@ pub(super) fn after_change(
     differs: impl Fn(&[&str]) -> bool,
 ) -> String {
     let mut effects = Vec::new();
+    let mut burst = None;
     let rules = [before, after].map(|policy| policy.bind(&policy.quota(), &TierRefills::default()));
     if let [Ok(old), Ok(new)] = rules {
         if old.state_format() != new.state_format() {
@@ -28,6 +29,7 @@ pub(super) fn after_change(
         let change = Change {
             from: before.quota(),
             to: after.quota(),
+            capacities: [old.capacity(), new.capacity()],
             same_strategy: !differs(&["strategy"]),
         };
         if change.from != change.to || !change.same_strategy {
@@ -36,20 +38,28 @@ pub(super) fn after_change(
                 None => effects.push("the strategy's own code reads the counts".to_owned()),
             }
         }
+        let [from, to] = change.capacities;
+        let same_quota = change.from.capacity() == change.to.capacity();
+        if differs(&["lease"]) && same_quota && from != to {
+            burst = Some(format!("the burst in force is {to} rather than {from}"));
+        }
     }
     if differs(&["key", "by_hand"]) {
         effects.push("a request that has another key now is counted afresh".to_owned());
     }
-    match effects.is_empty() {
-        true => "the counts stay".to_owned(),
-        false => effects.join("; "),
+    if effects.is_empty() {
+        effects.push("the counts stay".to_owned());
     }
+    effects.extend(burst);
+    effects.join("; ")
 }
 
 /// A change of a quota or of a strategy's settings.
 struct Change {
     from: Quota,
     to: Quota,
+    /// The most units that can be charged at once under each: fewer than the quota's burst, if it has leases.
+    capacities: [u64; 2],
     same_strategy: bool,
 }
 
@@ -148,7 +158,7 @@ impl Change {
         let example = self.example(|used| {
             let ticks = u128::from(used) * interval(from);
             let units = match ticks > max_debt {
-                true => to.capacity().into(),
+                true => self.capacities[1].into(),
                 false => ticks.div_ceil(interval(to).max(1)),
             };
             u64::try_from(units).unwrap_or(u64::MAX)
@@ -162,13 +172,13 @@ impl Change {
 
     /// An example: of so many used units under the old quota, how many `becomes` says are used under the new one.
     fn example(&self, becomes: impl Fn(u64) -> u64) -> Example {
-        let capacity = self.from.capacity();
+        let [capacity, of] = self.capacities;
         let used = (u128::from(capacity) * 3).div_ceil(5) as u64;
         Example {
             used,
             capacity,
             becomes: becomes(used),
-            of: self.to.capacity(),
+            of,
         }
     }
 }

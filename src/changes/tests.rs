@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, ListWindow, Policy, Quota,
-    SlidingLog, SlidingWindow, Strategy, TokenBucket, extract, strategy::Rule,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, Lease, ListWindow, Policy,
+    Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket, extract, strategy::Rule,
 };
 
 fn policy(quota: &str) -> Policy {
@@ -236,6 +236,59 @@ fn another_strategy_starts_afresh() {
     ] {
         assert_eq!(line(&gcra, &other), format!("altered: {text} ({afresh})"));
     }
+}
+
+#[test]
+fn leases_leave_the_counts_and_make_the_burst_of_an_even_rate_smaller() {
+    let leased = |policy: &Policy| policy.clone().lease(Lease::max_units(64));
+    let value = "{ max_units = 64, ttl = 50ms }";
+    let even = policy("100/s");
+    let added = format!(
+        "altered: lease none -> {value} (the counts stay; the burst in force is 94 rather than 100)"
+    );
+    assert_eq!(line(&even, &leased(&even)), added);
+    let bucket = even.clone().strategy(TokenBucket);
+    assert_eq!(line(&bucket, &leased(&bucket)), added);
+    assert_eq!(
+        line(&leased(&even), &even),
+        format!(
+            "altered: lease {value} -> none (the counts stay; the burst in force is 100 rather than 94)"
+        )
+    );
+    let larger = even.clone().lease(Lease::max_units(128));
+    assert_eq!(
+        line(&leased(&even), &larger),
+        format!("altered: lease {value} -> {{ max_units = 128, ttl = 50ms }} (the counts stay)")
+    );
+    let keyed = leased(&even.clone().key(extract::header("x-tenant")));
+    assert_eq!(
+        line(&even, &keyed),
+        format!(
+            "altered: key peer -> header:x-tenant, lease none -> {value} (a request that has another key now is counted \
+             afresh; the burst in force is 94 rather than 100)"
+        )
+    );
+    assert_eq!(
+        line(&leased(&even), &leased(&policy("200/s"))),
+        "altered: quota 100/s -> 200/s (the used share stays: 57 of 94 are 114 of 189)"
+    );
+    for window in [
+        policy("100/min").strategy(FixedWindow),
+        policy("100/min").strategy(SlidingLog),
+        policy("100/min").strategy(SlidingWindow::new()),
+    ] {
+        assert_eq!(
+            line(&window, &leased(&window)),
+            format!("altered: lease none -> {value} (the counts stay)")
+        );
+    }
+    let window = |quota: &str| policy(quota).strategy(FixedWindow);
+    assert_eq!(
+        line(&window("10/min"), &leased(&window("20/min"))),
+        format!(
+            "altered: quota 10/min -> 20/min, lease none -> {value} (the count stays: 6 of 10 are 6 of 20)"
+        )
+    );
 }
 
 /// A strategy of the application, without a text.

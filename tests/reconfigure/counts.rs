@@ -4,9 +4,11 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tollgate::{Changes, Key, Limiter, Policy, PolicyChangeKind, Quota, extract::MissingKey};
+use tollgate::{
+    Changes, Key, Lease, Limiter, Policy, PolicyChangeKind, Quota, extract::MissingKey,
+};
 
-use crate::support::{StrategyKind, World, fresh_key, replace, settings, used_by};
+use crate::support::{StrategyKind, World, fresh_key, ms, replace, settings, used_by};
 
 /// Ten seconds past a full hour.
 const NOW: u64 = crate::world::START + 10_000_000;
@@ -18,6 +20,8 @@ struct AnyPolicy {
     quota: String,
     tiers: Vec<String>,
     rejects_missing: bool,
+    /// The TTL of its leases, in milliseconds.
+    lease: Option<u64>,
 }
 
 impl AnyPolicy {
@@ -25,14 +29,28 @@ impl AnyPolicy {
         let quota = |text: &String| text.parse::<Quota>().expect(text);
         let policy = self.strategy.policy("p", &self.quota);
         let policy = policy.tier_quotas(self.tiers.iter().map(quota));
-        policy.missing_key(match self.rejects_missing {
+        let policy = policy.missing_key(match self.rejects_missing {
             true => MissingKey::Reject,
             false => MissingKey::Skip,
-        })
+        });
+        match self.lease {
+            Some(ttl) => policy.lease(Lease::max_units(64).ttl(ms(ttl))),
+            None => policy,
+        }
     }
 
+    /// The same without a lease that does not fit it.
+    fn fitted(mut self) -> Self {
+        if settings([self.build()]).build().is_err() {
+            self.lease = None;
+        }
+        self
+    }
+
+    /// The burst in force.
     fn capacity(&self) -> u64 {
-        self.quota.parse::<Quota>().expect("a quota").capacity()
+        let limiter = settings([self.build()]).build().expect("a limiter");
+        limiter.stats().policies[0].limit
     }
 }
 
@@ -50,12 +68,17 @@ fn any_policy() -> impl Strategy<Value = AnyPolicy> {
         let has_burst = matches!(strategy, StrategyKind::Gcra | StrategyKind::Bucket);
         // Windows have tiers of their own period only.
         let tiers = prop::collection::vec(any_quota(has_burst), 0..1 + 2 * usize::from(has_burst));
-        (any_quota(has_burst), tiers, any::<bool>()).prop_map(
-            move |(quota, tiers, rejects_missing)| AnyPolicy {
-                strategy,
-                quota,
-                tiers,
-                rejects_missing,
+        let lease = prop::option::of(prop::sample::select(vec![5, 50, 1_000]));
+        (any_quota(has_burst), tiers, any::<bool>(), lease).prop_map(
+            move |(quota, tiers, rejects_missing, lease)| {
+                let policy = AnyPolicy {
+                    strategy,
+                    quota,
+                    tiers,
+                    rejects_missing,
+                    lease,
+                };
+                policy.fitted()
             },
         )
     })
@@ -63,7 +86,7 @@ fn any_policy() -> impl Strategy<Value = AnyPolicy> {
 
 /// An edit of one setting, or of all.
 fn any_edit() -> impl Strategy<Value = (AnyPolicy, AnyPolicy)> {
-    (any_policy(), any_policy(), 0..4).prop_map(|(before, other, edit)| {
+    (any_policy(), any_policy(), 0..5).prop_map(|(before, other, edit)| {
         let same = before.strategy == other.strategy;
         let after = match edit {
             0 if same => AnyPolicy {
@@ -74,10 +97,14 @@ fn any_edit() -> impl Strategy<Value = (AnyPolicy, AnyPolicy)> {
                 rejects_missing: other.rejects_missing,
                 ..before.clone()
             },
-            2 => before.clone(),
+            2 => AnyPolicy {
+                lease: other.lease,
+                ..before.clone()
+            },
+            3 => before.clone(),
             _ => other,
         };
-        (before, after)
+        (before, after.fitted())
     })
 }
 

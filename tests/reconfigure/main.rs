@@ -8,6 +8,7 @@ mod counts;
 mod in_flight;
 mod kept;
 mod layers;
+mod leases;
 mod limits;
 mod nested;
 mod support;
