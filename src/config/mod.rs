@@ -28,7 +28,8 @@ pub use document::{
     },
     conditions::ConditionsSection,
     policy::{
-        ChargeSection, CostRule, CostSection, KeySection, Named, PolicySection, QuotaLookupSection,
+        ChargeSection, CostRule, CostSection, KeySection, LeaseSection, Named, PolicySection,
+        QuotaLookupSection,
     },
     response::{HeaderFormatSection, HeaderSettings, HeadersSection, RejectionSection},
     store::{

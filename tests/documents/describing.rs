@@ -57,12 +57,12 @@ key = "header:x-tenant"
 missing_key = "shared"
 cost = [{ method = "POST", path = "/upload/*", cost = 10 }, { path = "/", cost = 0 }]
 charge = { refund_unless = "success" }
-charge_rejected = true
 charge_dropped = false
 tier = "plan"
 tiers = { free = "10/min", pro = "1000/min" }
 tier_quotas = ["100/min"]
 on_store_error = { local_fallback = { processes = 4, write_back = true } }
+lease = { max_units = 64, ttl = "20ms" }
 
 [policies.users]
 quota = "7/h"
@@ -80,10 +80,14 @@ quota_with = "quota"
 skip = { methods = ["GET"] }
 only = { with = ["paid"] }
 
+[policies.watched]
+quota = "1/s"
+charge_rejected = true
+
 [policies.locked]
 block_list = true
 
-[policies.watched]
+[policies.next]
 quota = "1/s"
 shadow = true
 "#;

@@ -5,6 +5,7 @@ mod building;
 mod describing;
 mod guide;
 mod inputs;
+mod leases;
 mod lists;
 mod parsing;
 mod reconfiguring;

@@ -65,6 +65,13 @@ const ON_STORE_ERROR: &[&str] = &[
     "on_store_error = { local_fallback = { processes = 4, write_back = true } }",
 ];
 
+/// A lease that each of the quotas has room for.
+const LEASES: &[&str] = &[
+    "lease = { max_units = 64 }",
+    "lease = { max_units = 2, ttl = '5ms' }",
+    "lease = { ttl = '7500us', max_units = 1000000 }",
+];
+
 fn policy() -> impl Strategy<Value = String> {
     let quota = prop::sample::select(QUOTAS).prop_map(|quota| format!("{quota}\n"));
     let settings = (
@@ -76,8 +83,16 @@ fn policy() -> impl Strategy<Value = String> {
         line(CONDITIONS),
         line(ON_STORE_ERROR),
         line(&["caller = '[peer, method]'"]),
+        line(LEASES),
     );
-    settings.prop_map(|(a, b, c, d, e, f, g, h)| [a, b, c, d, e, f, g, h].concat())
+    settings.prop_map(|(a, b, c, d, e, f, g, h, lease)| {
+        let text = [a, b, c, d, e, f, g, h].concat();
+        // What is charged later, or although it is rejected, is not leased.
+        match text.contains("after =") || text.contains("charge_rejected") {
+            true => text,
+            false => text + &lease,
+        }
+    })
 }
 
 /// The text of a document.
@@ -118,8 +133,9 @@ fn text() -> impl Strategy<Value = String> {
         let mut text = [a, b, c, d, e, f, g, h, i].concat();
         for (index, (policy, kind)) in policies.into_iter().enumerate() {
             text.push_str(&format!("[policies.p{index}]\n{policy}"));
-            // A policy that charges rejections is no shadow.
-            if kind == 1 && !text.contains("charge_rejected") {
+            // A policy that charges rejections, or has leases, is no shadow.
+            let is_charged = policy.contains("charge_rejected") || policy.contains("lease");
+            if kind == 1 && !is_charged {
                 text.push_str("shadow = true\n");
             }
         }

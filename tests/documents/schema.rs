@@ -85,6 +85,10 @@ fn the_schema_does_not_hold_for_mistakes() {
         "store.circuit_breaker_threshold = 'five'",
         "deny = [{ addresses = '192.0.2.1' }]",
         "policies.api.cost = [{ path = '/' }]",
+        "policies.api.lease = { ttl = '50ms' }",
+        "policies.api.lease = { max_units = 1 }",
+        "policies.api.lease = { max_units = 64, ttl = 50 }",
+        "policies.api.lease = { max_units = 64, size = 1 }",
     ] {
         assert!(!validator.is_valid(&toml_to_json(text)), "{text}");
     }

@@ -33,6 +33,25 @@ fn all_mistakes_of_a_document_are_printed_with_their_positions() {
 }
 
 #[test]
+fn a_lease_that_does_not_fit_is_printed_with_what_would() {
+    let folder = testkit::folder();
+    let text = "[policies.api]\nquota = '100/s burst 3'\nlease = { max_units = 64 }\n";
+    let path = write(folder.path(), "limits.toml", text);
+    let run = tollgate(&["check", &path]);
+    assert_eq!((run.code, &*run.stderr), (Some(1), ""));
+    assert_eq!(
+        run.stdout,
+        format!(
+            "{path}:3:9: policies.api.lease: found 100/s burst 3 with a lease of 50ms, by which the burst is 6 smaller; \
+             expected a burst of at least 7, or a lease with a TTL of at most 18ms\n{path}: 1 mistake\n"
+        )
+    );
+    let text = text.replace("64", "64, ttl = '18ms'");
+    let path = write(folder.path(), "limits.toml", &text);
+    assert_eq!(tollgate(&["check", &path]).code, Some(0));
+}
+
+#[test]
 fn a_document_without_a_mistake_is_a_success() {
     let folder = testkit::folder();
     let text = "policies:\n  api: { quota: 100/min }\n";

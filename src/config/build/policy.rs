@@ -18,7 +18,7 @@ use crate::{
     quota::Quota,
     setting::Code,
     store::memory::MemoryStore,
-    strategy::Strategy,
+    strategy::{Lease, Strategy},
 };
 
 /// How long a quota is looked up, unless the document says so.
@@ -104,6 +104,8 @@ impl Fields<'_, '_> {
     fn set_all(&mut self, section: &PolicySection) {
         self.quota(section);
         self.keys(section);
+        // Before the tiers and the cost, each of which has to fit a lease.
+        self.lease(section);
         // Before the cost, which a tier may allow.
         self.quotas_by_request(section);
         self.cost(section);
@@ -219,6 +221,27 @@ impl Fields<'_, '_> {
         }
         if let Some(missing) = section.missing_key {
             self.set("missing_key", |policy| policy.missing_key(missing));
+        }
+    }
+
+    fn lease(&mut self, section: &PolicySection) {
+        let Some(leases) = &section.lease else {
+            return;
+        };
+        let path = self.path.key("lease");
+        let mut lease = Lease::max_units(leases.max_units);
+        let units = lease.validate();
+        let units = self.build.value(&path.key("max_units"), units);
+        if let Some(ttl) = leases.ttl {
+            lease = lease.ttl(ttl);
+        }
+        let ttl = self.build.value(&path.key("ttl"), lease.validate_ttl());
+        // A strategy that is a mistake may be one that can be leased.
+        let strategy = section.strategy.as_ref();
+        let is_known =
+            strategy.is_none_or(|text| parse_strategy(text, &self.build.registry).is_ok());
+        if units.is_some() && ttl.is_some() && is_known {
+            self.set("lease", |policy| policy.lease(lease));
         }
     }
 

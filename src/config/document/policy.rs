@@ -86,6 +86,9 @@ pub struct PolicySection {
     /// What happens in an outage of the store to requests under this policy. Default: as for the document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_store_error: Option<OnStoreErrorSection>,
+    /// Lets each process charge units of hot keys ahead of need, and admit requests by them in process. Default: no leases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseSection>,
     /// Whether the policy applies to calls by hand only. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_hand: Option<bool>,
@@ -243,6 +246,24 @@ pub struct QuotaLookupSection {
         schemars(with = "Option<super::values::DurationSchema>")
     )]
     pub timeout: Option<Duration>,
+}
+
+/// The units of a hot key that a process charges ahead of need.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LeaseSection {
+    /// The most units of one lease, from 2 to 1,000,000.
+    #[cfg_attr(feature = "config-schema", schemars(range(min = 2, max = 1_000_000)))]
+    pub max_units: u64,
+    /// For how long the units of a lease may be spent, such as `"50ms"`: from 5 ms to 10 s. Default: 50 ms.
+    #[serde(default, with = "duration", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "config-schema",
+        schemars(with = "Option<super::values::DurationSchema>")
+    )]
+    pub ttl: Option<Duration>,
 }
 
 pub use super::named::Named;

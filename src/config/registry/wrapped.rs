@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     InvalidValue, Key, Quota,
     extract::{KeyExtractor, MissingKey},
-    strategy::{Rule, Strategy, TierRefills},
+    strategy::{Lease, Rule, Strategy, TierRefills},
 };
 
 /// An extractor that a document has by its name.
@@ -81,6 +81,15 @@ impl<S: Strategy> Strategy for RegisteredStrategy<S> {
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         self.strategy.bind_tier(quota, refills)
+    }
+
+    fn bind_leased(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+        lease: &Lease,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        self.strategy.bind_leased(quota, refills, lease)
     }
 
     fn tiers_share_period(&self) -> bool {

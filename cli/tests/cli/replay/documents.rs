@@ -53,6 +53,7 @@ quota_with = "quota"
 quota = "100/s"
 strategy = "token_bucket"
 key = ["header:user-agent", "host"]
+lease = { max_units = 64 }
 
 [policies.in-flight]
 quota = "20 concurrent"
