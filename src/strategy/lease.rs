@@ -21,6 +21,8 @@ use crate::{error::InvalidValue, quota::DurationText};
 pub struct Lease {
     max_units: u64,
     ttl: Duration,
+    /// In how many microseconds a unit refills; 0 unless the units refill one after the other.
+    refill_us: u64,
 }
 
 /// The fewest and the most units of a lease.
@@ -40,6 +42,7 @@ impl Lease {
         Self {
             max_units: units,
             ttl: Duration::from_millis(50),
+            refill_us: 0,
         }
     }
 
@@ -72,6 +75,20 @@ impl Lease {
     pub fn lifetime_within(&self, rest: Duration) -> Duration {
         let rest = rest.saturating_sub(rest / DRIFT);
         self.ttl.min(rest.saturating_sub(Duration::from_micros(1)))
+    }
+
+    /// The same lease of units of which each refills in this time.
+    pub(crate) const fn with_refill(mut self, refill: Duration) -> Self {
+        self.refill_us = refill.as_micros() as u64;
+        self
+    }
+
+    /// For how long after their charge a refund of so many units gives anything back, if that is only what has not refilled, by
+    /// clocks that differ in speed. Zero if refunds do not depend on it.
+    pub(crate) const fn refundable_for(&self, units: u64) -> Duration {
+        let refill = self.refill_us.saturating_mul(units);
+        let drift = refill.div_ceil(DRIFT as u64 / 2);
+        Duration::from_micros(refill.saturating_add(drift))
     }
 
     /// The longest TTL in whole milliseconds that is no longer than `ttl`, for an error; `None` if that is too short.

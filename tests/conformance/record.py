@@ -11,7 +11,10 @@ import model
 def strategy(trace):
     quota, options = trace["quota"], trace["options"]
     named = {name: options[name] for name in ("buckets", "offset", "starts") if name in options}
-    return model.STRATEGIES[trace["strategy"]](quota["requests"], quota["period_us"], quota["burst"], **named)
+    state = model.STRATEGIES[trace["strategy"]](quota["requests"], quota["period_us"], quota["burst"], **named)
+    if "lease" in trace:
+        state.lease(trace["lease"]["ttl_us"])
+    return state
 
 
 def answers(state, op, receipts):
@@ -30,6 +33,8 @@ def answers(state, op, receipts):
     if op["op"] == "reset":
         return answer
     answer["remaining"], answer["retry_after_us"], answer["reset_after_us"] = state.look(now, cost)
+    if state.ttl:
+        answer["limit"] = state.capacity
     if state.tie:
         answer["tie"] = True
     return answer
@@ -38,7 +43,7 @@ def answers(state, op, receipts):
 def record(trace):
     state, receipts = strategy(trace), []
     for op in trace["ops"]:
-        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "tie"):
+        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "limit", "tie"):
             op.pop(name, None)
         op.update(answers(state, op, receipts))
 
@@ -50,9 +55,10 @@ def text(trace):
     return f'{json.dumps(head)[:-1]}, "ops": [\n{ops}\n]}}\n'
 
 
-for path in sys.argv[1:]:
-    with open(path) as file:
-        trace = json.load(file)
-    record(trace)
-    with open(path, "w") as file:
-        file.write(text(trace))
+if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        with open(path) as file:
+            trace = json.load(file)
+        record(trace)
+        with open(path, "w") as file:
+            file.write(text(trace))

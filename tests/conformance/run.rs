@@ -189,7 +189,8 @@ impl Runner<'_> {
             if !named.eq(policies) {
                 return Err(format!("{refunds:?} of {decision:?}"));
             }
-            given = refunds.iter().map(Refund::units).collect();
+            let counted = refunds.iter().take(given.len());
+            given = counted.map(Refund::units).collect();
         }
         let expected: Vec<_> = match &self.op["given"] {
             Value::Array(given) => given.iter().filter_map(Value::as_u64).collect(),
@@ -217,6 +218,7 @@ impl Runner<'_> {
     /// Compares the policy decisions with the model's, for a request after which `later` equal ones were admitted.
     fn compare(&self, policies: &[PolicyDecision<'_>], later: u64) -> Result<(), String> {
         let costs = self.costs();
+        let policies = &policies[..policies.len() - usize::from(self.trace.leased)];
         for (i, policy) in policies.iter().enumerate() {
             let expected = match self.trace.composite {
                 true => &self.op["policies"][i],
@@ -242,6 +244,16 @@ fn verdict_is(policy: &PolicyDecision<'_>, expected: &Value, more: u64) -> Resul
     let tie = u64::from(expected["tie"] == true);
     if policy.remaining() > remaining || policy.remaining() + tie < remaining {
         return Err(format!("{} left, not {remaining}", policy.remaining()));
+    }
+    if expected["limit"]
+        .as_u64()
+        .is_some_and(|limit| policy.limit() != limit)
+    {
+        return Err(format!(
+            "a limit of {}, not {}",
+            policy.limit(),
+            expected["limit"]
+        ));
     }
     if more > 0 {
         return Ok(());

@@ -4,8 +4,8 @@ use std::{env, fs, path::Path, time::Duration};
 
 use serde_json::Value;
 use tollgate::{
-    CalendarWindow, FixedWindow, Limiter, LimiterBuilder, ListWindow, Policy, Quota, SlidingLog,
-    SlidingWindow, TokenBucket, Weekday, store::Store,
+    CalendarWindow, FixedWindow, Lease, Limiter, LimiterBuilder, ListWindow, Policy, Quota,
+    SlidingLog, SlidingWindow, TokenBucket, Weekday, store::Store,
 };
 
 /// No trace begins earlier.
@@ -15,6 +15,8 @@ pub(crate) struct Trace {
     pub(crate) name: String,
     pub(crate) policies: Vec<Value>,
     pub(crate) composite: bool,
+    /// Whether a policy has leases.
+    pub(crate) leased: bool,
     pub(crate) ops: Vec<Value>,
 }
 
@@ -60,6 +62,7 @@ impl Trace {
                 false => vec![trace.clone()],
             },
             composite,
+            leased: trace["lease"].is_object(),
             ops: trace["ops"].as_array().expect("ops").clone(),
         }
     }
@@ -68,16 +71,30 @@ impl Trace {
         self.ops[0]["at_us"].as_i64().expect("at_us")
     }
 
-    /// Its policies are called `p0`, `p1`, ...
+    /// Its policies are called `p0`, `p1`, ...; with leases the last one has none and rejects nothing, so that each request is up
+    /// to the store, however fast they come.
     pub(crate) fn limiter(&self, store: impl Store) -> LimiterBuilder {
         let policies = self.policies.iter().enumerate();
-        policies.fold(Limiter::builder().store(store), |limiter, (i, policy)| {
+        let limiter = policies.fold(Limiter::builder().store(store), |limiter, (i, policy)| {
             limiter.policy(policy_of(&format!("p{i}"), policy))
-        })
+        });
+        if !self.leased {
+            return limiter;
+        }
+        let most = Quota::requests(1_000_000_000_000).per_hour();
+        limiter.policy(Policy::new("unleased", most).strategy(FixedWindow))
     }
 }
 
 fn policy_of(name: &str, trace: &Value) -> Policy {
+    let policy = unleased(name, trace);
+    match trace["lease"]["ttl_us"].as_u64() {
+        None => policy,
+        Some(ttl) => policy.lease(Lease::max_units(64).ttl(Duration::from_micros(ttl))),
+    }
+}
+
+fn unleased(name: &str, trace: &Value) -> Policy {
     let quota = &trace["quota"];
     let number = |field: &str| {
         quota[field]

@@ -49,6 +49,15 @@ async fn until_leased(limiter: &Limiter) {
     .await;
 }
 
+/// Requests of one key, until this limiter holds units that they leave.
+async fn until_held(limiter: &Limiter) {
+    until("units are held", async || {
+        until_leased(limiter).await;
+        stats(limiter, "tenant").is_some_and(|leases| leases.held > 0)
+    })
+    .await;
+}
+
 fn stats(limiter: &Limiter, policy: &str) -> Option<LeaseStats> {
     let leases = limiter.stats().store.leases;
     leases.into_iter().find(|stats| &*stats.policy == policy)
@@ -202,8 +211,7 @@ async fn leases_are_in_the_state_of_the_store() {
     let sent = limiter.shutdown(Duration::from_secs(20)).await;
     sent.expect("all is sent");
     until("what is left is refunded", async || {
-        let leases = stats(&limiter, "tenant").expect("leases");
-        leases.held == 0 && leases.granted == leases.spent + leases.refunded + leases.lapsed
+        is_settled(&stats(&limiter, "tenant").expect("leases"))
     })
     .await;
 }
@@ -229,4 +237,41 @@ async fn leases_log_nothing_and_a_store_that_fails_is_logged_as_without_them() {
     .await;
     assert_eq!(log.lines("rate limit store failed").len(), 1);
     assert!(!log.text().contains("lease"), "{}", log.text());
+}
+
+/// Whether no units are held, and what became of all of them is known.
+fn is_settled(leases: &LeaseStats) -> bool {
+    leases.held == 0 && leases.granted == leases.spent + leases.refunded + leases.lapsed
+}
+
+#[tokio::test]
+async fn units_of_a_key_that_is_reset_lapse() {
+    let server = Server::start();
+    let limiter = on(&server).policy(leased("tenant"));
+    let limiter = limiter.build().expect("valid");
+    until_held(&limiter).await;
+    assert!(limiter.reset(KEY).await.is_ok());
+    until("all units are accounted for", async || {
+        is_settled(&stats(&limiter, "tenant").expect("leases"))
+    })
+    .await;
+    let leases = stats(&limiter, "tenant").expect("leases");
+    assert!(leases.lapsed > 0, "{leases:?}");
+}
+
+#[tokio::test]
+async fn units_whose_refund_fails_lapse() {
+    let server = Server::start();
+    let limiter = on(&server).policy(leased("tenant"));
+    let limiter = limiter.build().expect("valid");
+    until_held(&limiter).await;
+    server.kill();
+    // Refunds of leases are sent once.
+    let _ = limiter.shutdown(Duration::from_secs(20)).await;
+    until("all units are accounted for", async || {
+        is_settled(&stats(&limiter, "tenant").expect("leases"))
+    })
+    .await;
+    let leases = stats(&limiter, "tenant").expect("leases");
+    assert!(leases.lapsed > 0, "{leases:?}");
 }

@@ -87,7 +87,7 @@ impl RateParams {
         Ok(Self {
             burst,
             tolerance: burst * rate.interval,
-            lease: Some(*lease),
+            lease: Some(lease.with_refill(to_duration(rate.interval))),
             ..rate
         })
     }

@@ -57,11 +57,14 @@ pub(super) struct HeldLease {
     pub(super) number: u64,
     /// The units that are left, under each counter.
     pub(super) left: SmallVec<[u64; 2]>,
+    /// The units, under each counter, that were spent so soon after their charge that their requests can be refunded.
+    pub(super) refundable: SmallVec<[u64; 2]>,
     pub(super) charge: Charge,
     /// When it ends, by both clocks: the machine may have slept.
     pub(super) ends: Now,
     ttl: Duration,
     requested_at: Now,
+    received_at: Timestamp,
     pub(super) has_ended: bool,
 }
 
@@ -92,7 +95,7 @@ pub(super) struct Unspent {
 }
 
 impl HeldLease {
-    pub(super) fn new(request: &LeaseRequest, result: &OpResult) -> Self {
+    pub(super) fn new(request: &LeaseRequest, result: &OpResult, now: Timestamp) -> Self {
         let counters = request.counters.iter().zip(&result.counters);
         let lives = counters.clone().filter(|(own, _)| is_leased(own));
         let lives = lives.map(|(own, counter)| {
@@ -113,6 +116,7 @@ impl HeldLease {
                 .iter()
                 .map(|counter| counter.units)
                 .collect(),
+            refundable: SmallVec::from_elem(0, result.counters.len()),
             charge: Charge {
                 at: result.at,
                 window_ids: window_ids.collect(),
@@ -121,6 +125,7 @@ impl HeldLease {
             ends: request.requested_at + life,
             ttl: ttl.unwrap_or_default(),
             requested_at: request.requested_at,
+            received_at: now,
             has_ended: false,
         }
     }
@@ -138,6 +143,32 @@ impl HeldLease {
         left.all(|(left, counter)| *left >= charged_units(counter)) && !self.has_ended
     }
 
+    /// Whether a request can be refunded units of a counter that it spends now.
+    #[inline]
+    pub(super) fn is_refundable(&self, counter: &CounterOp<'_>, units: u64, now: Now) -> bool {
+        let lease = counter.limit.lease();
+        let refundable_for = lease.map_or(Duration::ZERO, |lease| lease.refundable_for(units));
+        now.monotonic.since(self.received_at) < refundable_for
+    }
+
+    /// The refund of what is left. Its receipts have the units of the whole charge, of which the spent ones refill first, but not
+    /// those that are perhaps refunded to their requests.
+    pub(super) fn unspent(&self, counters: impl Iterator<Item = OwnedCounterOp>) -> Unspent {
+        let charges = self.charge.results.iter().zip(&self.charge.window_ids);
+        let units = self.left.iter().zip(&self.refundable);
+        let refunds = counters.zip(charges.zip(units));
+        let refunds = refunds.filter(|(_, (_, (left, _)))| **left > 0);
+        let refunds = refunds.map(|(mut counter, ((result, window_id), (left, refundable)))| {
+            let at = self.charge.at.shifted(result.clock_skew_us);
+            let charged = result.units - refundable;
+            counter.set_refund_of((at, *window_id), charged, *left);
+            counter
+        });
+        Unspent {
+            counters: refunds.collect(),
+        }
+    }
+
     pub(super) fn is_spent(&self) -> bool {
         self.left.iter().all(|left| *left == 0)
     }
@@ -149,26 +180,6 @@ impl HeldLease {
         for (own, left) in units.iter_mut().zip(&self.left) {
             own.held -= left;
             own.ended += left;
-        }
-    }
-}
-
-impl Charge {
-    /// The refund of what is left of it. Its receipts have the units of the whole charge, of which the spent ones refill first.
-    pub(super) fn unspent(
-        &self,
-        counters: impl Iterator<Item = OwnedCounterOp>,
-        left: &[u64],
-    ) -> Unspent {
-        let charges = self.results.iter().zip(&self.window_ids).zip(left);
-        let refunds = counters.zip(charges).filter(|(_, (_, left))| **left > 0);
-        let refunds = refunds.map(|(mut counter, ((result, window_id), left))| {
-            let at = self.at.shifted(result.clock_skew_us);
-            counter.set_refund_of((at, *window_id), result.units, *left);
-            counter
-        });
-        Unspent {
-            counters: refunds.collect(),
         }
     }
 }

@@ -131,10 +131,13 @@ impl LeasedKey {
         let (index, lease) = leases.find(|(_, lease)| lease.has(counters))?;
         let mut more = u64::MAX;
         let mut results = SmallVec::new();
-        let charges = lease.left.iter_mut().zip(&mut self.units);
-        for ((counter, latest), (left, own)) in counters.iter().zip(&latest.results).zip(charges) {
+        let charges = latest.results.iter().zip(&mut self.units);
+        for (index, (counter, (latest, own))) in counters.iter().zip(charges).enumerate() {
             let units = charged_units(counter);
-            *left -= units;
+            lease.left[index] -= units;
+            if lease.is_refundable(counter, units, now) {
+                lease.refundable[index] += units;
+            }
             own.held -= units;
             own.spent += units;
             more = more.min(own.held.checked_div(units).unwrap_or(u64::MAX));
@@ -272,7 +275,7 @@ impl LeasedKey {
             self.not_before = now.monotonic + self.ttl() / 2;
             return Granted::Rejected;
         }
-        let lease = HeldLease::new(request, result);
+        let lease = HeldLease::new(request, result, now.monotonic);
         // A refund finds the window of its charge by the latest response.
         let window_ids = &lease.charge.window_ids;
         for older in &mut self.leases {
@@ -282,7 +285,7 @@ impl LeasedKey {
         }
         if !lease.is_live(now) {
             let own = request.counters.iter().cloned();
-            return Granted::Late(lease.charge.unspent(own, &lease.left));
+            return Granted::Late(lease.unspent(own));
         }
         for (own, left) in self.units.iter_mut().zip(&lease.left) {
             own.held += left;
@@ -327,7 +330,7 @@ impl LeasedKey {
             }
         }
         let own = self.counters.iter().cloned();
-        Some(lease.charge.unspent(own, &lease.left))
+        Some(lease.unspent(own))
     }
 
     /// Takes back all leases, and forgets one that is requested.

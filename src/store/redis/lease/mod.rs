@@ -38,6 +38,8 @@ mod grant;
 mod held_lease;
 mod leased_key;
 mod processes;
+#[cfg(test)]
+mod simulation;
 mod totals;
 
 /// Shards of the keys, each under a lock of its own.

@@ -1,0 +1,122 @@
+//! What each strategy promises, checked over the instants of all admissions.
+
+use std::{collections::BTreeSet, iter};
+
+/// Ticks of 50 ns in a microsecond.
+const TICKS: i64 = 20;
+
+/// The promise of a strategy, without regard to leases. Times are in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bound {
+    /// At most `burst` units, and one per `interval` ticks, in any interval.
+    Rate { burst: i64, interval: i64 },
+    /// At most `requests` in any half-open interval of `length`.
+    HalfOpen { requests: i64, length: i64 },
+    /// At most `requests` in any closed interval of `length`.
+    Closed { requests: i64, length: i64 },
+    /// At most `requests` in each window of the store, of `length` each.
+    Windows { requests: i64, length: i64 },
+}
+
+impl Bound {
+    pub(super) fn rate(requests: i64, period: i64, burst: i64) -> Self {
+        let interval = (period * TICKS + requests - 1) / requests;
+        Self::Rate { burst, interval }
+    }
+
+    /// By how many units the admissions exceed the promise at most: more than 0 if it is broken. They are instants and units, in
+    /// the order of time; `ends` are the ends of the store's windows.
+    pub(super) fn excess(self, admissions: &[(i64, i64)], ends: &BTreeSet<i64>) -> f64 {
+        match self {
+            Self::Rate { burst, interval } => {
+                let (mut units, mut least, mut most) = (0, i64::MAX, i64::MIN);
+                let first = admissions.first().map_or(0, |(at, _)| *at);
+                for (at, more) in admissions {
+                    // Ticks of refilling that the units before this admission are short of.
+                    let drained = (at - first) * TICKS;
+                    least = least.min(units * interval - drained);
+                    units += more;
+                    most = most.max(units * interval - drained - least);
+                }
+                (most.max(0) - burst * interval) as f64 / interval as f64
+            }
+            Self::HalfOpen { requests, length } => {
+                most_within(admissions, |first, last| last - first < length) - requests as f64
+            }
+            Self::Closed { requests, length } => {
+                most_within(admissions, |first, last| last - first <= length) - requests as f64
+            }
+            Self::Windows { requests, length } => {
+                let window_of = |at: i64| {
+                    let end = ends.range(at + 1..).next();
+                    end.copied().filter(|end| end - length <= at)
+                };
+                // Outside of all windows nothing may be admitted.
+                if admissions.iter().any(|(at, _)| window_of(*at).is_none()) {
+                    return f64::INFINITY;
+                }
+                let same = |first, last| window_of(first) == window_of(last);
+                most_within(admissions, same) - requests as f64
+            }
+        }
+    }
+}
+
+/// The most units between two admissions that are so near.
+fn most_within(admissions: &[(i64, i64)], near: impl Fn(i64, i64) -> bool) -> f64 {
+    let (mut from, mut units, mut most) = (0, 0, 0);
+    for (at, more) in admissions {
+        units += more;
+        let far = admissions[from..]
+            .iter()
+            .take_while(|(first, _)| !near(*first, *at));
+        let (count, gone) = far.fold((0, 0), |(count, gone), (_, units)| {
+            (count + 1, gone + units)
+        });
+        (from, units) = (from + count, units - gone);
+        most = most.max(units);
+    }
+    most as f64
+}
+
+#[test]
+fn the_checks_find_one_unit_more_than_is_promised() {
+    let windows = BTreeSet::from([1_000, 2_500]);
+    let at = |times: &[i64]| -> Vec<_> { times.iter().copied().zip(iter::repeat(1)).collect() };
+    let rate = Bound::rate(1, 100, 3);
+    for (bound, kept, broken) in [
+        (rate, [0, 0, 0, 100, 200, 300], [0, 0, 0, 100, 200, 299]),
+        (
+            Bound::HalfOpen {
+                requests: 3,
+                length: 100,
+            },
+            [0, 0, 0, 100, 100, 199],
+            [0, 0, 0, 99, 100, 199],
+        ),
+        (
+            Bound::Closed {
+                requests: 3,
+                length: 100,
+            },
+            [0, 0, 0, 101, 101, 201],
+            [0, 0, 0, 100, 101, 201],
+        ),
+        (
+            Bound::Windows {
+                requests: 3,
+                length: 1_000,
+            },
+            [998, 998, 999, 1_500, 1_500, 2_499],
+            [998, 998, 999, 999, 1_500, 2_499],
+        ),
+    ] {
+        assert!(bound.excess(&at(&kept), &windows) <= 0.0, "{bound:?}");
+        assert!(bound.excess(&at(&broken), &windows) > 0.0, "{bound:?}");
+    }
+    let outside = Bound::Windows {
+        requests: 3,
+        length: 1_000,
+    };
+    assert!(outside.excess(&at(&[1_000]), &windows) > 0.0);
+}

@@ -1,0 +1,372 @@
+//! A store on a clock that tests set, and processes that lease one key of it, by clocks of their own.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use super::{
+    super::{
+        held_lease::{LeaseRequest, Now},
+        leased_key::{Granted, LeasedKey},
+    },
+    bounds::Bound,
+};
+use crate::{
+    CalendarWindow, FixedWindow, Gcra, ListWindow, ManualClock, MemoryStore, Quota, SlidingLog,
+    SlidingWindow, TokenBucket,
+    clock::Timestamp,
+    key::Key,
+    store::{
+        CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse, Units,
+        redis::request::op::{CounterOps, OwnedCounterOp},
+    },
+    strategy::{ChargeReceipt, Lease, Strategy, TierRefills},
+};
+
+/// 2027-01-15 08:00 UTC, at which windows and buckets of all lengths here begin.
+pub(super) const START: i64 = 1_800_000_000_000_000;
+
+/// A millisecond, in microseconds.
+pub(super) const MS: i64 = 1_000;
+
+/// A policy with leases, and its promise.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    strategy: Arc<dyn Strategy>,
+    quota: Quota,
+    pub(super) bound: Bound,
+    /// In microseconds.
+    pub(super) ttl: i64,
+}
+
+impl Setting {
+    fn new(strategy: impl Strategy, quota: Quota, bound: Bound, ttl: i64) -> Self {
+        Self {
+            strategy: Arc::new(strategy),
+            quota,
+            bound,
+            ttl,
+        }
+    }
+
+    pub(super) fn gcra(requests: i64, period: i64, burst: i64, ttl: i64) -> Self {
+        let quota = quota(requests, period).burst(burst as u64);
+        Self::new(Gcra, quota, Bound::rate(requests, period, burst), ttl)
+    }
+
+    pub(super) fn token_bucket(requests: i64, period: i64, burst: i64, ttl: i64) -> Self {
+        Self {
+            strategy: Arc::new(TokenBucket),
+            ..Self::gcra(requests, period, burst, ttl)
+        }
+    }
+
+    pub(super) fn fixed_window(requests: i64, length: i64, ttl: i64) -> Self {
+        let bound = Bound::Windows { requests, length };
+        Self::new(FixedWindow, quota(requests, length), bound, ttl)
+    }
+
+    pub(super) fn list_window(requests: i64, length: i64, ttl: i64) -> Self {
+        Self {
+            strategy: Arc::new(ListWindow),
+            ..Self::fixed_window(requests, length, ttl)
+        }
+    }
+
+    pub(super) fn calendar_window(requests: i64, length: i64, ttl: i64) -> Self {
+        Self {
+            strategy: Arc::new(CalendarWindow::utc()),
+            ..Self::fixed_window(requests, length, ttl)
+        }
+    }
+
+    pub(super) fn sliding_log(requests: i64, length: i64, ttl: i64) -> Self {
+        let bound = Bound::HalfOpen { requests, length };
+        Self::new(SlidingLog, quota(requests, length), bound, ttl)
+    }
+
+    pub(super) fn sliding_window(requests: i64, period: i64, buckets: i64, ttl: i64) -> Self {
+        let length = period - period / buckets;
+        let bound = Bound::Closed { requests, length };
+        let strategy = SlidingWindow::buckets(buckets as u32);
+        Self::new(strategy, quota(requests, period), bound, ttl)
+    }
+
+    /// The length of the interval that the promise is about.
+    pub(super) fn length(&self) -> i64 {
+        match self.bound {
+            Bound::Rate { .. } => 0,
+            Bound::HalfOpen { length, .. }
+            | Bound::Closed { length, .. }
+            | Bound::Windows { length, .. } => length,
+        }
+    }
+}
+
+fn quota(requests: i64, period: i64) -> Quota {
+    Quota::requests(requests as u64).per(Duration::from_micros(period as u64))
+}
+
+/// The counters of a request that costs so many units under each limit.
+pub(super) fn counters_of<'a>(limits: &'a [LimitHandle], costs: &[u64]) -> Vec<CounterOp<'a>> {
+    let counters = limits
+        .iter()
+        .zip(costs)
+        .map(|(limit, cost)| CounterOp::new(limit, Key::new("hot")).with_units(Units::new(*cost)));
+    counters.collect()
+}
+
+/// What one request was admitted by, as it is reported and refunded.
+#[derive(Debug)]
+pub(super) struct Admission {
+    /// By the store's clock, which shows true time.
+    at: i64,
+    /// Of each policy; those that are refunded are taken off.
+    units: Vec<i64>,
+    refund: CounterOps,
+}
+
+/// The store with one key, under some policies.
+pub(super) struct World {
+    pub(super) settings: Vec<Setting>,
+    pub(super) limits: Vec<LimitHandle>,
+    clock: ManualClock,
+    store: MemoryStore,
+    admissions: Vec<Admission>,
+    /// The ends of the windows that were charged, of each policy.
+    ends: Vec<BTreeSet<i64>>,
+}
+
+impl World {
+    pub(super) fn new(settings: &[Setting]) -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(START));
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let limits = settings.iter().enumerate().map(|(number, setting)| {
+            let lease = Lease::max_units(1_000_000).ttl(Duration::from_micros(setting.ttl as u64));
+            let refills = TierRefills::default();
+            let bound = setting
+                .strategy
+                .bind_leased(&setting.quota, &refills, &lease);
+            let rule = bound.expect("a strategy with leases");
+            store
+                .register(&number.to_string(), rule)
+                .expect("a strategy that counts in process")
+        });
+        Self {
+            limits: limits.collect(),
+            settings: settings.to_vec(),
+            clock,
+            store,
+            admissions: Vec::new(),
+            ends: vec![BTreeSet::new(); settings.len()],
+        }
+    }
+
+    /// Does an operation, at an instant in microseconds after the start.
+    pub(super) fn execute(&mut self, at: i64, op: Op, counters: &[CounterOp<'_>]) -> OpResult {
+        self.clock.set(Timestamp::from_micros(START + at));
+        let StoreResponse::Ready(Ok(result)) = self.store.execute(op, counters) else {
+            panic!("no result of {op:?}");
+        };
+        for ((ends, counter), own) in self.ends.iter_mut().zip(&result.counters).zip(counters) {
+            if counter.units > 0 {
+                let rule = own.limit.rule();
+                ends.insert(rule.window_id(&counter.snapshot, result.time_of(counter)));
+            }
+        }
+        result
+    }
+
+    pub(super) fn execute_owned(&mut self, at: i64, op: Op, counters: &CounterOps) -> OpResult {
+        let counters: Vec<_> = counters.iter().map(OwnedCounterOp::as_op).collect();
+        self.execute(at, op, &counters)
+    }
+
+    /// Asks the store, without a lease.
+    pub(super) fn ask(&mut self, at: i64, costs: &[u64]) -> bool {
+        let limits = self.limits.clone();
+        let counters = counters_of(&limits, costs);
+        let result = self.execute(at, Op::Acquire(1), &counters);
+        if result.admitted == 1 {
+            self.admit(at, &counters, &result);
+        }
+        result.admitted == 1
+    }
+
+    /// Notes an admission.
+    pub(super) fn admit(&mut self, at: i64, counters: &[CounterOp<'_>], result: &OpResult) {
+        let counters = counters.iter().zip(&result.counters);
+        let refund = counters.map(|(counter, charged)| {
+            let reported_at = result.time_of(charged);
+            let window_id = counter
+                .limit
+                .rule()
+                .window_id(&charged.snapshot, reported_at);
+            let charged_at = reported_at - result.charged_before;
+            let receipt = ChargeReceipt::new(charged_at, charged.units).with_window_id(window_id);
+            let units = Units::new(charged.units);
+            OwnedCounterOp::of(&counter.with_units(units).with_receipt(receipt))
+        });
+        self.admissions.push(Admission {
+            at,
+            refund: refund.collect(),
+            units: result
+                .counters
+                .iter()
+                .map(|counter| counter.units as i64)
+                .collect(),
+        });
+    }
+
+    pub(super) fn admissions(&self) -> usize {
+        self.admissions.len()
+    }
+
+    /// Refunds an admitted request, as its decision does: it counts as admitted no more, as far as the store refunds it.
+    pub(super) fn refund(&mut self, at: i64, admission: usize) {
+        let counters = self.admissions[admission].refund.clone();
+        let result = self.execute_owned(at, Op::Refund, &counters);
+        let units = &mut self.admissions[admission].units;
+        for (units, counter) in units.iter_mut().zip(&result.counters) {
+            *units -= (counter.units as i64).min(*units);
+        }
+    }
+
+    /// By how many units the promise of a policy is broken: 0 or less if it is kept.
+    pub(super) fn excess(&self, policy: usize) -> f64 {
+        let setting = &self.settings[policy];
+        let admissions = self.admissions.iter();
+        let admissions = admissions.map(|admission| (admission.at, admission.units[policy]));
+        let mut admissions: Vec<_> = admissions.filter(|(_, units)| *units > 0).collect();
+        admissions.sort_unstable();
+        let calendar = matches!(setting.bound, Bound::Windows { .. });
+        let ends = self.ends[policy].iter().map(|end| end - START);
+        match calendar {
+            true => setting.bound.excess(&admissions, &ends.collect()),
+            false => setting.bound.excess(&admissions, &BTreeSet::new()),
+        }
+    }
+
+    /// By how much the promise of any policy is broken.
+    pub(super) fn worst(&self) -> f64 {
+        let excess = (0..self.settings.len()).map(|policy| self.excess(policy));
+        excess.fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// The units that the store reports as remaining, of a policy.
+    pub(super) fn remaining(&mut self, at: i64, policy: usize) -> u64 {
+        let limit = self.limits[policy].clone();
+        let counter = CounterOp::new(&limit, Key::new("hot"));
+        let result = self.execute(at, Op::Peek, &[counter]);
+        let status = limit.status(&result.counters[0].snapshot, result.at, Units::ONE);
+        status.remaining
+    }
+}
+
+/// The clocks of a process, in microseconds: what they show is a function of true time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    /// How many milliseconds they advance in a second of true time.
+    pub(super) speed: i64,
+    /// How far ahead they are at the start.
+    pub(super) ahead: (i64, i64),
+    /// For how long the monotonic clock has stood still.
+    pub(super) slept: i64,
+}
+
+impl Clocks {
+    pub(super) const EXACT: Self = Self {
+        speed: 1_000,
+        ahead: (0, 0),
+        slept: 0,
+    };
+
+    pub(super) fn at(&self, at: i64) -> Now {
+        let elapsed = (at * self.speed).div_euclid(1_000);
+        let (monotonic, wall) = self.ahead;
+        Now {
+            monotonic: Timestamp::from_micros(START + elapsed + monotonic - self.slept),
+            wall: Timestamp::from_micros(START + elapsed + wall),
+        }
+    }
+
+    /// How much of true time passes until such a clock has advanced by `time`.
+    pub(super) fn true_time(&self, time: i64) -> i64 {
+        (time * 1_000 + self.speed - 1) / self.speed
+    }
+}
+
+/// A process with leases of the key.
+pub(super) struct Process {
+    pub(super) key: LeasedKey,
+    pub(super) clocks: Clocks,
+}
+
+impl Process {
+    pub(super) fn new(world: &World, at: i64, clocks: Clocks) -> Self {
+        let counters = counters_of(&world.limits, &vec![1; world.limits.len()]);
+        Self {
+            key: LeasedKey::new((0, 0), &counters, clocks.at(at).monotonic),
+            clocks,
+        }
+    }
+
+    /// Decides a request by the leases that it holds: whether it is admitted, and what lease it requests.
+    pub(super) fn decide(
+        &mut self,
+        world: &mut World,
+        at: i64,
+        costs: &[u64],
+    ) -> (bool, Option<LeaseRequest>) {
+        let now = self.clocks.at(at);
+        let limits = world.limits.clone();
+        let counters = counters_of(&limits, costs);
+        let (result, request) = self.key.decide(&counters, now);
+        if let Some(result) = &result {
+            world.admit(at, &counters, result);
+        }
+        (result.is_some(), request)
+    }
+
+    pub(super) fn grant(&mut self, at: i64, request: &LeaseRequest, result: &OpResult) -> Granted {
+        self.key.grant(request, result, self.clocks.at(at))
+    }
+
+    /// A process that leases as many requests as it can get, of so many: sent and charged at the given instants.
+    pub(super) fn hoarding(
+        world: &mut World,
+        (sent, charged, received): (i64, i64, i64),
+        requests: u32,
+        clocks: Clocks,
+    ) -> Self {
+        let mut process = Self::new(world, sent, clocks);
+        process.hoard(world, (sent, charged, received), requests);
+        process
+    }
+
+    /// Leases as many requests as it can get.
+    pub(super) fn hoard(
+        &mut self,
+        world: &mut World,
+        (sent, charged, received): (i64, i64, i64),
+        requests: u32,
+    ) -> u64 {
+        let costs = vec![1; world.limits.len()];
+        let (admitted, request) = self.decide(world, sent, &costs);
+        assert!(!admitted, "it holds units already");
+        let mut request = request.expect("the request of a lease");
+        request.requests = requests;
+        let op = Op::Acquire(requests);
+        let result = world.execute_owned(charged, op, &request.counters);
+        let _ = self.grant(received, &request, &result);
+        result.admitted
+    }
+
+    /// Spends all that it holds at one instant; returns how many requests that admits.
+    pub(super) fn spend(&mut self, world: &mut World, at: i64) -> i64 {
+        let costs = vec![1; world.limits.len()];
+        let mut admitted = 0;
+        while self.decide(world, at, &costs).0 {
+            admitted += 1;
+        }
+        admitted
+    }
+}

@@ -1,0 +1,397 @@
+//! Replays the ledger of a key with leases: every admission is by units that were charged before, each spent once, and in time by
+//! both clocks.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::{
+    super::{
+        held_lease::{LeaseRequest, Now, Unspent},
+        leased_key::Granted,
+    },
+    bounds::Bound,
+    fleet::{Clocks, MS, Process, START, Setting, World, counters_of},
+};
+use crate::store::{Op, OpResult, Units};
+
+/// What happens to a process. Times are in microseconds.
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(i64),
+    /// The machine sleeps: the monotonic clock stands still.
+    Sleep(i64),
+    /// The wall clock is set forward, or back.
+    SetWall(i64),
+    /// So many requests, of this cost under the first policy.
+    Decide(u32, u64),
+    /// The store charges a lease that was requested, of so many times as many requests.
+    Charge(u32),
+    Respond,
+    Fail,
+    TakeBack(usize),
+    TakeBackAll,
+    Refund,
+    /// Requests of other processes.
+    Others(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..3 * MS).prop_map(Step::Advance),
+        2 => (0..60 * MS).prop_map(Step::Advance),
+        1 => prop_oneof![0..2 * MS, 0..200 * MS].prop_map(Step::Sleep),
+        1 => prop_oneof![-2 * MS..2 * MS, -200 * MS..200 * MS].prop_map(Step::SetWall),
+        16 => (1_u32..8, 1_u64..4).prop_map(|(requests, cost)| Step::Decide(requests, cost)),
+        6 => (1_u32..12).prop_map(Step::Charge),
+        6 => Just(Step::Respond),
+        1 => Just(Step::Fail),
+        3 => (0_usize..4).prop_map(Step::TakeBack),
+        1 => Just(Step::TakeBackAll),
+        2 => Just(Step::Refund),
+        2 => (1_u32..20).prop_map(Step::Others),
+    ]
+}
+
+fn settings() -> impl Strategy<Value = Vec<Setting>> {
+    prop::sample::select(vec![
+        vec![Setting::gcra(1_000, 1_000 * MS, 300, 50 * MS)],
+        vec![Setting::fixed_window(200, 130 * MS, 50 * MS)],
+        vec![
+            Setting::token_bucket(1_000, 1_000 * MS, 400, 60 * MS),
+            Setting::fixed_window(150, 90 * MS, 50 * MS),
+        ],
+        vec![
+            Setting::calendar_window(300, 200 * MS, 50 * MS),
+            Setting::gcra(500, 1_000 * MS, 200, 80 * MS),
+        ],
+    ])
+}
+
+/// A lease as the ledger has it.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    sent: Now,
+    life: i64,
+    left: Vec<u64>,
+    charged_at: i64,
+    /// Of each policy; 0 without windows.
+    windows: Vec<i64>,
+    has_ended: bool,
+}
+
+/// A lease that was requested.
+struct Requested {
+    request: LeaseRequest,
+    /// The response to come, and what was charged in all by then.
+    charged: Option<(OpResult, Vec<u64>)>,
+}
+
+struct Ledger {
+    world: World,
+    process: Process,
+    at: i64,
+    ttl: i64,
+    requested: VecDeque<Requested>,
+    entries: VecDeque<Entry>,
+    spent: Vec<u64>,
+    /// When the store executed the last request whose response came, and what was charged in all by then.
+    latest: (i64, Vec<u64>),
+    /// What was charged by anyone.
+    total: Vec<u64>,
+    unspent: Vec<Unspent>,
+    admitted: usize,
+}
+
+impl Ledger {
+    fn new(settings: &[Setting]) -> Self {
+        let world = World::new(settings);
+        Self {
+            process: Process::new(&world, 0, Clocks::EXACT),
+            world,
+            at: 0,
+            ttl: settings
+                .iter()
+                .map(|setting| setting.ttl)
+                .min()
+                .unwrap_or(0),
+            requested: VecDeque::new(),
+            entries: VecDeque::new(),
+            spent: vec![0; settings.len()],
+            latest: (0, vec![0; settings.len()]),
+            total: vec![0; settings.len()],
+            unspent: Vec::new(),
+            admitted: 0,
+        }
+    }
+
+    fn costs(&self, first: u64) -> Vec<u64> {
+        let mut costs = vec![1; self.spent.len()];
+        costs[0] = first;
+        costs
+    }
+
+    fn now(&self) -> Now {
+        self.process.clocks.at(self.at)
+    }
+
+    fn is_live(&self, entry: &Entry) -> bool {
+        let now = self.now();
+        let age =
+            |now: crate::Timestamp, sent: crate::Timestamp| now.as_micros() - sent.as_micros();
+        let by_monotonic = age(now.monotonic, entry.sent.monotonic);
+        let by_wall = age(now.wall, entry.sent.wall);
+        !entry.has_ended && by_monotonic < entry.life && (-self.ttl..entry.life).contains(&by_wall)
+    }
+
+    /// The units of a policy that leases have left which have ended, or have not.
+    fn left(&self, policy: usize, has_ended: bool) -> u64 {
+        let entries = self.entries.iter();
+        let entries = entries.filter(|entry| entry.has_ended == has_ended);
+        entries.map(|entry| entry.left[policy]).sum()
+    }
+
+    fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Advance(time) => self.at += time,
+            Step::Sleep(time) => {
+                self.at += time;
+                self.process.clocks.slept += time;
+            }
+            Step::SetWall(by) => self.process.clocks.ahead.1 += by,
+            Step::Decide(requests, cost) => {
+                for _ in 0..*requests {
+                    self.decide(&self.costs(*cost))?;
+                }
+            }
+            Step::Charge(times) => self.charge(*times),
+            Step::Respond => self.respond()?,
+            Step::Fail => {
+                if let Some(requested) = self.requested.pop_front() {
+                    let now = self.now().monotonic;
+                    self.process.key.fail(requested.request.number, now);
+                }
+            }
+            Step::TakeBack(index) => {
+                if let Some(entry) = self.entries.remove(*index) {
+                    let unspent = self.process.key.take_back(entry.number);
+                    self.is_taken_back(&entry, unspent)?;
+                }
+            }
+            Step::TakeBackAll => {
+                let all = self.process.key.take_back_all();
+                prop_assert_eq!(all.len(), self.entries.len());
+                for unspent in all {
+                    if let Some(entry) = self.entries.pop_front() {
+                        self.is_taken_back(&entry, Some(unspent))?;
+                    }
+                }
+            }
+            Step::Refund => {
+                for unspent in std::mem::take(&mut self.unspent) {
+                    let _ = self
+                        .world
+                        .execute_owned(self.at, Op::Refund, &unspent.counters);
+                }
+            }
+            Step::Others(requests) => {
+                for _ in 0..*requests {
+                    let costs = self.costs(1);
+                    if self.world.ask(self.at, &costs) {
+                        for (total, cost) in self.total.iter_mut().zip(costs) {
+                            *total += cost;
+                        }
+                    }
+                }
+            }
+        }
+        let units: Vec<_> = self.process.key.units().map(|(_, units)| units).collect();
+        for (policy, units) in units.into_iter().enumerate() {
+            prop_assert_eq!(units.held, self.left(policy, false));
+            prop_assert_eq!(units.ended, self.left(policy, true));
+            prop_assert_eq!(units.spent, self.spent[policy]);
+        }
+        Ok(())
+    }
+
+    /// Of what was taken back all is refunded that was left, once.
+    fn is_taken_back(
+        &mut self,
+        entry: &Entry,
+        unspent: Option<Unspent>,
+    ) -> Result<(), TestCaseError> {
+        let unspent = unspent.expect("a lease that is held");
+        let left: Vec<_> = entry
+            .left
+            .iter()
+            .copied()
+            .filter(|left| *left > 0)
+            .collect();
+        let refunded = unspent.counters.iter().map(|counter| counter.units.get());
+        prop_assert_eq!(refunded.collect::<Vec<_>>(), left);
+        prop_assert!(self.process.key.take_back(entry.number).is_none());
+        self.unspent.push(unspent);
+        Ok(())
+    }
+
+    fn decide(&mut self, costs: &[u64]) -> Result<(), TestCaseError> {
+        let limits = self.world.limits.clone();
+        let counters = counters_of(&limits, costs);
+        for index in 0..self.entries.len() {
+            // A lease that has ended once is not spent again, also if a clock is set back.
+            self.entries[index].has_ended |= !self.is_live(&self.entries[index]);
+        }
+        let can_pay = |entry: &Entry| {
+            let mut units = entry.left.iter().zip(costs);
+            units.all(|(left, cost)| left >= cost) && !entry.has_ended
+        };
+        let paid_by = self.entries.iter().position(can_pay);
+        let (result, request) = self.process.key.decide(&counters, self.now());
+        prop_assert_eq!(result.is_some(), paid_by.is_some(), "{:?}", self.entries);
+        if let (Some(result), Some(index)) = (result, paid_by) {
+            let entry = &mut self.entries[index];
+            for ((left, spent), cost) in entry.left.iter_mut().zip(&mut self.spent).zip(costs) {
+                *left -= cost;
+                *spent += cost;
+            }
+            let charged_before = self.latest.0 - entry.charged_at;
+            prop_assert_eq!(result.charged_before.as_micros() as i64, charged_before);
+            if entry.left.iter().all(|left| *left == 0) {
+                self.entries.remove(index);
+            }
+            self.admitted += 1;
+            self.is_reported(&result, costs)?;
+        }
+        if let Some(request) = request {
+            let waits_for =
+                |other: &Requested| self.process.key.is_waiting_for(other.request.number);
+            let waits = self.requested.iter().any(waits_for);
+            prop_assert!(!waits, "two leases are waited for");
+            self.requested.push_back(Requested {
+                request,
+                charged: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// What is reported as remaining is no more than the store would report, with what this process holds, and what was charged
+    /// since the last response.
+    fn is_reported(&mut self, result: &OpResult, costs: &[u64]) -> Result<(), TestCaseError> {
+        for (policy, cost) in costs.iter().enumerate() {
+            let counter = &result.counters[policy];
+            prop_assert_eq!(counter.units, *cost);
+            let limit = self.world.limits[policy].clone();
+            let at = result.time_of(counter);
+            let mut status = limit.status(&counter.snapshot, at, Units::new(*cost));
+            if result.admitted_after > 0 {
+                status.remaining += result.admitted_after * cost;
+                status.retry_after = crate::RetryAfter::Now;
+            }
+            status.advance(result.age, *cost);
+            let since = self.total[policy] - self.latest.1[policy];
+            let most = self.world.remaining(self.at, policy) + self.left(policy, false) + since;
+            prop_assert!(status.remaining <= most, "{} of {most}", status.remaining);
+        }
+        Ok(())
+    }
+
+    fn charge(&mut self, times: u32) {
+        let mut requested = self.requested.iter_mut();
+        if let Some(Requested { request, charged }) =
+            requested.find(|requested| requested.charged.is_none())
+        {
+            request.requests *= times;
+            let op = Op::Acquire(request.requests);
+            let result = self.world.execute_owned(self.at, op, &request.counters);
+            for (total, counter) in self.total.iter_mut().zip(&result.counters) {
+                *total += counter.units;
+            }
+            *charged = Some((result, self.total.clone()));
+        }
+    }
+
+    fn respond(&mut self) -> Result<(), TestCaseError> {
+        let first = self.requested.front_mut();
+        let Some((result, total)) = first.and_then(|first| first.charged.take()) else {
+            return Ok(());
+        };
+        let first = self.requested.pop_front();
+        let request = first.expect("the request of the charge").request;
+        let is_waiting = self.process.key.is_waiting_for(request.number);
+        let granted = self.process.grant(self.at, &request, &result);
+        if !is_waiting {
+            let is_ended = matches!(granted, Granted::Ended | Granted::Rejected);
+            prop_assert!(is_ended, "{granted:?}");
+            return Ok(());
+        }
+        let charged_at = result.at.as_micros() - START;
+        self.latest = (charged_at, total);
+        if result.admitted == 0 {
+            prop_assert!(matches!(granted, Granted::Rejected), "{granted:?}");
+            return Ok(());
+        }
+        let entry = self.entry(&request, &result);
+        for older in &mut self.entries {
+            older.has_ended |= older.windows != entry.windows;
+        }
+        match (self.is_live(&entry), granted) {
+            (true, Granted::Held { refund_after }) => {
+                prop_assert!(refund_after.as_micros() as i64 <= entry.life * 3 / 4);
+                self.entries.push_back(entry);
+            }
+            (false, Granted::Late(unspent)) => {
+                prop_assert_eq!(unspent.counters.len(), entry.left.len());
+                self.unspent.push(unspent);
+            }
+            (is_live, granted) => prop_assert!(false, "{is_live}: {granted:?} of {entry:?}"),
+        }
+        Ok(())
+    }
+
+    fn entry(&self, request: &LeaseRequest, result: &OpResult) -> Entry {
+        let charged_at = result.at.as_micros() - START;
+        let mut life = self.ttl;
+        let mut windows = Vec::new();
+        for (setting, counter) in self.world.settings.iter().zip(&result.counters) {
+            let window = match setting.bound {
+                Bound::Windows { .. } => counter.snapshot.values::<2>()[1] - START,
+                _ => 0,
+            };
+            if window > 0 {
+                // Rounded down, and less a thousandth.
+                let rest = window - charged_at;
+                life = life.min(rest - rest.div_euclid(1_000) - 2);
+            }
+            windows.push(window);
+        }
+        Entry {
+            number: request.number,
+            sent: request.requested_at,
+            life,
+            left: result
+                .counters
+                .iter()
+                .map(|counter| counter.units)
+                .collect(),
+            charged_at,
+            windows,
+            has_ended: false,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn every_admission_is_prepaid_once_and_in_time(
+        settings in settings(), steps in prop::collection::vec(step(), 1..250),
+    ) {
+        let mut ledger = Ledger::new(&settings);
+        for step in steps {
+            ledger.take(&step)?;
+        }
+    }
+}
