@@ -89,7 +89,26 @@ impl Rng {
                 self.vary_roles(&mut policies);
             }
         }
+        if policies.len() > 1 {
+            for policy in &mut policies {
+                policy.lease = self.lease(policy);
+            }
+        }
         policies
+    }
+
+    /// Leases of some policies that can have them.
+    fn lease(&mut self, policy: &PolicySpec) -> Option<u64> {
+        let most = match policy.strategy {
+            StrategyKind::Permits(_) | StrategyKind::Ban(..) => 0,
+            StrategyKind::Log => {
+                let periods = policy.quotas.iter().map(|rate| rate.period() / 100_000);
+                periods.min().unwrap_or(0)
+            }
+            _ => 10_000,
+        };
+        let is_leased = policy.role == Role::Live && most >= 5 && self.one_in(3);
+        is_leased.then(|| self.up_to(most.min(10_000)).max(5))
     }
 
     fn any_strategy(&mut self) -> StrategyKind {
@@ -150,6 +169,7 @@ impl Rng {
             quotas,
             declared: self.one_in(2),
             role: Role::Live,
+            lease: None,
         }
     }
 

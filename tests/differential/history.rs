@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Key, ListWindow, Policy, Quota,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Key, Lease, ListWindow, Policy, Quota,
     SlidingLog, SlidingWindow, TokenBucket,
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct PolicySpec {
     /// Whether the policy declares its tiers.
     pub(crate) declared: bool,
     pub(crate) role: Role,
+    /// The TTL of its leases, in milliseconds.
+    pub(crate) lease: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +254,7 @@ impl PolicySpec {
             let tiers = (0..self.quotas.len()).filter(|quota| self.share_tiers(own, *quota));
             policy = policy.tier_quotas(tiers.map(|quota| self.quotas[quota].quota()));
         }
+        policy = self.leased(policy);
         match self.role {
             Role::Live => policy,
             Role::Charged => policy.charge_rejected(true),
@@ -264,7 +267,25 @@ impl PolicySpec {
     /// The same counts, enforced.
     pub(crate) fn plain(&self, place: usize) -> Policy {
         let policy = Policy::new(policy_name(place), self.quotas[0].quota());
-        self.strategy.bind(policy)
+        self.leased(self.strategy.bind(policy))
+    }
+
+    fn leased(&self, policy: Policy) -> Policy {
+        match self.lease() {
+            Some(lease) => policy.lease(lease),
+            None => policy,
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        let ttl = self.lease.map(Duration::from_millis);
+        ttl.map(|ttl| Lease::max_units(64).ttl(ttl))
+    }
+
+    /// By how much later than its charge a unit may be spent, in microseconds.
+    pub(crate) fn spread(&self) -> u64 {
+        self.lease()
+            .map_or(0, |lease| lease.spread().as_micros() as u64)
     }
 
     pub(crate) fn is_ban(&self) -> bool {

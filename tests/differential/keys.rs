@@ -133,7 +133,8 @@ impl Keys {
         let (covers, longest) = match policy.strategy {
             StrategyKind::Gcra => (reset, reset + LAP),
             StrategyKind::Bucket => (reset, reset),
-            StrategyKind::Fixed | StrategyKind::List | StrategyKind::Log => (reset, period),
+            StrategyKind::Fixed | StrategyKind::List => (reset, period),
+            StrategyKind::Log => (reset, period + policy.spread()),
             // The window that ended is kept for an hour at most. If the clock stepped back, it is the next one.
             StrategyKind::Calendar(_) | StrategyKind::Zone(_) if reset == 0 => {
                 (0, 2 * period.max(32 * DAY) + DAY / 24)

@@ -5,6 +5,8 @@
 //! step. After each step all results are compared, and so are the expiries of the keys on Redis. What fails is shrunk
 //! and printed as a history to be put among the regressions.
 //!
+//! Some policies have leases, beside one that has none, so that the store decides every request.
+//!
 //! `TOLLGATE_DIFFERENTIAL_STEPS` is how many steps to take in place of 20,000, `TOLLGATE_DIFFERENTIAL_SEED` which
 //! histories to begin with: with the seed that a failure names it comes first. With `TOLLGATE_DIFFERENTIAL_FAILURES` it
 //! goes on until there are that many failures.

@@ -27,6 +27,8 @@ pub(crate) struct Model {
 pub(crate) struct Cells {
     interval: i128,
     burst: i128,
+    /// How long the burst takes without leases, in whole microseconds: what tiers are compared by.
+    refill_unleased: i128,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,13 +40,30 @@ struct Receipt {
 }
 
 impl Cells {
+    /// Of a quota under a policy whose units are spent so much later than their charge: what refills meanwhile is taken off the
+    /// burst.
+    fn leased(rate: Rate, spread: u64) -> Self {
+        let cells = Self::of(rate);
+        let ticks = i128::from(spread) * UNITS_PER_MICRO;
+        let reserve = (ticks + cells.interval - 1) / cells.interval;
+        Self {
+            burst: cells.burst - reserve,
+            ..cells
+        }
+    }
+
     fn of(rate: Rate) -> Self {
         let quota = rate.quota();
         let period = i128::from(rate.period()) * UNITS_PER_MICRO;
         let units = i128::from(quota.amount());
-        Self {
+        let cells = Self {
             interval: (period + units - 1) / units,
             burst: quota.capacity().into(),
+            refill_unleased: 0,
+        };
+        Self {
+            refill_unleased: cells.refill(),
+            ..cells
         }
     }
 
@@ -84,7 +103,9 @@ fn duration(units: i128) -> Duration {
 impl Model {
     pub(crate) fn new(policies: &[PolicySpec]) -> Self {
         let cells = |policy: &PolicySpec| -> Vec<_> {
-            policy.quotas.iter().map(|rate| Cells::of(*rate)).collect()
+            let spread = policy.spread();
+            let quotas = policy.quotas.iter();
+            quotas.map(|rate| Cells::leased(*rate, spread)).collect()
         };
         let cells: Vec<Vec<_>> = policies.iter().map(cells).collect();
         let refills = policies.iter().zip(&cells).map(|(policy, cells)| {
@@ -93,7 +114,7 @@ impl Model {
                 .skip(if policy.declared { 0 } else { cells.len() });
             declared
                 .chain(&cells[..1])
-                .map(|cells| cells.refill())
+                .map(|cells| cells.refill_unleased)
                 .max()
         });
         Self {
@@ -123,7 +144,7 @@ impl Model {
         });
         let cells: Vec<_> = cells.collect();
         for (refill, cells) in self.refills.iter_mut().zip(&cells) {
-            *refill = (*refill).max(cells.refill());
+            *refill = (*refill).max(cells.refill_unleased);
         }
         cells
     }

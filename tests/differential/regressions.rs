@@ -28,6 +28,7 @@ fn a_refund_of_refilled_units_changes_nothing_if_the_clock_steps_back() {
                 quotas: vec![Burst(1200, 60000000, 26)],
                 declared: false,
                 role: Live,
+                lease: None,
             }],
             steps: vec![
                 step(0, Check(Request::of(0))),
@@ -375,6 +376,7 @@ fn policy_spec(strategy: StrategyKind, quotas: Vec<Rate>) -> PolicySpec {
         quotas,
         declared: false,
         role: Live,
+        lease: None,
     }
 }
 
