@@ -11,7 +11,7 @@ impl Policy {
     /// else, and admits requests by them in process. Default: no leases.
     ///
     /// A request that a lease admits takes well under a microsecond, and no call of Redis: one call charges the units of
-    /// thousands of requests. The quota holds exactly all the same. A unit is charged before anyone is admitted by it, and spent
+    /// thousands of requests. The quota still holds exactly. A unit is charged before anyone is admitted by it, and spent
     /// within the lease's [TTL](Lease::ttl), or not at all; what that means for the quota is in the documentation of each
     /// strategy. Processes that count locally and synchronize later exceed it instead.
     ///
@@ -19,8 +19,8 @@ impl Policy {
     ///   have leases, or are [bans](crate::Ban). On a [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one
     ///   slot. All others are counted one by one, and so is a request that costs more than the process holds.
     /// - **Size**: what the key's own rate spends in half a TTL, at most [`Lease::max_units`], and at most a quarter of what remains
-    ///   for each process that charges the key, by an estimate. So the last units of a quota are charged one by one, by whoever
-    ///   needs them.
+    ///   for each process that charges the key, by an estimate. So the last units of a quota are charged one by one, by the
+    ///   processes that need them.
     /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed takes what it held along, until
     ///   that has refilled.
     /// - **[`remaining`](crate::PolicyDecision::remaining)** is the store's number at the last call plus what this process holds. Units

@@ -107,7 +107,7 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the rule that counts `quota` under a policy with [leases](crate::Policy::lease), where units are spent up to
-    /// [`Lease::spread`] after their charge. The rule has to keep its promise all the same: it counts for so much longer, it
+    /// [`Lease::spread`] after their charge. The rule still has to keep its promise: it counts for so much longer, it
     /// allows a smaller burst, or its leases end with the window of their charge ([`Rule::lease_lifetime`]).
     ///
     /// `refills` is that of [`bind_tier`](Strategy::bind_tier), also for a policy with one quota. Default: an error.

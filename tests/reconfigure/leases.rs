@@ -28,7 +28,7 @@ fn held_and_lapsed(limiter: &Limiter) -> (u64, u64) {
     of_policy.map_or((0, 0), |leases| (leases.held, leases.lapsed))
 }
 
-/// Waits until no units are held; returns how many of those that were charged nobody was admitted by.
+/// Waits until no units are held; returns how many were charged by which no request was admitted.
 async fn lost(limiter: &Limiter) -> u64 {
     until("what was left is refunded", async || {
         held_and_lapsed(limiter).0 == 0
