@@ -279,7 +279,8 @@ impl Store for RedisStore {
     }
 
     fn queued(&self) -> u64 {
-        self.inner.shared.pending_refunds.queued() as u64
+        let pending = self.inner.shared.pending_refunds.queued() as u64;
+        pending + self.inner.leases.refunding()
     }
 
     fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {

@@ -53,7 +53,7 @@ const CANDIDATES: [Candidate; 4] = [
 ];
 
 /// The test programs whose outcome a server decides.
-const TESTS: [&str; 16] = [
+const TESTS: [&str; 17] = [
     "admin",
     "calendar",
     "charging",
@@ -66,6 +66,7 @@ const TESTS: [&str; 16] = [
     "faults",
     "groups",
     "inflight",
+    "leases",
     "reconfigure",
     "redis",
     "servers",

@@ -1,6 +1,6 @@
 //! Requests a lease, and refunds what is left of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use tokio::time::{Instant, sleep_until};
 
@@ -40,20 +40,39 @@ pub(super) fn send(leases: &Arc<Leases>, hash: u64, request: LeaseRequest) {
 pub(super) fn refund_detached(leases: &Arc<Leases>, unspent: Unspent) {
     match runtime_with_io() {
         Some(runtime) => {
-            let leases = leases.clone();
-            drop(runtime.spawn(async move { refund(&leases, unspent).await }));
+            drop(runtime.spawn(refund(leases, unspent)));
         }
         None => leases.totals.lapse(&unspent),
     }
 }
 
 /// Refunds units of a lease. It is sent once: after an error they are lost, since a second refund might take others' units.
-pub(super) async fn refund(leases: &Arc<Leases>, unspent: Unspent) {
-    let refunded = match execute(leases, Op::Refund, unspent.counters.clone()) {
-        Some(response) => response.await,
-        None => Err(StoreError::Timeout),
-    };
-    leases.totals.refund(&unspent, refunded.ok().as_ref());
+fn refund(leases: &Arc<Leases>, unspent: Unspent) -> impl Future<Output = ()> + Send + use<> {
+    let refunding = Refunding::begin(leases);
+    async move {
+        let leases = &refunding.0;
+        let refunded = match execute(leases, Op::Refund, unspent.counters.clone()) {
+            Some(response) => response.await,
+            None => Err(StoreError::Timeout),
+        };
+        leases.totals.refund(&unspent, refunded.ok().as_ref());
+    }
+}
+
+/// A refund that is counted until it has a response.
+struct Refunding(Arc<Leases>);
+
+impl Refunding {
+    fn begin(leases: &Arc<Leases>) -> Self {
+        leases.refunding.fetch_add(1, Ordering::Relaxed);
+        Self(leases.clone())
+    }
+}
+
+impl Drop for Refunding {
+    fn drop(&mut self) {
+        self.0.refunding.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn execute(leases: &Arc<Leases>, op: Op, counters: CounterOps) -> Option<PendingResponse> {

@@ -23,6 +23,10 @@ const REMAINING_PARTS: f64 = 4.0;
 /// The requests of a lease while it is not known what remains.
 const FIRST_LEASE: u64 = 2;
 
+/// A lease that was requested is waited for so much longer than its TTL: the runtime that is to receive the response may not be
+/// driven any more.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
 /// The leases of the requests with the same keys under the same limits.
 #[derive(Debug)]
 pub(super) struct LeasedKey {
@@ -42,6 +46,8 @@ pub(super) struct LeasedKey {
     /// The number of the next lease.
     next: u64,
     is_requested: bool,
+    /// When the last lease was requested.
+    requested_at: Timestamp,
     /// More is requested once it holds no more than the units of so many requests.
     low_water: u64,
     /// No lease is requested before.
@@ -82,6 +88,7 @@ impl LeasedKey {
             processes: Processes::default(),
             next: 0,
             is_requested: false,
+            requested_at: now,
             low_water: 0,
             not_before: now,
         }
@@ -172,6 +179,9 @@ impl LeasedKey {
     #[inline]
     fn note_request(&mut self, counters: &[CounterOp<'_>], now: Now) -> Option<LeaseRequest> {
         self.rate.note(now.monotonic);
+        if self.is_requested && now.monotonic > self.requested_at + self.ttl() + MAX_WAIT {
+            self.is_requested = false;
+        }
         let is_due = !self.is_requested && self.held_requests(counters) <= self.low_water;
         if !is_due || now.monotonic < self.not_before {
             return None;
@@ -196,6 +206,7 @@ impl LeasedKey {
         // Early enough that it is there before the last unit is spent, also if leases are smaller than wanted.
         self.low_water = (wanted / 2).clamp(requests / 2, requests);
         self.is_requested = true;
+        self.requested_at = now.monotonic;
         self.next += 1;
         Some(LeaseRequest {
             key_id: self.id,
@@ -245,6 +256,11 @@ impl LeasedKey {
     /// Whether the lease of this number is still waited for: not if the key was reset meanwhile.
     pub(super) fn is_waiting_for(&self, number: u64) -> bool {
         self.is_requested && self.next == number
+    }
+
+    /// Whether a lease is waited for that was requested at this moment or before.
+    pub(super) fn waits_since(&self, moment: Timestamp) -> bool {
+        self.is_requested && self.requested_at <= moment
     }
 
     /// No response, so that nothing is leased for a while.

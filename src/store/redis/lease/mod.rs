@@ -51,6 +51,9 @@ const SHARD_CAPACITY: usize = 256;
 /// How often a full shard is searched for idle keys.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How often a flush checks what is still on its way.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
+
 /// The leases of a store in this process.
 pub(super) struct Leases {
     workers: Weak<WorkerPool>,
@@ -62,6 +65,7 @@ pub(super) struct Leases {
     hasher: DefaultHashBuilder,
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
     len: AtomicUsize,
+    refunding: AtomicU64,
     totals: Totals,
 }
 
@@ -84,6 +88,7 @@ impl Leases {
             hasher: DefaultHashBuilder::default(),
             shards: Default::default(),
             len: AtomicUsize::new(0),
+            refunding: AtomicU64::new(0),
             totals: Totals::default(),
         })
     }
@@ -211,11 +216,36 @@ impl Leases {
         taken
     }
 
-    /// Refunds all units that are held.
+    /// Refunds all units that are held, and those of leases that are on their way, for at most the timeout of a call.
     pub(super) async fn refund_all(self: &Arc<Self>) {
-        for unspent in self.take_back(|_| true) {
-            grant::refund(self, unspent).await;
+        let Some(workers) = self.workers.upgrade() else {
+            return;
+        };
+        let (start, deadline) = (Now::read().monotonic, workers.deadline());
+        let in_time = || tokio::time::Instant::now() < deadline;
+        while self.waits_since(start) && in_time() {
+            tokio::time::sleep(FLUSH_INTERVAL).await;
         }
+        for unspent in self.take_back(|_| true) {
+            grant::refund_detached(self, unspent);
+        }
+        while self.refunding() > 0 && in_time() {
+            tokio::time::sleep(FLUSH_INTERVAL).await;
+        }
+    }
+
+    /// Whether a lease is waited for that was requested at this moment or before.
+    fn waits_since(&self, moment: Timestamp) -> bool {
+        let waits = |shard: &CachePadded<Mutex<Shard>>| {
+            let keys = &lock(shard).keys;
+            keys.iter().any(|key| key.waits_since(moment))
+        };
+        self.shards.iter().any(waits)
+    }
+
+    /// The refunds that have no response yet.
+    pub(super) fn refunding(&self) -> u64 {
+        self.refunding.load(Ordering::Relaxed)
     }
 
     /// The units of leases by policy, in this process. None of the counts ever falls, but that of held ones.
@@ -300,6 +330,7 @@ mod tests {
             hasher: DefaultHashBuilder::default(),
             shards: Default::default(),
             len: AtomicUsize::new(0),
+            refunding: AtomicU64::new(0),
             totals: Totals::default(),
         }
     }

@@ -1,0 +1,21 @@
+//! Leases on real servers: never over the quota, whatever becomes of processes and servers, and nothing of it lost.
+
+#![allow(missing_docs)]
+
+mod checker;
+mod cluster;
+mod ended_runtimes;
+mod ends;
+mod exhausted;
+mod handlers;
+mod never_over;
+mod outages;
+mod processes;
+mod several;
+mod shutdown;
+#[path = "../common/strategy_kind.rs"]
+mod strategy_kind;
+mod support;
+mod traffic;
+#[path = "../common/until.rs"]
+mod until;
