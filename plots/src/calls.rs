@@ -7,8 +7,10 @@ use plotters::{prelude::*, style::text_anchor::HPos};
 use crate::{
     Result, batch,
     cache::{STEP, STEPS, Step},
-    figure::{Bars, Canvas, Figure, Mark, Panels, Weight},
-    ticks::{Axis, count, milliseconds, seconds},
+    figure::{
+        Bars, Canvas, Figure, Mark, Panels, Weight,
+        ticks::{Axis, count, milliseconds, seconds},
+    },
 };
 
 /// The height of a request's line.

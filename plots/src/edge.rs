@@ -10,8 +10,10 @@ use tollgate::{
 
 use crate::{
     Result,
-    figure::{Canvas, Figure, Mark, Panels, steps},
-    ticks::{Axis, count, time_of_day},
+    figure::{
+        Canvas, Figure, Mark, Panels, steps,
+        ticks::{Axis, count, time_of_day},
+    },
 };
 
 const QUOTA: u64 = 100;

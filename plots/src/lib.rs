@@ -1,6 +1,6 @@
 //! Draws the pictures of the documentation: runs strategies and stores on clocks that are set, and draws what they did.
 //!
-//! No picture has a number that is not a result of the run. Each is drawn twice, for light and for dark pages, as SVG with the
+//! No picture has a number that is not a result of the run, or of the benchmark whose file [`over`] reads. Each is drawn twice, for light and for dark pages, as SVG with the
 //! same bytes on every run. `cargo xtask plots` writes them to `docs/images`.
 
 use std::{error::Error, fs, io, path::Path};
@@ -12,8 +12,8 @@ pub mod edge;
 mod figure;
 mod gate;
 pub mod outage;
+pub mod over;
 mod redis;
-mod ticks;
 pub mod traffic;
 
 /// The result of a run or of a drawing.
@@ -39,6 +39,7 @@ pub async fn draw() -> Result<Vec<Picture>> {
         edge::figure(edge::run().await?),
         calls::figure(cache::run().await?, batch::run().await?),
         outage::figure(outage::run().await?),
+        over::figure(over::Measured::read(over::FILE)?),
     ];
     for figure in figures {
         for theme in &figure::THEMES {

@@ -11,9 +11,11 @@ use tollgate::{
 
 use crate::{
     Result,
-    figure::{Bars, Canvas, Figure, Mark, Panels},
+    figure::{
+        Bars, Canvas, Figure, Mark, Panels,
+        ticks::{Axis, count, minutes},
+    },
     redis::{Redis, TIMEOUT, until},
-    ticks::{Axis, count, minutes},
 };
 
 /// The length of the run: one window, from its first request on.

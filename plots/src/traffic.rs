@@ -10,8 +10,10 @@ use tollgate::{
 
 use crate::{
     Result,
-    figure::{Bars, Canvas, Figure, Mark, Panels, steps},
-    ticks::{Axis, count, time_of_day},
+    figure::{
+        Bars, Canvas, Figure, Mark, Panels, steps,
+        ticks::{Axis, count, time_of_day},
+    },
 };
 
 /// The length of the run, from 08:00:00.

@@ -69,7 +69,7 @@ fn a_picture_has_a_description_and_needs_nothing_but_itself() -> Result<()> {
         assert_eq!(svg.matches("font-family=\"sans-serif\"").count(), fonts);
         pictures += 1;
     }
-    assert_eq!(pictures, 8);
+    assert_eq!(pictures, 10);
     Ok(())
 }
 

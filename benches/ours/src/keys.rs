@@ -12,6 +12,12 @@ use crate::load::Rng;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// Far longer than any run.
+const LONG: Duration = Duration::from_secs(10_000);
+
+/// Requests whose callers are drawn beforehand by Zipf's law.
+const DRAWN: usize = 16_384;
+
 /// How much a key may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
@@ -63,6 +69,24 @@ impl Rule {
         }
     }
 
+    /// So many in each second, and as many at once.
+    pub fn each_second(requests: u64) -> Self {
+        Self {
+            requests,
+            period: Duration::from_secs(1),
+            burst: requests,
+        }
+    }
+
+    /// As a window's quota: what can be taken at once, in a window longer than any run unless all of it comes back in a period.
+    pub fn window(self) -> (u64, Duration) {
+        if self.burst == self.requests {
+            (self.requests, self.period)
+        } else {
+            (self.burst, LONG)
+        }
+    }
+
     /// How long it takes for a unit to come back.
     pub fn interval(self) -> Duration {
         self.period / u32::try_from(self.requests).expect("a number of units")
@@ -91,6 +115,22 @@ impl Callers {
     /// So many, whose keys are kept.
     pub fn kept(keys: usize) -> Self {
         Self::Kept((0..keys).map(|key| Key::new(name(key))).collect())
+    }
+
+    /// So many by Zipf's law with s = 1: the second has half of the first one's requests, the third a third.
+    pub fn zipf(keys: usize) -> Self {
+        let mut sum = 0.0;
+        let sums: Vec<f64> = (1..=keys)
+            .map(|rank| {
+                sum += 1.0 / rank as f64;
+                sum
+            })
+            .collect();
+        let drawn = (0..DRAWN).map(|place| {
+            let at = (place as f64 + 0.5) / DRAWN as f64 * sum;
+            Key::new(name(sums.partition_point(|sum| *sum < at)))
+        });
+        Self::Kept(drawn.collect())
     }
 
     /// One after the other, each of them once.
@@ -124,4 +164,34 @@ fn made(key: usize) -> Key {
     let written = write!(text, "user:{key}");
     debug_assert!(written.is_ok());
     Key::new(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_by_zipfs_law_have_parts_that_fall_by_their_rank() {
+        let Callers::Kept(drawn) = Callers::zipf(100) else {
+            panic!("keys that are kept");
+        };
+        let requests = |key| {
+            drawn
+                .iter()
+                .filter(|drawn| **drawn == Key::new(name(key)))
+                .count()
+        };
+        let first = requests(0) as f64;
+        for rank in [2.0, 5.0, 20.0, 100.0] {
+            let part = requests(rank as usize - 1) as f64 * rank / first;
+            assert!((0.95..1.05).contains(&part), "{rank}: {part}");
+        }
+        assert_eq!((0..100).map(requests).sum::<usize>(), DRAWN);
+    }
+
+    #[test]
+    fn a_rule_as_a_window_takes_its_burst_at_once() {
+        assert_eq!(Rule::each_second(10).window(), (10, Duration::from_secs(1)));
+        assert_eq!(Rule::ample(1).window(), (50_000_000, LONG));
+    }
 }

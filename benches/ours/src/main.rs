@@ -2,11 +2,19 @@
 
 use std::process::ExitCode;
 
-use tollgate_bench::{cases::CASES, run};
+use tollgate_bench::{
+    cases::{CASES, FLEET_ARGUMENT, fleet_process},
+    run,
+};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run("tollgate", &CASES).await {
+    let mut arguments = std::env::args().skip(1);
+    let done = match arguments.next().as_deref() {
+        Some(FLEET_ARGUMENT) => fleet_process(arguments).await,
+        _ => run("tollgate", &CASES).await,
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("{reason}");

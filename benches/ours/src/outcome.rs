@@ -15,6 +15,8 @@ pub struct Outcome {
     pub figures: Vec<Figure>,
     /// What is read from it.
     pub rows: Vec<Row>,
+    /// Results as a file of their own: its name and its lines.
+    pub file: Option<(&'static str, String)>,
 }
 
 /// One line of the table.
@@ -47,6 +49,8 @@ pub enum Unit {
     Nanoseconds,
     /// So many.
     Count,
+    /// So many of something for each of something else, mostly less than one.
+    Fraction,
 }
 
 /// What is to be reached.
@@ -70,6 +74,7 @@ impl Outcome {
             title: title.into(),
             figures: run_comparison.figures(),
             rows: Vec::new(),
+            file: None,
         }
     }
 
@@ -80,6 +85,7 @@ impl Outcome {
             title: title.into(),
             figures: Vec::new(),
             rows: vec![row],
+            file: None,
         }
     }
 
@@ -122,6 +128,15 @@ impl Outcome {
     #[must_use]
     pub fn row(mut self, row: Row) -> Self {
         self.rows.push(row);
+        self
+    }
+}
+
+impl Outcome {
+    /// With results as a file of their own.
+    #[must_use]
+    pub fn file(mut self, name: &'static str, lines: String) -> Self {
+        self.file = Some((name, lines));
         self
     }
 }
@@ -202,6 +217,7 @@ impl fmt::Display for Amount {
             Unit::Bytes => write!(f, "{value:.0} bytes"),
             Unit::Nanoseconds => write!(f, "{value:.0} ns"),
             Unit::Count => write!(f, "{}", grouped(value)),
+            Unit::Fraction => write!(f, "{value:.5}"),
         }
     }
 }

@@ -15,6 +15,8 @@ pub struct Plan {
     pub stored: usize,
     /// Keys of the largest case; none leaves it out.
     pub vast: Option<usize>,
+    /// The program that runs as each process of a fleet: this one.
+    pub program: PathBuf,
 }
 
 impl Default for Plan {
@@ -25,6 +27,7 @@ impl Default for Plan {
             keys: 100_000,
             stored: 1_000_000,
             vast: Some(10_000_000),
+            program: std::env::current_exe().unwrap_or_default(),
         }
     }
 }
@@ -38,6 +41,7 @@ impl Plan {
             keys: 200,
             stored: 2_000,
             vast: Some(5_000),
+            ..Self::default()
         }
     }
 }

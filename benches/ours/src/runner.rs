@@ -13,7 +13,7 @@ pub struct Entrant {
     run: Run,
 }
 
-type Run = Box<dyn Fn(Load) -> Pin<Box<dyn Future<Output = Sample> + Send>> + Send>;
+type Run = Box<dyn Fn(Load) -> Pin<Box<dyn Future<Output = Sample> + Send>> + Send + Sync>;
 
 impl Entrant {
     /// A contender under a name.
@@ -25,8 +25,13 @@ impl Entrant {
         }
     }
 
+    /// Puts it under load once.
+    pub async fn run_load(&self, load: Load) -> Sample {
+        (self.run)(load).await
+    }
+
     /// A contender that another program loads.
-    pub fn loaded_by<F>(name: &'static str, run: impl Fn(Load) -> F + Send + 'static) -> Self
+    pub fn loaded_by<F>(name: &'static str, run: impl Fn(Load) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Sample> + Send + 'static,
     {
@@ -115,12 +120,12 @@ pub async fn run_comparison(
             order.reverse();
         }
         for place in order {
-            let mut sample = (entrants[place].run)(load).await;
+            let mut sample = entrants[place].run_load(load).await;
             for _ in 1..WARM_UP.1 {
                 if round > 0 || sample.decisions >= (WARM_UP.0 * plan.keys) as u64 {
                     break;
                 }
-                let more = (entrants[place].run)(load).await;
+                let more = entrants[place].run_load(load).await;
                 sample.decisions += more.decisions;
                 sample.admitted += more.admitted;
             }

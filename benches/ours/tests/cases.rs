@@ -11,7 +11,11 @@ use tollgate_bench::{
 
 async fn run(name: &str) -> Vec<Outcome> {
     let case: &Case = CASES.iter().find(|case| case.name == name).expect(name);
-    let outcomes = (case.run)(Plan::tiny()).await;
+    let plan = Plan {
+        program: env!("CARGO_BIN_EXE_tollgate-bench").into(),
+        ..Plan::tiny()
+    };
+    let outcomes = (case.run)(plan).await;
     assert!(!outcomes.is_empty());
     for outcome in &outcomes {
         assert_eq!(outcome.case, name);
@@ -55,6 +59,11 @@ cases! {
     fewer_tasks_on_redis: "some",
     one_task_on_redis: "single",
     many_keys_on_a_cluster: "cluster",
+    a_hot_key_with_leases: "leases",
+    keys_by_zipfs_law_with_leases: "zipf",
+    cold_keys_with_leases: "rare",
+    a_fleet_with_leases: "fleet",
+    a_shared_limit: "over",
     three_policies: "policies",
     a_known_denial: "denied",
     in_process: "memory",

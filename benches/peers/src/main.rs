@@ -7,9 +7,10 @@ use tollgate_bench::{cases::Case, run};
 mod exact;
 mod in_process;
 mod on_redis;
+mod over;
 mod peers;
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -34,6 +35,11 @@ const CASES: [Case; 5] = [
         name: "exact",
         about: "how many are admitted of a limit of 1,000, and what is left behind",
         run: |_| Box::pin(exact::limit()),
+    },
+    Case {
+        name: "over",
+        about: "throughput, and how much of a limit is exceeded by limiters that share it",
+        run: |plan| Box::pin(over::limit(plan)),
     },
 ];
 

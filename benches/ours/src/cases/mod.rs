@@ -8,6 +8,7 @@ mod cluster;
 mod exact;
 mod key_count;
 mod layer;
+mod leases;
 mod memory;
 mod metrics;
 mod policies;
@@ -16,6 +17,7 @@ mod rejected;
 mod server;
 
 pub use exact::{LIMIT, TASKS, TIMES, race};
+pub use leases::{FLEET_ARGUMENT, fleet_process, over};
 
 /// Something to measure.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +34,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 18] = [
+pub const CASES: [Case; 23] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -67,6 +69,31 @@ pub const CASES: [Case; 18] = [
         name: "cluster",
         about: "512 tasks, many keys, on a cluster of three masters",
         run: |plan| Box::pin(cluster::cold(plan)),
+    },
+    Case {
+        name: "leases",
+        about: "one hot key with leases and without, on Redis",
+        run: |plan| Box::pin(leases::hot(plan)),
+    },
+    Case {
+        name: "zipf",
+        about: "1,000 keys by Zipf's law with leases and without, on Redis",
+        run: |plan| Box::pin(leases::zipf(plan)),
+    },
+    Case {
+        name: "rare",
+        about: "many keys that are not hot, with leases and without, on Redis",
+        run: |plan| Box::pin(leases::rare(plan)),
+    },
+    Case {
+        name: "fleet",
+        about: "Redis's processor time for 64 limiters in 4 processes",
+        run: |plan| Box::pin(leases::fleet(plan)),
+    },
+    Case {
+        name: "over",
+        about: "throughput, and how much of a limit is exceeded by limiters that share it",
+        run: |plan| Box::pin(over::limit(plan)),
     },
     Case {
         name: "policies",

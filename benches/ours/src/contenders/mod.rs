@@ -2,5 +2,6 @@
 
 pub mod governor;
 pub mod layers;
+pub mod local_sync;
 pub mod redis;
 pub mod tollgate;

@@ -16,6 +16,7 @@ pub struct TollgateLimiter {
     callers: Callers,
     apart: bool,
     cached: bool,
+    leased: bool,
 }
 
 /// What the policies are called.
@@ -50,6 +51,11 @@ impl TollgateLimiter {
         Self::of(on, callers)
     }
 
+    /// Under any policy.
+    pub fn under(on: LimiterBuilder, policy: Policy, callers: Callers) -> Self {
+        Self::of(on.policy(policy), callers)
+    }
+
     /// Under three policies that all must admit, by one key for all of them.
     pub fn three(on: LimiterBuilder, rule: Rule, callers: Callers) -> Self {
         let with = |on: LimiterBuilder, name| on.policy(Policy::new(name, rule.quota()));
@@ -70,12 +76,20 @@ impl TollgateLimiter {
         self
     }
 
+    /// Decisions may come from leases.
+    #[must_use]
+    pub fn leased(mut self) -> Self {
+        self.leased = true;
+        self
+    }
+
     fn of(on: LimiterBuilder, callers: Callers) -> Self {
         Self {
             limiter: on.build().expect("a limiter"),
             callers,
             apart: false,
             cached: false,
+            leased: false,
         }
     }
 
@@ -91,6 +105,7 @@ impl TollgateLimiter {
         let counted = match decision.source() {
             DecisionSource::Store => true,
             DecisionSource::RejectionCache => self.cached && !decision.is_admitted(),
+            DecisionSource::Lease => self.leased && decision.is_admitted(),
             _ => false,
         };
         assert!(counted, "{decision:?}");

@@ -2,9 +2,9 @@
 
 #[cfg(feature = "limitador")]
 mod limitador;
-mod throttle_kit;
-mod tower_rate_limit_redis;
-mod trypema;
+pub(crate) mod throttle_kit;
+pub(crate) mod tower_rate_limit_redis;
+pub(crate) mod trypema;
 
 use tollgate_bench::{keys::Rule, load::Contender, runner::Entrant};
 

@@ -1,4 +1,4 @@
-//! trypema: a sliding window on one shared connection, its "absolute" strategy.
+//! trypema: a sliding window on one shared connection, its "absolute" strategy; and the same in process, synchronized with Redis.
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use tollgate_bench::{
 };
 use trypema::{
     RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize,
+    hybrid::{HybridRateLimiterProvider, SyncInterval},
     redis::{RedisKey, RedisRateLimiterProvider},
 };
 
-/// Far longer than any run.
-const WINDOW_SECONDS: u64 = 10_000;
+/// How often the hybrid provider synchronizes, in milliseconds.
+const SYNC_INTERVAL: u64 = 50;
 
 pub(crate) struct Peer {
     provider: Arc<RedisRateLimiterProvider>,
@@ -24,16 +25,16 @@ impl Peer {
     pub(crate) async fn open(url: &str, rule: Rule, keys: usize) -> Self {
         let client = redis_1::Client::open(url).expect("an address");
         let connection = client.get_connection_manager().await.expect("a connection");
+        let (limit, window) = limit(rule);
         let provider = RedisRateLimiterProvider::builder(connection)
-            .window_size(WindowSize::seconds(WINDOW_SECONDS).expect("a window"))
+            .window_size(window)
             .build();
-        let each_second = rule.burst as f64 / WINDOW_SECONDS as f64;
         // It takes no colons in keys.
         let names = names("trypema_", keys).into_iter();
         let key = |name: String| RedisKey::new(name.replace(':', "_")).expect("a key");
         Self {
             provider: provider.expect("a provider"),
-            limit: RateLimit::per_second(each_second).expect("a limit"),
+            limit,
             keys: names.map(key).collect(),
         }
     }
@@ -43,10 +44,55 @@ impl Contender for Peer {
     async fn decide(&self, rng: &mut Rng) -> bool {
         let key = &self.keys[rng.below(self.keys.len())];
         let decision = self.provider.absolute().inc(key, &self.limit, 1).await;
-        match decision.expect("an answer") {
-            RateLimitDecision::Allowed => true,
-            RateLimitDecision::Rejected { .. } => false,
-            other => panic!("an answer of {other:?}"),
+        passed(&decision.expect("an answer"))
+    }
+}
+
+/// Its hybrid provider, with one key.
+pub(crate) struct Hybrid {
+    provider: Arc<HybridRateLimiterProvider>,
+    limit: RateLimit,
+    key: RedisKey,
+}
+
+impl Hybrid {
+    pub(crate) async fn open(url: &str, rule: Rule) -> Self {
+        let client = redis_1::Client::open(url).expect("an address");
+        let connection = client.get_connection_manager().await.expect("a connection");
+        let (limit, window) = limit(rule);
+        let interval = SyncInterval::milliseconds(SYNC_INTERVAL).expect("an interval");
+        let provider = HybridRateLimiterProvider::builder(connection)
+            .window_size(window)
+            .sync_interval(interval)
+            .build();
+        Self {
+            provider: provider.expect("a provider"),
+            limit,
+            key: RedisKey::new("trypema".to_owned()).expect("a key"),
         }
+    }
+}
+
+impl Contender for Hybrid {
+    async fn decide(&self, _: &mut Rng) -> bool {
+        let absolute = self.provider.absolute();
+        let decision = absolute.inc(&self.key, &self.limit, 1).await;
+        passed(&decision.expect("an answer"))
+    }
+}
+
+/// A rule as a window of whole seconds.
+fn limit(rule: Rule) -> (RateLimit, WindowSize) {
+    let (units, period) = rule.window();
+    let seconds = period.as_secs();
+    let limit = RateLimit::per_second(units as f64 / seconds as f64).expect("a limit");
+    (limit, WindowSize::seconds(seconds).expect("a window"))
+}
+
+fn passed(decision: &RateLimitDecision) -> bool {
+    match decision {
+        RateLimitDecision::Allowed => true,
+        RateLimitDecision::Rejected { .. } => false,
+        other => panic!("an answer of {other:?}"),
     }
 }

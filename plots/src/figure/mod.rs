@@ -6,7 +6,10 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use crate::{Result, ticks::Axis};
+use self::ticks::Axis;
+use crate::Result;
+
+pub(crate) mod ticks;
 
 /// As wide as a phone's screen can show legibly, at the sizes of text below.
 pub(crate) const WIDTH: i32 = 600;

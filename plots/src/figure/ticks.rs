@@ -83,3 +83,15 @@ pub(crate) fn milliseconds(micros: f64) -> String {
 pub(crate) fn minutes(minutes: f64) -> String {
     format!("{minutes:.0} min")
 }
+
+/// Parts of a hundred.
+pub(crate) fn percent(percent: f64) -> String {
+    format!("{percent:.0} %")
+}
+
+/// A decimal logarithm from 0 to 9, as a power of ten.
+pub(crate) fn power_of_ten(logarithm: f64) -> String {
+    const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+    let raised = RAISED.get(logarithm.round() as usize);
+    raised.map_or(String::new(), |raised| format!("10{raised}"))
+}
