@@ -64,6 +64,18 @@ async fn numbers_are_those_that_the_process_counted_and_move_under_load() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_units_of_leases_are_shown_by_policy() {
+    let service = Service::with_leases().await;
+    let mut page = Page::signed_in(&service).await;
+    let browser = &mut page.browser;
+    browser
+        .until_shows("#store-details", "Leases of pages")
+        .await;
+    browser.until_shows("#store-details", "units held").await;
+    page.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_explained_without_charging_it() {
     let service = Service::start().await;
     assert_eq!(service.send("alice", LIMIT).await, LIMIT);

@@ -7,7 +7,7 @@ use reqwest::Client;
 use testkit::Server;
 use tokio::net::TcpListener;
 use tollgate::{
-    FixedWindow, Policy, Quota, RateLimitLayer, RedisStore,
+    FixedWindow, Lease, Policy, Quota, RateLimitLayer, RedisStore,
     admin::{Activity, Admin},
     extract,
 };
@@ -40,14 +40,39 @@ fn policies() -> [Policy; 3] {
     ]
 }
 
+/// A policy whose hot keys are leased, for longer than a test takes.
+fn leased() -> Policy {
+    let policy = Policy::new("pages", Quota::requests(10_000_000).per_day());
+    let policy = policy.strategy(FixedWindow).key(extract::header("x-user"));
+    policy.lease(Lease::max_units(500).ttl(Duration::from_secs(10)))
+}
+
 impl Service {
     pub(crate) async fn start() -> Self {
+        Self::with(policies()).await
+    }
+
+    /// A service that has leased units of a key.
+    pub(crate) async fn with_leases() -> Self {
+        let service = Self::with([leased()]).await;
+        loop {
+            let requests = (0..50).map(|_| service.get("alice"));
+            let statuses = futures_util::future::join_all(requests).await;
+            assert!(statuses.iter().all(|status| *status == 200));
+            let leases = service.layer.limiter().stats().store.leases;
+            if leases.first().is_some_and(|leases| leases.spent > 0) {
+                return service;
+            }
+        }
+    }
+
+    async fn with(policies: impl IntoIterator<Item = Policy>) -> Self {
         let server = Server::start();
         let store = RedisStore::builder().url(server.url());
         let store = store.rejection_cache_staleness(Duration::ZERO);
         let store = store.timeout(Duration::from_secs(20)).build();
         let builder = RateLimitLayer::builder().store(store.expect("a store"));
-        let builder = policies()
+        let builder = policies
             .into_iter()
             .fold(builder, |builder, policy| builder.policy(policy));
         let activity = Arc::new(Activity::new());
