@@ -389,12 +389,10 @@ mod tests {
         };
         let spent = || leases.stats().first().map_or(0, |stats| stats.spent);
         std::thread::scope(|scope| {
-            let evicting = scope.spawn(evict);
-            let mut before = 0;
+            let (evicting, mut before) = (scope.spawn(evict), 0);
             while !evicting.is_finished() {
-                let now = spent();
-                assert!(now >= before, "{before}, then {now}");
-                before = now;
+                let last = std::mem::replace(&mut before, spent());
+                assert!(before >= last, "{last}, then {before}");
             }
         });
         assert_eq!((spent(), leases.len.into_inner()), (2 * KEYS, 0));
