@@ -85,6 +85,7 @@ impl Lease {
 
     /// For how long after their charge a refund of so many units gives anything back, if that is only what has not refilled, by
     /// clocks that differ in speed. Zero if refunds do not depend on it.
+    #[cfg(feature = "redis")]
     pub(crate) const fn refundable_for(&self, units: u64) -> Duration {
         let refill = self.refill_us.saturating_mul(units);
         let drift = refill.div_ceil(DRIFT as u64 / 2);
