@@ -34,6 +34,9 @@ impl Policy {
     /// headers too: 100 per second with leases of 50 ms have a burst of 94. While processes of the same policy without leases
     /// still run, as much more may be admitted at once.
     ///
+    /// A [quota of a request](Policy::quota_with) whose burst refills within a lease, such as one per minute, is counted without leases. Declared
+    /// ones ([`tier_quotas`](Policy::tier_quotas)) are an error instead.
+    ///
     /// A [`MemoryStore`](crate::MemoryStore) needs no leases and makes none, but counts by the same burst.
     ///
     /// [`ConfigError`](crate::ConfigError)s when the limiter is built: a strategy that can't be leased ([`Concurrency`](crate::Concurrency),

@@ -84,6 +84,39 @@ async fn a_block_by_this_process_ends_its_leases_at_once() {
     until_nothing_is_held(std::slice::from_ref(&limiter), "p").await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_holds_at_once_also_while_requests_go_on() {
+    let server = Server::start();
+    let limiter = banning(&server, "1000000/month");
+    for round in 0..40 {
+        hold_units(&limiter, KEY).await;
+        let traffic: Vec<_> = (0..4)
+            .map(|_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move {
+                    for _ in 0..300 {
+                        drop(limiter.check(KEY).await);
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        limiter
+            .block(KEY, Duration::from_secs(60))
+            .await
+            .expect("a ban");
+        for _ in 0..50 {
+            let decision = limiter.check(KEY).await;
+            assert!(!decision.is_admitted(), "{round}: {decision:?}");
+            tokio::task::yield_now().await;
+        }
+        for task in traffic {
+            task.await.expect("a task ends well");
+        }
+        limiter.unblock(KEY).await.expect("a response");
+    }
+}
+
 /// A lease was requested before the ban, and ends one TTL later.
 async fn rejects_within_the_ttl(limiter: &Limiter, banned: Instant) {
     loop {

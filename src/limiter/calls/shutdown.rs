@@ -57,7 +57,8 @@ impl ShutdownError {
 impl Limiter {
     /// Sends the operations that are queued in this process to the store, and waits for the responses, for at most `timeout`:
     /// refunds, released permits and charges without a waiter, among them those that were kept while the store failed, and
-    /// [write-backs](crate::LocalFallback::write_back). Units of [leases](crate::Policy::lease) are refunded. Call it before a process ends, once its server has stopped: operations
+    /// [write-backs](crate::LocalFallback::write_back). Units of [leases](crate::Policy::lease) are refunded. Call it before a process ends,
+    /// once its server has stopped: operations
     /// that are queued then are lost, and their units come back only with time.
     ///
     /// The limiter stays usable: operations that later checks queue need another call. Drop permits and
@@ -89,6 +90,7 @@ impl Limiter {
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         consume_budget().await;
         let core = self.local_ref();
+        // Also if nothing is queued: leases are refunded by a flush.
         if runtime_with_timers().is_some() && timed(timeout, core.flush()).await.is_ok() {
             return Ok(());
         }

@@ -343,6 +343,15 @@ impl BoundPolicy {
     /// A quota other than the policy's own, bound to the store; `None` if the strategy can't count it.
     pub(crate) fn quota_override(&self, store: &dyn Store, quota: Quota) -> Option<QuotaOverride> {
         let (policy, cache) = (&self.policy, &self.quota_overrides);
-        cache.get(policy, quota, || cache.open(policy, store, quota))
+        cache.get(policy, quota, || {
+            let opened = cache.open(policy, store, quota);
+            // A quota whose burst refills within a lease is counted without leases: never by the policy's own, which may be larger.
+            match policy.lease_setting().is_some() {
+                true => {
+                    opened.or_else(|_| cache.open(&policy.clone().without_lease(), store, quota))
+                }
+                false => opened,
+            }
+        })
     }
 }

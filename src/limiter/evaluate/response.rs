@@ -103,7 +103,11 @@ impl LimiterRef {
             // The wait for a permit is a hint, which does not age.
             if self.limit(entry).permit_ttl().is_none() {
                 let cost = entry.cost;
-                entry.update_status(self, |status| status.advance(result.age, cost));
+                entry.update_status(self, |status| {
+                    status.advance(result.age, cost);
+                    // The date of the reset is that long after the charge.
+                    status.reset_after += result.age + result.charged_before;
+                });
             }
             entry.receipts.age_by(result.age);
         }

@@ -116,6 +116,34 @@ impl RedisStore {
         &self.inner.settings
     }
 
+    /// Executes an operation by the rejection cache, or else by the server.
+    fn execute_unleased(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        let shared = &self.inner.shared;
+        if let Some(result) = shared
+            .rejection_cache
+            .get(op, counters.iter().map(cache_key))
+        {
+            shared.refresh_rejection_epoch();
+            return StoreResponse::Ready(Ok(result));
+        }
+        let counters = match self.owned(counters) {
+            Ok(counters) => counters,
+            Err(error) => return StoreResponse::Ready(Err(error)),
+        };
+        let workers = &self.inner.workers;
+        if cross_slot::spans_slots(workers, &counters) {
+            return cross_slot::execute(workers, op, counters);
+        }
+        let deadline = workers.deadline();
+        let token = shared
+            .rejection_cache
+            .token(op, counters.iter().map(OwnedCounterOp::cache_key));
+        match workers.execute(op, counters, deadline, token) {
+            Ok(response) => StoreResponse::Pending(response.into()),
+            Err(error) => StoreResponse::Ready(Err(error)),
+        }
+    }
+
     /// The counter operations, owned.
     fn owned(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
         let is_foreign = |counter: &CounterOp<'_>| counter.limit.context::<RedisLimit>().is_none();
@@ -169,33 +197,15 @@ impl Store for RedisStore {
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        if let Some(result) = self.inner.leases.decide(op, counters) {
-            return StoreResponse::Ready(Ok(result));
-        }
-        let shared = &self.inner.shared;
-        if let Some(result) = shared
-            .rejection_cache
-            .get(op, counters.iter().map(cache_key))
-        {
-            shared.refresh_rejection_epoch();
-            return StoreResponse::Ready(Ok(result));
-        }
-        let counters = match self.owned(counters) {
-            Ok(counters) => counters,
-            Err(error) => return StoreResponse::Ready(Err(error)),
+        let (result, due) = self.inner.leases.decide(op, counters);
+        let response = match result {
+            Some(result) => StoreResponse::Ready(Ok(result)),
+            None => self.execute_unleased(op, counters),
         };
-        let workers = &self.inner.workers;
-        if cross_slot::spans_slots(workers, &counters) {
-            return cross_slot::execute(workers, op, counters);
+        if let Some(due) = due {
+            due.send();
         }
-        let deadline = workers.deadline();
-        let token = shared
-            .rejection_cache
-            .token(op, counters.iter().map(OwnedCounterOp::cache_key));
-        match workers.execute(op, counters, deadline, token) {
-            Ok(response) => StoreResponse::Pending(response.into()),
-            Err(error) => StoreResponse::Ready(Err(error)),
-        }
+        response
     }
 
     fn cached_rejection(&self, counters: &[CounterOp<'_>]) -> Option<OpResult> {

@@ -23,7 +23,10 @@ use crate::{
     store::{
         CounterMode, CounterResult, Op, OpResult, StoreResponse, Units,
         redis::{
-            request::op::{CounterOps, OwnedCounterOp},
+            request::{
+                RefundRetry,
+                op::{CounterOps, OwnedCounterOp},
+            },
             worker::pool::WorkerPool,
         },
     },
@@ -80,7 +83,12 @@ pub(crate) fn execute(
     parts.retain(|part| !part.counters.is_empty());
     let pending = parts.into_iter().map(|part| {
         let counters = part.counters.iter().map(without_rejections).collect();
-        let response = workers.execute_with_refund_retry(Op::Acquire(times), counters, deadline);
+        let response = workers.execute_with_refund_retry(
+            Op::Acquire(times),
+            counters,
+            deadline,
+            RefundRetry::Always,
+        );
         PendingPart { part, response }
     });
     let acquire = CrossSlotAcquire {

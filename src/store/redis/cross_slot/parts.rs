@@ -13,6 +13,7 @@ use crate::{
         CounterMode, CounterResult, DecisionSource, Op, OpResult, Units,
         redis::{
             request::{
+                RefundRetry,
                 op::CounterOps,
                 response_handle::{ResponseHandle, RollbackGuard},
             },
@@ -99,7 +100,12 @@ pub(super) fn send_parts(
     deadline: Instant,
 ) -> SmallVec<[PendingPart; 2]> {
     let pending = parts.into_iter().map(|part| {
-        let response = workers.execute_with_refund_retry(op, part.counters.clone(), deadline);
+        let response = workers.execute_with_refund_retry(
+            op,
+            part.counters.clone(),
+            deadline,
+            RefundRetry::Always,
+        );
         PendingPart { part, response }
     });
     pending.collect()

@@ -95,8 +95,10 @@ impl Counter {
 pub(super) struct Rate {
     since: Timestamp,
     requests: u64,
+    units: u64,
     /// Requests per second, in the last interval.
     per_second: f64,
+    units_per_second: f64,
 }
 
 impl Rate {
@@ -105,14 +107,17 @@ impl Rate {
         Self {
             since: now,
             requests: 0,
+            units: 0,
             per_second: MIN_RATE,
+            units_per_second: MIN_RATE,
         }
     }
 
-    /// Counts a request.
+    /// Counts a request of so many units.
     #[inline]
-    pub(super) fn note(&mut self, now: Timestamp) {
+    pub(super) fn note(&mut self, now: Timestamp, units: u64) {
         self.requests += 1;
+        self.units = self.units.saturating_add(units);
         let elapsed = now.as_micros().wrapping_sub(self.since.as_micros());
         if !(0..INTERVAL.as_micros() as i64 / 2).contains(&elapsed) {
             self.end_interval(now);
@@ -123,18 +128,21 @@ impl Rate {
     fn end_interval(&mut self, now: Timestamp) {
         let elapsed = now.since(self.since).as_secs_f64().max(1e-6);
         self.per_second = self.requests as f64 / elapsed;
-        (self.since, self.requests) = (now, 0);
+        self.units_per_second = self.units as f64 / elapsed;
+        (self.since, self.requests, self.units) = (now, 0, 0);
     }
 
     pub(super) fn per_second(&self) -> f64 {
         self.per_second
     }
 
-    /// Whether no request came for a second.
-    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.requests == 0 && now.since(self.since) > Duration::from_secs(1)
-            || now.since(self.since) > Duration::from_secs(2)
-            || now < self.since
+    pub(super) fn units_per_second(&self) -> f64 {
+        self.units_per_second
+    }
+
+    /// Whether the key was hot within the last two seconds.
+    pub(super) fn is_hot(&self, now: Timestamp) -> bool {
+        self.per_second >= MIN_RATE && now.since(self.since) < Duration::from_secs(2)
     }
 }
 
@@ -177,13 +185,16 @@ mod tests {
     fn the_rate_is_that_of_the_last_interval() {
         let mut rate = Rate::new(NOW);
         for millisecond in 1..=1_000 {
-            rate.note(NOW + Duration::from_millis(millisecond));
+            rate.note(NOW + Duration::from_millis(millisecond), 3);
         }
         assert!((990.0..=1_010.0).contains(&rate.per_second()), "{rate:?}");
+        let ratio = rate.units_per_second() / rate.per_second();
+        assert!((2.99..=3.01).contains(&ratio), "{rate:?}");
+        assert!(rate.is_hot(NOW + Duration::from_secs(1)));
+        assert!(!rate.is_hot(NOW + Duration::from_secs(4)));
         // A pause is part of the interval.
-        rate.note(NOW + Duration::from_secs(11));
+        rate.note(NOW + Duration::from_secs(11), 3);
         assert!(rate.per_second() < 10.0, "{rate:?}");
-        assert!(!rate.is_idle(NOW + Duration::from_secs(11)));
-        assert!(rate.is_idle(NOW + Duration::from_secs(14)));
+        assert!(!rate.is_hot(NOW + Duration::from_secs(11)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use super::{
     Leases,
@@ -10,9 +10,11 @@ use super::{
     leased_key::{Granted, LeasedKey},
 };
 use crate::{
-    error::StoreError,
     runtime::runtime_with_io,
-    store::{Op, PendingResponse, redis::request::op::CounterOps},
+    store::{
+        Op, PendingResponse,
+        redis::request::{RefundRetry, op::CounterOps},
+    },
 };
 
 /// Sends the request of a lease from the current runtime, in the next batch. A task waits for the response.
@@ -24,128 +26,159 @@ pub(super) fn send(leases: &Arc<Leases>, hash: u64, request: LeaseRequest) {
         }
         None => None,
     };
-    let lease = RequestedLease {
+    let task = LeaseTask {
         leases: leases.clone(),
         hash,
-        request,
-        state: State::Requested,
+        key_id: request.key_id,
+        state: State::Waiting(request.number),
     };
-    // Without a task the lease is dropped, and so is no longer waited for.
+    // Without a runtime the task is dropped, and so the lease is not waited for.
     if let Some((runtime, response)) = response {
-        drop(runtime.spawn(lease.run(response)));
+        drop(runtime.spawn(task.run(request, response)));
     }
 }
 
 /// Refunds units without waiting for it.
 pub(super) fn refund_detached(leases: &Arc<Leases>, unspent: Unspent) {
-    match runtime_with_io() {
-        Some(runtime) => {
-            drop(runtime.spawn(refund(leases, unspent)));
-        }
-        None => leases.totals.lapse(&unspent),
+    if unspent.counters.is_empty() {
+        return;
+    }
+    // Without a runtime the refund is dropped, and the units lapse.
+    let refund = Refund::send(leases, unspent);
+    if let Some(runtime) = runtime_with_io() {
+        drop(runtime.spawn(refund.finish()));
     }
 }
 
-/// Refunds units of a lease. It is sent once: after an error they are lost, since a second refund might take others' units.
-fn refund(leases: &Arc<Leases>, unspent: Unspent) -> impl Future<Output = ()> + Send + use<> {
-    let refunding = Refunding::begin(leases);
-    async move {
-        let leases = &refunding.0;
-        let refunded = match execute(leases, Op::Refund, unspent.counters.clone()) {
-            Some(response) => response.await,
-            None => Err(StoreError::Timeout),
-        };
-        leases.totals.refund(&unspent, refunded.ok().as_ref());
-    }
+/// The refund of unspent units. It is sent once, since another one might take others' units: what it does not refund lapses, also
+/// if it is dropped.
+pub(super) struct Refund {
+    leases: Arc<Leases>,
+    unspent: Option<Unspent>,
+    response: Option<PendingResponse>,
 }
 
-/// A refund that is counted until it has a response.
-struct Refunding(Arc<Leases>);
-
-impl Refunding {
-    fn begin(leases: &Arc<Leases>) -> Self {
+impl Refund {
+    pub(super) fn send(leases: &Arc<Leases>, unspent: Unspent) -> Self {
         leases.refunding.fetch_add(1, Ordering::Relaxed);
-        Self(leases.clone())
+        Self {
+            leases: leases.clone(),
+            response: execute(leases, Op::Refund, unspent.counters.clone()),
+            unspent: Some(unspent),
+        }
+    }
+
+    pub(super) async fn finish(mut self) {
+        let result = match self.response.take() {
+            Some(response) => response.await.ok(),
+            None => None,
+        };
+        if let Some(unspent) = self.unspent.take() {
+            self.leases.totals.refund(&unspent, result.as_ref());
+        }
     }
 }
 
-impl Drop for Refunding {
+impl Drop for Refund {
     fn drop(&mut self) {
-        self.0.refunding.fetch_sub(1, Ordering::Relaxed);
+        if let Some(unspent) = self.unspent.take() {
+            self.leases.totals.lapse(&unspent);
+        }
+        self.leases.refunding.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 fn execute(leases: &Arc<Leases>, op: Op, counters: CounterOps) -> Option<PendingResponse> {
     let workers = leases.workers.upgrade()?;
-    let response = workers.execute(op, counters, workers.deadline(), None);
+    let retry = RefundRetry::Never;
+    let response = workers.execute_with_refund_retry(op, counters, workers.deadline(), retry);
     Some(response.ok()?.into())
 }
 
-/// A lease that was requested. If it is dropped, because its runtime has ended, it is not waited for any more, or what is left of it
-/// is lost.
-struct RequestedLease {
+/// A task that waits for a lease, or takes the leases of a key back when they are due. If it is dropped, because its runtime has
+/// ended, the lease is not waited for any more, or what the key holds is lost.
+struct LeaseTask {
     leases: Arc<Leases>,
     hash: u64,
-    request: LeaseRequest,
+    key_id: u64,
     state: State,
 }
 
-/// How far a lease is.
 enum State {
-    Requested,
-    /// Its key holds units of it.
-    Held,
-    /// Its key holds nothing of it, and waits for nothing.
-    Answered,
+    /// It waits for the lease of this number.
+    Waiting(u64),
+    /// It takes leases back.
+    Keeping,
+    Done,
 }
 
-impl RequestedLease {
-    async fn run(mut self, response: PendingResponse) {
+impl LeaseTask {
+    async fn run(mut self, request: LeaseRequest, response: PendingResponse) {
         let Ok(result) = response.await else {
             return;
         };
-        let (leases, answered_at) = (self.leases.clone(), Instant::now());
-        leases.totals.grant(&self.request, &result);
-        self.state = State::Answered;
-        let request = &self.request;
-        let granted = self.with_key(|key| key.grant(request, &result, Now::read()));
-        match granted.unwrap_or(Granted::Ended) {
+        self.leases.totals.grant(&request, &result);
+        self.state = State::Done;
+        let granted = self.with_key(|key| {
+            let granted = key.grant(&request, &result, Now::read());
+            let is_held = matches!(granted, Granted::Held { .. });
+            (granted, is_held && key.start_keeper())
+        });
+        let (granted, is_keeper) = granted.unwrap_or((Granted::Ended, false));
+        match granted {
             Granted::Rejected => {}
-            Granted::Ended => leases.totals.lapse_charge(&self.request, &result),
-            Granted::Late(unspent) => refund(&leases, unspent).await,
-            Granted::Held { refund_after } => {
-                self.state = State::Held;
-                sleep_until(answered_at + refund_after).await;
-                if let Some(unspent) = self.take_back() {
-                    refund(&leases, unspent).await;
-                }
+            Granted::Ended => self.leases.totals.lapse_charge(&request, &result),
+            Granted::Late(unspent) => Refund::send(&self.leases, unspent).finish().await,
+            Granted::Held { refund_after } if is_keeper => {
+                drop((request, result));
+                self.state = State::Keeping;
+                sleep(refund_after).await;
+                self.keep().await;
+            }
+            Granted::Held { .. } => {}
+        }
+    }
+
+    /// Takes the key's leases back when they are due, until it holds none.
+    async fn keep(mut self) {
+        loop {
+            let now = Now::read().monotonic;
+            let (due, next) = self
+                .with_key(|key| key.take_back_due(now))
+                .unwrap_or_default();
+            let refunds = due.into_iter();
+            let refunds: Vec<_> = refunds.map(|due| Refund::send(&self.leases, due)).collect();
+            if next.is_none() {
+                self.state = State::Done;
+            }
+            for refund in refunds {
+                refund.finish().await;
+            }
+            match next {
+                Some(next) => sleep(next).await,
+                None => return,
             }
         }
     }
 
-    fn take_back(&mut self) -> Option<Unspent> {
-        self.state = State::Answered;
-        let number = self.request.number;
-        self.with_key(|key| key.take_back(number)).flatten()
-    }
-
     fn with_key<T>(&self, f: impl FnOnce(&mut LeasedKey) -> T) -> Option<T> {
         let mut shard = self.leases.shard(self.hash);
-        let id = self.request.key_id;
-        shard.keys.find_mut(self.hash, |key| key.id == id).map(f)
+        let mut keys = shard.keys.iter_hash_mut(self.hash);
+        keys.find(|key| key.id == self.key_id).map(f)
     }
 }
 
-impl Drop for RequestedLease {
+impl Drop for LeaseTask {
     fn drop(&mut self) {
         match self.state {
-            State::Answered => {}
-            State::Requested => {
-                let (number, now) = (self.request.number, Now::read().monotonic);
+            State::Done => {}
+            State::Waiting(number) => {
+                let now = Now::read().monotonic;
                 self.with_key(|key| key.fail(number, now));
             }
-            State::Held => {
-                if let Some(unspent) = self.take_back() {
+            State::Keeping => {
+                let held = self.with_key(LeasedKey::end_keeper).unwrap_or_default();
+                for unspent in held {
                     self.leases.totals.lapse(&unspent);
                 }
             }

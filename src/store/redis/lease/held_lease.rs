@@ -65,6 +65,8 @@ pub(super) struct HeldLease {
     ttl: Duration,
     requested_at: Now,
     received_at: Timestamp,
+    /// When it is to be taken back: early enough that what is left is refunded before it ends.
+    pub(super) refund_at: Timestamp,
     pub(super) has_ended: bool,
 }
 
@@ -94,6 +96,20 @@ pub(super) struct Unspent {
     pub(super) counters: CounterOps,
 }
 
+impl Unspent {
+    /// The units of a counter, and those of the others.
+    pub(super) fn split(self, counter: &CounterOp<'_>) -> (Self, Self) {
+        let is_own = |own: &OwnedCounterOp| {
+            own.key == counter.key && own.limit.policy() == counter.limit.policy()
+        };
+        let (own, others): (Vec<_>, Vec<_>) = self.counters.into_iter().partition(is_own);
+        let unspent = |counters: Vec<_>| Self {
+            counters: counters.into(),
+        };
+        (unspent(own), unspent(others))
+    }
+}
+
 impl HeldLease {
     pub(super) fn new(request: &LeaseRequest, result: &OpResult, now: Timestamp) -> Self {
         let counters = request.counters.iter().zip(&result.counters);
@@ -102,9 +118,12 @@ impl HeldLease {
             let rule = own.limit.rule();
             rule.lease_lifetime(&counter.snapshot, result.time_of(counter))
         });
-        let life = lives.min().unwrap_or_default();
         let ttls = request.counters.iter().filter_map(|own| own.limit.lease());
-        let ttl = ttls.map(|lease| lease.lifetime()).min();
+        let ttl = ttls.map(|lease| lease.lifetime()).min().unwrap_or_default();
+        let life = lives.min().unwrap_or_default().min(ttl);
+        // In whole microseconds, as instants are.
+        let ends = request.requested_at + life;
+        let life = ends.monotonic.since(request.requested_at.monotonic);
         let window_ids = counters.map(|(own, counter)| {
             let at = result.time_of(counter);
             own.limit.rule().window_id(&counter.snapshot, at)
@@ -122,10 +141,11 @@ impl HeldLease {
                 window_ids: window_ids.collect(),
                 results: result.counters.clone(),
             },
-            ends: request.requested_at + life,
-            ttl: ttl.unwrap_or_default(),
+            ends,
+            ttl,
             requested_at: request.requested_at,
             received_at: now,
+            refund_at: request.requested_at.monotonic + life * 3 / 4,
             has_ended: false,
         }
     }

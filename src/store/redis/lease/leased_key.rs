@@ -1,31 +1,25 @@
 //! The leases of one key, or of the keys of requests under several policies: how much they hold, and when more is requested.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::{
-    demand::{MIN_RATE, Rate},
     held_lease::{HeldLease, LeaseRequest, LeasedUnits, Now, Unspent, charged_units},
-    processes::{Processes, State},
+    processes::State,
+    size::Sizing,
 };
 use crate::{
     clock::Timestamp,
     store::{
-        CounterOp, CounterResult, DecisionSource, OpResult, Units,
+        CounterOp, CounterResult, DecisionSource, LimitHandle, OpResult, Units,
         redis::request::op::{CounterOps, OwnedCounterOp},
     },
+    strategy::QuotaStatus,
 };
 
-/// A lease is at most this part of what remains for each process. So the last units are charged one by one.
-const REMAINING_PARTS: f64 = 4.0;
-
-/// The requests of a lease while it is not known what remains.
-const FIRST_LEASE: u64 = 2;
-
-/// A lease that was requested is waited for so much longer than its TTL: the runtime that is to receive the response may not be
-/// driven any more.
-const MAX_WAIT: Duration = Duration::from_secs(1);
+/// How long the response to a request of a lease is waited for, at least. A runtime that is not polled sends none.
+const GIVE_UP: Duration = Duration::from_secs(1);
 
 /// The leases of the requests with the same keys under the same limits.
 #[derive(Debug)]
@@ -41,23 +35,21 @@ pub(super) struct LeasedKey {
     leases: VecDeque<HeldLease>,
     /// The last response of the store.
     latest: Option<Latest>,
-    rate: Rate,
-    processes: Processes,
-    /// The number of the next lease.
-    next: u64,
-    is_requested: bool,
-    /// When the last lease was requested.
-    requested_at: Timestamp,
-    /// More is requested once it holds no more than the units of so many requests.
-    low_water: u64,
-    /// No lease is requested before.
-    not_before: Timestamp,
+    sizing: Sizing,
+    /// The number of the last lease that was requested.
+    last_number: u64,
+    /// When that was, while its response is waited for.
+    requested_at: Option<Timestamp>,
+    /// Leases up to this number are not refunded: the key was reset after they were requested.
+    reset_number: u64,
+    /// Whether a task takes the leases back.
+    has_keeper: bool,
 }
 
 /// The state of the counters by the last response of the store.
 #[derive(Debug)]
-struct Latest {
-    received_at: Timestamp,
+pub(super) struct Latest {
+    pub(super) received_at: Timestamp,
     at: Timestamp,
     results: SmallVec<[CounterResult; 1]>,
 }
@@ -69,7 +61,7 @@ pub(super) enum Granted {
     Held { refund_after: Duration },
     /// It is too late to spend them.
     Late(Unspent),
-    /// The key was reset or blocked meanwhile.
+    /// The key was reset meanwhile.
     Ended,
     /// The store charged nothing.
     Rejected,
@@ -77,6 +69,8 @@ pub(super) enum Granted {
 
 impl LeasedKey {
     pub(super) fn new((id, hash): (u64, u64), counters: &[CounterOp<'_>], now: Timestamp) -> Self {
+        let leases = counters.iter().filter_map(|own| own.limit.lease());
+        let ttl = leases.map(|lease| lease.lifetime()).min();
         Self {
             id,
             hash,
@@ -84,13 +78,11 @@ impl LeasedKey {
             units: vec![LeasedUnits::default(); counters.len()],
             leases: VecDeque::new(),
             latest: None,
-            rate: Rate::new(now),
-            processes: Processes::default(),
-            next: 0,
-            is_requested: false,
-            requested_at: now,
-            low_water: 0,
-            not_before: now,
+            sizing: Sizing::new(ttl.unwrap_or_default(), now),
+            last_number: 0,
+            requested_at: None,
+            reset_number: 0,
+            has_keeper: false,
         }
     }
 
@@ -123,8 +115,7 @@ impl LeasedKey {
     ) -> (Option<OpResult>, Option<LeaseRequest>) {
         let result = self.spend(counters, now);
         if result.is_none() {
-            self.processes
-                .note_own(counters.iter().map(charged_units).max().unwrap_or(0));
+            self.sizing.note_unleased(counters);
         }
         (result, self.note_request(counters, now))
     }
@@ -178,139 +169,99 @@ impl LeasedKey {
     /// Counts a request, and returns the lease to request, if one is due.
     #[inline]
     fn note_request(&mut self, counters: &[CounterOp<'_>], now: Now) -> Option<LeaseRequest> {
-        self.rate.note(now.monotonic);
-        if self.is_requested && now.monotonic > self.requested_at + self.ttl() + MAX_WAIT {
-            self.is_requested = false;
-        }
-        let is_due = !self.is_requested && self.held_requests(counters) <= self.low_water;
-        if !is_due || now.monotonic < self.not_before {
+        let held = || self.units.iter().map(|own| own.held);
+        let (latest, at) = (self.latest.as_ref(), now.monotonic);
+        if !self.sizing.note_request(counters, held(), at) || self.is_waiting(at) {
             return None;
         }
-        self.request(counters, now)
-    }
-
-    /// For how many such requests it holds units.
-    fn held_requests(&self, counters: &[CounterOp<'_>]) -> u64 {
-        let counters = counters.iter().zip(&self.units);
-        let requests =
-            counters.filter_map(|(counter, own)| own.held.checked_div(charged_units(counter)));
-        requests.min().unwrap_or(0)
-    }
-
-    fn request(&mut self, counters: &[CounterOp<'_>], now: Now) -> Option<LeaseRequest> {
-        let (requests, wanted) = self.size(counters, now);
-        if requests < 2 {
-            self.not_before = now.monotonic + self.ttl() / 2;
-            return None;
-        }
-        // Early enough that it is there before the last unit is spent, also if leases are smaller than wanted.
-        self.low_water = (wanted / 2).clamp(requests / 2, requests);
-        self.is_requested = true;
-        self.requested_at = now.monotonic;
-        self.next += 1;
+        let requests = self.sizing.size(counters, held(), latest, at)?;
+        self.last_number += 1;
+        self.requested_at = Some(at);
         Some(LeaseRequest {
             key_id: self.id,
-            number: self.next,
+            number: self.last_number,
             requests: u32::try_from(requests).unwrap_or(u32::MAX),
             counters: counters.iter().map(charging).collect(),
             requested_at: now,
         })
     }
 
-    /// The number of requests of the next lease, and how many the key's rate makes worthwhile.
-    fn size(&self, counters: &[CounterOp<'_>], now: Now) -> (u64, u64) {
-        let rate = self.rate.per_second();
-        if rate < MIN_RATE {
-            return (0, 0);
-        }
-        let wanted = (rate * self.ttl().as_secs_f64() / 2.0) as u64;
-        let is_fresh = |latest: &&Latest| now.monotonic.since(latest.received_at) <= self.ttl();
-        let latest = self.latest.as_ref().filter(is_fresh);
-        let mut requests = wanted;
-        for (index, counter) in counters.iter().enumerate() {
-            let (Some(lease), units @ 1..) = (counter.limit.lease(), charged_units(counter)) else {
-                continue;
-            };
-            requests = requests.min(lease.most() / units);
-            requests = requests.min(match latest {
-                None => FIRST_LEASE,
-                Some(latest) => {
-                    let result = &latest.results[index];
-                    let at = latest.at.shifted(result.clock_skew_us);
-                    let status = counter.limit.status(&result.snapshot, at, Units::ONE);
-                    let parts = REMAINING_PARTS * self.processes.estimate();
-                    (status.remaining as f64 / parts) as u64 / units
-                }
-            });
-        }
-        (requests, wanted)
+    /// Whether a lease is waited for.
+    fn is_waiting(&self, now: Timestamp) -> bool {
+        let longest = GIVE_UP.max(self.sizing.ttl());
+        let requested_at = self.requested_at;
+        requested_at.is_some_and(|requested_at| now.since(requested_at) < longest)
     }
 
-    /// The shortest TTL of the counters' leases.
-    fn ttl(&self) -> Duration {
-        let leases = self.counters.iter().filter_map(|own| own.limit.lease());
-        let ttls = leases.map(|lease| lease.lifetime());
-        ttls.min().unwrap_or_default()
-    }
-
-    /// Whether the lease of this number is still waited for: not if the key was reset meanwhile.
+    /// Whether the lease of this number is still waited for.
     pub(super) fn is_waiting_for(&self, number: u64) -> bool {
-        self.is_requested && self.next == number
+        self.requested_at.is_some() && self.last_number == number
     }
 
     /// Whether a lease is waited for that was requested at this moment or before.
     pub(super) fn waits_since(&self, moment: Timestamp) -> bool {
-        self.is_requested && self.requested_at <= moment
+        self.requested_at
+            .is_some_and(|requested_at| requested_at <= moment)
     }
 
     /// No response, so that nothing is leased for a while.
     pub(super) fn fail(&mut self, number: u64, now: Timestamp) {
         if self.is_waiting_for(number) {
-            self.is_requested = false;
-            self.not_before = now + self.ttl();
+            self.requested_at = None;
+            self.sizing.pause(now, self.sizing.ttl());
         }
     }
 
     /// Holds what the store has charged for a lease.
     pub(super) fn grant(&mut self, request: &LeaseRequest, result: &OpResult, now: Now) -> Granted {
         let is_waiting = self.is_waiting_for(request.number);
-        if !is_waiting || result.counters.len() < request.counters.len() {
+        if is_waiting {
+            self.requested_at = None;
+        }
+        if request.number <= self.reset_number || result.counters.len() < self.counters.len() {
             return match result.admitted {
                 0 => Granted::Rejected,
                 _ => Granted::Ended,
             };
         }
-        self.is_requested = false;
-        self.note_processes(result);
-        self.latest = Some(Latest {
-            received_at: now.monotonic,
-            at: result.at,
-            results: result.counters.clone(),
-        });
+        let lease = HeldLease::new(request, result, now.monotonic);
+        if is_waiting {
+            self.note_response(&lease, result, now.monotonic);
+        }
         if result.admitted == 0 {
-            self.not_before = now.monotonic + self.ttl() / 2;
             return Granted::Rejected;
         }
-        let lease = HeldLease::new(request, result, now.monotonic);
-        // A refund finds the window of its charge by the latest response.
-        let window_ids = &lease.charge.window_ids;
-        for older in &mut self.leases {
-            if !older.has_ended && older.charge.window_ids != *window_ids {
-                older.end(&mut self.units);
-            }
-        }
-        if !lease.is_live(now) {
+        if !is_waiting || !lease.is_live(now) {
             let own = request.counters.iter().cloned();
             return Granted::Late(lease.unspent(own));
         }
         for (own, left) in self.units.iter_mut().zip(&lease.left) {
             own.held += left;
         }
-        let life = lease.ends.monotonic.since(request.requested_at.monotonic);
-        let elapsed = now.monotonic.since(request.requested_at.monotonic);
+        let refund_after = lease.refund_at.since(now.monotonic);
         self.leases.push_back(lease);
-        Granted::Held {
-            refund_after: (life * 3 / 4).saturating_sub(elapsed),
+        Granted::Held { refund_after }
+    }
+
+    /// Notes the response to the request of a lease.
+    fn note_response(&mut self, lease: &HeldLease, result: &OpResult, now: Timestamp) {
+        self.note_processes(result);
+        let latest = Latest {
+            received_at: now,
+            at: result.at,
+            results: result.counters.clone(),
+        };
+        if result.admitted == 0 {
+            let wait = latest.retry_after(&self.counters);
+            let pause = wait.clamp(self.sizing.ttl() / 2, GIVE_UP.max(self.sizing.ttl()));
+            self.sizing.pause(now, pause);
+        }
+        self.latest = Some(latest);
+        // The receipt of a request has the window of the latest response.
+        for older in &mut self.leases {
+            if !older.has_ended && older.charge.window_ids != lease.charge.window_ids {
+                older.end(&mut self.units);
+            }
         }
     }
 
@@ -329,9 +280,9 @@ impl LeasedKey {
         };
         let before = state(latest.at, &latest.results);
         let after = state(result.at, &result.counters);
-        self.processes.note_own(result.counters[index].units);
-        let limit = &self.counters[index].limit;
-        self.processes.note_states(limit, before, after);
+        let (limit, processes) = (&self.counters[index].limit, &mut self.sizing.processes);
+        processes.note_own(result.counters[index].units);
+        processes.note_states(limit, before, after);
     }
 
     /// Takes back what is left of a lease; `None` if that is nothing.
@@ -349,23 +300,74 @@ impl LeasedKey {
         Some(lease.unspent(own))
     }
 
-    /// Takes back all leases, and forgets one that is requested.
+    /// Takes back all leases since the key is reset. One that is requested will not be held, nor refunded.
     pub(super) fn take_back_all(&mut self) -> Vec<Unspent> {
-        self.is_requested = false;
-        self.next += 1;
-        let numbers: Vec<_> = self.leases.iter().map(|lease| lease.number).collect();
+        self.reset_number = self.last_number;
+        self.take_back_held()
+    }
+
+    /// Requests no lease until the operation has been done by which the leases end.
+    pub(super) fn pause(&mut self, now: Timestamp) {
+        self.sizing.pause(now, GIVE_UP.max(self.sizing.ttl()));
+    }
+
+    /// Takes back all leases. One that is requested will be refunded.
+    pub(super) fn take_back_held(&mut self) -> Vec<Unspent> {
+        self.requested_at = None;
+        self.take_back_where(|_| true)
+    }
+
+    /// Whether a task has to be started that takes the leases back when they are due.
+    pub(super) fn start_keeper(&mut self) -> bool {
+        !mem::replace(&mut self.has_keeper, true)
+    }
+
+    /// Takes back the leases that are due, and returns the time until the next one is. If there is none, the task that calls it ends.
+    pub(super) fn take_back_due(&mut self, now: Timestamp) -> (Vec<Unspent>, Option<Duration>) {
+        let due = self.take_back_where(|lease| lease.refund_at <= now);
+        let next = self.leases.iter().map(|lease| lease.refund_at).min();
+        self.has_keeper = next.is_some();
+        (due, next.map(|next| next.since(now)))
+    }
+
+    /// Notes that no task takes leases back any more, and takes back all.
+    pub(super) fn end_keeper(&mut self) -> Vec<Unspent> {
+        self.has_keeper = false;
+        self.take_back_held()
+    }
+
+    fn take_back_where(&mut self, is_taken: impl Fn(&HeldLease) -> bool) -> Vec<Unspent> {
+        let taken = self.leases.iter().filter(|lease| is_taken(lease));
+        let numbers: SmallVec<[u64; 8]> = taken.map(|lease| lease.number).collect();
         let taken = numbers.into_iter();
         taken.filter_map(|number| self.take_back(number)).collect()
     }
 
-    /// Whether it holds nothing, waits for nothing and is not requested any more.
+    /// Whether it holds nothing, waits for nothing, and is not hot any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.leases.is_empty() && !self.is_requested && self.rate.is_idle(now)
+        self.leases.is_empty() && self.requested_at.is_none() && !self.sizing.rate.is_hot(now)
     }
 
     /// The counters, and their leased units.
     pub(super) fn units(&self) -> impl Iterator<Item = (&OwnedCounterOp, LeasedUnits)> {
         self.counters.iter().zip(self.units.iter().copied())
+    }
+}
+
+impl Latest {
+    /// The status of a counter.
+    pub(super) fn status(&self, index: usize, limit: &LimitHandle, cost: Units) -> QuotaStatus {
+        let result = &self.results[index];
+        let at = self.at.shifted(result.clock_skew_us);
+        limit.status(&result.snapshot, at, cost)
+    }
+
+    /// The longest wait of these counters.
+    fn retry_after(&self, counters: &CounterOps) -> Duration {
+        let statuses = counters.iter().enumerate();
+        let statuses = statuses.map(|(index, own)| self.status(index, &own.limit, Units::ONE));
+        let waits = statuses.map(|status| status.retry_after.duration().unwrap_or(GIVE_UP));
+        waits.max().unwrap_or_default()
     }
 }
 

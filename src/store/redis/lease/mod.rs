@@ -2,7 +2,7 @@
 //!
 //! A lease is an ordinary [`Op::Acquire`] of several requests, which travels in the same batches as all others; no script knows of
 //! leases. `demand` finds hot keys, `leased_key` holds the units of one and says when more are due, `grant` requests them and
-//! refunds what is left, `processes` estimates with how many others the key is shared, `totals` counts units for [`StoreStats`](crate::observe::StoreStats).
+//! refunds what is left, `processes` estimates with how many others the key is shared, `size` says how large a lease is, `totals` counts units for [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
@@ -21,7 +21,8 @@ use std::hash::BuildHasher;
 
 use self::{
     demand::HotKeys,
-    held_lease::{Now, Unspent},
+    grant::Refund,
+    held_lease::{LeaseRequest, Now, Unspent},
     leased_key::LeasedKey,
     totals::Totals,
 };
@@ -40,7 +41,23 @@ mod leased_key;
 mod processes;
 #[cfg(test)]
 mod simulation;
+mod size;
+#[cfg(test)]
+mod tests;
 mod totals;
+
+/// A lease to request, which is sent after the request for which it was due.
+pub(super) struct DueLease {
+    leases: Arc<Leases>,
+    hash: u64,
+    request: LeaseRequest,
+}
+
+impl DueLease {
+    pub(super) fn send(self) {
+        grant::send(&self.leases, self.hash, self.request);
+    }
+}
 
 /// Shards of the keys, each under a lock of its own.
 const SHARDS: usize = 16;
@@ -100,23 +117,31 @@ impl Leases {
         }
     }
 
-    /// Decides a request by units that are held for it. Requests the next lease when one is due.
+    /// Decides a request by units that are held for it, and returns the lease to request, if one is due.
     #[inline]
-    pub(super) fn decide(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
+    pub(super) fn decide(
+        self: &Arc<Self>,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> (Option<OpResult>, Option<DueLease>) {
         if !self.is_used.load(Ordering::Relaxed) {
-            return None;
+            return (None, None);
         }
         self.decide_leased(op, counters)
     }
 
     #[inline(never)]
-    fn decide_leased(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
+    fn decide_leased(
+        self: &Arc<Self>,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> (Option<OpResult>, Option<DueLease>) {
         if op != Op::Acquire(1) {
             self.end_by(op, counters);
-            return None;
+            return (None, None);
         }
         if !is_leasable(counters) {
-            return None;
+            return (None, None);
         }
         let hash = self.hash(counters);
         if self.len.load(Ordering::Relaxed) > 0 {
@@ -124,17 +149,19 @@ impl Leases {
             if let Some(key) = shard.keys.find_mut(hash, |key| key.is_of(hash, counters)) {
                 let (result, request) = key.decide(counters, Now::read());
                 drop(shard);
-                if let Some(request) = request {
-                    grant::send(self, hash, request);
-                }
-                return result;
+                let due = request.map(|request| DueLease {
+                    leases: self.clone(),
+                    hash,
+                    request,
+                });
+                return (result, due);
             }
         }
         let now = Now::read().monotonic;
         if self.hot_keys.note(hash, now) {
             self.add(hash, counters, now);
         }
-        None
+        (None, None)
     }
 
     /// Adds a hot key.
@@ -194,23 +221,32 @@ impl Leases {
             (op == Op::ForceAcquire) == counter.limit.rule().counts_rejections()
         };
         for counter in counters.iter().filter(ends) {
-            for unspent in self.take_back(|key| key.counts(counter)) {
-                match op {
-                    // The counts that had these units are gone, or not yet: what would be refunded may be others' units.
-                    Op::Reset => self.totals.lapse(&unspent),
-                    _ => grant::refund_detached(self, unspent),
-                }
+            if op == Op::ForceAcquire {
+                let held = self.take_back(|key| key.counts(counter), LeasedKey::take_back_held);
+                held.into_iter()
+                    .for_each(|unspent| grant::refund_detached(self, unspent));
+                continue;
+            }
+            for unspent in self.take_back(|key| key.counts(counter), LeasedKey::take_back_all) {
+                // The reset may have been done: a refund could take units that were charged after it.
+                let (reset, others) = unspent.split(counter);
+                self.totals.lapse(&reset);
+                grant::refund_detached(self, others);
             }
         }
     }
 
     /// Takes back the leases of some keys.
-    fn take_back(&self, mut is_taken: impl FnMut(&LeasedKey) -> bool) -> Vec<Unspent> {
+    fn take_back(
+        &self,
+        mut is_taken: impl FnMut(&LeasedKey) -> bool,
+        take: fn(&mut LeasedKey) -> Vec<Unspent>,
+    ) -> Vec<Unspent> {
         let mut taken = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
             for key in shard.keys.iter_mut().filter(|key| is_taken(key)) {
-                taken.append(&mut key.take_back_all());
+                taken.append(&mut take(key));
             }
         }
         taken
@@ -226,8 +262,12 @@ impl Leases {
         while self.waits_since(start) && in_time() {
             tokio::time::sleep(FLUSH_INTERVAL).await;
         }
-        for unspent in self.take_back(|_| true) {
-            grant::refund_detached(self, unspent);
+        let held = self.take_back(|_| true, LeasedKey::take_back_held);
+        let held = held.into_iter();
+        // All are sent before the first response is waited for.
+        let refunds: Vec<_> = held.map(|unspent| Refund::send(self, unspent)).collect();
+        for refund in refunds {
+            refund.finish().await;
         }
         while self.refunding() > 0 && in_time() {
             tokio::time::sleep(FLUSH_INTERVAL).await;
@@ -264,9 +304,11 @@ impl Leases {
     }
 
     fn hash(&self, counters: &[CounterOp<'_>]) -> u64 {
-        let hashes = counters
-            .iter()
-            .map(|counter| self.hasher.hash_one((counter.limit.id(), &counter.key)));
+        let hashes = counters.iter().map(|counter| {
+            let caller = counter.limit.records_caller().then_some(&counter.caller);
+            self.hasher
+                .hash_one((counter.limit.id(), &counter.key, caller))
+        });
         hashes.fold(0, |all, hash| all.rotate_left(5) ^ hash)
     }
 
@@ -308,93 +350,5 @@ impl fmt::Debug for Leases {
         f.debug_struct("Leases")
             .field("len", &self.len)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        key::Key,
-        quota::Quota,
-        store::{CounterResult, Units},
-        strategy::{ChargeReceipt, FixedWindow, Lease, Snapshot, Strategy, TierRefills},
-    };
-
-    fn leases() -> Leases {
-        Leases {
-            workers: Weak::new(),
-            is_used: AtomicBool::new(true),
-            hot_keys: HotKeys::new(),
-            next_id: AtomicU64::new(0),
-            hasher: DefaultHashBuilder::default(),
-            shards: Default::default(),
-            len: AtomicUsize::new(0),
-            refunding: AtomicU64::new(0),
-            totals: Totals::default(),
-        }
-    }
-
-    fn limit() -> LimitHandle {
-        let lease = Lease::max_units(8).ttl(Duration::from_secs(10));
-        let quota = Quota::requests(1_000_000).per_day();
-        let rule = FixedWindow.bind_leased(&quota, &TierRefills::default(), &lease);
-        LimitHandle::new("p", rule.expect("a rule"), ())
-    }
-
-    /// A key that has spent the two units of its only lease, and is requested no more.
-    fn spent_key(counters: &[CounterOp<'_>]) -> LeasedKey {
-        let now = Now::read();
-        let mut key = LeasedKey::new((0, 0), counters, now.monotonic);
-        let (_, request) = key.decide(counters, now);
-        let request = request.expect("a lease is due");
-        let units = u64::from(request.requests);
-        let day = now.wall + Duration::from_secs(80_000);
-        let used = Snapshot::new([units as i64, day.as_micros()]);
-        let result = OpResult::new(now.wall, units, [CounterResult::new(units, used)]);
-        drop(key.grant(&request, &result, now));
-        for _ in 0..units {
-            let (admitted, request) = key.decide(counters, now);
-            assert!(admitted.is_some());
-            if let Some(request) = request {
-                key.fail(request.number, now.monotonic);
-            }
-        }
-        key
-    }
-
-    #[test]
-    fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
-        const KEYS: u64 = 20_000;
-        let (leases, limit) = (leases(), limit());
-        let evict = || {
-            let counter = CounterOp {
-                limit: &limit,
-                key: Key::global(),
-                units: Units::ONE,
-                receipt: ChargeReceipt::NONE,
-                caller: Key::global(),
-                mode: CounterMode::Charge,
-            };
-            for _ in 0..KEYS {
-                let key = spent_key(&[counter]);
-                let mut shard = leases.shard(0);
-                shard.searched_at = None;
-                shard.keys.insert_unique(0, key, |key| key.hash);
-                leases.len.fetch_add(1, Ordering::Relaxed);
-                drop(shard);
-                let later = Now::read().monotonic + Duration::from_secs(3);
-                leases.evict(&mut leases.shard(0), later);
-            }
-        };
-        let spent = || leases.stats().first().map_or(0, |stats| stats.spent);
-        std::thread::scope(|scope| {
-            let (evicting, mut before) = (scope.spawn(evict), 0);
-            while !evicting.is_finished() {
-                let last = std::mem::replace(&mut before, spent());
-                assert!(before >= last, "{last}, then {before}");
-            }
-        });
-        assert_eq!((spent(), leases.len.into_inner()), (2 * KEYS, 0));
     }
 }

@@ -37,7 +37,7 @@ impl Processes {
     /// Notes units that this process charges.
     #[inline]
     pub(super) fn note_own(&mut self, units: u64) {
-        self.own += units;
+        self.own = self.own.saturating_add(units);
     }
 
     /// Notes the state before and after those units, and any of other processes, were charged.

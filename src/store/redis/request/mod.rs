@@ -57,10 +57,19 @@ pub(crate) struct PendingRequest {
     has_waiter: bool,
     /// Whether an observer gets the result, on which no request depends.
     has_observer: bool,
-    /// Whether its refund is retried later if it fails now, although a waiter gets the error.
-    retries_refund: bool,
+    refund_retry: RefundRetry,
     /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
     done: bool,
+}
+
+/// Whether a refund that has failed is sent again, if it is certain that it was not done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RefundRetry {
+    /// If no waiter gets the error.
+    #[default]
+    IfUnread,
+    Always,
+    Never,
 }
 
 /// Whether a call was sent that may have executed a request which failed.
@@ -82,19 +91,23 @@ impl PendingRequest {
             send_alone: false,
             has_waiter: false,
             has_observer: false,
-            retries_refund: false,
+            refund_retry: RefundRetry::default(),
             done: false,
         }
     }
 
-    /// Retries its refund later if it fails now.
-    pub(crate) fn retry_refunds(&mut self) {
-        self.retries_refund = true;
+    /// Sets whether its refund is retried later if it fails now.
+    pub(crate) fn set_refund_retry(&mut self, retry: RefundRetry) {
+        self.refund_retry = retry;
     }
 
-    /// Whether its refund is to be retried later if it fails: if that was requested, or no waiter gets the error.
+    /// Whether its refund is to be retried later if it fails.
     pub(crate) fn retries_refunds(&self) -> bool {
-        self.retries_refund || !self.has_waiter || self.cancelled.load(Ordering::Relaxed)
+        match self.refund_retry {
+            RefundRetry::Never => false,
+            RefundRetry::Always => true,
+            RefundRetry::IfUnread => !self.has_waiter || self.cancelled.load(Ordering::Relaxed),
+        }
     }
 
     /// Whether it has no waiter.

@@ -20,7 +20,7 @@ use crate::{
             cluster::hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
-                PendingRequest, RequestState, Sent, UndeliveredGuard, ended,
+                PendingRequest, RefundRetry, RequestState, Sent, UndeliveredGuard, ended,
                 limit::Workers,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
@@ -104,17 +104,18 @@ impl WorkerPool {
         deadline: Instant,
         cache_token: Option<CacheToken>,
     ) -> Result<ResponseHandle, StoreError> {
-        self.send(op, counters, deadline, cache_token, false)
+        self.send(op, counters, deadline, cache_token, RefundRetry::IfUnread)
     }
 
-    /// Executes an operation whose refund is retried later if it fails now.
+    /// Executes an operation whose refund is retried later, or not, if it fails now.
     pub(crate) fn execute_with_refund_retry(
         self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
         deadline: Instant,
+        retry: RefundRetry,
     ) -> Result<ResponseHandle, StoreError> {
-        self.send(op, counters, deadline, None, true)
+        self.send(op, counters, deadline, None, retry)
     }
 
     #[inline]
@@ -124,7 +125,7 @@ impl WorkerPool {
         counters: CounterOps,
         deadline: Instant,
         cache_token: Option<CacheToken>,
-        retries_refunds: bool,
+        refund_retry: RefundRetry,
     ) -> Result<ResponseHandle, StoreError> {
         let no_runtime = || {
             StoreError::NoRuntime(
@@ -142,9 +143,7 @@ impl WorkerPool {
             self.undelivered(op),
         );
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
-        if retries_refunds {
-            request.retry_refunds();
-        }
+        request.set_refund_retry(refund_retry);
         let sets = self.workers(&here);
         let worker = worker_of(&sets, here.id(), worker_index).ok_or_else(no_runtime)?;
         worker.push(request)?;

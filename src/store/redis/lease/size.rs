@@ -1,0 +1,136 @@
+//! When a key's next lease is due, and how many units it has.
+
+use std::time::Duration;
+
+use super::{
+    demand::{MIN_RATE, Rate},
+    held_lease::charged_units,
+    leased_key::Latest,
+    processes::Processes,
+};
+use crate::{
+    clock::Timestamp,
+    store::{CounterOp, Units},
+};
+
+/// A lease is at most this part of what remains for each process. So the last units are charged one by one.
+const REMAINING_PARTS: f64 = 4.0;
+
+/// The requests of a lease while it is not known what remains.
+const FIRST_LEASE: u64 = 2;
+
+/// What the size of a key's next lease depends on.
+#[derive(Debug)]
+pub(super) struct Sizing {
+    pub(super) rate: Rate,
+    pub(super) processes: Processes,
+    /// The shortest TTL of the counters' leases.
+    ttl: Duration,
+    /// Another lease is due once no more units than this are held of a counter, the one of which requests cost most.
+    low_water: u64,
+    /// No lease is requested before.
+    not_before: Timestamp,
+}
+
+impl Sizing {
+    pub(super) fn new(ttl: Duration, now: Timestamp) -> Self {
+        Self {
+            rate: Rate::new(now),
+            processes: Processes::default(),
+            ttl,
+            low_water: 0,
+            not_before: now,
+        }
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Requests no lease for so long.
+    pub(super) fn pause(&mut self, now: Timestamp, pause: Duration) {
+        self.not_before = now + pause;
+    }
+
+    /// Counts a request, and returns whether a lease is due. `held` are the units of each counter.
+    #[inline]
+    pub(super) fn note_request(
+        &mut self,
+        counters: &[CounterOp<'_>],
+        held: impl Iterator<Item = u64>,
+        now: Timestamp,
+    ) -> bool {
+        let cost = cost(counters);
+        self.rate.note(now, cost);
+        let units = counters.iter().zip(held);
+        let units = units.filter(|(counter, _)| charged_units(counter) == cost);
+        let held_units = units.map(|(_, held)| held).min().unwrap_or(0);
+        held_units <= self.low_water && now >= self.not_before
+    }
+
+    /// Counts the units of a request that the store decides.
+    pub(super) fn note_unleased(&mut self, counters: &[CounterOp<'_>]) {
+        self.processes.note_own(cost(counters));
+    }
+
+    /// For how many such requests the next lease is; `None` if there is to be none for now.
+    pub(super) fn size(
+        &mut self,
+        counters: &[CounterOp<'_>],
+        held: impl Iterator<Item = u64>,
+        latest: Option<&Latest>,
+        now: Timestamp,
+    ) -> Option<u64> {
+        if self.rate.per_second() < MIN_RATE {
+            self.pause(now, self.ttl / 2);
+            return None;
+        }
+        let cost = cost(counters).max(1);
+        let wanted_units = (self.rate.units_per_second() * self.ttl.as_secs_f64() / 2.0) as u64;
+        let mut requests = wanted_units / cost;
+        let mut most = u64::MAX;
+        for (index, (counter, held)) in counters.iter().zip(held).enumerate() {
+            let (Some(lease), units @ 1..) = (counter.limit.lease(), charged_units(counter)) else {
+                continue;
+            };
+            // No more than two leases are held.
+            let room = (2 * lease.most()).saturating_sub(held).min(lease.most());
+            most = most.min(room / units);
+            requests = requests.min(match latest {
+                Some(latest) => self.share(latest, index, counter, now),
+                None => FIRST_LEASE,
+            });
+        }
+        let requests = requests.min(most);
+        if requests >= 2 {
+            // Early enough that it is there before the last unit is spent, also if leases are smaller than wanted.
+            let units = requests * cost;
+            self.low_water = (wanted_units / 2).clamp(units / 2, units);
+            return Some(requests);
+        }
+        // A request that costs nearly a whole lease says nothing of the others.
+        if most >= 2 {
+            self.pause(now, self.ttl / 2);
+        }
+        None
+    }
+
+    /// This process's share of what remains under a counter, in requests.
+    fn share(&self, latest: &Latest, index: usize, counter: &CounterOp<'_>, now: Timestamp) -> u64 {
+        let status = latest.status(index, counter.limit, Units::ONE);
+        let age = now.since(latest.received_at);
+        let has_reset = !status.reset_after.is_zero() && age >= status.reset_after;
+        if age > self.ttl || has_reset {
+            return FIRST_LEASE;
+        }
+        let parts = REMAINING_PARTS * self.processes.estimate();
+        let units = (status.remaining as f64 / parts) as u64;
+        units / charged_units(counter).max(1)
+    }
+}
+
+/// The most units that a request is charged under one counter.
+#[inline]
+fn cost(counters: &[CounterOp<'_>]) -> u64 {
+    counters.iter().map(charged_units).max().unwrap_or(0)
+}
