@@ -108,10 +108,10 @@ pub struct LeaseStats {
     pub spent: u64,
     /// Units that were left, and refunded.
     pub refunded: u64,
-    /// Units that were left, and are lost until they refill: time had returned them already, the refund failed, or the key was
+    /// Units that were left, and of which no refund is known: time had returned them already, the refund failed, or the key was
     /// reset.
     pub lapsed: u64,
-    /// Units that may still be spent, now.
+    /// Units that may still be spent, or whose refund is on its way, now.
     pub held: u64,
 }
 

@@ -27,7 +27,6 @@ mod conditions;
 #[cfg(feature = "config")]
 mod cost;
 mod key_text;
-mod lease;
 pub(crate) mod on_store_error;
 mod quotas;
 mod settings;

@@ -84,7 +84,7 @@ async fn with_the_server_gone_what_is_held_is_spent_first_and_then_the_fallback_
     }
 }
 
-/// Whether it was charged is unknown: the units are lost, and nobody is admitted by them.
+/// Whether it was charged is unknown: the units are lost, and no request is admitted by them.
 #[tokio::test]
 async fn a_lease_whose_reply_is_lost_is_not_spent() {
     let server = Server::start();

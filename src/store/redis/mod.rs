@@ -197,6 +197,7 @@ impl Store for RedisStore {
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.inner.leases.end_by(op, counters);
         let (result, due) = self.inner.leases.decide(op, counters);
         let response = match result {
             Some(result) => StoreResponse::Ready(Ok(result)),

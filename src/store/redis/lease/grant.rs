@@ -5,9 +5,9 @@ use std::sync::{Arc, atomic::Ordering};
 use tokio::time::sleep;
 
 use super::{
-    Leases,
     held_lease::{LeaseRequest, Now, Unspent},
     leased_key::{Granted, LeasedKey},
+    table::Leases,
 };
 use crate::{
     runtime::runtime_with_io,
@@ -61,6 +61,7 @@ pub(super) struct Refund {
 impl Refund {
     pub(super) fn send(leases: &Arc<Leases>, unspent: Unspent) -> Self {
         leases.refunding.fetch_add(1, Ordering::Relaxed);
+        leases.totals.begin_refund(&unspent);
         Self {
             leases: leases.clone(),
             response: execute(leases, Op::Refund, unspent.counters.clone()),
@@ -82,7 +83,7 @@ impl Refund {
 impl Drop for Refund {
     fn drop(&mut self) {
         if let Some(unspent) = self.unspent.take() {
-            self.leases.totals.lapse(&unspent);
+            self.leases.totals.refund(&unspent, None);
         }
         self.leases.refunding.fetch_sub(1, Ordering::Relaxed);
     }
@@ -96,7 +97,7 @@ fn execute(leases: &Arc<Leases>, op: Op, counters: CounterOps) -> Option<Pending
 }
 
 /// A task that waits for a lease, or takes the leases of a key back when they are due. If it is dropped, because its runtime has
-/// ended, the lease is not waited for any more, or what the key holds is lost.
+/// ended, the lease is not waited for any more, or what the key holds is refunded on another runtime.
 struct LeaseTask {
     leases: Arc<Leases>,
     hash: u64,
@@ -107,8 +108,8 @@ struct LeaseTask {
 enum State {
     /// It waits for the lease of this number.
     Waiting(u64),
-    /// It takes leases back.
-    Keeping,
+    /// It takes leases back, as the keeper of this number.
+    Keeping(u64),
     Done,
 }
 
@@ -121,30 +122,32 @@ impl LeaseTask {
         self.state = State::Done;
         let granted = self.with_key(|key| {
             let granted = key.grant(&request, &result, Now::read());
-            let is_held = matches!(granted, Granted::Held { .. });
-            (granted, is_held && key.start_keeper())
+            let keeper = match granted {
+                Granted::Held { .. } => key.start_keeper(Now::read().monotonic),
+                _ => None,
+            };
+            (granted, keeper)
         });
-        let (granted, is_keeper) = granted.unwrap_or((Granted::Ended, false));
-        match granted {
-            Granted::Rejected => {}
-            Granted::Ended => self.leases.totals.lapse_charge(&request, &result),
-            Granted::Late(unspent) => Refund::send(&self.leases, unspent).finish().await,
-            Granted::Held { refund_after } if is_keeper => {
+        match granted.unwrap_or((Granted::Ended, None)) {
+            (Granted::Rejected, _) => {}
+            (Granted::Ended, _) => self.leases.totals.lapse_charge(&request, &result),
+            (Granted::Late(unspent), _) => Refund::send(&self.leases, unspent).finish().await,
+            (Granted::Held { refund_after }, Some(keeper)) => {
                 drop((request, result));
-                self.state = State::Keeping;
+                self.state = State::Keeping(keeper);
                 sleep(refund_after).await;
-                self.keep().await;
+                self.keep(keeper).await;
             }
-            Granted::Held { .. } => {}
+            (Granted::Held { .. }, None) => {}
         }
     }
 
     /// Takes the key's leases back when they are due, until it holds none.
-    async fn keep(mut self) {
+    async fn keep(mut self, keeper: u64) {
         loop {
             let now = Now::read().monotonic;
             let (due, next) = self
-                .with_key(|key| key.take_back_due(now))
+                .with_key(|key| key.take_back_due(keeper, now))
                 .unwrap_or_default();
             let refunds = due.into_iter();
             let refunds: Vec<_> = refunds.map(|due| Refund::send(&self.leases, due)).collect();
@@ -176,10 +179,16 @@ impl Drop for LeaseTask {
                 let now = Now::read().monotonic;
                 self.with_key(|key| key.fail(number, now));
             }
-            State::Keeping => {
-                let held = self.with_key(LeasedKey::end_keeper).unwrap_or_default();
+            State::Keeping(keeper) => {
+                let held = self.with_key(|key| key.end_keeper(keeper));
+                let held = held.unwrap_or_default();
+                let workers = self.leases.workers.upgrade();
                 for unspent in held {
                     self.leases.totals.lapse(&unspent);
+                    // On another runtime, if there is one. The result is not known here.
+                    if let Some(workers) = &workers {
+                        workers.execute_detached(Op::Refund, unspent.counters);
+                    }
                 }
             }
         }

@@ -1,25 +1,33 @@
 //! The leases of one key, or of the keys of requests under several policies: how much they hold, and when more is requested.
 
-use std::{collections::VecDeque, mem, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::{
     held_lease::{HeldLease, LeaseRequest, LeasedUnits, Now, Unspent, charged_units},
+    latest::Latest,
     processes::State,
     size::Sizing,
 };
 use crate::{
     clock::Timestamp,
     store::{
-        CounterOp, CounterResult, DecisionSource, LimitHandle, OpResult, Units,
+        CounterOp, CounterResult, DecisionSource, OpResult, Units,
         redis::request::op::{CounterOps, OwnedCounterOp},
     },
-    strategy::QuotaStatus,
 };
 
 /// How long the response to a request of a lease is waited for, at least. A runtime that is not polled sends none.
 const GIVE_UP: Duration = Duration::from_secs(1);
+
+/// A task that takes leases back.
+#[derive(Debug)]
+struct Keeper {
+    number: u64,
+    /// When it acts next, unless its runtime is not polled.
+    acts_at: Timestamp,
+}
 
 /// The leases of the requests with the same keys under the same limits.
 #[derive(Debug)]
@@ -42,16 +50,10 @@ pub(super) struct LeasedKey {
     requested_at: Option<Timestamp>,
     /// Leases up to this number are not refunded: the key was reset after they were requested.
     reset_number: u64,
-    /// Whether a task takes the leases back.
-    has_keeper: bool,
-}
-
-/// The state of the counters by the last response of the store.
-#[derive(Debug)]
-pub(super) struct Latest {
-    pub(super) received_at: Timestamp,
-    at: Timestamp,
-    results: SmallVec<[CounterResult; 1]>,
+    /// The task that takes the leases back.
+    keeper: Option<Keeper>,
+    /// The number of the last keeper.
+    last_keeper: u64,
 }
 
 /// What became of a lease whose request was answered.
@@ -82,7 +84,8 @@ impl LeasedKey {
             last_number: 0,
             requested_at: None,
             reset_number: 0,
-            has_keeper: false,
+            keeper: None,
+            last_keeper: 0,
         }
     }
 
@@ -252,7 +255,7 @@ impl LeasedKey {
             results: result.counters.clone(),
         };
         if result.admitted == 0 {
-            let wait = latest.retry_after(&self.counters);
+            let wait = latest.retry_after(&self.counters, GIVE_UP);
             let pause = wait.clamp(self.sizing.ttl() / 2, GIVE_UP.max(self.sizing.ttl()));
             self.sizing.pause(now, pause);
         }
@@ -317,23 +320,54 @@ impl LeasedKey {
         self.take_back_where(|_| true)
     }
 
-    /// Whether a task has to be started that takes the leases back when they are due.
-    pub(super) fn start_keeper(&mut self) -> bool {
-        !mem::replace(&mut self.has_keeper, true)
+    /// The number of the task that is to take the leases back when they are due, if it has to be started: if there is none, or
+    /// its runtime is not polled.
+    pub(super) fn start_keeper(&mut self, now: Timestamp) -> Option<u64> {
+        let keeper = self.keeper.as_ref();
+        if keeper.is_some_and(|keeper| now.since(keeper.acts_at) < GIVE_UP) {
+            return None;
+        }
+        self.last_keeper += 1;
+        let (number, acts_at) = (self.last_keeper, self.next_refund().unwrap_or(now));
+        self.keeper = Some(Keeper { number, acts_at });
+        Some(number)
     }
 
-    /// Takes back the leases that are due, and returns the time until the next one is. If there is none, the task that calls it ends.
-    pub(super) fn take_back_due(&mut self, now: Timestamp) -> (Vec<Unspent>, Option<Duration>) {
+    /// Takes back the leases that are due, and returns the time until the next one is. If that is `None`, the task ends: there is
+    /// no other lease, or another task.
+    pub(super) fn take_back_due(
+        &mut self,
+        keeper: u64,
+        now: Timestamp,
+    ) -> (Vec<Unspent>, Option<Duration>) {
+        if !self.is_kept_by(keeper) {
+            return (Vec::new(), None);
+        }
         let due = self.take_back_where(|lease| lease.refund_at <= now);
-        let next = self.leases.iter().map(|lease| lease.refund_at).min();
-        self.has_keeper = next.is_some();
+        let next = self.next_refund();
+        self.keeper = next.map(|acts_at| Keeper {
+            number: keeper,
+            acts_at,
+        });
         (due, next.map(|next| next.since(now)))
     }
 
-    /// Notes that no task takes leases back any more, and takes back all.
-    pub(super) fn end_keeper(&mut self) -> Vec<Unspent> {
-        self.has_keeper = false;
+    /// Notes that a task has ended before its time, and takes back all leases unless there is another one.
+    pub(super) fn end_keeper(&mut self, keeper: u64) -> Vec<Unspent> {
+        if !self.is_kept_by(keeper) {
+            return Vec::new();
+        }
+        self.keeper = None;
         self.take_back_held()
+    }
+
+    fn is_kept_by(&self, number: u64) -> bool {
+        let keeper = self.keeper.as_ref();
+        keeper.is_some_and(|keeper| keeper.number == number)
+    }
+
+    fn next_refund(&self) -> Option<Timestamp> {
+        self.leases.iter().map(|lease| lease.refund_at).min()
     }
 
     fn take_back_where(&mut self, is_taken: impl Fn(&HeldLease) -> bool) -> Vec<Unspent> {
@@ -351,23 +385,6 @@ impl LeasedKey {
     /// The counters, and their leased units.
     pub(super) fn units(&self) -> impl Iterator<Item = (&OwnedCounterOp, LeasedUnits)> {
         self.counters.iter().zip(self.units.iter().copied())
-    }
-}
-
-impl Latest {
-    /// The status of a counter.
-    pub(super) fn status(&self, index: usize, limit: &LimitHandle, cost: Units) -> QuotaStatus {
-        let result = &self.results[index];
-        let at = self.at.shifted(result.clock_skew_us);
-        limit.status(&result.snapshot, at, cost)
-    }
-
-    /// The longest wait of these counters.
-    fn retry_after(&self, counters: &CounterOps) -> Duration {
-        let statuses = counters.iter().enumerate();
-        let statuses = statuses.map(|(index, own)| self.status(index, &own.limit, Units::ONE));
-        let waits = statuses.map(|status| status.retry_after.duration().unwrap_or(GIVE_UP));
-        waits.max().unwrap_or_default()
     }
 }
 

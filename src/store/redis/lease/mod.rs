@@ -1,215 +1,49 @@
 //! Leases: units of hot keys that are charged in the store ahead of need, and spent in process.
 //!
-//! A lease is an ordinary [`Op::Acquire`] of several requests, which travels in the same batches as all others; no script knows of
-//! leases. `demand` finds hot keys, `leased_key` holds the units of one and says when more are due, `grant` requests them and
-//! refunds what is left, `processes` estimates with how many others the key is shared, `size` says how large a lease is, `totals` counts units for [`StoreStats`](crate::observe::StoreStats).
+//! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all others; no script knows of
+//! leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, in a `held_lease` each. `size` says when a lease is due
+//! and how large it is, by the `processes` that share the key; `grant` requests it, and refunds what is left. `totals` counts units for
+//! [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
 
 use std::{
-    fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use hashbrown::{DefaultHashBuilder, HashTable};
-use std::hash::BuildHasher;
+pub(super) use self::table::{DueLease, Leases};
+use tokio::time::{Instant, sleep};
 
-use self::{
-    demand::HotKeys,
-    grant::Refund,
-    held_lease::{LeaseRequest, Now, Unspent},
-    leased_key::LeasedKey,
-    totals::Totals,
-};
-use super::worker::pool::WorkerPool;
-use crate::{
-    clock::Timestamp,
-    observe::LeaseStats,
-    store::{CounterMode, CounterOp, LimitHandle, Op, OpResult},
-    sync::CachePadded,
-};
+use self::{grant::Refund, held_lease::Now, leased_key::LeasedKey};
+use crate::store::{CounterOp, Op};
 
 mod demand;
 mod grant;
 mod held_lease;
+mod latest;
 mod leased_key;
 mod processes;
 #[cfg(test)]
 mod simulation;
 mod size;
+mod table;
 #[cfg(test)]
 mod tests;
 mod totals;
 
-/// A lease to request, which is sent after the request for which it was due.
-pub(super) struct DueLease {
-    leases: Arc<Leases>,
-    hash: u64,
-    request: LeaseRequest,
-}
+/// How often a flush checks what is still on its way.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
 impl DueLease {
+    /// Requests the lease.
     pub(super) fn send(self) {
         grant::send(&self.leases, self.hash, self.request);
     }
 }
 
-/// Shards of the keys, each under a lock of its own.
-const SHARDS: usize = 16;
-
-/// The most keys of a shard: 4,096 in all.
-const SHARD_CAPACITY: usize = 256;
-
-/// How often a full shard is searched for idle keys.
-const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
-
-/// How often a flush checks what is still on its way.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
-
-/// The leases of a store in this process.
-pub(super) struct Leases {
-    workers: Weak<WorkerPool>,
-    /// Whether a limit with leases was registered.
-    is_used: AtomicBool,
-    hot_keys: HotKeys,
-    /// The ID of the next key.
-    next_id: AtomicU64,
-    hasher: DefaultHashBuilder,
-    shards: [CachePadded<Mutex<Shard>>; SHARDS],
-    len: AtomicUsize,
-    refunding: AtomicU64,
-    totals: Totals,
-}
-
-#[derive(Default)]
-struct Shard {
-    keys: HashTable<LeasedKey>,
-    /// The spent units of keys that were removed.
-    spent: Vec<LeaseStats>,
-    /// When it was last searched for idle keys while it was full.
-    searched_at: Option<Instant>,
-}
-
 impl Leases {
-    pub(super) fn new(workers: &Arc<WorkerPool>) -> Arc<Self> {
-        Arc::new(Self {
-            workers: Arc::downgrade(workers),
-            is_used: AtomicBool::new(false),
-            hot_keys: HotKeys::new(),
-            next_id: AtomicU64::new(0),
-            hasher: DefaultHashBuilder::default(),
-            shards: Default::default(),
-            len: AtomicUsize::new(0),
-            refunding: AtomicU64::new(0),
-            totals: Totals::default(),
-        })
-    }
-
-    /// Notes a limit that was registered.
-    pub(super) fn note_limit(&self, limit: &LimitHandle) {
-        if limit.lease().is_some() {
-            self.is_used.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Decides a request by units that are held for it, and returns the lease to request, if one is due.
-    #[inline]
-    pub(super) fn decide(
-        self: &Arc<Self>,
-        op: Op,
-        counters: &[CounterOp<'_>],
-    ) -> (Option<OpResult>, Option<DueLease>) {
-        if !self.is_used.load(Ordering::Relaxed) {
-            return (None, None);
-        }
-        self.decide_leased(op, counters)
-    }
-
-    #[inline(never)]
-    fn decide_leased(
-        self: &Arc<Self>,
-        op: Op,
-        counters: &[CounterOp<'_>],
-    ) -> (Option<OpResult>, Option<DueLease>) {
-        if op != Op::Acquire(1) {
-            self.end_by(op, counters);
-            return (None, None);
-        }
-        if !is_leasable(counters) {
-            return (None, None);
-        }
-        let hash = self.hash(counters);
-        if self.len.load(Ordering::Relaxed) > 0 {
-            let mut shard = self.shard(hash);
-            if let Some(key) = shard.keys.find_mut(hash, |key| key.is_of(hash, counters)) {
-                let (result, request) = key.decide(counters, Now::read());
-                drop(shard);
-                let due = request.map(|request| DueLease {
-                    leases: self.clone(),
-                    hash,
-                    request,
-                });
-                return (result, due);
-            }
-        }
-        let now = Now::read().monotonic;
-        if self.hot_keys.note(hash, now) {
-            self.add(hash, counters, now);
-        }
-        (None, None)
-    }
-
-    /// Adds a hot key.
-    #[cold]
-    fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
-        let workers = self.workers.upgrade();
-        if workers.is_none_or(|workers| spans_slots(&workers, counters)) {
-            return;
-        }
-        let mut shard = self.shard(hash);
-        if shard
-            .keys
-            .find(hash, |key| key.is_of(hash, counters))
-            .is_some()
-        {
-            return;
-        }
-        if shard.keys.len() >= SHARD_CAPACITY {
-            self.evict(&mut shard, now);
-        }
-        if shard.keys.len() < SHARD_CAPACITY {
-            let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            let key = LeasedKey::new((id, hash), counters, now);
-            shard.keys.insert_unique(hash, key, |key| key.hash);
-            self.len.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Removes idle keys of a full shard.
-    fn evict(&self, shard: &mut Shard, now: Timestamp) {
-        let searched = shard.searched_at;
-        if searched.is_some_and(|searched| searched.elapsed() < EVICTION_INTERVAL) {
-            return;
-        }
-        shard.searched_at = Some(Instant::now());
-        let Shard { keys, spent, .. } = shard;
-        let before = keys.len();
-        keys.retain(|key| {
-            let is_idle = key.is_idle(now);
-            if is_idle {
-                totals::add_units(spent, key);
-            }
-            !is_idle
-        });
-        let removed = before - keys.len();
-        self.len.fetch_sub(removed, Ordering::Relaxed);
-    }
-
     /// Ends the leases of this process on keys that an operation resets, or bans by hand.
     pub(super) fn end_by(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) {
         let is_used = self.is_used.load(Ordering::Relaxed);
@@ -220,36 +54,28 @@ impl Leases {
         let ends = |counter: &&CounterOp<'_>| {
             (op == Op::ForceAcquire) == counter.limit.rule().counts_rejections()
         };
+        let now = Now::read().monotonic;
         for counter in counters.iter().filter(ends) {
-            if op == Op::ForceAcquire {
-                let held = self.take_back(|key| key.counts(counter), LeasedKey::take_back_held);
-                held.into_iter()
-                    .for_each(|unspent| grant::refund_detached(self, unspent));
-                continue;
-            }
-            for unspent in self.take_back(|key| key.counts(counter), LeasedKey::take_back_all) {
-                // The reset may have been done: a refund could take units that were charged after it.
-                let (reset, others) = unspent.split(counter);
-                self.totals.lapse(&reset);
-                grant::refund_detached(self, others);
-            }
-        }
-    }
-
-    /// Takes back the leases of some keys.
-    fn take_back(
-        &self,
-        mut is_taken: impl FnMut(&LeasedKey) -> bool,
-        take: fn(&mut LeasedKey) -> Vec<Unspent>,
-    ) -> Vec<Unspent> {
-        let mut taken = Vec::new();
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            for key in shard.keys.iter_mut().filter(|key| is_taken(key)) {
-                taken.append(&mut take(key));
+            let take_back = |key: &mut LeasedKey| {
+                key.pause(now);
+                match op {
+                    Op::Reset => key.take_back_all(),
+                    _ => key.take_back_held(),
+                }
+            };
+            for unspent in self.take_back(|key| key.counts(counter), take_back) {
+                // A reset may have been done: a refund could take units that were charged after it.
+                let refunded = match op {
+                    Op::Reset => {
+                        let (reset, others) = unspent.split(counter);
+                        self.totals.lapse(&reset);
+                        others
+                    }
+                    _ => unspent,
+                };
+                grant::refund_detached(self, refunded);
             }
         }
-        taken
     }
 
     /// Refunds all units that are held, and those of leases that are on their way, for at most the timeout of a call.
@@ -258,9 +84,9 @@ impl Leases {
             return;
         };
         let (start, deadline) = (Now::read().monotonic, workers.deadline());
-        let in_time = || tokio::time::Instant::now() < deadline;
+        let in_time = || Instant::now() < deadline;
         while self.waits_since(start) && in_time() {
-            tokio::time::sleep(FLUSH_INTERVAL).await;
+            sleep(FLUSH_INTERVAL).await;
         }
         let held = self.take_back(|_| true, LeasedKey::take_back_held);
         let held = held.into_iter();
@@ -270,85 +96,7 @@ impl Leases {
             refund.finish().await;
         }
         while self.refunding() > 0 && in_time() {
-            tokio::time::sleep(FLUSH_INTERVAL).await;
+            sleep(FLUSH_INTERVAL).await;
         }
-    }
-
-    /// Whether a lease is waited for that was requested at this moment or before.
-    fn waits_since(&self, moment: Timestamp) -> bool {
-        let waits = |shard: &CachePadded<Mutex<Shard>>| {
-            let keys = &lock(shard).keys;
-            keys.iter().any(|key| key.waits_since(moment))
-        };
-        self.shards.iter().any(waits)
-    }
-
-    /// The refunds that have no response yet.
-    pub(super) fn refunding(&self) -> u64 {
-        self.refunding.load(Ordering::Relaxed)
-    }
-
-    /// The units of leases by policy, in this process. None of the counts ever falls, but that of held ones.
-    pub(super) fn stats(&self) -> Vec<LeaseStats> {
-        let mut stats = self.totals.stats();
-        for shard in &self.shards {
-            let shard = lock(shard);
-            for removed in &shard.spent {
-                totals::of(&mut stats, &removed.policy).spent += removed.spent;
-            }
-            for key in &shard.keys {
-                totals::add_units(&mut stats, key);
-            }
-        }
-        stats
-    }
-
-    fn hash(&self, counters: &[CounterOp<'_>]) -> u64 {
-        let hashes = counters.iter().map(|counter| {
-            let caller = counter.limit.records_caller().then_some(&counter.caller);
-            self.hasher
-                .hash_one((counter.limit.id(), &counter.key, caller))
-        });
-        hashes.fold(0, |all, hash| all.rotate_left(5) ^ hash)
-    }
-
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[(hash >> 40) as usize % SHARDS])
-    }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether a lease can decide a request: each counter charges under a limit with leases, or is a ban.
-fn is_leasable(counters: &[CounterOp<'_>]) -> bool {
-    let mut charges = false;
-    for counter in counters {
-        match counter.mode {
-            CounterMode::Charge if counter.limit.lease().is_some() => {
-                charges |= !counter.units.is_zero();
-            }
-            CounterMode::CountRejections => {}
-            _ => return false,
-        }
-    }
-    charges
-}
-
-/// Whether the counters' keys are in several slots of a cluster.
-fn spans_slots(workers: &WorkerPool, counters: &[CounterOp<'_>]) -> bool {
-    workers.tags().is_some_and(|tags| {
-        let mut slots = counters.iter().map(|counter| tags.of(&counter.key));
-        let first = slots.next();
-        slots.any(|slot| Some(slot) != first)
-    })
-}
-
-impl fmt::Debug for Leases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     demand::{MIN_RATE, Rate},
     held_lease::charged_units,
-    leased_key::Latest,
+    latest::Latest,
     processes::Processes,
 };
 use crate::{

@@ -1,10 +1,22 @@
 //! The units of leases are counted, whatever becomes of them.
 
-use super::*;
+use std::{
+    sync::{
+        Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use hashbrown::DefaultHashBuilder;
+
+use super::{
+    demand::HotKeys, held_lease::Now, leased_key::LeasedKey, table::Leases, totals::Totals,
+};
 use crate::{
     key::Key,
     quota::Quota,
-    store::{CounterResult, Units},
+    store::{CounterMode, CounterOp, CounterResult, LimitHandle, OpResult, Units},
     strategy::{ChargeReceipt, FixedWindow, Lease, Snapshot, Strategy, TierRefills},
 };
 

@@ -34,18 +34,30 @@ impl Totals {
 
     /// Adds units that were held and are not refunded.
     pub(super) fn lapse(&self, unspent: &Unspent) {
-        self.refund(unspent, None);
+        let mut all = self.all();
+        for counter in &unspent.counters {
+            of(&mut all, counter.limit.policy()).lapsed += counter.units.get();
+        }
     }
 
-    /// Adds units that were held, and refunded as far as a result says.
+    /// Adds units whose refund is sent. They are held until it has a result.
+    pub(super) fn begin_refund(&self, unspent: &Unspent) {
+        let mut all = self.all();
+        for counter in &unspent.counters {
+            of(&mut all, counter.limit.policy()).held += counter.units.get();
+        }
+    }
+
+    /// Adds units whose refund was sent, refunded as far as its result says.
     pub(super) fn refund(&self, unspent: &Unspent, result: Option<&OpResult>) {
         let mut all = self.all();
         for (index, counter) in unspent.counters.iter().enumerate() {
             let refunded = result.and_then(|result| result.counters.get(index));
             let refunded = refunded.map_or(0, |counter| counter.units);
-            let stats = of(&mut all, counter.limit.policy());
+            let (stats, units) = (of(&mut all, counter.limit.policy()), counter.units.get());
+            stats.held = stats.held.saturating_sub(units);
             stats.refunded += refunded;
-            stats.lapsed += counter.units.get().saturating_sub(refunded);
+            stats.lapsed += units.saturating_sub(refunded);
         }
     }
 

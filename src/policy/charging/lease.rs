@@ -1,9 +1,8 @@
 //! Leases of a policy.
 
-use super::Policy;
 use crate::{
-    charge::ChargeTime, error::InvalidValue, quota::DurationText, setting::SettingValue,
-    strategy::Lease,
+    charge::ChargeTime, error::InvalidValue, policy::Policy, quota::DurationText,
+    setting::SettingValue, strategy::Lease,
 };
 
 impl Policy {
@@ -13,7 +12,7 @@ impl Policy {
     /// A request that a lease admits takes well under a microsecond, and no call of Redis: one call charges the units of
     /// thousands of requests. The quota still holds exactly. A unit is charged before anyone is admitted by it, and spent
     /// within the lease's [TTL](Lease::ttl), or not at all; what that means for the quota is in the documentation of each
-    /// strategy. Processes that count locally and synchronize later exceed it instead.
+    /// strategy. Processes that count locally and synchronize later can exceed it.
     ///
     /// - **Which requests**: those of a key that has at least 100 requests per second in this process, under policies that all
     ///   have leases, or are [bans](crate::Ban). On a [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one
@@ -21,18 +20,18 @@ impl Policy {
     /// - **Size**: what the key's own rate spends in half a TTL, at most [`Lease::max_units`], and at most a quarter of what remains
     ///   for each process that charges the key, by an estimate. So the last units of a quota are charged one by one, by the
     ///   processes that need them.
-    /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed takes what it held along, until
-    ///   that has refilled.
+    /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed loses the units that it held
+    ///   until they refill.
     /// - **[`remaining`](crate::PolicyDecision::remaining)** is the store's number at the last call plus what this process holds. Units
     ///   that other processes hold count as used, as in [`Limiter::peek`](crate::Limiter::peek).
-    /// - **[`Limiter::reset`](crate::Limiter::reset), [`block`](crate::Limiter::block) and bans** end the leases of other processes within
+    /// - **[`Limiter::reset`](crate::Limiter::reset), [`block`](crate::Limiter::block) and bans** take effect in other processes within
     ///   the TTL. After a reset, or a restart that loses counts, what was leased before is spent beside the fresh quota: at most one
     ///   more burst.
     /// - **When the store fails**, leases are spent first; then [`on_store_error`](Policy::on_store_error) applies.
     ///
     /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the burst is smaller by what refills within a TTL, in
     /// headers too: 100 per second with leases of 50 ms have a burst of 94. While processes of the same policy without leases
-    /// still run, as much more may be admitted at once.
+    /// still run, that many more units may be admitted in a burst.
     ///
     /// A [quota of a request](Policy::quota_with) whose burst refills within a lease, such as one per minute, is counted without leases. Declared
     /// ones ([`tier_quotas`](Policy::tier_quotas)) are an error instead.
@@ -75,7 +74,7 @@ impl Policy {
     }
 
     /// An error for a lease that is out of range, or of charges that can't be made ahead of need.
-    pub(super) fn validate_lease(&self) -> Result<(), InvalidValue> {
+    pub(in crate::policy) fn validate_lease(&self) -> Result<(), InvalidValue> {
         let Some(lease) = &self.lease else {
             return Ok(());
         };
@@ -99,7 +98,7 @@ impl Policy {
     }
 
     /// The setting's value.
-    pub(super) fn lease_value(&self) -> SettingValue {
+    pub(in crate::policy) fn lease_value(&self) -> SettingValue {
         self.lease.map_or(SettingValue::Unset, |lease| {
             let ttl = SettingValue::display(DurationText(lease.lifetime()));
             SettingValue::table([

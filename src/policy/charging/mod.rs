@@ -12,6 +12,8 @@ use crate::{
     setting::{Code, CodeId, SettingValue},
 };
 
+mod lease;
+
 /// When to charge.
 ///
 /// | | on arrival | at the end | concurrent requests |

@@ -1,0 +1,272 @@
+//! The keys of this process that have leases, and what is counted of them.
+
+use std::{
+    fmt,
+    hash::BuildHasher,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::{
+    demand::HotKeys,
+    held_lease::{LeaseRequest, Now, Unspent},
+    leased_key::LeasedKey,
+    totals::{self, Totals},
+};
+use crate::{
+    clock::Timestamp,
+    observe::LeaseStats,
+    store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, redis::worker::pool::WorkerPool},
+    sync::CachePadded,
+};
+
+/// A lease to request, which is sent after the request for which it was due.
+pub(in crate::store::redis) struct DueLease {
+    pub(super) leases: Arc<Leases>,
+    pub(super) hash: u64,
+    pub(super) request: LeaseRequest,
+}
+
+/// Shards of the keys, each under a lock of its own.
+const SHARDS: usize = 16;
+
+/// The most keys of a shard: 4,096 in all.
+const SHARD_CAPACITY: usize = 256;
+
+/// How often a full shard is searched for idle keys.
+const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The leases of a store in this process.
+pub(in crate::store::redis) struct Leases {
+    pub(super) workers: Weak<WorkerPool>,
+    /// Whether a limit with leases was registered.
+    pub(super) is_used: AtomicBool,
+    pub(super) hot_keys: HotKeys,
+    /// The ID of the next key.
+    pub(super) next_id: AtomicU64,
+    pub(super) hasher: DefaultHashBuilder,
+    pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    pub(super) len: AtomicUsize,
+    pub(super) refunding: AtomicU64,
+    pub(super) totals: Totals,
+}
+
+#[derive(Default)]
+pub(super) struct Shard {
+    pub(super) keys: HashTable<LeasedKey>,
+    /// The spent units of keys that were removed.
+    spent: Vec<LeaseStats>,
+    /// When it was last searched for idle keys while it was full.
+    pub(super) searched_at: Option<Instant>,
+}
+
+impl Leases {
+    pub(in crate::store::redis) fn new(workers: &Arc<WorkerPool>) -> Arc<Self> {
+        Arc::new(Self {
+            workers: Arc::downgrade(workers),
+            is_used: AtomicBool::new(false),
+            hot_keys: HotKeys::new(),
+            next_id: AtomicU64::new(0),
+            hasher: DefaultHashBuilder::default(),
+            shards: Default::default(),
+            len: AtomicUsize::new(0),
+            refunding: AtomicU64::new(0),
+            totals: Totals::default(),
+        })
+    }
+
+    /// Notes a limit that was registered.
+    pub(in crate::store::redis) fn note_limit(&self, limit: &LimitHandle) {
+        if limit.lease().is_some() {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Decides a request by units that are held for it, and returns the lease to request, if one is due.
+    #[inline]
+    pub(in crate::store::redis) fn decide(
+        self: &Arc<Self>,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> (Option<OpResult>, Option<DueLease>) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return (None, None);
+        }
+        self.decide_leased(op, counters)
+    }
+
+    #[inline(never)]
+    fn decide_leased(
+        self: &Arc<Self>,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> (Option<OpResult>, Option<DueLease>) {
+        if op != Op::Acquire(1) || !is_leasable(counters) {
+            return (None, None);
+        }
+        let hash = self.hash(counters);
+        if self.len.load(Ordering::Relaxed) > 0 {
+            let mut shard = self.shard(hash);
+            if let Some(key) = shard.keys.find_mut(hash, |key| key.is_of(hash, counters)) {
+                let (result, request) = key.decide(counters, Now::read());
+                drop(shard);
+                let due = request.map(|request| DueLease {
+                    leases: self.clone(),
+                    hash,
+                    request,
+                });
+                return (result, due);
+            }
+        }
+        let now = Now::read().monotonic;
+        if self.hot_keys.note(hash, now) {
+            self.add(hash, counters, now);
+        }
+        (None, None)
+    }
+
+    /// Adds a hot key.
+    #[cold]
+    fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
+        let workers = self.workers.upgrade();
+        if workers.is_none_or(|workers| spans_slots(&workers, counters)) {
+            return;
+        }
+        let mut shard = self.shard(hash);
+        if shard
+            .keys
+            .find(hash, |key| key.is_of(hash, counters))
+            .is_some()
+        {
+            return;
+        }
+        if shard.keys.len() >= SHARD_CAPACITY {
+            self.evict(&mut shard, now);
+        }
+        if shard.keys.len() < SHARD_CAPACITY {
+            let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+            let key = LeasedKey::new((id, hash), counters, now);
+            shard.keys.insert_unique(hash, key, |key| key.hash);
+            self.len.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes idle keys of a full shard.
+    pub(super) fn evict(&self, shard: &mut Shard, now: Timestamp) {
+        let searched = shard.searched_at;
+        if searched.is_some_and(|searched| searched.elapsed() < EVICTION_INTERVAL) {
+            return;
+        }
+        shard.searched_at = Some(Instant::now());
+        let Shard { keys, spent, .. } = shard;
+        let before = keys.len();
+        keys.retain(|key| {
+            let is_idle = key.is_idle(now);
+            if is_idle {
+                totals::add_units(spent, key);
+            }
+            !is_idle
+        });
+        let removed = before - keys.len();
+        self.len.fetch_sub(removed, Ordering::Relaxed);
+    }
+
+    /// Takes back the leases of some keys.
+    pub(super) fn take_back(
+        &self,
+        mut is_taken: impl FnMut(&LeasedKey) -> bool,
+        take: impl Fn(&mut LeasedKey) -> Vec<Unspent>,
+    ) -> Vec<Unspent> {
+        let mut taken = Vec::new();
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            for key in shard.keys.iter_mut().filter(|key| is_taken(key)) {
+                taken.append(&mut take(key));
+            }
+        }
+        taken
+    }
+
+    /// Whether a lease is waited for that was requested at this moment or before.
+    pub(super) fn waits_since(&self, moment: Timestamp) -> bool {
+        let waits = |shard: &CachePadded<Mutex<Shard>>| {
+            let keys = &lock(shard).keys;
+            keys.iter().any(|key| key.waits_since(moment))
+        };
+        self.shards.iter().any(waits)
+    }
+
+    /// The refunds that have no response yet.
+    pub(in crate::store::redis) fn refunding(&self) -> u64 {
+        self.refunding.load(Ordering::Relaxed)
+    }
+
+    /// The units of leases by policy, in this process. None of the counts ever falls, but that of held ones.
+    pub(in crate::store::redis) fn stats(&self) -> Vec<LeaseStats> {
+        let mut stats = self.totals.stats();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            for removed in &shard.spent {
+                totals::of(&mut stats, &removed.policy).spent += removed.spent;
+            }
+            for key in &shard.keys {
+                totals::add_units(&mut stats, key);
+            }
+        }
+        stats
+    }
+
+    fn hash(&self, counters: &[CounterOp<'_>]) -> u64 {
+        let hashes = counters.iter().map(|counter| {
+            let caller = counter.limit.records_caller().then_some(&counter.caller);
+            self.hasher
+                .hash_one((counter.limit.id(), &counter.key, caller))
+        });
+        hashes.fold(0, |all, hash| all.rotate_left(5) ^ hash)
+    }
+
+    pub(super) fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[(hash >> 40) as usize % SHARDS])
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a lease can decide a request: each counter charges under a limit with leases, or is a ban.
+fn is_leasable(counters: &[CounterOp<'_>]) -> bool {
+    let mut charges = false;
+    for counter in counters {
+        match counter.mode {
+            CounterMode::Charge if counter.limit.lease().is_some() => {
+                charges |= !counter.units.is_zero();
+            }
+            CounterMode::CountRejections => {}
+            _ => return false,
+        }
+    }
+    charges
+}
+
+/// Whether the counters' keys are in several slots of a cluster.
+fn spans_slots(workers: &WorkerPool, counters: &[CounterOp<'_>]) -> bool {
+    workers.tags().is_some_and(|tags| {
+        let mut slots = counters.iter().map(|counter| tags.of(&counter.key));
+        let first = slots.next();
+        slots.any(|slot| Some(slot) != first)
+    })
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
