@@ -145,7 +145,7 @@ impl HeldLease {
             ttl,
             requested_at: request.requested_at,
             received_at: now,
-            refund_at: request.requested_at.monotonic + life * 3 / 4,
+            refund_at: request.requested_at.monotonic + life * 7 / 8,
             has_ended: false,
         }
     }

@@ -103,9 +103,10 @@ impl Sizing {
         }
         let requests = requests.min(most);
         if requests >= 2 {
-            // Early enough that it is there before the last unit is spent, also if leases are smaller than wanted.
+            // Early enough that it is there before the last unit is spent, also if leases are smaller than wanted. So late that it
+            // is spent before it is taken back: what was wanted and a quarter takes five eighths of a TTL.
             let units = requests * cost;
-            self.low_water = (wanted_units / 2).clamp(units / 2, units);
+            self.low_water = (wanted_units / 4).clamp(units / 4, units);
             return Some(requests);
         }
         // A request that costs nearly a whole lease says nothing of the others.
@@ -119,7 +120,9 @@ impl Sizing {
     fn share(&self, latest: &Latest, index: usize, counter: &CounterOp<'_>, now: Timestamp) -> u64 {
         let status = latest.status(index, counter.limit, Units::ONE);
         let age = now.since(latest.received_at);
-        let has_reset = !status.reset_after.is_zero() && age >= status.reset_after;
+        // The window of the response has ended.
+        let has_window = !counter.limit.rule().refills_gradually();
+        let has_reset = has_window && !status.reset_after.is_zero() && age >= status.reset_after;
         if age > self.ttl || has_reset {
             return FIRST_LEASE;
         }

@@ -338,7 +338,7 @@ impl Ledger {
         }
         match (self.is_live(&entry), granted) {
             (true, Granted::Held { refund_after }) => {
-                prop_assert!(refund_after.as_micros() as i64 <= entry.life * 3 / 4);
+                prop_assert!(refund_after.as_micros() as i64 <= entry.life * 7 / 8);
                 self.entries.push_back(entry);
             }
             (false, Granted::Late(unspent)) => {
