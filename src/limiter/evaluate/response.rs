@@ -103,11 +103,7 @@ impl LimiterRef {
             // The wait for a permit is a hint, which does not age.
             if self.limit(entry).permit_ttl().is_none() {
                 let cost = entry.cost;
-                entry.update_status(self, |status| {
-                    status.advance(result.age, cost);
-                    // The date of the reset is that long after the charge.
-                    status.reset_after += result.age + result.charged_before;
-                });
+                entry.update_status(self, |status| status.advance(result.age, cost));
             }
             entry.receipts.age_by(result.age);
         }
@@ -117,7 +113,12 @@ impl LimiterRef {
     /// units may have been charged before that.
     fn apply_lease(&self, entry: &mut PolicyEntry, result: &OpResult) {
         let cost = entry.cost;
-        entry.update_status(self, |status| status.advance(result.age, cost));
+        entry.update_status(self, |status| {
+            // The date of the reset is that long after the charge.
+            let reset_after = status.reset_after + result.charged_before;
+            status.advance(result.age, cost);
+            status.reset_after = reset_after;
+        });
         let latest = entry.receipts.first();
         entry.receipts.set_first(ChargeReceipt {
             charged_at: latest.charged_at - result.charged_before,
