@@ -1,7 +1,12 @@
 //! Clients whose clock is days or years away from the server's: the side that computes the calendar has the wrong day.
 
+use std::time::Duration;
+
 use tollgate::{
-    CalendarWindow, DecisionSource, Key, Keys, Limiter, Policy, PolicyDecision, Quota, Weekday,
+    CalendarWindow, DecisionSource, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, Policy,
+    PolicyDecision, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket, Weekday,
+    store::{CounterOp, Op, Store, StoreResponse, Units},
+    strategy::{ChargeReceipt, Strategy},
 };
 
 use crate::support::{HOUR, SECOND, World, admitted_by_store, exhaust};
@@ -124,6 +129,63 @@ async fn a_refund_learns_the_servers_time_too() {
     world.step(-40 * DAY);
     let back = charged.refund(1).await.expect("a response");
     assert_eq!(back[0].units(), 0);
+}
+
+/// The refund is sent twice, since the windows of the second limit are those of another time at first. If the first limit were
+/// refunded each time, the units of another charge would be lost.
+#[tokio::test]
+async fn a_refund_that_is_sent_again_refunds_each_limit_once() {
+    let strategies: [&dyn Strategy; 6] = [
+        &Gcra,
+        &TokenBucket,
+        &FixedWindow,
+        &ListWindow,
+        &SlidingLog,
+        &SlidingWindow::buckets(1),
+    ];
+    for strategy in strategies {
+        let world = World::redis(THEN);
+        let World::Redis(server, _) = &world else {
+            unreachable!()
+        };
+        let store = RedisStore::builder().url(server.url());
+        let store = store.timeout(Duration::from_secs(20)).build();
+        let store = store.expect("a store");
+        let yearly = strategy.bind(&Quota::requests(100).per(365 * Duration::from_secs(86_400)));
+        let daily = CalendarWindow::zone("America/New_York").bind(&Quota::requests(50).per_day());
+        let limits = [("yearly", yearly), ("daily", daily)].map(|(name, rule)| {
+            let rule = rule.expect("a rule");
+            store.register(name, rule).expect("a limit")
+        });
+        let execute = async |op, receipts: [ChargeReceipt; 2]| {
+            let counters = [0, 1].map(|index| {
+                let counter = CounterOp::new(&limits[index], Key::new("key"));
+                let counter = counter.with_units(Units::new(5));
+                counter.with_receipt(receipts[index])
+            });
+            let result = match store.execute(op, &counters) {
+                StoreResponse::Ready(result) => result,
+                StoreResponse::Pending(response) => response.await,
+            };
+            result.expect("a result")
+        };
+        let none = [ChargeReceipt::NONE; 2];
+        let charged = execute(Op::Acquire(1), none).await;
+        let receipts = [0, 1].map(|index| {
+            let snapshot = &charged.counters()[index].snapshot;
+            let window = limits[index].rule().window_id(snapshot, charged.at);
+            ChargeReceipt::new(charged.at, 5).with_window_id(window)
+        });
+        assert_eq!(execute(Op::Acquire(1), none).await.admitted, 1);
+        world.step(3 * DAY);
+        let refunded = execute(Op::Refund, receipts).await;
+        let units = [0, 1].map(|index| refunded.counters()[index].units);
+        assert_eq!(units, [5, 0], "{strategy:?}: the day has ended");
+        let left = execute(Op::Peek, none).await;
+        let yearly = limits[0].rule();
+        let status = yearly.status(&left.counters()[0].snapshot, left.at, 1);
+        assert_eq!(status.remaining, 95, "{strategy:?}");
+    }
 }
 
 /// Each of many keys is admitted exactly its quota, however its requests are batched.

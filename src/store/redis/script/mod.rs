@@ -48,7 +48,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "ccfddfc64076c82d587654f2f2bc706a7242c146" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "311dbe2ddc920be3a297b5ccefe04fbaa9df6f42" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\t\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x02\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"
