@@ -19,6 +19,26 @@ use crate::{
 const LIMIT: u64 = 10_000_000;
 
 #[tokio::test]
+async fn policies_are_listed_with_the_settings_of_their_leases() {
+    let policy = |name: &str| Policy::new(name, Quota::requests(LIMIT).per_hour());
+    let lease = Lease::max_units(500).ttl(Duration::from_micros(7_125));
+    let limiter = Limiter::builder()
+        .policy(policy("default").lease(Lease::max_units(64)))
+        .policy(policy("precise").lease(lease))
+        .policy(policy("plain"))
+        .build();
+    let answer = Api::of(limiter.expect("a limiter")).get("/policies").await;
+    let leases = ["default", "precise", "plain"].map(|name| {
+        let mut policies = answer.json["policies"].as_array().into_iter().flatten();
+        let policy = policies.find(|policy| policy["name"] == name);
+        policy.expect(name).get("lease").cloned()
+    });
+    let default = json!({"max_units": 64, "ttl_ms": 50.0});
+    let precise = json!({"max_units": 500, "ttl_ms": 7.125});
+    assert_eq!(leases, [Some(default), Some(precise), None]);
+}
+
+#[tokio::test]
 async fn activity_has_the_leases_of_each_policy_and_their_units_count_as_used() {
     let server = Server::start();
     let policy = |name: &str| {

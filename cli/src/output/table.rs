@@ -17,8 +17,9 @@ impl Table {
     }
 
     /// Adds a row.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        let cells = cells.iter().map(|cell| printable(cell).into_owned());
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells = cells.into_iter();
+        let cells = cells.map(|cell| printable(&cell).into_owned());
         self.rows.push(cells.collect());
     }
 

@@ -41,6 +41,20 @@ pub struct PolicyInfo {
     pub strategy: String,
     /// The key as in a configuration document, or `code`.
     pub key: String,
+    /// The leases of hot keys; left out without leases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseSettings>,
+}
+
+/// The settings of a policy's leases.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct LeaseSettings {
+    /// The most units of one lease.
+    pub max_units: u64,
+    /// For how long the units of a lease may be spent, in milliseconds, with up to three decimal places.
+    pub ttl_ms: f64,
 }
 
 /// What a policy does to requests.

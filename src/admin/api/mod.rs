@@ -18,8 +18,8 @@ pub use self::{
     },
     answers::{
         BlockInfo, Blocked, BlockedKey, BlocksInfo, Callers, ConfigInForce, Credited, Health,
-        IncompleteReason, Policies, PolicyInfo, Problem, Reset, Role, Shadow, Shadows, Status,
-        Unblocked, WatchInfo,
+        IncompleteReason, LeaseSettings, Policies, PolicyInfo, Problem, Reset, Role, Shadow,
+        Shadows, Status, Unblocked, WatchInfo,
     },
     explain::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
     requests::{

@@ -6,7 +6,7 @@ use axum::extract::State;
 
 use crate::{
     admin::{
-        api::{ConfigInForce, Policies, PolicyInfo, Role, Shadow, Shadows},
+        api::{ConfigInForce, LeaseSettings, Policies, PolicyInfo, Role, Shadow, Shadows},
         http::{
             input::Query,
             json::Json,
@@ -49,6 +49,10 @@ pub(in crate::admin) async fn policies(
             burst: quota.map(|_| bound.limit.rule().capacity()),
             strategy: strategy.map_or_else(|| CODE.to_owned(), |text| text.into_owned()),
             key: key_text(policy),
+            lease: policy.lease_setting().map(|lease| LeaseSettings {
+                max_units: lease.most(),
+                ttl_ms: lease.lifetime().as_micros() as f64 / 1_000.0,
+            }),
         }
     });
     Ok(Json(Policies {
