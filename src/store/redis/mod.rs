@@ -157,7 +157,8 @@ impl RedisStore {
     }
 }
 
-/// How often a flush checks whether it is done, and retries what could not be sent.
+/// How often a flush retries what could not be sent, and checks whether it is done. A notification of the end would cost each
+/// refund and settlement a lock, and make a flush shorter by one interval at most.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The callers in a list, after its header. An expired list may still exist during its last millisecond.

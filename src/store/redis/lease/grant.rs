@@ -56,13 +56,14 @@ pub(super) struct Refund {
     leases: Arc<Leases>,
     unspent: Option<Unspent>,
     response: Option<PendingResponse>,
+    _unsettled: Unsettled,
 }
 
 impl Refund {
     pub(super) fn send(leases: &Arc<Leases>, unspent: Unspent) -> Self {
-        leases.refunding.fetch_add(1, Ordering::Relaxed);
         leases.totals.begin_refund(&unspent);
         Self {
+            _unsettled: Unsettled::new(leases),
             leases: leases.clone(),
             response: execute(leases, Op::Refund, unspent.counters.clone()),
             unspent: Some(unspent),
@@ -85,7 +86,23 @@ impl Drop for Refund {
         if let Some(unspent) = self.unspent.take() {
             self.leases.totals.refund(&unspent, None);
         }
-        self.leases.refunding.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts as a refund without a result, until it is dropped.
+pub(super) struct Unsettled(Arc<Leases>);
+
+impl Unsettled {
+    pub(super) fn new(leases: &Arc<Leases>) -> Self {
+        leases.refunding.fetch_add(1, Ordering::Relaxed);
+        Self(leases.clone())
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        self.0.refunding.fetch_sub(1, Ordering::Relaxed);
+        self.0.settled.notify_waiters();
     }
 }
 
@@ -120,6 +137,8 @@ impl LeaseTask {
         };
         self.leases.totals.grant(&request, &result);
         self.state = State::Done;
+        // Until a refund of the lease, if it is late, counts by itself.
+        let unsettled = Unsettled::new(&self.leases);
         let granted = self.with_key(|key| {
             let granted = key.grant(&request, &result, Now::read());
             let keeper = match granted {
@@ -131,9 +150,13 @@ impl LeaseTask {
         match granted.unwrap_or((Granted::Ended, None)) {
             (Granted::Rejected, _) => {}
             (Granted::Ended, _) => self.leases.totals.lapse_charge(&request, &result),
-            (Granted::Late(unspent), _) => Refund::send(&self.leases, unspent).finish().await,
+            (Granted::Late(unspent), _) => {
+                let refund = Refund::send(&self.leases, unspent);
+                drop(unsettled);
+                refund.finish().await;
+            }
             (Granted::Held { refund_after }, Some(keeper)) => {
-                drop((request, result));
+                drop((request, result, unsettled));
                 self.state = State::Keeping(keeper);
                 sleep(refund_after).await;
                 self.keep(keeper).await;
@@ -146,11 +169,13 @@ impl LeaseTask {
     async fn keep(mut self, keeper: u64) {
         loop {
             let now = Now::read().monotonic;
+            let unsettled = Unsettled::new(&self.leases);
             let (due, next) = self
                 .with_key(|key| key.take_back_due(keeper, now))
                 .unwrap_or_default();
             let refunds = due.into_iter();
             let refunds: Vec<_> = refunds.map(|due| Refund::send(&self.leases, due)).collect();
+            drop(unsettled);
             if next.is_none() {
                 self.state = State::Done;
             }
@@ -173,6 +198,7 @@ impl LeaseTask {
 
 impl Drop for LeaseTask {
     fn drop(&mut self) {
+        let _unsettled = Unsettled::new(&self.leases);
         match self.state {
             State::Done => {}
             State::Waiting(number) => {

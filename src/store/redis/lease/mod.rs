@@ -8,13 +8,10 @@
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering};
 
 pub(super) use self::table::{DueLease, Leases};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
 
 use self::{grant::Refund, held_lease::Now, leased_key::LeasedKey};
 use crate::store::{CounterOp, Op};
@@ -32,9 +29,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod totals;
-
-/// How often a flush checks what is still on its way.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
 impl DueLease {
     /// Requests the lease.
@@ -84,10 +78,7 @@ impl Leases {
             return;
         };
         let (start, deadline) = (Now::read().monotonic, workers.deadline());
-        let in_time = || Instant::now() < deadline;
-        while self.waits_since(start) && in_time() {
-            sleep(FLUSH_INTERVAL).await;
-        }
+        self.wait_until(deadline, || !self.waits_since(start)).await;
         let held = self.take_back(|_| true, LeasedKey::take_back_held);
         let held = held.into_iter();
         // All are sent before the first response is waited for.
@@ -95,8 +86,24 @@ impl Leases {
         for refund in refunds {
             refund.finish().await;
         }
-        while self.refunding() > 0 && in_time() {
-            sleep(FLUSH_INTERVAL).await;
+        self.wait_until(deadline, || self.refunding() == 0).await;
+    }
+
+    /// Waits for a condition that becomes true when a lease or a refund settles, until the deadline at most.
+    async fn wait_until(&self, deadline: Instant, is_met: impl Fn() -> bool) {
+        let met = async {
+            loop {
+                // Before the condition is read: what settles from now on wakes it.
+                let settled = self.settled.notified();
+                if is_met() {
+                    return;
+                }
+                settled.await;
+            }
+        };
+        // A runtime needs timers only if there is something to wait for.
+        if !is_met() {
+            let _ = timeout_at(deadline, met).await;
         }
     }
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use tokio::sync::Notify;
 
 use super::{
     demand::HotKeys,
@@ -53,6 +54,8 @@ pub(in crate::store::redis) struct Leases {
     pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS],
     pub(super) len: AtomicUsize,
     pub(super) refunding: AtomicU64,
+    /// Notified when a lease has ended its way, or a refund has a result.
+    pub(super) settled: Notify,
     pub(super) totals: Totals,
 }
 
@@ -76,6 +79,7 @@ impl Leases {
             shards: Default::default(),
             len: AtomicUsize::new(0),
             refunding: AtomicU64::new(0),
+            settled: Notify::new(),
             totals: Totals::default(),
         })
     }

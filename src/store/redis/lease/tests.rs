@@ -2,21 +2,30 @@
 
 use std::{
     sync::{
-        Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use hashbrown::DefaultHashBuilder;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    demand::HotKeys, held_lease::Now, leased_key::LeasedKey, table::Leases, totals::Totals,
+    demand::HotKeys,
+    grant::{self, Refund},
+    held_lease::{Now, Unspent},
+    leased_key::LeasedKey,
+    table::Leases,
+    totals::Totals,
 };
 use crate::{
     key::Key,
     quota::Quota,
-    store::{CounterMode, CounterOp, CounterResult, LimitHandle, OpResult, Units},
+    store::{
+        CounterMode, CounterOp, CounterResult, LimitHandle, OpResult, Units,
+        redis::request::op::CounterOps,
+    },
     strategy::{ChargeReceipt, FixedWindow, Lease, Snapshot, Strategy, TierRefills},
 };
 
@@ -30,6 +39,7 @@ fn leases() -> Leases {
         shards: Default::default(),
         len: AtomicUsize::new(0),
         refunding: AtomicU64::new(0),
+        settled: Notify::new(),
         totals: Totals::default(),
     }
 }
@@ -95,4 +105,49 @@ fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
         }
     });
     assert_eq!((spent(), leases.len.into_inner()), (2 * KEYS, 0));
+}
+
+/// What settles while a flush waits. The clock would stand at the deadline, if it were not woken.
+#[tokio::test(start_paused = true)]
+async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
+    let (leases, limit) = (Arc::new(leases()), limit());
+    let counter = CounterOp::new(&limit, Key::global());
+    let (start, hour) = (Instant::now(), Duration::from_secs(3_600));
+    let is_refunded = || leases.refunding() == 0;
+
+    let unspent = Unspent {
+        counters: CounterOps::new(),
+    };
+    let refund = Refund::send(&leases, unspent);
+    let refunded = async {
+        tokio::task::yield_now().await;
+        assert!(!is_refunded());
+        refund.finish().await;
+    };
+    tokio::join!(leases.wait_until(start + hour, is_refunded), refunded);
+    assert!(is_refunded() && start.elapsed().is_zero());
+
+    let now = Now::read();
+    let mut key = LeasedKey::new((0, 0), &[counter], now.monotonic);
+    let (_, request) = key.decide(&[counter], now);
+    leases.shard(0).keys.insert_unique(0, key, |key| key.hash);
+    let is_granted = || !leases.waits_since(now.monotonic);
+    let granted = async {
+        tokio::task::yield_now().await;
+        assert!(!is_granted());
+        // The store is gone, so the request fails.
+        grant::send(&leases, 0, request.expect("a lease is due"));
+    };
+    tokio::join!(leases.wait_until(start + hour, is_granted), granted);
+    assert!(is_granted() && start.elapsed().is_zero());
+
+    let never = Refund::send(
+        &leases,
+        Unspent {
+            counters: CounterOps::new(),
+        },
+    );
+    leases.wait_until(start + hour, is_refunded).await;
+    assert_eq!(start.elapsed(), hour, "the deadline");
+    drop(never);
 }
