@@ -63,6 +63,21 @@ impl DecisionOutcome {
 }
 
 /// The source of a decision, or of the result of an operation.
+///
+/// ```
+/// use tollgate::{DecisionSource, Limiter, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::ConfigError> {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("api", Quota::requests(10).per_minute()))
+///     .build()?;
+/// // Counts in process have neither cached rejections nor leases.
+/// assert_eq!(limiter.check("alice").await.source(), DecisionSource::Store);
+/// assert_eq!(DecisionSource::Lease.as_str(), "lease");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DecisionSource {
@@ -70,7 +85,8 @@ pub enum DecisionSource {
     Store,
     /// A cached rejection of the store, which still holds.
     RejectionCache,
-    /// The units of a [lease](crate::Policy::lease) of this process, without a call of the store.
+    /// Units that this process holds in a [lease](crate::Policy::lease) admitted the request, without a call of the store. A lease
+    /// rejects no request.
     Lease,
     /// The store failed, and the request was handled as [`OnStoreError`](crate::OnStoreError) says.
     Fallback,

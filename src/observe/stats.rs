@@ -82,7 +82,7 @@ pub struct StoreStats {
     pub memory_evictions: Option<u64>,
     /// The rejections that are cached.
     pub rejection_cache_entries: Option<u64>,
-    /// The units of [leases](crate::Policy::lease) in this process, for each policy with a key that was requested often enough.
+    /// The units of [leases](crate::Policy::lease) in this process, for each policy that had a lease.
     pub leases: Vec<LeaseStats>,
     /// The servers that were called.
     pub nodes: Vec<NodeStats>,
@@ -94,9 +94,28 @@ pub struct StoreStats {
     pub unconfirmed_refunds: u64,
 }
 
-/// The units that this process has [leased](crate::Policy::lease) under a policy, since the store was built. Those that were granted
-/// are those that were spent, refunded, lapsed, and held, but for refunds in flight; the sums are read one after the other. All but
-/// `held` never fall.
+/// The units that this process has [leased](crate::Policy::lease) under a policy since the store was built. `granted` is the sum of all
+/// others, but the numbers are read one after the other while units move between them. All but `held` never fall.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Limiter, observe::LeaseStats};
+///
+/// /// The share of the leased units that were spent.
+/// fn spent_share(leases: &LeaseStats) -> f64 {
+///     leases.spent as f64 / leases.granted.max(1) as f64
+/// }
+///
+/// fn print(limiter: &Limiter) {
+///     for leases in limiter.stats().store.leases {
+///         println!("{}: {:.0} % spent", leases.policy, 100.0 * spent_share(&leases));
+///     }
+/// }
+///
+/// let mut leases = LeaseStats::new(Arc::from("tenant"));
+/// (leases.granted, leases.spent, leases.held) = (200, 150, 50);
+/// assert_eq!(spent_share(&leases), 0.75);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeaseStats {
@@ -108,10 +127,9 @@ pub struct LeaseStats {
     pub spent: u64,
     /// Units that were left, and refunded.
     pub refunded: u64,
-    /// Units that were left, and of which no refund is known: time had returned them already, the refund failed, or the key was
-    /// reset.
+    /// Units that were left, and of which no refund is known: they had refilled before it, the refund failed, or the key was reset.
     pub lapsed: u64,
-    /// Units that may still be spent, or whose refund is on its way, now.
+    /// Units that this process holds now: they may be spent, or are about to be refunded, or their refund has no response yet.
     pub held: u64,
 }
 

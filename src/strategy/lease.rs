@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{error::InvalidValue, quota::DurationText};
 
-/// Units of a hot key that a process charges in the store ahead of need, and spends in process: set by
-/// [`Policy::lease`](crate::Policy::lease), which explains leases.
+/// The settings of a policy's leases: [`Policy::lease`](crate::Policy::lease) sets them, and explains what a lease is. There are no
+/// defaults for the units; a lease has a TTL of 50 ms unless [`ttl`](Lease::ttl) sets another one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,22 +21,33 @@ use crate::{error::InvalidValue, quota::DurationText};
 pub struct Lease {
     max_units: u64,
     ttl: Duration,
-    /// In how many microseconds a unit refills; 0 unless the units refill one after the other.
+    /// The time in which one unit refills, in microseconds. It is 0 for strategies that do not refill one unit after the other.
     refill_us: u64,
 }
 
-/// The fewest and the most units of a lease.
+/// The valid values of the most units of a lease.
 const UNITS: std::ops::RangeInclusive<u64> = 2..=1_000_000;
 
-/// The shortest and the longest TTL.
+/// The valid TTLs.
 const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(10);
 
-/// A clock of a process and that of the store differ in speed by one part of so many at most.
+/// The clocks of a process and of the store differ in speed by at most a thousandth.
 const DRIFT: u32 = 1_000;
 
 impl Lease {
     /// Leases of at most `units` units each, from 2 to 1,000,000, with a TTL of 50 ms. Other values are a
     /// [`ConfigError`](crate::ConfigError) when the limiter is built.
+    ///
+    /// ```
+    /// use tollgate::{Lease, Limiter, Policy, Quota};
+    ///
+    /// let leased = |max_units| {
+    ///     let policy = Policy::new("api", Quota::requests(1_000).per_second());
+    ///     Limiter::builder().policy(policy.lease(Lease::max_units(max_units))).build()
+    /// };
+    /// assert!(leased(64).is_ok());
+    /// assert!(leased(1).is_err());
+    /// ```
     #[must_use]
     pub const fn max_units(units: u64) -> Self {
         Self {
@@ -46,45 +57,79 @@ impl Lease {
         }
     }
 
-    /// Sets for how long the units of a lease may be spent, from the moment at which the process requests it: from 5 ms to 10 s,
-    /// in whole microseconds. Default: 50 ms.
+    /// Sets how long the units of a lease may be spent after the process has requested it: from 5 ms to 10 s, in whole
+    /// microseconds. Default: 50 ms. Other values are a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Lease;
+    ///
+    /// let lease = Lease::max_units(64);
+    /// assert_eq!(lease.lifetime(), Duration::from_millis(50));
+    /// let longer = lease.ttl(Duration::from_millis(200));
+    /// assert_eq!((longer.most(), longer.lifetime()), (64, Duration::from_millis(200)));
+    /// ```
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// The most units of one lease.
+    /// Returns the most units of one lease, as set by [`max_units`](Lease::max_units).
+    ///
+    /// ```
+    /// assert_eq!(tollgate::Lease::max_units(64).most(), 64);
+    /// ```
     pub const fn most(&self) -> u64 {
         self.max_units
     }
 
-    /// The [TTL](Lease::ttl).
+    /// Returns the TTL, as set by [`ttl`](Lease::ttl).
+    ///
+    /// ```
+    /// assert_eq!(tollgate::Lease::max_units(64).lifetime().as_millis(), 50);
+    /// ```
     pub const fn lifetime(&self) -> Duration {
         self.ttl
     }
 
-    /// By how much later than its charge a unit may be spent, by the store's clock: the TTL, a thousandth of it for clocks that
-    /// differ in speed, and 1 ms.
+    /// Returns the longest time from a unit's charge until it is spent, by the store's clock: the TTL, a thousandth of it for
+    /// clocks that differ in speed, and 1 ms. For [strategies](crate::Strategy::bind_leased) of your own.
+    ///
+    /// ```
+    /// // A TTL of 50 ms.
+    /// let lease = tollgate::Lease::max_units(64);
+    /// assert_eq!(lease.spread().as_micros(), 51_050);
+    /// ```
     pub fn spread(&self) -> Duration {
         self.ttl + self.ttl / DRIFT + Duration::from_millis(1)
     }
 
-    /// How long a lease lives that ends with its window, of which `rest` was left at the charge: the TTL, or the rest less a
-    /// thousandth for clocks that differ in speed, whichever is shorter.
+    /// Returns how long the units of a lease may be spent if it ends with the window of its charge: at most the TTL, and less
+    /// than `rest`, which is what was left of the window at the charge. A thousandth of `rest` is taken off for clocks that differ in
+    /// speed, and 1 µs. For the [`lease_lifetime`](crate::strategy::Rule::lease_lifetime) of strategies of your own.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// // A TTL of 50 ms.
+    /// let lease = tollgate::Lease::max_units(64);
+    /// assert_eq!(lease.lifetime_within(Duration::from_secs(1)), Duration::from_millis(50));
+    /// assert_eq!(lease.lifetime_within(Duration::from_millis(10)), Duration::from_micros(9_989));
+    /// ```
     pub fn lifetime_within(&self, rest: Duration) -> Duration {
         let rest = rest.saturating_sub(rest / DRIFT);
         self.ttl.min(rest.saturating_sub(Duration::from_micros(1)))
     }
 
-    /// The same lease of units of which each refills in this time.
+    /// Returns this lease for a strategy that refills one unit in each `refill`.
     pub(crate) const fn with_refill(mut self, refill: Duration) -> Self {
         self.refill_us = refill.as_micros() as u64;
         self
     }
 
-    /// For how long after their charge a refund of so many units gives anything back, if that is only what has not refilled, by
-    /// clocks that differ in speed. Zero if refunds do not depend on it.
+    /// Returns how long after a charge of `units` a refund of them returns anything: until all of them have refilled, and two
+    /// thousandths of that for clocks that differ in speed. Zero if the strategy does not refill one unit after the other.
     #[cfg(feature = "redis")]
     pub(crate) const fn refundable_for(&self, units: u64) -> Duration {
         let refill = self.refill_us.saturating_mul(units);
@@ -92,14 +137,15 @@ impl Lease {
         Duration::from_micros(refill.saturating_add(drift))
     }
 
-    /// The longest TTL in whole milliseconds that is no longer than `ttl`, for an error; `None` if that is too short.
+    /// Returns the longest valid TTL that is at most `ttl`, in whole milliseconds, for the text of an error; `None` if there is none.
     pub(crate) fn valid_ttl(ttl: Duration) -> Option<Duration> {
         let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let ttl = Duration::from_millis(millis).min(*TTL.end());
         TTL.contains(&ttl).then_some(ttl)
     }
 
-    /// The longest TTL whose [spread](Lease::spread) is no longer than `spread`, for an error.
+    /// Returns the longest valid TTL whose [spread](Lease::spread) is at most `spread`, in whole milliseconds, for the text of an
+    /// error; `None` if there is none.
     pub(crate) fn valid_ttl_of_spread(spread: Duration) -> Option<Duration> {
         let scaled = spread
             .saturating_sub(Duration::from_millis(1))
@@ -108,18 +154,18 @@ impl Lease {
         Self::valid_ttl(scaled / (DRIFT + 1))
     }
 
-    /// An error for values out of range.
+    /// Returns an error if a value is out of range.
     pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
         if !UNITS.contains(&self.max_units) {
             return Err(InvalidValue::new(
-                format!("leases of up to {} units", self.max_units),
+                format!("leases with max_units = {}", self.max_units),
                 "from 2 to 1,000,000 units, or no lease",
             ));
         }
         self.validate_ttl()
     }
 
-    /// An error for a TTL out of range.
+    /// Returns an error if the TTL is out of range.
     pub(crate) fn validate_ttl(&self) -> Result<(), InvalidValue> {
         let ttl = self.ttl;
         if !TTL.contains(&ttl) || !ttl.subsec_nanos().is_multiple_of(1_000) {

@@ -108,12 +108,12 @@ fn each_mistake_in_a_lease_is_found_at_its_place_with_what_would_be_valid() {
         (
             "100/s",
             "lease = { max_units = 1 }",
-            "3:23: policies.api.lease.max_units: found leases of up to 1 units; expected from 2 to 1,000,000 units, or no lease",
+            "3:23: policies.api.lease.max_units: found leases with max_units = 1; expected from 2 to 1,000,000 units, or no lease",
         ),
         (
             "100/s",
             "lease = { max_units = 1_000_001 }",
-            "3:23: policies.api.lease.max_units: found leases of up to 1000001 units; expected from 2 to 1,000,000 units, or no lease",
+            "3:23: policies.api.lease.max_units: found leases with max_units = 1000001; expected from 2 to 1,000,000 units, or no lease",
         ),
         (
             "100/s",

@@ -357,7 +357,7 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
         ),
         (
             leased("100/s").lease(Lease::max_units(1)),
-            "leases of up to 1 units",
+            "leases with max_units = 1",
             "from 2 to 1,000,000 units, or no lease",
         ),
     ] {

@@ -42,7 +42,7 @@ fn anywhere() -> RedisStoreBuilder {
 #[test]
 fn a_pool_that_the_workers_would_use_up_is_a_config_error() {
     for connections in [0, 1] {
-        let value = format!("a pool of {connections} connections");
+        let value = format!("a pool with max_size = {connections}");
         let pool = pool_of("redis://127.0.0.1:6379", connections);
         mistake(RedisStore::from_pool(pool), &value, "at least 2");
         let mut config = Config::from_url("redis://127.0.0.1:6379");

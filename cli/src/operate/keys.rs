@@ -93,17 +93,25 @@ impl Credit {
         let client = connection.client()?;
         let mut body = about(Some(&self.policy), &self.key.read()?, self.quota.as_deref());
         let key = shown_key(&client, &body).await?.unwrap_or_default();
-        let question = format!("Return {} units to {key}?", self.units);
+        let question = format!("Return {} to {key}?", units(self.units));
         self.confirm.ask(&question)?;
         body["units"] = json!(self.units);
         let answer = client.post("/credit", &body).await?;
         let text = || {
             let after = answer.get("after").cloned().unwrap_or_default();
             let credited = number(&answer, "credited");
-            format!("credited {credited} units\n{}", statuses(&[after]))
+            format!("credited {}\n{}", units(credited), statuses(&[after]))
         };
         output.print(|| answer.clone(), text)?;
         Ok(Answer::Yes)
+    }
+}
+
+/// A number of units in words.
+fn units(units: u64) -> String {
+    match units {
+        1 => "1 unit".to_owned(),
+        units => format!("{units} units"),
     }
 }
 

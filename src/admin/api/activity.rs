@@ -106,8 +106,8 @@ pub struct StoreInfo {
     pub leases: Vec<LeaseInfo>,
 }
 
-/// The units that a process has leased under a policy: those that were granted are those that were spent, refunded, lapsed, and
-/// held, but for refunds in flight.
+/// The units that a process has leased under a policy. Those that were granted are those that were spent, refunded, lapsed, and
+/// held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]

@@ -6,20 +6,20 @@ use crate::{
 };
 
 impl Policy {
-    /// Lets each process lease units of hot keys: it charges them in the store ahead of need, in the same batches as everything
-    /// else, and admits requests by them in process. Default: no leases.
+    /// Lets each process lease units of hot keys: it charges them in the store before they are needed, in the same batches as
+    /// everything else, and admits requests by them in process. Default: no leases.
     ///
     /// A request that a lease admits takes well under a microsecond, and no call of Redis: one call charges the units of
-    /// thousands of requests. The quota still holds exactly. A unit is charged before anyone is admitted by it, and spent
-    /// within the lease's [TTL](Lease::ttl), or not at all; what that means for the quota is in the documentation of each
-    /// strategy. Processes that count locally and synchronize later can exceed it.
+    /// thousands of requests. The quota still holds exactly. A unit is charged before a request is admitted by it, and spent
+    /// within the lease's [TTL](Lease::ttl), or not at all; the documentation of each strategy says what that means for the quota.
+    /// Processes that count locally and synchronize later can exceed it.
     ///
-    /// - **Which requests**: those of a key that has at least 100 requests per second in this process, under policies that all
-    ///   have leases, or are [bans](crate::Ban). On a [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one
+    /// - **Which requests**: those of a key that has at least 100 requests per second in this process, if each of their policies
+    ///   has leases or is a [ban](crate::Ban). On a [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one
     ///   slot. All others are counted one by one, and so is a request that costs more than the process holds.
-    /// - **Size**: what the key's own rate spends in half a TTL, at most [`Lease::max_units`], and at most a quarter of what remains
-    ///   for each process that charges the key, by an estimate. So the last units of a quota are charged one by one, by the
-    ///   processes that need them.
+    /// - **Size**: the units that the key's requests in this process use in half a TTL. At most [`Lease::max_units`], and at most a
+    ///   quarter of the process's share of what remains, by an estimate of how many processes charge the key. So the last units of a
+    ///   quota are charged one by one, by the processes that need them.
     /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed loses the units that it held
     ///   until they refill.
     /// - **[`remaining`](crate::PolicyDecision::remaining)** is the store's number at the last call plus what this process holds. Units
@@ -33,15 +33,19 @@ impl Policy {
     /// headers too: 100 per second with leases of 50 ms have a burst of 94. While processes of the same policy without leases
     /// still run, that many more units may be admitted in a burst.
     ///
-    /// A [quota of a request](Policy::quota_with) whose burst refills within a lease, such as one per minute, is counted without leases. Declared
-    /// ones ([`tier_quotas`](Policy::tier_quotas)) are an error instead.
+    /// A [quota of a request](Policy::quota_with) whose burst refills within a TTL, such as one per minute, is counted without
+    /// leases. A declared quota ([`tier_quotas`](Policy::tier_quotas)) whose burst does is an error.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) needs no leases and makes none, but counts by the same burst.
     ///
-    /// [`ConfigError`](crate::ConfigError)s when the limiter is built: a strategy that can't be leased ([`Concurrency`](crate::Concurrency),
-    /// [`Ban`](crate::Ban)), [`charge_rejected`](Policy::charge_rejected), [`charge_after`](Policy::charge_after), a
-    /// [shadow policy](Policy::shadow), a burst that refills within one lease, a [`SlidingLog`](crate::SlidingLog) with a TTL above
-    /// a hundredth of its period.
+    /// These are a [`ConfigError`](crate::ConfigError) when the limiter is built:
+    ///
+    /// - [`max_units`](Lease::max_units) or a [TTL](Lease::ttl) out of range;
+    /// - a strategy that can't be leased: [`Concurrency`](crate::Concurrency), [`Ban`](crate::Ban);
+    /// - leases together with [`charge_rejected`](Policy::charge_rejected) or [`charge_after`](Policy::charge_after), or of a
+    ///   [shadow policy](Policy::shadow);
+    /// - a burst that refills within a TTL;
+    /// - a [`SlidingLog`](crate::SlidingLog) with a TTL above a hundredth of its period.
     ///
     /// ```
     /// use std::time::Duration;
@@ -62,7 +66,7 @@ impl Policy {
         self
     }
 
-    /// The setting.
+    /// The settings of its leases.
     pub(crate) fn lease_setting(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
@@ -73,7 +77,7 @@ impl Policy {
         self
     }
 
-    /// An error for a lease that is out of range, or of charges that can't be made ahead of need.
+    /// An error for a lease that is out of range, or whose policy can't charge units before they are needed.
     pub(in crate::policy) fn validate_lease(&self) -> Result<(), InvalidValue> {
         let Some(lease) = &self.lease else {
             return Ok(());
@@ -97,7 +101,7 @@ impl Policy {
         Ok(())
     }
 
-    /// The setting's value.
+    /// The settings, as a value to compare.
     pub(in crate::policy) fn lease_value(&self) -> SettingValue {
         self.lease.map_or(SettingValue::Unset, |lease| {
             let ttl = SettingValue::display(DurationText(lease.lifetime()));

@@ -138,10 +138,12 @@ impl SlidingWindow {
             width if is_exact(width) => 1,
             width if width % 1_000 == 0 && is_exact(width / 1_000) => 1_000,
             _ => {
+                let buckets = match buckets {
+                    1 => "1 bucket".to_owned(),
+                    buckets => format!("{buckets} buckets"),
+                };
                 return Err(InvalidValue::new(
-                    format!(
-                        "{quota} in {buckets} buckets, more than a sliding window can weigh exactly"
-                    ),
+                    format!("{quota} in {buckets}, more than a sliding window can weigh exactly"),
                     "requests x bucket in milliseconds below 4,500,000,000,000,000",
                 ));
             }

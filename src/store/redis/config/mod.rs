@@ -199,7 +199,7 @@ impl ConnectConfig {
 fn check_pool_size(pool: &Pool) -> Result<usize, ConfigError> {
     match pool.status().max_size {
         size @ 0..2 => Err(ConfigError::new(
-            format!("a pool of {size} connections"),
+            format!("a pool with max_size = {size}"),
             "at least 2: workers keep theirs",
         )),
         size => Ok(size),
