@@ -107,10 +107,21 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the rule that counts `quota` under a policy with [leases](crate::Policy::lease), where units are spent up to
-    /// [`Lease::spread`] after their charge. The rule still has to keep its promise: it counts for so much longer, it
-    /// allows a smaller burst, or its leases end with the window of their charge ([`Rule::lease_lifetime`]).
+    /// [`Lease::spread`] after their charge. The rule still has to keep its promise: it counts units for that much longer,
+    /// allows a smaller burst, or lets leases end with the window of their charge ([`Rule::lease_lifetime`]).
     ///
     /// `refills` is that of [`bind_tier`](Strategy::bind_tier), also for a policy with one quota. Default: an error.
+    ///
+    /// ```
+    /// use tollgate::{Gcra, Lease, Quota, strategy::{Strategy, TierRefills}};
+    ///
+    /// let (quota, refills) = (Quota::requests(100).per_second(), TierRefills::default());
+    /// // With a TTL of 50 ms, the burst is smaller by the units that refill within that time.
+    /// let rule = Gcra.bind_leased(&quota, &refills, &Lease::max_units(64))?;
+    /// assert_eq!(rule.capacity(), 94);
+    /// assert_eq!(rule.lease().map(|lease| lease.most()), Some(64));
+    /// # Ok::<(), tollgate::InvalidValue>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -69,9 +69,9 @@ async fn the_units_of_leases_are_shown_by_policy() {
     let mut page = Page::signed_in(&service).await;
     let browser = &mut page.browser;
     browser
-        .until_shows("#store-details", "Leases of pages")
+        .until_shows("#store-details", "Leased units of pages")
         .await;
-    browser.until_shows("#store-details", "units held").await;
+    browser.until_shows("#store-details", " held; ").await;
     page.assert_clean().await;
 }
 

@@ -89,7 +89,7 @@ fn table(activity: &Value, before: Option<(Duration, &Value)>) -> String {
         let [policy, held, granted, spent, refunded, lapsed] =
             fields.map(|field| text(lease, field));
         lines.push_str(&format!(
-            "leases of {policy}: {held} units held; of {granted} granted, {spent} spent, {refunded} refunded, {lapsed} lapsed\n"
+            "leased units of {policy}: {held} held; of {granted} granted, {spent} spent, {refunded} refunded, {lapsed} lapsed\n"
         ));
     }
     let titles = [
@@ -181,7 +181,7 @@ mod tests {
             ] },
         });
         let table = table(&activity, None);
-        let line = "leases of api: 10 units held; of 90 granted, 70 spent, 9 refunded, 1 lapsed";
+        let line = "leased units of api: 10 held; of 90 granted, 70 spent, 9 refunded, 1 lapsed";
         assert!(table.lines().any(|found| found == line), "{table}");
     }
 }

@@ -162,7 +162,7 @@ function showStore() {
       ["Admitted uncounted", count(activity?.uncounted ?? 0)],
       rejection_cache_entries != null ? ["Rejections cached", count(rejection_cache_entries)] : null,
       memory_keys != null ? ["Keys in memory", count(memory_keys)] : null,
-      ...leases.map(({ policy, granted, spent, held }) => [`Leases of ${policy}`, `${count(held)} units held; ${count(spent)} of ${count(granted)} spent`]),
+      ...leases.map(({ policy, granted, spent, held }) => [`Leased units of ${policy}`, `${count(held)} held; ${count(spent)} of ${count(granted)} spent`]),
     ]),
     el("h3", { class: "part" }, "Requests since the start"),
     facts(outcomes.map(([name, n]) => [name.replaceAll("_", " "), count(n)])),
