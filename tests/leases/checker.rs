@@ -13,6 +13,13 @@ pub(crate) struct Admission {
     pub(crate) units: u64,
 }
 
+/// A rejection by the store, in an interval of the wall clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rejection {
+    pub(crate) before: u64,
+    pub(crate) after: u64,
+}
+
 pub(crate) fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.expect("it is after 1970").as_micros() as u64

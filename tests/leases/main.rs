@@ -13,6 +13,7 @@ mod outages;
 mod processes;
 mod several;
 mod shutdown;
+mod steady;
 #[path = "../common/strategy_kind.rs"]
 mod strategy_kind;
 mod support;

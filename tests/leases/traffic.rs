@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 use tollgate::{DecisionSource, Key, Limiter};
 
 use crate::{
-    checker::{Admission, now},
-    support::{leases, until},
+    checker::{Admission, Rejection, now},
+    support::{leases, ms, until},
 };
 
 /// What was admitted.
@@ -22,6 +22,8 @@ pub(crate) struct Record {
     pub(crate) admissions: Vec<Admission>,
     /// How many of them by leases.
     pub(crate) by_lease: u64,
+    /// What the store rejected.
+    pub(crate) rejections: Vec<Rejection>,
 }
 
 /// Tasks that send requests to limiters until they are stopped.
@@ -34,13 +36,29 @@ pub(crate) struct Traffic {
 impl Traffic {
     /// A task for each limiter, which pauses after a rejection.
     pub(crate) fn start(limiters: &[Limiter], key: Key, costs: &'static [u64]) -> Self {
+        Self::start_pausing(limiters, key, costs, ms(1), |_| false)
+    }
+
+    /// A task for each limiter, which pauses for so long after a rejection, and while `is_paused` says so of its number.
+    pub(crate) fn start_pausing(
+        limiters: &[Limiter],
+        key: Key,
+        costs: &'static [u64],
+        pause: Duration,
+        is_paused: fn(usize) -> bool,
+    ) -> Self {
         let (stop, record) = (Arc::default(), Arc::default());
-        let tasks = limiters.iter().cloned().map(|limiter| {
+        let tasks = limiters.iter().cloned().enumerate();
+        let tasks = tasks.map(|(number, limiter)| {
             let (stop, record): (Arc<AtomicBool>, Arc<Mutex<Record>>) =
                 (Arc::clone(&stop), Arc::clone(&record));
             tokio::spawn(async move {
                 let mut costs = costs.iter().cycle();
                 while !stop.load(Ordering::Relaxed) {
+                    if is_paused(number) {
+                        tokio::time::sleep(pause).await;
+                        continue;
+                    }
                     let units = *costs.next().unwrap_or(&1);
                     let before = now();
                     let decision = limiter.check(key).cost(units).await;
@@ -55,7 +73,9 @@ impl Traffic {
                         let by_lease = decision.source() == DecisionSource::Lease;
                         record.by_lease += u64::from(by_lease);
                     } else {
-                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        let rejection = Rejection { before, after };
+                        record.lock().expect("no panic").rejections.push(rejection);
+                        tokio::time::sleep(pause).await;
                     }
                     tokio::task::consume_budget().await;
                 }
@@ -76,6 +96,11 @@ impl Traffic {
 
     pub(crate) fn by_lease(&self) -> u64 {
         self.record.lock().expect("no panic").by_lease
+    }
+
+    /// Looks at what was recorded so far.
+    pub(crate) fn seen<T>(&self, look: impl FnOnce(&Record) -> T) -> T {
+        look(&self.record.lock().expect("no panic"))
     }
 
     /// Runs for so long, and until a lease has admitted requests.
