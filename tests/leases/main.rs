@@ -11,6 +11,7 @@ mod handlers;
 mod never_over;
 mod outages;
 mod processes;
+mod remaining;
 mod several;
 mod shutdown;
 mod steady;

@@ -222,39 +222,6 @@ async fn a_burst_is_smaller_by_what_refills_within_a_lease() {
     }
 }
 
-/// Of windows, whose count does not change with time.
-#[tokio::test]
-async fn remaining_is_never_more_than_the_store_reports_and_what_is_held() {
-    let server = Server::start();
-    let limiters = [0, 1].map(|_| single(&server, StrategyKind::Fixed, "2000/month"));
-    let (mut by_lease, mut last) = (0, [2_000; 2]);
-    for round in 0..2_500 {
-        let at = round / 40 % 2;
-        let limiter = &limiters[at];
-        let decision = limiter.check(KEY).await;
-        if decision.source() == DecisionSource::Lease {
-            by_lease += 1;
-            // What the other process holds counts as used, and so does what it gives back after this.
-            let shown = decision.policy("p").expect("a policy").remaining();
-            let kept = held(limiter);
-            let known = 2_000 - limiters.iter().map(spent).sum::<u64>();
-            assert!(
-                shown <= 2_000 && shown >= kept,
-                "{round}: {shown} {kept} {known}"
-            );
-            assert!(shown <= last[at], "{round}: {shown} after {}", last[at]);
-            last[at] = shown;
-        } else {
-            last[at] = 2_000;
-        }
-    }
-    assert!(by_lease > 0);
-}
-
-fn spent(limiter: &Limiter) -> u64 {
-    leases(limiter, "p").map_or(0, |stats| stats.spent)
-}
-
 /// One process alone sees each unit that is left: in its own leases, or in the store.
 #[tokio::test]
 async fn remaining_of_one_process_counts_what_it_holds() {
