@@ -6,8 +6,8 @@ use tollgate::{DecisionSource, Key, Lease, Limiter, Policy, Quota, RetryAfter};
 
 use crate::{
     support::{
-        KEY, StrategyKind, TTL, held, hold_units, leased, leases, limiter, single, store, until,
-        used, used_of,
+        KEY, StrategyKind, TTL, hold_units, leased, leases, limiter, single, store, until, used,
+        used_of,
     },
     traffic::until_nothing_is_held,
 };

@@ -80,7 +80,7 @@ impl Case {
         // In turns, one limiter pauses for a tenth of a second while the demand of the others is above the limit.
         let is_paused =
             |number: usize| now() / 100_000 % LIMITERS as u64 == (number % LIMITERS) as u64;
-        let key = Key::new(&format!("{:?}", self.strategy));
+        let key = Key::new(format!("{:?}", self.strategy));
         Traffic::start_pausing(&tasks, key, &[1], ms(4), is_paused)
     }
 

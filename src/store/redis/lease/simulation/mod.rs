@@ -4,6 +4,7 @@
 mod bounds;
 mod fleet;
 mod ledger;
+mod many_keys;
 mod planned;
 mod random;
 
