@@ -40,6 +40,8 @@ impl Cluster {
             let node = Server::builder()
                 .arg("cluster-enabled", "yes")
                 .arg("cluster-node-timeout", "3000")
+                // Nodes list a replica from its first ping on.
+                .arg("repl-ping-replica-period", "1")
                 .arg("cluster-announce-ip", "127.0.0.1");
             options(node).start()
         };
