@@ -8,13 +8,17 @@ mod ended_runtimes;
 mod ends;
 mod exhausted;
 mod handlers;
+mod holder;
+mod last_instant;
 mod never_over;
+mod one_more_burst;
 mod outages;
 mod processes;
 mod remaining;
 mod several;
 mod shutdown;
 mod steady;
+mod stopped;
 #[path = "../common/strategy_kind.rs"]
 mod strategy_kind;
 mod support;

@@ -82,6 +82,19 @@ fn child_process() {
     });
 }
 
+/// Sends a signal to a process.
+pub(crate) fn signal(process: u32, name: &str) {
+    let kill = format!("kill -{name} {process}");
+    let status = Command::new("sh").args(["-c", &kill]).status();
+    assert!(status.expect("a shell").success(), "{kill}");
+}
+
+pub(crate) fn is_stopped(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("its state");
+    let state = stat.rsplit(") ").next();
+    state.is_some_and(|rest| rest.starts_with('T'))
+}
+
 struct Process {
     child: Child,
     file: PathBuf,
@@ -132,22 +145,13 @@ impl Process {
     }
 
     fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        let status = Command::new("sh").args(["-c", &kill]).status();
-        assert!(status.expect("a shell").success(), "{kill}");
+        signal(self.child.id(), name);
     }
 
     /// Stops it, and returns when it is stopped.
     async fn stop(&self) {
         self.signal("STOP");
-        let stat = format!("/proc/{}/stat", self.child.id());
-        until("a process stops", async || {
-            let stat = fs::read_to_string(&stat).expect("its state");
-            stat.rsplit(") ")
-                .next()
-                .is_some_and(|rest| rest.starts_with('T'))
-        })
-        .await;
+        until("a process stops", async || is_stopped(self.child.id())).await;
     }
 }
 
@@ -213,42 +217,6 @@ async fn processes_that_are_stopped_and_killed_exceed_no_window() {
         let admitted = units_in(&admissions, (second * SECOND, (second + 1) * SECOND));
         assert!(admitted <= RATE, "{admitted} in one second");
     }
-}
-
-/// It stops with units in hand, which others could have by the time at which it goes on.
-#[tokio::test]
-async fn a_process_that_was_stopped_for_longer_than_the_ttl_spends_nothing_of_what_it_held() {
-    let (server, folder) = (Server::start(), testkit::folder());
-    let other = process_limiter(&server.url(), "plenty");
-    let mut held_units = 0;
-    for number in 0..4 {
-        let process = Process::start(folder.path(), number, &server.url(), "plenty");
-        until("it leases", async || process.by_lease() > 100).await;
-        process.stop().await;
-        let stopped = now();
-        let before = process.admissions().len() as u64;
-        let charged = used(&other, KEY).await;
-        tokio::time::sleep(LEASE_TTL * 2).await;
-        // All that is charged now is charged after this.
-        let last = process.admissions().len();
-        other.reset(KEY).await.expect("a response");
-        process.signal("CONT");
-        until("it goes on", async || {
-            process.by_lease() > before as usize + 50
-        })
-        .await;
-        process.stop().await;
-        let later: Vec<_> = process.admissions().split_off(last);
-        // But for the one that it was stopped in.
-        let after_it = later.iter().filter(|(one, _)| one.before > stopped);
-        let fresh = used(&other, KEY).await;
-        let spent = after_it.count() as u64;
-        assert!(spent <= fresh, "{spent} admitted, {fresh} charged");
-        held_units += charged.saturating_sub(before);
-        process.signal("KILL");
-        other.reset(KEY).await.expect("a response");
-    }
-    assert!(held_units > 0, "no process was stopped with units in hand");
 }
 
 /// What it held is lost, and no more.
