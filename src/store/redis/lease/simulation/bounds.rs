@@ -60,6 +60,76 @@ impl Bound {
             }
         }
     }
+
+    /// What a unit counts in the [largest](Self::largest) promise of tiers that share a key.
+    pub(super) fn weight(self) -> i64 {
+        match self {
+            Self::Rate { interval, .. } => interval,
+            _ => 1,
+        }
+    }
+
+    /// The promise of all tiers together that share a key: that of the one with the most units, and of rates that of the one whose
+    /// burst takes longest to refill, in ticks.
+    pub(super) fn largest(tiers: impl Iterator<Item = Self>) -> Self {
+        let in_ticks = |tier: Self| match tier {
+            Self::Rate { burst, interval } => Self::Rate {
+                burst: burst * interval,
+                interval: 1,
+            },
+            other => other,
+        };
+        let size = |tier: &Self| match *tier {
+            Self::Rate { burst, .. } => burst,
+            Self::HalfOpen { requests, .. }
+            | Self::Closed { requests, .. }
+            | Self::Windows { requests, .. } => requests,
+        };
+        tiers.map(in_ticks).max_by_key(size).expect("a tier")
+    }
+
+    /// By how many units the admissions exceed the promise, if each reset admits as much as one burst once more: in all intervals
+    /// in which it is done, and in those that begin up to `reach` after it.
+    pub(super) fn excess_after_resets(
+        self,
+        admissions: &[(i64, i64)],
+        resets: &[i64],
+        reach: i64,
+    ) -> f64 {
+        let resets_before = |at: i64| resets.iter().filter(|reset| **reset <= at).count() as i64;
+        let admissions = admissions.iter();
+        let admissions: Vec<_> = admissions
+            .map(|(at, units)| (*at, *units, resets_before(*at)))
+            .collect();
+        let (burst, length) = match self {
+            Self::Rate { burst, interval } => (burst * interval, i64::MAX),
+            Self::HalfOpen { requests, length } => (requests, length),
+            Self::Closed { requests, length } => (requests, length + 1),
+            // An interval may lie in two windows.
+            Self::Windows { requests, length } => (requests, length),
+        };
+        let mut most = i64::MIN;
+        for (first, (start, ..)) in admissions.iter().enumerate() {
+            let before = resets_before(start - reach);
+            let mut units = 0;
+            for (at, more, after) in &admissions[first..] {
+                units += more;
+                if at - start >= length {
+                    break;
+                }
+                let excess = match self {
+                    Self::Rate { interval, .. } => units * interval - (at - start) * TICKS,
+                    Self::Windows { .. } => units - burst,
+                    _ => units,
+                };
+                most = most.max(excess - burst * (1 + after - before));
+            }
+        }
+        match self {
+            Self::Rate { interval, .. } => most as f64 / interval as f64,
+            _ => most as f64,
+        }
+    }
 }
 
 /// The most units between two admissions that are so near.

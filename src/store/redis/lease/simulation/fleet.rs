@@ -8,17 +8,17 @@ use super::{
         leased_key::{Granted, LeasedKey},
     },
     bounds::Bound,
+    settings::Setting,
 };
 use crate::{
-    CalendarWindow, FixedWindow, Gcra, ListWindow, ManualClock, MemoryStore, Quota, SlidingLog,
-    SlidingWindow, TokenBucket,
+    ManualClock, MemoryStore,
     clock::Timestamp,
     key::Key,
     store::{
-        CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse, Units,
+        CounterMode, CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse, Units,
         redis::request::op::{CounterOps, OwnedCounterOp},
     },
-    strategy::{ChargeReceipt, Lease, Strategy, TierRefills},
+    strategy::{ChargeReceipt, Lease, Rule, TierRefills},
 };
 
 /// 2027-01-15 08:00 UTC, at which windows and buckets of all lengths here begin.
@@ -27,91 +27,31 @@ pub(super) const START: i64 = 1_800_000_000_000_000;
 /// A millisecond, in microseconds.
 pub(super) const MS: i64 = 1_000;
 
-/// A policy with leases, and its promise.
-#[derive(Clone, Debug)]
-pub(super) struct Setting {
-    strategy: Arc<dyn Strategy>,
-    quota: Quota,
-    pub(super) bound: Bound,
-    /// In microseconds.
-    pub(super) ttl: i64,
-}
-
-impl Setting {
-    fn new(strategy: impl Strategy, quota: Quota, bound: Bound, ttl: i64) -> Self {
-        Self {
-            strategy: Arc::new(strategy),
-            quota,
-            bound,
-            ttl,
-        }
-    }
-
-    pub(super) fn gcra(requests: i64, period: i64, burst: i64, ttl: i64) -> Self {
-        let quota = quota(requests, period).burst(burst as u64);
-        Self::new(Gcra, quota, Bound::rate(requests, period, burst), ttl)
-    }
-
-    pub(super) fn token_bucket(requests: i64, period: i64, burst: i64, ttl: i64) -> Self {
-        Self {
-            strategy: Arc::new(TokenBucket),
-            ..Self::gcra(requests, period, burst, ttl)
-        }
-    }
-
-    pub(super) fn fixed_window(requests: i64, length: i64, ttl: i64) -> Self {
-        let bound = Bound::Windows { requests, length };
-        Self::new(FixedWindow, quota(requests, length), bound, ttl)
-    }
-
-    pub(super) fn list_window(requests: i64, length: i64, ttl: i64) -> Self {
-        Self {
-            strategy: Arc::new(ListWindow),
-            ..Self::fixed_window(requests, length, ttl)
-        }
-    }
-
-    pub(super) fn calendar_window(requests: i64, length: i64, ttl: i64) -> Self {
-        Self {
-            strategy: Arc::new(CalendarWindow::utc()),
-            ..Self::fixed_window(requests, length, ttl)
-        }
-    }
-
-    pub(super) fn sliding_log(requests: i64, length: i64, ttl: i64) -> Self {
-        let bound = Bound::HalfOpen { requests, length };
-        Self::new(SlidingLog, quota(requests, length), bound, ttl)
-    }
-
-    pub(super) fn sliding_window(requests: i64, period: i64, buckets: i64, ttl: i64) -> Self {
-        let length = period - period / buckets;
-        let bound = Bound::Closed { requests, length };
-        let strategy = SlidingWindow::buckets(buckets as u32);
-        Self::new(strategy, quota(requests, period), bound, ttl)
-    }
-
-    /// The length of the interval that the promise is about.
-    pub(super) fn length(&self) -> i64 {
-        match self.bound {
-            Bound::Rate { .. } => 0,
-            Bound::HalfOpen { length, .. }
-            | Bound::Closed { length, .. }
-            | Bound::Windows { length, .. } => length,
-        }
-    }
-}
-
-fn quota(requests: i64, period: i64) -> Quota {
-    Quota::requests(requests as u64).per(Duration::from_micros(period as u64))
-}
-
 /// The counters of a request that costs so many units under each limit.
 pub(super) fn counters_of<'a>(limits: &'a [LimitHandle], costs: &[u64]) -> Vec<CounterOp<'a>> {
-    let counters = limits
-        .iter()
-        .zip(costs)
-        .map(|(limit, cost)| CounterOp::new(limit, Key::new("hot")).with_units(Units::new(*cost)));
+    let counters = limits.iter().zip(costs).map(|(limit, cost)| {
+        let mode = match limit.rule().counts_rejections() {
+            true => CounterMode::CountRejections,
+            false => CounterMode::Charge,
+        };
+        let counter = CounterOp::new(limit, Key::new("hot"));
+        counter.with_units(Units::new(*cost)).with_mode(mode)
+    });
     counters.collect()
+}
+
+fn register(
+    store: &MemoryStore,
+    name: &str,
+    setting: &Setting,
+    refills: &TierRefills,
+) -> LimitHandle {
+    let lease = Lease::max_units(1_000_000).ttl(Duration::from_micros(setting.ttl as u64));
+    let rule = setting
+        .strategy
+        .bind_leased(&setting.quota, refills, &lease);
+    let limit = store.register(name, rule.expect("a strategy with leases"));
+    limit.expect("a strategy that counts in process")
 }
 
 /// What one request was admitted by, as it is reported and refunded.
@@ -139,25 +79,52 @@ impl World {
     pub(super) fn new(settings: &[Setting]) -> Self {
         let clock = ManualClock::at(Timestamp::from_micros(START));
         let store = MemoryStore::builder().clock(clock.clone()).build();
-        let limits = settings.iter().enumerate().map(|(number, setting)| {
-            let lease = Lease::max_units(1_000_000).ttl(Duration::from_micros(setting.ttl as u64));
-            let refills = TierRefills::default();
-            let bound = setting
-                .strategy
-                .bind_leased(&setting.quota, &refills, &lease);
-            let rule = bound.expect("a strategy with leases");
-            store
-                .register(&number.to_string(), rule)
-                .expect("a strategy that counts in process")
+        let limits = settings.iter().enumerate();
+        let limits = limits.map(|(number, setting)| {
+            register(
+                &store,
+                &number.to_string(),
+                setting,
+                &TierRefills::default(),
+            )
         });
+        let limits = limits.collect();
+        Self::of(settings, limits, clock, store)
+    }
+
+    /// The tiers of one policy, which share its key: a view of the store for each.
+    pub(super) fn tiers(settings: &[Setting]) -> Vec<Self> {
+        let clock = ManualClock::at(Timestamp::from_micros(START));
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let refills = TierRefills::default();
+        let tier = |setting: &Setting| {
+            let limit = register(&store, "0", setting, &refills);
+            let settings = std::slice::from_ref(setting);
+            Self::of(settings, vec![limit], clock.clone(), store.clone())
+        };
+        settings.iter().map(tier).collect()
+    }
+
+    fn of(
+        settings: &[Setting],
+        limits: Vec<LimitHandle>,
+        clock: ManualClock,
+        store: MemoryStore,
+    ) -> Self {
         Self {
-            limits: limits.collect(),
+            limits,
             settings: settings.to_vec(),
             clock,
             store,
             admissions: Vec::new(),
             ends: vec![BTreeSet::new(); settings.len()],
         }
+    }
+
+    /// Adds a limit that is not leased.
+    pub(super) fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> LimitHandle {
+        let limit = self.store.register(policy, rule);
+        limit.expect("a strategy that counts in process")
     }
 
     /// Does an operation, at an instant in microseconds after the start.
@@ -232,16 +199,24 @@ impl World {
 
     /// By how many units the promise of a policy is broken: 0 or less if it is kept.
     pub(super) fn excess(&self, policy: usize) -> f64 {
-        let setting = &self.settings[policy];
+        let bound = self.settings[policy].bound;
+        bound.excess(&self.admitted(policy), &self.ends(policy))
+    }
+
+    /// The instants of what a policy has admitted, in their order, and the units.
+    pub(super) fn admitted(&self, policy: usize) -> Vec<(i64, i64)> {
         let admissions = self.admissions.iter();
         let admissions = admissions.map(|admission| (admission.at, admission.units[policy]));
         let mut admissions: Vec<_> = admissions.filter(|(_, units)| *units > 0).collect();
         admissions.sort_unstable();
-        let calendar = matches!(setting.bound, Bound::Windows { .. });
-        let ends = self.ends[policy].iter().map(|end| end - START);
-        match calendar {
-            true => setting.bound.excess(&admissions, &ends.collect()),
-            false => setting.bound.excess(&admissions, &BTreeSet::new()),
+        admissions
+    }
+
+    /// The ends of the windows that were charged, if the policy counts in windows of the store.
+    pub(super) fn ends(&self, policy: usize) -> BTreeSet<i64> {
+        match self.settings[policy].bound {
+            Bound::Windows { .. } => self.ends[policy].iter().map(|end| end - START).collect(),
+            _ => BTreeSet::new(),
         }
     }
 

@@ -11,7 +11,8 @@ use super::{
         leased_key::Granted,
     },
     bounds::Bound,
-    fleet::{Clocks, MS, Process, START, Setting, World, counters_of},
+    fleet::{Clocks, MS, Process, START, World, counters_of},
+    settings::Setting,
 };
 use crate::store::{Op, OpResult, Units};
 

@@ -2,11 +2,15 @@
 //! runs in a [`RedisStore`](crate::RedisStore), in a store on a clock that is set.
 
 mod bounds;
+mod ends;
 mod fleet;
+mod histories;
 mod ledger;
 mod many_keys;
 mod planned;
+mod planned_ends;
 mod random;
+mod settings;
 
 /// Random numbers by a seed: SplitMix64.
 struct Rng(u64);

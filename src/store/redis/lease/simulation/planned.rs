@@ -2,7 +2,8 @@
 
 use super::{
     super::leased_key::Granted,
-    fleet::{Clocks, MS, Process, Setting, World},
+    fleet::{Clocks, MS, Process, World},
+    settings::Setting,
 };
 use crate::{
     key::Key,

@@ -11,7 +11,8 @@ use super::{
         leased_key::Granted,
     },
     Rng,
-    fleet::{Clocks, MS, Process, Setting, World},
+    fleet::{Clocks, MS, Process, World},
+    settings::Setting,
 };
 use crate::store::{Op, OpResult, redis::request::op::CounterOps};
 
