@@ -19,7 +19,9 @@ impl Policy {
     ///   slot. All others are counted one by one, and so is a request that costs more than the process holds.
     /// - **Size**: the units that the key's requests in this process use in half a TTL. At most [`Lease::max_units`], and at most a
     ///   quarter of the process's share of what remains, by an estimate of how many processes charge the key. So the last units of a
-    ///   quota are charged one by one, by the processes that need them.
+    ///   quota are charged one by one, by the processes that need them. A key has more than two leases at a time, and at most four,
+    ///   only if [`Lease::max_units`] is too small for its requests. From 200,000 requests per second in this process, each thread
+    ///   has leases of its own, as if it were a process.
     /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed loses the units that it held
     ///   until they refill.
     /// - **[`remaining`](crate::PolicyDecision::remaining)** is the store's number at the last call plus what this process holds. Units

@@ -91,7 +91,7 @@ impl Counter {
 }
 
 /// The rate at which a key with leases is requested.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Rate {
     since: Timestamp,
     requests: u64,
@@ -140,9 +140,15 @@ impl Rate {
         self.units_per_second
     }
 
-    /// Whether the key was hot within the last two seconds.
-    pub(super) fn is_hot(&self, now: Timestamp) -> bool {
-        self.per_second >= MIN_RATE && now.since(self.since) < Duration::from_secs(2)
+    /// Whether an interval has just ended.
+    #[inline]
+    pub(super) fn is_new(&self) -> bool {
+        self.requests == 0
+    }
+
+    /// Whether the key was requested at this rate, per second, within the last two seconds.
+    pub(super) fn was_at_least(&self, rate: f64, now: Timestamp) -> bool {
+        self.per_second >= rate && now.since(self.since) < Duration::from_secs(2)
     }
 }
 
@@ -190,11 +196,11 @@ mod tests {
         assert!((990.0..=1_010.0).contains(&rate.per_second()), "{rate:?}");
         let ratio = rate.units_per_second() / rate.per_second();
         assert!((2.99..=3.01).contains(&ratio), "{rate:?}");
-        assert!(rate.is_hot(NOW + Duration::from_secs(1)));
-        assert!(!rate.is_hot(NOW + Duration::from_secs(4)));
+        assert!(rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(1)));
+        assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(4)));
         // A pause is part of the interval.
         rate.note(NOW + Duration::from_secs(11), 3);
         assert!(rate.per_second() < 10.0, "{rate:?}");
-        assert!(!rate.is_hot(NOW + Duration::from_secs(11)));
+        assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(11)));
     }
 }

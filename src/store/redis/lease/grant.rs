@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::{
     held_lease::{LeaseRequest, Now, Unspent},
     leased_key::{Granted, LeasedKey},
-    table::Leases,
+    table::{Leases, Place},
 };
 use crate::{
     runtime::runtime_with_io,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Sends the request of a lease from the current runtime, in the next batch. A task waits for the response.
-pub(super) fn send(leases: &Arc<Leases>, hash: u64, request: LeaseRequest) {
+pub(super) fn send(leases: &Arc<Leases>, place: Place, request: LeaseRequest) {
     let response = match runtime_with_io() {
         Some(runtime) => {
             let op = Op::Acquire(request.requests);
@@ -28,7 +28,7 @@ pub(super) fn send(leases: &Arc<Leases>, hash: u64, request: LeaseRequest) {
     };
     let task = LeaseTask {
         leases: leases.clone(),
-        hash,
+        place,
         key_id: request.key_id,
         state: State::Waiting(request.number),
     };
@@ -117,7 +117,7 @@ fn execute(leases: &Arc<Leases>, op: Op, counters: CounterOps) -> Option<Pending
 /// ended, the lease is not waited for any more, or what the key holds is refunded on another runtime.
 struct LeaseTask {
     leases: Arc<Leases>,
-    hash: u64,
+    place: Place,
     key_id: u64,
     state: State,
 }
@@ -190,8 +190,8 @@ impl LeaseTask {
     }
 
     fn with_key<T>(&self, f: impl FnOnce(&mut LeasedKey) -> T) -> Option<T> {
-        let mut shard = self.leases.shard(self.hash);
-        let mut keys = shard.keys.iter_hash_mut(self.hash);
+        let mut shard = self.leases.shard(self.place.shard);
+        let mut keys = shard.keys.iter_hash_mut(self.place.hash);
         keys.find(|key| key.id == self.key_id).map(f)
     }
 }

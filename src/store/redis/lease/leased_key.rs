@@ -6,9 +6,10 @@ use smallvec::SmallVec;
 
 use super::{
     held_lease::{HeldLease, LeaseRequest, LeasedUnits, Now, Unspent, charged_units},
-    latest::Latest,
-    processes::State,
-    size::Sizing,
+    keeper::Keeper,
+    requested::RequestedLeases,
+    size::{Latest, Sizing, State},
+    stripes::MIN_SHARED_RATE,
 };
 use crate::{
     clock::Timestamp,
@@ -20,14 +21,6 @@ use crate::{
 
 /// How long the response to a request of a lease is waited for, at least. A runtime that is not polled sends none.
 const GIVE_UP: Duration = Duration::from_secs(1);
-
-/// A task that takes leases back.
-#[derive(Debug)]
-struct Keeper {
-    number: u64,
-    /// When it acts next, unless its runtime is not polled.
-    acts_at: Timestamp,
-}
 
 /// The leases of the requests with the same keys under the same limits.
 #[derive(Debug)]
@@ -46,14 +39,11 @@ pub(super) struct LeasedKey {
     sizing: Sizing,
     /// The number of the last lease that was requested.
     last_number: u64,
-    /// When that was, while its response is waited for.
-    requested_at: Option<Timestamp>,
+    requested: RequestedLeases,
     /// Leases up to this number are not refunded: the key was reset after they were requested.
     reset_number: u64,
     /// The task that takes the leases back.
-    keeper: Option<Keeper>,
-    /// The number of the last keeper.
-    last_keeper: u64,
+    keeper: Keeper,
 }
 
 /// What became of a lease whose request was answered.
@@ -73,20 +63,41 @@ impl LeasedKey {
     pub(super) fn new((id, hash): (u64, u64), counters: &[CounterOp<'_>], now: Timestamp) -> Self {
         let leases = counters.iter().filter_map(|own| own.limit.lease());
         let ttl = leases.map(|lease| lease.lifetime()).min();
+        let sizing = Sizing::new(ttl.unwrap_or_default(), now);
+        let counters = counters.iter().map(OwnedCounterOp::of).collect();
+        Self::without_leases((id, hash), counters, sizing)
+    }
+
+    /// The same key for the threads of one stripe, without leases.
+    pub(super) fn for_stripe(&self, id: u64) -> Self {
+        let (counters, sizing) = (self.counters.clone(), self.sizing.of_stripe());
+        Self {
+            latest: self.latest.clone(),
+            ..Self::without_leases((id, self.hash), counters, sizing)
+        }
+    }
+
+    fn without_leases((id, hash): (u64, u64), counters: CounterOps, sizing: Sizing) -> Self {
         Self {
             id,
             hash,
-            counters: counters.iter().map(OwnedCounterOp::of).collect(),
             units: vec![LeasedUnits::default(); counters.len()],
+            counters,
             leases: VecDeque::new(),
             latest: None,
-            sizing: Sizing::new(ttl.unwrap_or_default(), now),
+            sizing,
             last_number: 0,
-            requested_at: None,
+            requested: RequestedLeases::default(),
             reset_number: 0,
-            keeper: None,
-            last_keeper: 0,
+            keeper: Keeper::default(),
         }
+    }
+
+    /// Whether so many requests come for it that threads should not share it. It says so once an interval.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        let rate = &self.sizing.rate;
+        rate.is_new() && rate.per_second() >= MIN_SHARED_RATE
     }
 
     /// Whether it is of these counters.
@@ -172,14 +183,20 @@ impl LeasedKey {
     /// Counts a request, and returns the lease to request, if one is due.
     #[inline]
     fn note_request(&mut self, counters: &[CounterOp<'_>], now: Now) -> Option<LeaseRequest> {
-        let held = || self.units.iter().map(|own| own.held);
         let (latest, at) = (self.latest.as_ref(), now.monotonic);
-        if !self.sizing.note_request(counters, held(), at) || self.is_waiting(at) {
+        let longest = GIVE_UP.max(self.sizing.ttl());
+        self.requested.give_up(longest, at);
+        let units = || {
+            let units = self.units.iter().enumerate();
+            units.map(|(index, own)| (own.held, self.requested.units(index)))
+        };
+        if !self.sizing.note_request(counters, units(), at) {
             return None;
         }
-        let requests = self.sizing.size(counters, held(), latest, at)?;
+        let requests = self.sizing.size(counters, units(), latest, at)?;
         self.last_number += 1;
-        self.requested_at = Some(at);
+        let units = counters.iter().map(|own| charged_units(own) * requests);
+        self.requested.add(self.last_number, at, units.collect());
         Some(LeaseRequest {
             key_id: self.id,
             number: self.last_number,
@@ -189,38 +206,30 @@ impl LeasedKey {
         })
     }
 
-    /// Whether a lease is waited for.
-    fn is_waiting(&self, now: Timestamp) -> bool {
-        let longest = GIVE_UP.max(self.sizing.ttl());
-        let requested_at = self.requested_at;
-        requested_at.is_some_and(|requested_at| now.since(requested_at) < longest)
-    }
-
     /// Whether the lease of this number is still waited for.
+    #[cfg(test)]
     pub(super) fn is_waiting_for(&self, number: u64) -> bool {
-        self.requested_at.is_some() && self.last_number == number
+        self.requested.contains(number)
     }
 
     /// Whether a lease is waited for that was requested at this moment or before.
     pub(super) fn waits_since(&self, moment: Timestamp) -> bool {
-        self.requested_at
-            .is_some_and(|requested_at| requested_at <= moment)
+        self.requested.any_since(moment)
     }
 
     /// No response, so that nothing is leased for a while.
     pub(super) fn fail(&mut self, number: u64, now: Timestamp) {
-        if self.is_waiting_for(number) {
-            self.requested_at = None;
+        if self.requested.remove(number) {
             self.sizing.pause(now, self.sizing.ttl());
         }
     }
 
     /// Holds what the store has charged for a lease.
     pub(super) fn grant(&mut self, request: &LeaseRequest, result: &OpResult, now: Now) -> Granted {
-        let is_waiting = self.is_waiting_for(request.number);
-        if is_waiting {
-            self.requested_at = None;
-        }
+        // A response that is older than the latest one has perhaps another window.
+        let latest = self.latest.as_ref();
+        let is_older = latest.is_some_and(|latest| result.at < latest.at);
+        let is_waiting = self.requested.remove(request.number) && !is_older;
         if request.number <= self.reset_number || result.counters.len() < self.counters.len() {
             return match result.admitted {
                 0 => Granted::Rejected,
@@ -316,21 +325,15 @@ impl LeasedKey {
 
     /// Takes back all leases. One that is requested will be refunded.
     pub(super) fn take_back_held(&mut self) -> Vec<Unspent> {
-        self.requested_at = None;
+        self.requested.clear();
         self.take_back_where(|_| true)
     }
 
     /// The number of the task that is to take the leases back when they are due, if it has to be started: if there is none, or
     /// its runtime is not polled.
     pub(super) fn start_keeper(&mut self, now: Timestamp) -> Option<u64> {
-        let keeper = self.keeper.as_ref();
-        if keeper.is_some_and(|keeper| now.since(keeper.acts_at) < GIVE_UP) {
-            return None;
-        }
-        self.last_keeper += 1;
-        let (number, acts_at) = (self.last_keeper, self.next_refund().unwrap_or(now));
-        self.keeper = Some(Keeper { number, acts_at });
-        Some(number)
+        let acts_at = self.next_refund().unwrap_or(now);
+        self.keeper.start(acts_at, now)
     }
 
     /// Takes back the leases that are due, and returns the time until the next one is. If that is `None`, the task ends: there is
@@ -340,30 +343,22 @@ impl LeasedKey {
         keeper: u64,
         now: Timestamp,
     ) -> (Vec<Unspent>, Option<Duration>) {
-        if !self.is_kept_by(keeper) {
+        if !self.keeper.is(keeper) {
             return (Vec::new(), None);
         }
         let due = self.take_back_where(|lease| lease.refund_at <= now);
         let next = self.next_refund();
-        self.keeper = next.map(|acts_at| Keeper {
-            number: keeper,
-            acts_at,
-        });
+        self.keeper.acts_at(next);
         (due, next.map(|next| next.since(now)))
     }
 
     /// Notes that a task has ended before its time, and takes back all leases unless there is another one.
     pub(super) fn end_keeper(&mut self, keeper: u64) -> Vec<Unspent> {
-        if !self.is_kept_by(keeper) {
+        if !self.keeper.is(keeper) {
             return Vec::new();
         }
-        self.keeper = None;
+        self.keeper.acts_at(None);
         self.take_back_held()
-    }
-
-    fn is_kept_by(&self, number: u64) -> bool {
-        let keeper = self.keeper.as_ref();
-        keeper.is_some_and(|keeper| keeper.number == number)
     }
 
     fn next_refund(&self) -> Option<Timestamp> {
@@ -379,7 +374,7 @@ impl LeasedKey {
 
     /// Whether it holds nothing, waits for nothing, and is not hot any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.leases.is_empty() && self.requested_at.is_none() && !self.sizing.rate.is_hot(now)
+        self.leases.is_empty() && self.requested.is_empty() && !self.sizing.is_hot(now)
     }
 
     /// The counters, and their leased units.

@@ -2,7 +2,8 @@
 //!
 //! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all others; no script knows of
 //! leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, in a `held_lease` each. `size` says when a lease is due
-//! and how large it is, by the `processes` that share the key; `grant` requests it, and refunds what is left. `totals` counts units for
+//! and how large it is, by the processes that share the key; it is `requested`, `grant` waits for it, and the task of the key's `keeper`
+//! refunds what is left. Very hot keys have leases for each thread, in `stripes`. `totals` counts units for
 //! [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
@@ -19,12 +20,13 @@ use crate::store::{CounterOp, Op};
 mod demand;
 mod grant;
 mod held_lease;
-mod latest;
+mod keeper;
 mod leased_key;
-mod processes;
+mod requested;
 #[cfg(test)]
 mod simulation;
 mod size;
+mod stripes;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -33,7 +35,7 @@ mod totals;
 impl DueLease {
     /// Requests the lease.
     pub(super) fn send(self) {
-        grant::send(&self.leases, self.hash, self.request);
+        grant::send(&self.leases, self.place, self.request);
     }
 }
 

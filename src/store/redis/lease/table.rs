@@ -17,6 +17,7 @@ use super::{
     demand::HotKeys,
     held_lease::{LeaseRequest, Now, Unspent},
     leased_key::LeasedKey,
+    stripes::{self, STRIPE_CAPACITY, STRIPES},
     totals::{self, Totals},
 };
 use crate::{
@@ -29,11 +30,36 @@ use crate::{
 /// A lease to request, which is sent after the request for which it was due.
 pub(in crate::store::redis) struct DueLease {
     pub(super) leases: Arc<Leases>,
-    pub(super) hash: u64,
+    pub(super) place: Place,
     pub(super) request: LeaseRequest,
 }
 
-/// Shards of the keys, each under a lock of its own.
+/// Where a key is found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) shard: usize,
+    pub(super) hash: u64,
+}
+
+impl Place {
+    /// That of a key which all threads share.
+    pub(super) fn shared(hash: u64) -> Self {
+        let shard = (hash >> 40) as usize % SHARDS;
+        Self { shard, hash }
+    }
+
+    /// That of a key in the stripe of this thread.
+    pub(super) fn of_thread(hash: u64) -> Self {
+        let shard = SHARDS + stripes::current();
+        Self { shard, hash }
+    }
+
+    fn is_striped(self) -> bool {
+        self.shard >= SHARDS
+    }
+}
+
+/// Shards of the keys that all threads share, each under a lock of its own.
 const SHARDS: usize = 16;
 
 /// The most keys of a shard: 4,096 in all.
@@ -51,8 +77,12 @@ pub(in crate::store::redis) struct Leases {
     /// The ID of the next key.
     pub(super) next_id: AtomicU64,
     pub(super) hasher: DefaultHashBuilder,
-    pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    /// The shards of all threads, and then a shard for each stripe.
+    pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS + STRIPES],
+    /// The keys in all shards.
     pub(super) len: AtomicUsize,
+    /// Those in the shards of stripes.
+    pub(super) striped: AtomicUsize,
     pub(super) refunding: AtomicU64,
     /// Notified when a lease has ended its way, or a refund has a result.
     pub(super) settled: Notify,
@@ -76,8 +106,9 @@ impl Leases {
             hot_keys: HotKeys::new(),
             next_id: AtomicU64::new(0),
             hasher: DefaultHashBuilder::default(),
-            shards: Default::default(),
+            shards: std::array::from_fn(|_| CachePadded::default()),
             len: AtomicUsize::new(0),
+            striped: AtomicUsize::new(0),
             refunding: AtomicU64::new(0),
             settled: Notify::new(),
             totals: Totals::default(),
@@ -115,16 +146,14 @@ impl Leases {
         }
         let hash = self.hash(counters);
         if self.len.load(Ordering::Relaxed) > 0 {
-            let mut shard = self.shard(hash);
-            if let Some(key) = shard.keys.find_mut(hash, |key| key.is_of(hash, counters)) {
-                let (result, request) = key.decide(counters, Now::read());
-                drop(shard);
-                let due = request.map(|request| DueLease {
-                    leases: self.clone(),
-                    hash,
-                    request,
-                });
-                return (result, due);
+            let now = Now::read();
+            let mut decision = None;
+            if self.striped.load(Ordering::Relaxed) > 0 {
+                decision = self.decide_in(Place::of_thread(hash), counters, now);
+            }
+            let decision = decision.or_else(|| self.decide_in(Place::shared(hash), counters, now));
+            if let Some((result, request)) = decision {
+                return (result, request);
             }
         }
         let now = Now::read().monotonic;
@@ -134,6 +163,37 @@ impl Leases {
         (None, None)
     }
 
+    /// Decides a request by the key in one place, if it is there.
+    #[inline]
+    pub(super) fn decide_in(
+        self: &Arc<Self>,
+        place: Place,
+        counters: &[CounterOp<'_>],
+        now: Now,
+    ) -> Option<(Option<OpResult>, Option<DueLease>)> {
+        let mut shard = self.shard(place.shard);
+        let key = shard
+            .keys
+            .find_mut(place.hash, |key| key.is_of(place.hash, counters))?;
+        let (result, request) = key.decide(counters, now);
+        if place.is_striped() {
+            if result.is_none() && key.is_idle(now.monotonic) {
+                let id = key.id;
+                self.remove_where(&mut shard, place, |key| key.id == id);
+                return None;
+            }
+        } else if key.is_crowded() {
+            self.add_to_stripe(key, now.monotonic);
+        }
+        drop(shard);
+        let due = request.map(|request| DueLease {
+            leases: self.clone(),
+            place,
+            request,
+        });
+        Some((result, due))
+    }
+
     /// Adds a hot key.
     #[cold]
     fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
@@ -141,43 +201,85 @@ impl Leases {
         if workers.is_none_or(|workers| spans_slots(&workers, counters)) {
             return;
         }
-        let mut shard = self.shard(hash);
-        if shard
-            .keys
-            .find(hash, |key| key.is_of(hash, counters))
-            .is_some()
-        {
-            return;
+        let place = Place::shared(hash);
+        let mut shard = self.shard(place.shard);
+        let is_there = shard.keys.find(hash, |key| key.is_of(hash, counters));
+        if is_there.is_none() {
+            let new = || LeasedKey::new((self.new_id(), hash), counters, now);
+            self.insert(&mut shard, place, new, now);
         }
-        if shard.keys.len() >= SHARD_CAPACITY {
-            self.evict(&mut shard, now);
+    }
+
+    /// Adds a key to the stripe of this thread. The key of all threads is locked meanwhile: what ends its leases ends those of the
+    /// stripe after it.
+    #[cold]
+    fn add_to_stripe(&self, key: &LeasedKey, now: Timestamp) {
+        let place = Place::of_thread(key.hash);
+        let mut shard = self.shard(place.shard);
+        let is_there = shard.keys.find(key.hash, |own| own.hash == key.hash);
+        if is_there.is_none() {
+            self.insert(&mut shard, place, || key.for_stripe(self.new_id()), now);
         }
-        if shard.keys.len() < SHARD_CAPACITY {
-            let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            let key = LeasedKey::new((id, hash), counters, now);
-            shard.keys.insert_unique(hash, key, |key| key.hash);
+    }
+
+    pub(super) fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Adds a key, if its shard has room.
+    pub(super) fn insert(
+        &self,
+        shard: &mut Shard,
+        place: Place,
+        key: impl FnOnce() -> LeasedKey,
+        now: Timestamp,
+    ) {
+        let capacity = match place.is_striped() {
+            true => STRIPE_CAPACITY,
+            false => SHARD_CAPACITY,
+        };
+        if shard.keys.len() >= capacity {
+            self.evict(shard, place, now);
+        }
+        if shard.keys.len() < capacity {
+            shard.keys.insert_unique(place.hash, key(), |key| key.hash);
             self.len.fetch_add(1, Ordering::Relaxed);
+            if place.is_striped() {
+                self.striped.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
     /// Removes idle keys of a full shard.
-    pub(super) fn evict(&self, shard: &mut Shard, now: Timestamp) {
+    pub(super) fn evict(&self, shard: &mut Shard, place: Place, now: Timestamp) {
         let searched = shard.searched_at;
         if searched.is_some_and(|searched| searched.elapsed() < EVICTION_INTERVAL) {
             return;
         }
         shard.searched_at = Some(Instant::now());
+        self.remove_where(shard, place, |key| key.is_idle(now));
+    }
+
+    fn remove_where(
+        &self,
+        shard: &mut Shard,
+        place: Place,
+        is_removed: impl Fn(&LeasedKey) -> bool,
+    ) {
         let Shard { keys, spent, .. } = shard;
         let before = keys.len();
         keys.retain(|key| {
-            let is_idle = key.is_idle(now);
-            if is_idle {
+            let is_removed = is_removed(key);
+            if is_removed {
                 totals::add_units(spent, key);
             }
-            !is_idle
+            !is_removed
         });
         let removed = before - keys.len();
         self.len.fetch_sub(removed, Ordering::Relaxed);
+        if place.is_striped() {
+            self.striped.fetch_sub(removed, Ordering::Relaxed);
+        }
     }
 
     /// Takes back the leases of some keys.
@@ -234,8 +336,8 @@ impl Leases {
         hashes.fold(0, |all, hash| all.rotate_left(5) ^ hash)
     }
 
-    pub(super) fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[(hash >> 40) as usize % SHARDS])
+    pub(super) fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[index])
     }
 }
 

@@ -1,4 +1,4 @@
-//! The units of leases are counted, whatever becomes of them.
+//! The units of leases are counted, whatever becomes of them, and threads have leases of their own.
 
 use std::{
     sync::{
@@ -14,20 +14,23 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     demand::HotKeys,
     grant::{self, Refund},
-    held_lease::{Now, Unspent},
+    held_lease::{LeaseRequest, Now, Unspent},
     leased_key::LeasedKey,
-    table::Leases,
+    table::{Leases, Place},
     totals::Totals,
 };
 use crate::{
     key::Key,
     quota::Quota,
     store::{
-        CounterMode, CounterOp, CounterResult, LimitHandle, OpResult, Units,
+        CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Units,
         redis::request::op::CounterOps,
     },
     strategy::{ChargeReceipt, FixedWindow, Lease, Snapshot, Strategy, TierRefills},
+    sync::CachePadded,
 };
+
+const PLACE: Place = Place { shard: 0, hash: 0 };
 
 fn leases() -> Leases {
     Leases {
@@ -36,19 +39,38 @@ fn leases() -> Leases {
         hot_keys: HotKeys::new(),
         next_id: AtomicU64::new(0),
         hasher: DefaultHashBuilder::default(),
-        shards: Default::default(),
+        shards: std::array::from_fn(|_| CachePadded::default()),
         len: AtomicUsize::new(0),
+        striped: AtomicUsize::new(0),
         refunding: AtomicU64::new(0),
         settled: Notify::new(),
         totals: Totals::default(),
     }
 }
 
-fn limit() -> LimitHandle {
-    let lease = Lease::max_units(8).ttl(Duration::from_secs(10));
+fn limit(ttl: Duration) -> LimitHandle {
+    let lease = Lease::max_units(8).ttl(ttl);
     let quota = Quota::requests(1_000_000).per_day();
     let rule = FixedWindow.bind_leased(&quota, &TierRefills::default(), &lease);
     LimitHandle::new("p", rule.expect("a rule"), ())
+}
+
+fn counter(limit: &LimitHandle) -> CounterOp<'_> {
+    CounterOp {
+        limit,
+        key: Key::global(),
+        units: Units::ONE,
+        receipt: ChargeReceipt::NONE,
+        caller: Key::global(),
+        mode: CounterMode::Charge,
+    }
+}
+
+/// The store's response that so many units are charged.
+fn granted(units: u64, now: Now) -> OpResult {
+    let day = now.wall + Duration::from_secs(80_000);
+    let used = Snapshot::new([units as i64, day.as_micros()]);
+    OpResult::new(now.wall, units, [CounterResult::new(units, used)])
 }
 
 /// A key that has spent the two units of its only lease, and is requested no more.
@@ -58,10 +80,7 @@ fn spent_key(counters: &[CounterOp<'_>]) -> LeasedKey {
     let (_, request) = key.decide(counters, now);
     let request = request.expect("a lease is due");
     let units = u64::from(request.requests);
-    let day = now.wall + Duration::from_secs(80_000);
-    let used = Snapshot::new([units as i64, day.as_micros()]);
-    let result = OpResult::new(now.wall, units, [CounterResult::new(units, used)]);
-    drop(key.grant(&request, &result, now));
+    drop(key.grant(&request, &granted(units, now), now));
     for _ in 0..units {
         let (admitted, request) = key.decide(counters, now);
         assert!(admitted.is_some());
@@ -75,25 +94,17 @@ fn spent_key(counters: &[CounterOp<'_>]) -> LeasedKey {
 #[test]
 fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
     const KEYS: u64 = 20_000;
-    let (leases, limit) = (leases(), limit());
+    let (leases, limit) = (leases(), limit(Duration::from_secs(10)));
     let evict = || {
-        let counter = CounterOp {
-            limit: &limit,
-            key: Key::global(),
-            units: Units::ONE,
-            receipt: ChargeReceipt::NONE,
-            caller: Key::global(),
-            mode: CounterMode::Charge,
-        };
         for _ in 0..KEYS {
-            let key = spent_key(&[counter]);
-            let mut shard = leases.shard(0);
+            let key = spent_key(&[counter(&limit)]);
+            let mut shard = leases.shard(PLACE.shard);
             shard.searched_at = None;
             shard.keys.insert_unique(0, key, |key| key.hash);
             leases.len.fetch_add(1, Ordering::Relaxed);
             drop(shard);
             let later = Now::read().monotonic + Duration::from_secs(3);
-            leases.evict(&mut leases.shard(0), later);
+            leases.evict(&mut leases.shard(PLACE.shard), PLACE, later);
         }
     };
     let spent = || leases.stats().first().map_or(0, |stats| stats.spent);
@@ -110,7 +121,7 @@ fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
 /// What settles while a flush waits. The clock would stand at the deadline, if it were not woken.
 #[tokio::test(start_paused = true)]
 async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
-    let (leases, limit) = (Arc::new(leases()), limit());
+    let (leases, limit) = (Arc::new(leases()), limit(Duration::from_secs(10)));
     let counter = CounterOp::new(&limit, Key::global());
     let (start, hour) = (Instant::now(), Duration::from_secs(3_600));
     let is_refunded = || leases.refunding() == 0;
@@ -136,7 +147,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
         tokio::task::yield_now().await;
         assert!(!is_granted());
         // The store is gone, so the request fails.
-        grant::send(&leases, 0, request.expect("a lease is due"));
+        grant::send(&leases, PLACE, request.expect("a lease is due"));
     };
     tokio::join!(leases.wait_until(start + hour, is_granted), granted);
     assert!(is_granted() && start.elapsed().is_zero());
@@ -150,4 +161,69 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     leases.wait_until(start + hour, is_refunded).await;
     assert_eq!(start.elapsed(), hour, "the deadline");
     drop(never);
+}
+
+/// Requests of a key that all threads share, or of this thread's stripe, one in so long; returns those that the place decided, and
+/// the last lease that was due.
+fn decide_for(
+    leases: &Arc<Leases>,
+    place: Place,
+    counters: &[CounterOp<'_>],
+    (now, interval, requests): (Now, Duration, u32),
+) -> (usize, Option<LeaseRequest>) {
+    let (mut decided, mut last) = (0, None);
+    for request in 0..requests {
+        if let Some((result, due)) = leases.decide_in(place, counters, now + interval * request) {
+            decided += usize::from(result.is_some());
+            last = due.map(|due| due.request).or(last);
+        }
+    }
+    (decided, last)
+}
+
+#[test]
+fn a_crowded_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_reset() {
+    let (leases, limit) = (Arc::new(leases()), limit(Duration::from_millis(100)));
+    let counter = counter(&limit);
+    let counters = [counter];
+    let (shared, own) = (Place::shared(7), Place::of_thread(7));
+    let us = Duration::from_micros;
+    let striped = || leases.striped.load(Ordering::Relaxed);
+    let mut now = Now::read();
+    let new = || LeasedKey::new((leases.new_id(), 7), &counters, now.monotonic);
+    leases.insert(&mut leases.shard(shared.shard), shared, new, now.monotonic);
+    decide_for(&leases, shared, &counters, (now, us(1_250), 100));
+    assert_eq!(striped(), 0, "800 per second");
+    // Begins with a pause, which the first interval includes; the next one ends with the last request.
+    let request_often = |now: Now| {
+        let (decided, _) = decide_for(&leases, shared, &counters, (now, us(500), 101));
+        assert_eq!((decided, striped()), (0, 1), "2,000 per second");
+        let now = now + us(51_000);
+        let (decided, due) = decide_for(&leases, own, &counters, (now, us(500), 1));
+        assert_eq!(decided, 0);
+        let request = due.expect("a lease of the thread");
+        let units = u64::from(request.requests);
+        let mut shard = leases.shard(own.shard);
+        let key = shard.keys.iter_mut().next().expect("a key");
+        drop(key.grant(&request, &granted(units, now), now));
+        (now, units)
+    };
+    let units_of_all = || leases.stats().first().cloned().expect("units");
+
+    // The stripe spends what it holds, and is no more, once 100 per second come.
+    let (last, units) = request_often(now + us(200_000));
+    assert_eq!(units_of_all().held, units);
+    let (decided, _) = decide_for(&leases, own, &counters, (last, us(10_000), 1_200));
+    assert_eq!((decided as u64, striped()), (units, 0));
+    assert_eq!((units_of_all().spent, units_of_all().held), (units, 0));
+
+    // A reset ends what the thread holds, and no lease is requested for a while.
+    now = last + us(20_000_000);
+    let (_, units) = request_often(now);
+    assert_eq!(units_of_all().held, units);
+    leases.end_by(Op::Reset, &counters);
+    assert_eq!((units_of_all().held, units_of_all().lapsed), (0, units));
+    let mut shard = leases.shard(own.shard);
+    let key = shard.keys.iter_mut().next().expect("a key");
+    assert!(key.decide(&counters, Now::read()).1.is_none());
 }

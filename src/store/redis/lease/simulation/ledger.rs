@@ -11,63 +11,14 @@ use super::{
         leased_key::Granted,
     },
     bounds::Bound,
-    fleet::{Clocks, MS, Process, START, World, counters_of},
+    fleet::{Clocks, Process, START, World, counters_of},
+    ledger_steps::{Step, settings, step},
     settings::Setting,
 };
-use crate::store::{Op, OpResult, Units};
-
-/// What happens to a process. Times are in microseconds.
-#[derive(Clone, Debug)]
-enum Step {
-    Advance(i64),
-    /// The machine sleeps: the monotonic clock stands still.
-    Sleep(i64),
-    /// The wall clock is set forward, or back.
-    SetWall(i64),
-    /// So many requests, of this cost under the first policy.
-    Decide(u32, u64),
-    /// The store charges a lease that was requested, of so many times as many requests.
-    Charge(u32),
-    Respond,
-    Fail,
-    TakeBack(usize),
-    TakeBackAll,
-    Refund,
-    /// Requests of other processes.
-    Others(u32),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        6 => (0..3 * MS).prop_map(Step::Advance),
-        2 => (0..60 * MS).prop_map(Step::Advance),
-        1 => prop_oneof![0..2 * MS, 0..200 * MS].prop_map(Step::Sleep),
-        1 => prop_oneof![-2 * MS..2 * MS, -200 * MS..200 * MS].prop_map(Step::SetWall),
-        16 => (1_u32..8, 1_u64..4).prop_map(|(requests, cost)| Step::Decide(requests, cost)),
-        6 => (1_u32..12).prop_map(Step::Charge),
-        6 => Just(Step::Respond),
-        1 => Just(Step::Fail),
-        3 => (0_usize..4).prop_map(Step::TakeBack),
-        1 => Just(Step::TakeBackAll),
-        2 => Just(Step::Refund),
-        2 => (1_u32..20).prop_map(Step::Others),
-    ]
-}
-
-fn settings() -> impl Strategy<Value = Vec<Setting>> {
-    prop::sample::select(vec![
-        vec![Setting::gcra(1_000, 1_000 * MS, 300, 50 * MS)],
-        vec![Setting::fixed_window(200, 130 * MS, 50 * MS)],
-        vec![
-            Setting::token_bucket(1_000, 1_000 * MS, 400, 60 * MS),
-            Setting::fixed_window(150, 90 * MS, 50 * MS),
-        ],
-        vec![
-            Setting::calendar_window(300, 200 * MS, 50 * MS),
-            Setting::gcra(500, 1_000 * MS, 200, 80 * MS),
-        ],
-    ])
-}
+use crate::{
+    store::{Op, OpResult, Units},
+    strategy::Lease,
+};
 
 /// A lease as the ledger has it.
 #[derive(Debug)]
@@ -85,6 +36,8 @@ struct Entry {
 /// A lease that was requested.
 struct Requested {
     request: LeaseRequest,
+    /// The units under each policy.
+    units: Vec<u64>,
     /// The response to come, and what was charged in all by then.
     charged: Option<(OpResult, Vec<u64>)>,
 }
@@ -167,7 +120,7 @@ impl Ledger {
                 }
             }
             Step::Charge(times) => self.charge(*times),
-            Step::Respond => self.respond()?,
+            Step::Respond { newest } => self.respond(*newest)?,
             Step::Fail => {
                 if let Some(requested) = self.requested.pop_front() {
                     let now = self.now().monotonic;
@@ -265,14 +218,27 @@ impl Ledger {
             self.is_reported(&result, costs)?;
         }
         if let Some(request) = request {
-            let waits_for =
-                |other: &Requested| self.process.key.is_waiting_for(other.request.number);
-            let waits = self.requested.iter().any(waits_for);
-            prop_assert!(!waits, "two leases are waited for");
+            let units = costs.iter().map(|cost| cost * u64::from(request.requests));
             self.requested.push_back(Requested {
+                units: units.collect(),
                 request,
                 charged: None,
             });
+            self.is_within_four_leases()?;
+        }
+        Ok(())
+    }
+
+    /// No more is held and requested than four of the largest leases.
+    fn is_within_four_leases(&self) -> Result<(), TestCaseError> {
+        let key = &self.process.key;
+        let waits_for = |requested: &&Requested| key.is_waiting_for(requested.request.number);
+        for (policy, limit) in self.world.limits.iter().enumerate() {
+            let requested = self.requested.iter().filter(waits_for);
+            let requested: u64 = requested.map(|requested| requested.units[policy]).sum();
+            let most = limit.lease().as_ref().map_or(0, Lease::most);
+            let units = requested + self.left(policy, false);
+            prop_assert!(units <= 4 * most, "{units} units, of leases of {most}");
         }
         Ok(())
     }
@@ -300,8 +266,9 @@ impl Ledger {
 
     fn charge(&mut self, times: u32) {
         let mut requested = self.requested.iter_mut();
-        if let Some(Requested { request, charged }) =
-            requested.find(|requested| requested.charged.is_none())
+        if let Some(Requested {
+            request, charged, ..
+        }) = requested.find(|requested| requested.charged.is_none())
         {
             request.requests *= times;
             let op = Op::Acquire(request.requests);
@@ -313,13 +280,18 @@ impl Ledger {
         }
     }
 
-    fn respond(&mut self) -> Result<(), TestCaseError> {
-        let first = self.requested.front_mut();
-        let Some((result, total)) = first.and_then(|first| first.charged.take()) else {
+    fn respond(&mut self, newest: bool) -> Result<(), TestCaseError> {
+        let mut requested = self.requested.iter();
+        let is_charged = |requested: &Requested| requested.charged.is_some();
+        let index = match newest {
+            true => requested.rposition(is_charged),
+            false => requested.position(is_charged),
+        };
+        let Some(requested) = index.and_then(|index| self.requested.remove(index)) else {
             return Ok(());
         };
-        let first = self.requested.pop_front();
-        let request = first.expect("the request of the charge").request;
+        let (request, charged) = (requested.request, requested.charged);
+        let (result, total) = charged.expect("a response");
         let is_waiting = self.process.key.is_waiting_for(request.number);
         let granted = self.process.grant(self.at, &request, &result);
         if !is_waiting {
@@ -328,16 +300,20 @@ impl Ledger {
             return Ok(());
         }
         let charged_at = result.at.as_micros() - START;
-        self.latest = (charged_at, total);
+        let is_older = charged_at < self.latest.0;
+        if !is_older {
+            self.latest = (charged_at, total);
+        }
         if result.admitted == 0 {
             prop_assert!(matches!(granted, Granted::Rejected), "{granted:?}");
             return Ok(());
         }
         let entry = self.entry(&request, &result);
-        for older in &mut self.entries {
+        let others = self.entries.iter_mut().filter(|_| !is_older);
+        for older in others {
             older.has_ended |= older.windows != entry.windows;
         }
-        match (self.is_live(&entry), granted) {
+        match (self.is_live(&entry) && !is_older, granted) {
             (true, Granted::Held { refund_after }) => {
                 prop_assert!(refund_after.as_micros() as i64 <= entry.life * 7 / 8);
                 self.entries.push_back(entry);
@@ -363,7 +339,7 @@ impl Ledger {
             if window > 0 {
                 // Rounded down, and less a thousandth.
                 let rest = window - charged_at;
-                life = life.min(rest - rest.div_euclid(1_000) - 2);
+                life = life.min(rest - (rest + 999).div_euclid(1_000) - 1);
             }
             windows.push(window);
         }

@@ -91,8 +91,8 @@ impl Process {
             .collect();
         let result = self.execute(Op::Acquire(due.request.requests), &counters);
         self.leases().totals.grant(&due.request, &result);
-        let mut shard = self.leases().shard(due.hash);
-        let mut keys = shard.keys.iter_hash_mut(due.hash);
+        let mut shard = self.leases().shard(due.place.shard);
+        let mut keys = shard.keys.iter_hash_mut(due.place.hash);
         let key = keys.find(|key| key.id == due.request.key_id);
         let _ = key
             .expect("a key")

@@ -6,6 +6,7 @@ mod ends;
 mod fleet;
 mod histories;
 mod ledger;
+mod ledger_steps;
 mod many_keys;
 mod planned;
 mod planned_ends;

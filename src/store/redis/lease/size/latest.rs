@@ -11,23 +11,32 @@ use crate::{
 };
 
 /// The state of the counters by the last response of the store.
-#[derive(Debug)]
-pub(super) struct Latest {
-    pub(super) received_at: Timestamp,
-    pub(super) at: Timestamp,
-    pub(super) results: SmallVec<[CounterResult; 1]>,
+#[derive(Clone, Debug)]
+pub(in crate::store::redis::lease) struct Latest {
+    pub(in crate::store::redis::lease) received_at: Timestamp,
+    pub(in crate::store::redis::lease) at: Timestamp,
+    pub(in crate::store::redis::lease) results: SmallVec<[CounterResult; 1]>,
 }
 
 impl Latest {
     /// The status of a counter.
-    pub(super) fn status(&self, index: usize, limit: &LimitHandle, cost: Units) -> QuotaStatus {
+    pub(in crate::store::redis::lease) fn status(
+        &self,
+        index: usize,
+        limit: &LimitHandle,
+        cost: Units,
+    ) -> QuotaStatus {
         let result = &self.results[index];
         let at = self.at.shifted(result.clock_skew_us);
         limit.status(&result.snapshot, at, cost)
     }
 
     /// The longest wait of these counters, `most` for one that does not end.
-    pub(super) fn retry_after(&self, counters: &CounterOps, most: Duration) -> Duration {
+    pub(in crate::store::redis::lease) fn retry_after(
+        &self,
+        counters: &CounterOps,
+        most: Duration,
+    ) -> Duration {
         let statuses = counters.iter().enumerate();
         let statuses = statuses.map(|(index, own)| self.status(index, &own.limit, Units::ONE));
         let waits = statuses.map(|status| status.retry_after.duration().unwrap_or(most));

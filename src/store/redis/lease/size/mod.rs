@@ -2,16 +2,22 @@
 
 use std::time::Duration;
 
+pub(super) use self::{
+    latest::Latest,
+    processes::{Processes, State},
+};
 use super::{
     demand::{MIN_RATE, Rate},
     held_lease::charged_units,
-    latest::Latest,
-    processes::Processes,
+    stripes::MIN_STRIPE_RATE,
 };
 use crate::{
     clock::Timestamp,
     store::{CounterOp, Units},
 };
+
+mod latest;
+mod processes;
 
 /// A lease is at most this part of what remains for each process. So the last units are charged one by one.
 const REMAINING_PARTS: f64 = 4.0;
@@ -19,11 +25,16 @@ const REMAINING_PARTS: f64 = 4.0;
 /// The requests of a lease while it is not known what remains.
 const FIRST_LEASE: u64 = 2;
 
+/// The most leases of the largest size that are held and requested at a time.
+const MAX_LEASES: u64 = 4;
+
 /// What the size of a key's next lease depends on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sizing {
     pub(super) rate: Rate,
     pub(super) processes: Processes,
+    /// At a lower rate, in requests per second, no lease is requested.
+    min_rate: f64,
     /// The shortest TTL of the counters' leases.
     ttl: Duration,
     /// Another lease is due once no more units than this are held of a counter, the one of which requests cost most.
@@ -37,10 +48,24 @@ impl Sizing {
         Self {
             rate: Rate::new(now),
             processes: Processes::default(),
+            min_rate: MIN_RATE,
             ttl,
             low_water: 0,
             not_before: now,
         }
+    }
+
+    /// That of a stripe, to begin with.
+    pub(super) fn of_stripe(&self) -> Self {
+        Self {
+            min_rate: MIN_STRIPE_RATE,
+            ..self.clone()
+        }
+    }
+
+    /// Whether leases are requested at the current rate.
+    pub(super) fn is_hot(&self, now: Timestamp) -> bool {
+        self.rate.was_at_least(self.min_rate, now)
     }
 
     pub(super) fn ttl(&self) -> Duration {
@@ -52,20 +77,20 @@ impl Sizing {
         self.not_before = now + pause;
     }
 
-    /// Counts a request, and returns whether a lease is due. `held` are the units of each counter.
+    /// Counts a request, and returns whether a lease is due. `units` are those of each counter that are held, and that are requested.
     #[inline]
     pub(super) fn note_request(
         &mut self,
         counters: &[CounterOp<'_>],
-        held: impl Iterator<Item = u64>,
+        units: impl Iterator<Item = (u64, u64)>,
         now: Timestamp,
     ) -> bool {
         let cost = cost(counters);
         self.rate.note(now, cost);
-        let units = counters.iter().zip(held);
+        let units = counters.iter().zip(units);
         let units = units.filter(|(counter, _)| charged_units(counter) == cost);
-        let held_units = units.map(|(_, held)| held).min().unwrap_or(0);
-        held_units <= self.low_water && now >= self.not_before
+        let units = units.map(|(_, (held, requested))| held + requested);
+        units.min().unwrap_or(0) <= self.low_water && now >= self.not_before
     }
 
     /// Counts the units of a request that the store decides.
@@ -77,11 +102,11 @@ impl Sizing {
     pub(super) fn size(
         &mut self,
         counters: &[CounterOp<'_>],
-        held: impl Iterator<Item = u64>,
+        units: impl Iterator<Item = (u64, u64)>,
         latest: Option<&Latest>,
         now: Timestamp,
     ) -> Option<u64> {
-        if self.rate.per_second() < MIN_RATE {
+        if self.rate.per_second() < self.min_rate {
             self.pause(now, self.ttl / 2);
             return None;
         }
@@ -89,15 +114,18 @@ impl Sizing {
         let wanted_units = (self.rate.units_per_second() * self.ttl.as_secs_f64() / 2.0) as u64;
         let mut requests = wanted_units / cost;
         let mut most = u64::MAX;
-        for (index, (counter, held)) in counters.iter().zip(held).enumerate() {
+        for (index, (counter, (held, requested))) in counters.iter().zip(units).enumerate() {
             let (Some(lease), units @ 1..) = (counter.limit.lease(), charged_units(counter)) else {
                 continue;
             };
-            // No more than two leases are held.
-            let room = (2 * lease.most()).saturating_sub(held).min(lease.most());
+            let room = (MAX_LEASES * lease.most()).saturating_sub(held + requested);
+            let room = room.min(lease.most());
             most = most.min(room / units);
             requests = requests.min(match latest {
-                Some(latest) => self.share(latest, index, counter, now),
+                Some(latest) => {
+                    let share = self.share(latest, index, counter, now);
+                    share.saturating_sub(requested / units)
+                }
                 None => FIRST_LEASE,
             });
         }
@@ -106,7 +134,8 @@ impl Sizing {
             // Early enough that it is there before the last unit is spent, also if leases are smaller than wanted. So late that it
             // is spent before it is taken back: what was wanted and a quarter takes five eighths of a TTL.
             let units = requests * cost;
-            self.low_water = (wanted_units / 4).clamp(units / 4, units);
+            let leases = if requests == most { MAX_LEASES - 1 } else { 1 };
+            self.low_water = (wanted_units / 4).clamp(units / 4, leases * units);
             return Some(requests);
         }
         // A request that costs nearly a whole lease says nothing of the others.

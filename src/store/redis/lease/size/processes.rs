@@ -10,8 +10,8 @@ use crate::{
 const MAX: f64 = 64.0;
 
 /// An estimate of the processes that charge a key, by the units that are charged altogether while this one charges some.
-#[derive(Debug)]
-pub(super) struct Processes {
+#[derive(Clone, Debug)]
+pub(in crate::store::redis::lease) struct Processes {
     estimate: f64,
     /// The units that this process has charged since the last response.
     own: u64,
@@ -19,9 +19,9 @@ pub(super) struct Processes {
 
 /// The state of a counter by one response of the store.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct State {
-    pub(super) at: Timestamp,
-    pub(super) snapshot: Snapshot,
+pub(in crate::store::redis::lease) struct State {
+    pub(in crate::store::redis::lease) at: Timestamp,
+    pub(in crate::store::redis::lease) snapshot: Snapshot,
 }
 
 impl Default for Processes {
@@ -36,12 +36,17 @@ impl Default for Processes {
 impl Processes {
     /// Notes units that this process charges.
     #[inline]
-    pub(super) fn note_own(&mut self, units: u64) {
+    pub(in crate::store::redis::lease) fn note_own(&mut self, units: u64) {
         self.own = self.own.saturating_add(units);
     }
 
     /// Notes the state before and after those units, and any of other processes, were charged.
-    pub(super) fn note_states(&mut self, limit: &LimitHandle, before: State, after: State) {
+    pub(in crate::store::redis::lease) fn note_states(
+        &mut self,
+        limit: &LimitHandle,
+        before: State,
+        after: State,
+    ) {
         let own = std::mem::take(&mut self.own);
         let Some(all) = charged_between(limit, before, after).filter(|_| own > 0) else {
             return;
@@ -50,7 +55,7 @@ impl Processes {
         self.estimate = (3.0 * self.estimate + processes) / 4.0;
     }
 
-    pub(super) fn estimate(&self) -> f64 {
+    pub(in crate::store::redis::lease) fn estimate(&self) -> f64 {
         self.estimate
     }
 }
