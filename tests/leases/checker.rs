@@ -62,20 +62,44 @@ pub(crate) fn excess(admissions: &[Admission], bound: Bound) -> f64 {
 /// The most units that were admitted in an interval of this length: `[t, t + length)`.
 pub(crate) fn most_within(admissions: &[Admission], length: Duration) -> u64 {
     let length = length.as_micros() as u64;
-    let starts = admissions.iter().map(|one| one.before);
-    let mut by_start = admissions.to_vec();
-    by_start.sort_unstable_by_key(|one| one.before);
+    let starts = SumsBefore::new(admissions.iter().map(|one| (one.before, one.units)));
+    let ends = SumsBefore::new(admissions.iter().map(|one| (one.after, one.units)));
+    let is_longer = |one: &&Admission| one.after - one.before > length;
+    let longer: Vec<_> = admissions.iter().filter(is_longer).collect();
     let within = |start: u64| {
-        let first = by_start.partition_point(|one| one.before < start);
-        let inside = by_start[first..]
-            .iter()
-            .take_while(|one| one.before < start + length);
-        inside
-            .filter(|one| one.after < start + length)
-            .map(|one| one.units)
-            .sum()
+        let around = |one: &&&Admission| one.before < start && one.after >= start + length;
+        let around: u64 = longer.iter().filter(around).map(|one| one.units).sum();
+        // Those that ended before its end, but for those that began before it.
+        ends.before(start + length) + around - starts.before(start)
     };
-    starts.map(within).max().unwrap_or(0)
+    let within = admissions.iter().map(|one| within(one.before));
+    within.max().unwrap_or(0)
+}
+
+/// Units at instants, of which those before any instant are summed.
+struct SumsBefore {
+    instants: Vec<u64>,
+    sums: Vec<u64>,
+}
+
+impl SumsBefore {
+    fn new(units: impl Iterator<Item = (u64, u64)>) -> Self {
+        let mut units: Vec<_> = units.collect();
+        units.sort_unstable();
+        let mut sums = vec![0];
+        sums.extend(units.iter().scan(0, |sum, (_, units)| {
+            *sum += units;
+            Some(*sum)
+        }));
+        Self {
+            instants: units.iter().map(|(instant, _)| *instant).collect(),
+            sums,
+        }
+    }
+
+    fn before(&self, instant: u64) -> u64 {
+        self.sums[self.instants.partition_point(|one| *one < instant)]
+    }
 }
 
 /// The units that were admitted in `[start, end)`.
@@ -204,6 +228,11 @@ fn the_worst_interval_is_found() {
             .fold(f64::MIN, f64::max);
         let found = excess(&some, bound);
         assert!((found - worst).abs() < 1e-9, "{found} {worst}");
+
+        let length = next(120);
+        let units = |one: &Admission| units_in(&some, (one.before, one.before + length));
+        let most = some.iter().map(units).max().unwrap_or(0);
+        assert_eq!(most_within(&some, Duration::from_micros(length)), most);
     }
     assert_eq!(
         most_within(&at(&[0, 10, 99, 100, 101]), Duration::from_micros(100)),

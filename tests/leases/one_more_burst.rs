@@ -24,7 +24,8 @@ const SHORT: Duration = ms(300);
 pub(crate) struct Ledger {
     holder: Holder,
     held: Vec<u64>,
-    since: Instant,
+    /// Before the first lease was requested, and after the last one was.
+    requested: [Instant; 2],
     ttl: Duration,
     others: Holder,
 }
@@ -37,9 +38,9 @@ impl Ledger {
 
     fn begin(ttl: Duration, store: impl Fn() -> RedisStore) -> Self {
         let [holder, others] = [(); 2].map(|()| Holder::new(&LASTING, ttl, &store));
-        let since = Instant::now();
+        let start = Instant::now();
         let admitted = holder.hold();
-        let held = holder.held();
+        let (held, requested) = (holder.held(), [start, Instant::now()]);
         let taken = others.take_all();
         if ttl == LONG {
             let parts = admitted.iter().zip(&held).zip(&taken);
@@ -49,7 +50,7 @@ impl Ledger {
         Self {
             holder,
             held,
-            since,
+            requested,
             ttl,
             others,
         }
@@ -75,9 +76,9 @@ impl Ledger {
         let is_within = |(fresh, limit): (&u64, &u64)| fresh <= limit;
         assert!(fresh.iter().zip(&limits).all(is_within), "{fresh:?}");
 
+        let [first, last] = self.requested;
         if self.ttl == SHORT {
-            let slept = SHORT * 5 / 4;
-            thread::sleep(slept.saturating_sub(self.since.elapsed()));
+            thread::sleep((SHORT * 5 / 4).saturating_sub(last.elapsed()));
         }
         let spent = self.holder.spend();
         self.holder.shutdown();
@@ -85,7 +86,7 @@ impl Ledger {
         match self.ttl {
             SHORT => assert_eq!(by_lease, vec![0; LASTING.len()]),
             // Later they are refunded.
-            _ if self.since.elapsed() > LONG * 3 / 4 => {}
+            _ if first.elapsed() > LONG * 3 / 4 => {}
             _ => assert_eq!(by_lease, self.held),
         }
 

@@ -1,7 +1,7 @@
 //! Processes that run nothing while their leases end, and send requests before anything else when they go on.
 
 use std::{
-    env,
+    env, io,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -96,6 +96,9 @@ fn child_process() {
     let holder = Holder::new(&LASTING, TTL, store);
     holder.hold();
     signal(std::process::id(), "STOP");
+    // A thread may run on for a moment.
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).expect("a line");
     println!("admitted: {:?};", holder.spend());
     holder.shutdown();
 }
@@ -107,6 +110,7 @@ fn a_process_that_was_stopped_for_longer_than_the_ttl_spends_nothing_of_what_it_
     let child = Command::new(env::current_exe().expect("this test's program"))
         .args(["--exact", "stopped::child_process", "--nocapture"])
         .env(URL, scene.server.url())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();
     let child = Killed(Some(child.expect("a process")));
@@ -133,8 +137,10 @@ impl Killed {
         self.0.as_ref().map_or(0, Child::id)
     }
 
+    /// What it prints, now that it goes on.
     fn output(mut self) -> String {
         let child = self.0.take().expect("a process");
+        // Its input ends.
         let output = child.wait_with_output().expect("its end");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
