@@ -171,6 +171,9 @@ pub struct OpResult {
     /// By how much earlier than [`at`](OpResult::at) the units were charged: zero, but for a request that a
     /// [lease](DecisionSource::Lease) admits, whose counters are those of the store's last response.
     pub(crate) charged_before: Duration,
+    /// The number of further such requests whose units the counters may not have yet: those of the same process that a store
+    /// decided after its last response. 0, but for a request that a [lease](DecisionSource::Lease) admits.
+    pub(crate) uncounted: u64,
     /// For a store that merges equal requests, the number of further ones that were admitted at the same instant, whose units
     /// the [snapshots](CounterResult::snapshot) include. 0 for a rejected request.
     pub admitted_after: u64,
@@ -192,6 +195,7 @@ impl OpResult {
             at,
             age: Duration::ZERO,
             charged_before: Duration::ZERO,
+            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: counters.into_iter().collect(),

@@ -113,7 +113,9 @@ impl LimiterRef {
     /// units may have been charged before that.
     fn apply_lease(&self, entry: &mut PolicyEntry, result: &OpResult) {
         let cost = entry.cost;
+        let uncounted = entry.units().of(result.uncounted);
         entry.update_status(self, |status| {
+            status.remaining = status.remaining.saturating_sub(uncounted);
             // The date of the reset is that long after the charge.
             let reset_after = status.reset_after + result.charged_before;
             status.advance(result.age, cost);

@@ -97,6 +97,7 @@ impl Store for MemoryStore {
                 at,
                 age: Duration::ZERO,
                 charged_before: Duration::ZERO,
+                uncounted: 0,
                 admitted_after: 0,
                 source: DecisionSource::Store,
                 counters: SmallVec::from_buf([CounterResult::new(

@@ -308,6 +308,7 @@ impl Shards {
             at: clocks.now,
             age: Duration::ZERO,
             charged_before: Duration::ZERO,
+            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: results,

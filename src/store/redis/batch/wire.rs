@@ -270,6 +270,7 @@ fn distribute(
             at,
             age: Duration::ZERO,
             charged_before: Duration::ZERO,
+            uncounted: 0,
             admitted_after,
             source: DecisionSource::Store,
             counters,

@@ -143,6 +143,7 @@ pub(super) fn merge(replies: &mut [PartReply], count: usize) -> OpResult {
         at: Timestamp::default(),
         age: Default::default(),
         charged_before: Default::default(),
+        uncounted: 0,
         admitted_after: u64::MAX,
         source: DecisionSource::Store,
         counters: SmallVec::from_elem(CounterResult::new(0, Snapshot::default()), count),

@@ -48,6 +48,8 @@ pub(super) struct LeaseRequest {
     pub(super) number: u64,
     pub(super) requests: u32,
     pub(super) counters: CounterOps,
+    /// The units of each counter that had been left to the store.
+    pub(super) unleased: SmallVec<[u64; 2]>,
     pub(super) requested_at: Now,
 }
 
@@ -78,6 +80,8 @@ pub(super) struct LeasedUnits {
     /// Those of leases that have ended, and were not taken back yet.
     pub(super) ended: u64,
     pub(super) spent: u64,
+    /// Those of requests that were left to the store.
+    pub(super) unleased: u64,
 }
 
 /// A charge in the store, as its refund needs it.

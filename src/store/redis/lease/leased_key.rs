@@ -8,7 +8,7 @@ use super::{
     held_lease::{HeldLease, LeaseRequest, LeasedUnits, Now, Unspent, charged_units},
     keeper::Keeper,
     requested::RequestedLeases,
-    size::{Latest, Sizing, State},
+    size::{Latest, Sizing},
     stripes::MIN_SHARED_RATE,
 };
 use crate::{
@@ -72,7 +72,7 @@ impl LeasedKey {
     pub(super) fn for_stripe(&self, id: u64) -> Self {
         let (counters, sizing) = (self.counters.clone(), self.sizing.of_stripe());
         Self {
-            latest: self.latest.clone(),
+            latest: self.latest.as_ref().map(Latest::for_stripe),
             ..Self::without_leases((id, self.hash), counters, sizing)
         }
     }
@@ -129,9 +129,17 @@ impl LeasedKey {
     ) -> (Option<OpResult>, Option<LeaseRequest>) {
         let result = self.spend(counters, now);
         if result.is_none() {
-            self.sizing.note_unleased(counters);
+            self.note_unleased(counters);
         }
         (result, self.note_request(counters, now))
+    }
+
+    /// Counts the units of a request that the store decides.
+    fn note_unleased(&mut self, counters: &[CounterOp<'_>]) {
+        self.sizing.note_unleased(counters);
+        for (own, counter) in self.units.iter_mut().zip(counters) {
+            own.unleased += charged_units(counter);
+        }
     }
 
     /// Admits a request by the units of the oldest lease that has enough, if there is one.
@@ -141,10 +149,16 @@ impl LeasedKey {
         let latest = self.latest.as_ref()?;
         let mut leases = self.leases.iter_mut().enumerate();
         let (index, lease) = leases.find(|(_, lease)| lease.has(counters))?;
-        let mut more = u64::MAX;
+        let (mut more, mut uncounted) = (u64::MAX, 0);
         let mut results = SmallVec::new();
-        let charges = latest.results.iter().zip(&mut self.units);
-        for (index, (counter, (latest, own))) in counters.iter().zip(charges).enumerate() {
+        let charges = latest
+            .results
+            .iter()
+            .zip(&latest.unleased)
+            .zip(&mut self.units);
+        for (index, (counter, ((latest, latest_unleased), own))) in
+            counters.iter().zip(charges).enumerate()
+        {
             let units = charged_units(counter);
             lease.left[index] -= units;
             if lease.is_refundable(counter, units, now) {
@@ -152,7 +166,12 @@ impl LeasedKey {
             }
             own.held -= units;
             own.spent += units;
-            more = more.min(own.held.checked_div(units).unwrap_or(u64::MAX));
+            // The latest response does not have what was left to the store since.
+            let unleased = own.unleased - latest_unleased;
+            if units > 0 {
+                more = more.min(own.held.saturating_sub(unleased) / units);
+                uncounted = uncounted.max(unleased.saturating_sub(own.held).div_ceil(units));
+            }
             results.push(CounterResult { units, ..*latest });
         }
         let result = OpResult {
@@ -160,6 +179,7 @@ impl LeasedKey {
             at: latest.at,
             age: now.monotonic.since(latest.received_at),
             charged_before: latest.at.since(lease.charge.at),
+            uncounted,
             admitted_after: more,
             source: DecisionSource::Lease,
             counters: results,
@@ -202,6 +222,7 @@ impl LeasedKey {
             number: self.last_number,
             requests: u32::try_from(requests).unwrap_or(u32::MAX),
             counters: counters.iter().map(charging).collect(),
+            unleased: self.units.iter().map(|own| own.unleased).collect(),
             requested_at: now,
         })
     }
@@ -238,7 +259,7 @@ impl LeasedKey {
         }
         let lease = HeldLease::new(request, result, now.monotonic);
         if is_waiting {
-            self.note_response(&lease, result, now.monotonic);
+            self.note_response(request, &lease, result, now.monotonic);
         }
         if result.admitted == 0 {
             return Granted::Rejected;
@@ -256,12 +277,20 @@ impl LeasedKey {
     }
 
     /// Notes the response to the request of a lease.
-    fn note_response(&mut self, lease: &HeldLease, result: &OpResult, now: Timestamp) {
-        self.note_processes(result);
+    fn note_response(
+        &mut self,
+        request: &LeaseRequest,
+        lease: &HeldLease,
+        result: &OpResult,
+        now: Timestamp,
+    ) {
+        let (counters, latest) = (&self.counters, self.latest.as_ref());
+        self.sizing.note_response(counters, latest, result);
         let latest = Latest {
             received_at: now,
             at: result.at,
             results: result.counters.clone(),
+            unleased: request.unleased.clone(),
         };
         if result.admitted == 0 {
             let wait = latest.retry_after(&self.counters, GIVE_UP);
@@ -275,26 +304,6 @@ impl LeasedKey {
                 older.end(&mut self.units);
             }
         }
-    }
-
-    /// Notes what others have charged since the last response.
-    fn note_processes(&mut self, result: &OpResult) {
-        let leased = self
-            .counters
-            .iter()
-            .position(|own| own.limit.lease().is_some());
-        let (Some(index), Some(latest)) = (leased, &self.latest) else {
-            return;
-        };
-        let state = |at: Timestamp, results: &[CounterResult]| State {
-            at: at.shifted(results[index].clock_skew_us),
-            snapshot: results[index].snapshot,
-        };
-        let before = state(latest.at, &latest.results);
-        let after = state(result.at, &result.counters);
-        let (limit, processes) = (&self.counters[index].limit, &mut self.sizing.processes);
-        processes.note_own(result.counters[index].units);
-        processes.note_states(limit, before, after);
     }
 
     /// Takes back what is left of a lease; `None` if that is nothing.

@@ -329,6 +329,7 @@ mod tests {
             at: Timestamp::default(),
             age: std::time::Duration::ZERO,
             charged_before: std::time::Duration::ZERO,
+            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: SmallVec::new(),

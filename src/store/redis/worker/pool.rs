@@ -321,6 +321,7 @@ mod tests {
             at: Timestamp::default(),
             age: Duration::ZERO,
             charged_before: Duration::ZERO,
+            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: [CounterResult::new(0, Snapshot::new([1_200_000_000]))].into(),

@@ -256,6 +256,7 @@ impl Ledger {
                 status.remaining += result.admitted_after * cost;
                 status.retry_after = crate::RetryAfter::Now;
             }
+            status.remaining = status.remaining.saturating_sub(result.uncounted * cost);
             status.advance(result.age, *cost);
             let since = self.total[policy] - self.latest.1[policy];
             let most = self.world.remaining(self.at, policy) + self.left(policy, false) + since;

@@ -16,9 +16,19 @@ pub(in crate::store::redis::lease) struct Latest {
     pub(in crate::store::redis::lease) received_at: Timestamp,
     pub(in crate::store::redis::lease) at: Timestamp,
     pub(in crate::store::redis::lease) results: SmallVec<[CounterResult; 1]>,
+    /// The units of each counter that had been left to the store when its request was sent.
+    pub(in crate::store::redis::lease) unleased: SmallVec<[u64; 2]>,
 }
 
 impl Latest {
+    /// That of a stripe, which has left nothing to the store.
+    pub(in crate::store::redis::lease) fn for_stripe(&self) -> Self {
+        Self {
+            unleased: SmallVec::from_elem(0, self.results.len()),
+            ..self.clone()
+        }
+    }
+
     /// The status of a counter.
     pub(in crate::store::redis::lease) fn status(
         &self,

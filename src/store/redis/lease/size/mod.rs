@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-pub(super) use self::{
-    latest::Latest,
-    processes::{Processes, State},
-};
+pub(super) use self::latest::Latest;
+use self::processes::{Processes, State};
 use super::{
     demand::{MIN_RATE, Rate},
     held_lease::charged_units,
@@ -13,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    store::{CounterOp, Units},
+    store::{CounterOp, CounterResult, OpResult, Units, redis::request::op::CounterOps},
 };
 
 mod latest;
@@ -96,6 +94,29 @@ impl Sizing {
     /// Counts the units of a request that the store decides.
     pub(super) fn note_unleased(&mut self, counters: &[CounterOp<'_>]) {
         self.processes.note_own(cost(counters));
+    }
+
+    /// Notes what others have charged since the latest response.
+    pub(super) fn note_response(
+        &mut self,
+        counters: &CounterOps,
+        latest: Option<&Latest>,
+        result: &OpResult,
+    ) {
+        let mut all = counters.iter();
+        let leased = all.position(|own| own.limit.lease().is_some());
+        let (Some(index), Some(latest)) = (leased, latest) else {
+            return;
+        };
+        let state = |at: Timestamp, results: &[CounterResult]| State {
+            at: at.shifted(results[index].clock_skew_us),
+            snapshot: results[index].snapshot,
+        };
+        let before = state(latest.at, &latest.results);
+        let after = state(result.at, &result.counters);
+        self.processes.note_own(result.counters[index].units);
+        self.processes
+            .note_states(&counters[index].limit, before, after);
     }
 
     /// For how many such requests the next lease is; `None` if there is to be none for now.

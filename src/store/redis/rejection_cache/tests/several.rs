@@ -51,6 +51,7 @@ impl<'a> Several<'a> {
             at,
             age: Duration::ZERO,
             charged_before: Duration::ZERO,
+            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: snapshot.collect(),
