@@ -248,8 +248,7 @@ impl LeasedKey {
     /// Holds what the store has charged for a lease.
     pub(super) fn grant(&mut self, request: &LeaseRequest, result: &OpResult, now: Now) -> Granted {
         // A response that is older than the latest one has perhaps another window.
-        let latest = self.latest.as_ref();
-        let is_older = latest.is_some_and(|latest| result.at < latest.at);
+        let is_older = (self.latest.as_ref()).is_some_and(|latest| result.at < latest.at);
         let is_waiting = self.requested.remove(request.number) && !is_older;
         if request.number <= self.reset_number || result.counters.len() < self.counters.len() {
             return match result.admitted {

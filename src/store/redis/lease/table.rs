@@ -144,21 +144,27 @@ impl Leases {
         if op != Op::Acquire(1) || !is_leasable(counters) {
             return (None, None);
         }
+        self.decide_at(counters, Now::read())
+    }
+
+    pub(super) fn decide_at(
+        self: &Arc<Self>,
+        counters: &[CounterOp<'_>],
+        now: Now,
+    ) -> (Option<OpResult>, Option<DueLease>) {
         let hash = self.hash(counters);
         if self.len.load(Ordering::Relaxed) > 0 {
-            let now = Now::read();
             let mut decision = None;
             if self.striped.load(Ordering::Relaxed) > 0 {
                 decision = self.decide_in(Place::of_thread(hash), counters, now);
             }
             let decision = decision.or_else(|| self.decide_in(Place::shared(hash), counters, now));
-            if let Some((result, request)) = decision {
-                return (result, request);
+            if let Some(decision) = decision {
+                return decision;
             }
         }
-        let now = Now::read().monotonic;
-        if self.hot_keys.note(hash, now) {
-            self.add(hash, counters, now);
+        if self.hot_keys.note(hash, now.monotonic) {
+            self.add(hash, counters, now.monotonic);
         }
         (None, None)
     }

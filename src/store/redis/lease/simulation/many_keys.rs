@@ -32,6 +32,7 @@ struct Process {
     redis: RedisStore,
     store: MemoryStore,
     limit: LimitHandle,
+    now: Now,
 }
 
 impl Process {
@@ -48,6 +49,7 @@ impl Process {
             redis,
             store,
             limit,
+            now: Now::read(),
         }
     }
 
@@ -67,7 +69,7 @@ impl Process {
         let counters = [CounterOp::new(&self.limit, key)];
         let (mut admitted, mut by_lease) = (0, 0);
         for _ in 0..REQUESTS {
-            let (result, due) = self.leases().decide(Op::Acquire(1), &counters);
+            let (result, due) = self.leases().decide_at(&counters, self.now);
             match result {
                 Some(result) => {
                     admitted += result.admitted;
@@ -94,9 +96,7 @@ impl Process {
         let mut shard = self.leases().shard(due.place.shard);
         let mut keys = shard.keys.iter_hash_mut(due.place.hash);
         let key = keys.find(|key| key.id == due.request.key_id);
-        let _ = key
-            .expect("a key")
-            .grant(&due.request, &result, Now::read());
+        let _ = key.expect("a key").grant(&due.request, &result, self.now);
     }
 
     /// How many keys have leases, in memory that is bounded.
@@ -112,15 +112,15 @@ impl Process {
     }
 
     /// Lets each key have been requested once within the last eleven seconds.
-    fn let_all_be_idle(&self) {
+    fn let_all_be_idle(&mut self) {
+        self.now = self.now + Duration::from_secs(11);
         for shard in &self.leases().shards {
             let mut shard = shard.lock().expect("no panic");
             shard.searched_at = None;
             for key in &mut shard.keys {
-                let later = Now::read() + Duration::from_secs(11);
                 let counters: Vec<_> = key.units().map(|(own, _)| own.clone()).collect();
                 let counters: Vec<_> = counters.iter().map(OwnedCounterOp::as_op).collect();
-                let (result, request) = key.decide(&counters, later);
+                let (result, request) = key.decide(&counters, self.now);
                 assert!(result.is_none() && request.is_none());
                 for unspent in key.take_back_held() {
                     self.leases().totals.lapse(&unspent);
@@ -148,7 +148,7 @@ fn keys(name: &str) -> impl Iterator<Item = Key> {
 
 #[test]
 fn ten_thousand_hot_keys_are_decided_right_and_at_most_4096_of_them_have_leases() {
-    let process = Process::new();
+    let mut process = Process::new();
     let mut by_leases = 0;
     for name in ["first", "second", "third"] {
         for key in keys(name) {
