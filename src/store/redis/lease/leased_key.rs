@@ -168,10 +168,10 @@ impl LeasedKey {
             own.spent += units;
             // The latest response does not have what was left to the store since.
             let unleased = own.unleased - latest_unleased;
-            if units > 0 {
-                more = more.min(own.held.saturating_sub(unleased) / units);
-                uncounted = uncounted.max(unleased.saturating_sub(own.held).div_ceil(units));
-            }
+            let shown = own.held.saturating_sub(unleased);
+            more = more.min(shown.checked_div(units).unwrap_or(u64::MAX));
+            let missing = unleased.saturating_sub(own.held);
+            uncounted = uncounted.max(missing.div_ceil(units.max(1)));
             results.push(CounterResult { units, ..*latest });
         }
         let result = OpResult {
