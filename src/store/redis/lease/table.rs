@@ -21,7 +21,7 @@ use super::{
     totals::{self, Totals},
 };
 use crate::{
-    clock::Timestamp,
+    clock::{Clock, SystemClock, Timestamp},
     observe::LeaseStats,
     store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, redis::worker::pool::WorkerPool},
     sync::CachePadded,
@@ -144,27 +144,30 @@ impl Leases {
         if op != Op::Acquire(1) || !is_leasable(counters) {
             return (None, None);
         }
-        self.decide_at(counters, Now::read())
+        self.decide_at(counters, SystemClock.now(), || SystemClock.wall())
     }
 
+    /// Decides a request at a moment. The wall clock is read for keys that have leases only.
     pub(super) fn decide_at(
         self: &Arc<Self>,
         counters: &[CounterOp<'_>],
-        now: Now,
+        now: Timestamp,
+        wall: impl Fn() -> Timestamp,
     ) -> (Option<OpResult>, Option<DueLease>) {
         let hash = self.hash(counters);
         if self.len.load(Ordering::Relaxed) > 0 {
             let mut decision = None;
             if self.striped.load(Ordering::Relaxed) > 0 {
-                decision = self.decide_in(Place::of_thread(hash), counters, now);
+                decision = self.decide_in(Place::of_thread(hash), counters, now, &wall);
             }
-            let decision = decision.or_else(|| self.decide_in(Place::shared(hash), counters, now));
+            let shared = || self.decide_in(Place::shared(hash), counters, now, &wall);
+            let decision = decision.or_else(shared);
             if let Some(decision) = decision {
                 return decision;
             }
         }
-        if self.hot_keys.note(hash, now.monotonic) {
-            self.add(hash, counters, now.monotonic);
+        if self.hot_keys.note(hash, now) {
+            self.add(hash, counters, now);
         }
         (None, None)
     }
@@ -175,21 +178,26 @@ impl Leases {
         self: &Arc<Self>,
         place: Place,
         counters: &[CounterOp<'_>],
-        now: Now,
+        now: Timestamp,
+        wall: impl Fn() -> Timestamp,
     ) -> Option<(Option<OpResult>, Option<DueLease>)> {
         let mut shard = self.shard(place.shard);
         let key = shard
             .keys
             .find_mut(place.hash, |key| key.is_of(place.hash, counters))?;
-        let (result, request) = key.decide(counters, now);
+        let both = Now {
+            monotonic: now,
+            wall: wall(),
+        };
+        let (result, request) = key.decide(counters, both);
         if place.is_striped() {
-            if result.is_none() && key.is_idle(now.monotonic) {
+            if result.is_none() && key.is_idle(now) {
                 let id = key.id;
                 self.remove_where(&mut shard, place, |key| key.id == id);
                 return None;
             }
         } else if key.is_crowded() {
-            self.add_to_stripe(key, now.monotonic);
+            self.add_to_stripe(key, now);
         }
         drop(shard);
         let due = request.map(|request| DueLease {

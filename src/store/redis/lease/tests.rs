@@ -173,7 +173,9 @@ fn decide_for(
 ) -> (usize, Option<LeaseRequest>) {
     let (mut decided, mut last) = (0, None);
     for request in 0..requests {
-        if let Some((result, due)) = leases.decide_in(place, counters, now + interval * request) {
+        let now = now + interval * request;
+        let decision = leases.decide_in(place, counters, now.monotonic, || now.wall);
+        if let Some((result, due)) = decision {
             decided += usize::from(result.is_some());
             last = due.map(|due| due.request).or(last);
         }
