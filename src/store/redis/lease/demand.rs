@@ -10,75 +10,78 @@ use crate::clock::Timestamp;
 /// A key is hot at this rate, in requests per second.
 pub(super) const MIN_RATE: f64 = 100.0;
 
-/// The length of an interval in which requests are counted.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// The length of an interval in which requests of keys without leases are counted.
+const HOT_KEY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// As many requests in one interval make a key hot.
-const HOT: u64 = 10;
+/// The requests in one interval that make a key hot.
+const HOT_KEY_REQUESTS: u64 = (MIN_RATE * HOT_KEY_INTERVAL.as_millis() as f64 / 1_000.0) as u64;
 
-/// Keys that are counted at a time.
-const COUNTERS: usize = 8_192;
+/// The shortest interval by which the rate of a key with leases is measured.
+const RATE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Counts the requests of keys that have no leases, each key in one of some counters.
+/// The most keys that are counted at a time.
+const BUCKETS: usize = 8_192;
+
+/// Counts the requests of keys that have no leases, each key in the bucket of its hash.
 ///
-/// Keys that share a counter compete for it, as in the majority vote of Boyer and Moore: one that has most of its requests is
-/// found, and among many cold keys none is. A counter is an approximation: an update that another one overwrites is lost.
-pub(super) struct HotKeys {
-    counters: Box<[AtomicU64]>,
+/// Keys that share a bucket compete for it, as in the majority vote of Boyer and Moore: one that has most of its requests is
+/// found, and among many cold keys none is. A bucket is an approximation: an update that another one overwrites is lost.
+pub(super) struct HotKeyDetector {
+    buckets: Box<[AtomicU64]>,
 }
 
-impl HotKeys {
+impl HotKeyDetector {
     pub(super) fn new() -> Self {
         Self {
-            counters: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
     /// Counts a request of a key, by its hash; returns whether the key is hot.
-    pub(super) fn note(&self, hash: u64, now: Timestamp) -> bool {
-        let interval = now.as_micros().unsigned_abs() / INTERVAL.as_micros() as u64;
-        let counter = &self.counters[hash as usize % COUNTERS];
-        let before = Counter::unpack(counter.load(Ordering::Relaxed));
+    pub(super) fn record(&self, hash: u64, now: Timestamp) -> bool {
+        let interval = now.as_micros().unsigned_abs() / HOT_KEY_INTERVAL.as_micros() as u64;
+        let bucket = &self.buckets[hash as usize % BUCKETS];
+        let before = Bucket::unpack(bucket.load(Ordering::Relaxed));
         let after = before.count(hash >> 32, interval);
-        counter.store(after.pack(), Ordering::Relaxed);
-        after.requests >= HOT && after.key == hash >> 32
+        bucket.store(after.pack(), Ordering::Relaxed);
+        after.requests >= HOT_KEY_REQUESTS && after.fingerprint == hash >> 32
     }
 }
 
 /// The requests of one key in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counter {
-    /// The upper half of its hash.
-    key: u64,
-    /// The interval's number, its lowest 16 bits.
+struct Bucket {
+    /// The upper half of the key's hash.
+    fingerprint: u64,
+    /// The lowest 16 bits of the interval's number.
     interval: u64,
     requests: u64,
 }
 
-impl Counter {
+impl Bucket {
     fn unpack(bits: u64) -> Self {
         Self {
-            key: bits >> 32,
+            fingerprint: bits >> 32,
             interval: bits >> 16 & 0xffff,
             requests: bits & 0xffff,
         }
     }
 
     fn pack(self) -> u64 {
-        self.key << 32 | self.interval << 16 | self.requests.min(0xffff)
+        self.fingerprint << 32 | self.interval << 16 | self.requests.min(0xffff)
     }
 
-    /// Counts a request of `key`: another key loses one.
-    fn count(self, key: u64, interval: u64) -> Self {
+    /// Counts a request of the key with this fingerprint: another key loses one.
+    fn count(self, fingerprint: u64, interval: u64) -> Self {
         let interval = interval & 0xffff;
         let first = Self {
-            key,
+            fingerprint,
             interval,
             requests: 1,
         };
         match self {
             before if before.interval != interval || before.requests == 0 => first,
-            before if before.key == key => Self {
+            before if before.fingerprint == fingerprint => Self {
                 requests: before.requests + 1,
                 ..before
             },
@@ -93,10 +96,12 @@ impl Counter {
 /// The rate at which a key with leases is requested.
 #[derive(Clone, Debug)]
 pub(super) struct Rate {
+    /// The start of the current interval.
     since: Timestamp,
+    /// The requests in the current interval.
     requests: u64,
     units: u64,
-    /// Requests per second, in the last interval.
+    /// Requests per second in the last interval.
     per_second: f64,
     units_per_second: f64,
 }
@@ -115,18 +120,18 @@ impl Rate {
 
     /// Counts a request of so many units.
     #[inline]
-    pub(super) fn note(&mut self, now: Timestamp, units: u64) {
+    pub(super) fn record(&mut self, now: Timestamp, units: u64) {
         self.requests += 1;
         self.units = self.units.saturating_add(units);
-        let elapsed = now.as_micros().wrapping_sub(self.since.as_micros());
-        if !(0..INTERVAL.as_micros() as i64 / 2).contains(&elapsed) {
+        // Zero for a thread that read its clock before another one ended the interval.
+        if now.since(self.since) >= RATE_INTERVAL {
             self.end_interval(now);
         }
     }
 
     #[cold]
     fn end_interval(&mut self, now: Timestamp) {
-        let elapsed = now.since(self.since).as_secs_f64().max(1e-6);
+        let elapsed = now.since(self.since).as_secs_f64();
         self.per_second = self.requests as f64 / elapsed;
         self.units_per_second = self.units as f64 / elapsed;
         (self.since, self.requests, self.units) = (now, 0, 0);
@@ -160,29 +165,29 @@ mod tests {
 
     #[test]
     fn a_key_is_hot_at_ten_requests_in_an_interval() {
-        let keys = HotKeys::new();
+        let keys = HotKeyDetector::new();
         let hash = 0x1234_5678_0000_0007;
         for request in 1..=20 {
-            assert_eq!(keys.note(hash, NOW), request >= 10, "{request}");
+            assert_eq!(keys.record(hash, NOW), request >= 10, "{request}");
         }
         // Nine per interval never are.
-        let keys = HotKeys::new();
+        let keys = HotKeyDetector::new();
         for request in 0..90 {
-            let now = NOW + INTERVAL * (request / 9);
-            assert!(!keys.note(hash, now), "{request}");
+            let now = NOW + HOT_KEY_INTERVAL * (request / 9);
+            assert!(!keys.record(hash, now), "{request}");
         }
     }
 
     #[test]
-    fn among_cold_keys_in_one_counter_none_is_hot_and_a_hot_one_is_found() {
-        let keys = HotKeys::new();
+    fn among_cold_keys_in_one_bucket_none_is_hot_and_a_hot_one_is_found() {
+        let keys = HotKeyDetector::new();
         let hash = |key: u64| key << 32 | 7;
         for request in 0..1_000 {
-            assert!(!keys.note(hash(request % 50), NOW));
+            assert!(!keys.record(hash(request % 50), NOW));
         }
         let hot = (0..100).any(|request| {
-            keys.note(hash(request), NOW);
-            keys.note(hash(9), NOW) | keys.note(hash(9), NOW)
+            keys.record(hash(request), NOW);
+            keys.record(hash(9), NOW) | keys.record(hash(9), NOW)
         });
         assert!(hot);
     }
@@ -191,7 +196,7 @@ mod tests {
     fn the_rate_is_that_of_the_last_interval() {
         let mut rate = Rate::new(NOW);
         for millisecond in 1..=1_000 {
-            rate.note(NOW + Duration::from_millis(millisecond), 3);
+            rate.record(NOW + Duration::from_millis(millisecond), 3);
         }
         assert!((990.0..=1_010.0).contains(&rate.per_second()), "{rate:?}");
         let ratio = rate.units_per_second() / rate.per_second();
@@ -199,8 +204,22 @@ mod tests {
         assert!(rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(1)));
         assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(4)));
         // A pause is part of the interval.
-        rate.note(NOW + Duration::from_secs(11), 3);
+        rate.record(NOW + Duration::from_secs(11), 3);
         assert!(rate.per_second() < 10.0, "{rate:?}");
         assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(11)));
+    }
+
+    #[test]
+    fn an_instant_before_the_interval_does_not_end_it() {
+        let mut rate = Rate::new(NOW);
+        for millisecond in 1..=50 {
+            rate.record(NOW + Duration::from_millis(millisecond), 1);
+        }
+        assert!(rate.is_new() && rate.per_second() <= 1_001.0, "{rate:?}");
+        rate.record(NOW + Duration::from_millis(49), 1);
+        assert!(!rate.is_new() && rate.per_second() <= 1_001.0, "{rate:?}");
+        // It is counted in the current interval.
+        rate.record(NOW + Duration::from_millis(100), 1);
+        assert!(rate.is_new() && rate.per_second() <= 41.0, "{rate:?}");
     }
 }

@@ -234,8 +234,8 @@ impl LeasedKey {
     }
 
     /// Whether a lease is waited for that was requested at this moment or before.
-    pub(super) fn waits_since(&self, moment: Timestamp) -> bool {
-        self.requested.any_since(moment)
+    pub(super) fn awaits_requested_by(&self, moment: Timestamp) -> bool {
+        self.requested.any_requested_by(moment)
     }
 
     /// No response, so that nothing is leased for a while.

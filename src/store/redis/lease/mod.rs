@@ -80,7 +80,8 @@ impl Leases {
             return;
         };
         let (start, deadline) = (Now::read().monotonic, workers.deadline());
-        self.wait_until(deadline, || !self.waits_since(start)).await;
+        self.wait_until(deadline, || !self.awaits_requested_by(start))
+            .await;
         let held = self.take_back(|_| true, LeasedKey::take_back_held);
         let held = held.into_iter();
         // All are sent before the first response is waited for.

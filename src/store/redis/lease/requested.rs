@@ -56,7 +56,7 @@ impl RequestedLeases {
     }
 
     /// Whether a lease is waited for that was requested at this moment or before.
-    pub(super) fn any_since(&self, moment: Timestamp) -> bool {
+    pub(super) fn any_requested_by(&self, moment: Timestamp) -> bool {
         self.0.iter().any(|lease| lease.at <= moment)
     }
 

@@ -14,7 +14,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::sync::Notify;
 
 use super::{
-    demand::HotKeys,
+    demand::HotKeyDetector,
     held_lease::{LeaseRequest, Now, Unspent},
     leased_key::LeasedKey,
     stripes::{self, STRIPE_CAPACITY, STRIPES},
@@ -73,7 +73,7 @@ pub(in crate::store::redis) struct Leases {
     pub(super) workers: Weak<WorkerPool>,
     /// Whether a limit with leases was registered.
     pub(super) is_used: AtomicBool,
-    pub(super) hot_keys: HotKeys,
+    pub(super) hot_keys: HotKeyDetector,
     /// The ID of the next key.
     pub(super) next_id: AtomicU64,
     pub(super) hasher: DefaultHashBuilder,
@@ -103,7 +103,7 @@ impl Leases {
         Arc::new(Self {
             workers: Arc::downgrade(workers),
             is_used: AtomicBool::new(false),
-            hot_keys: HotKeys::new(),
+            hot_keys: HotKeyDetector::new(),
             next_id: AtomicU64::new(0),
             hasher: DefaultHashBuilder::default(),
             shards: std::array::from_fn(|_| CachePadded::default()),
@@ -166,7 +166,7 @@ impl Leases {
                 return decision;
             }
         }
-        if self.hot_keys.note(hash, now) {
+        if self.hot_keys.record(hash, now) {
             self.add(hash, counters, now);
         }
         (None, None)
@@ -313,10 +313,10 @@ impl Leases {
     }
 
     /// Whether a lease is waited for that was requested at this moment or before.
-    pub(super) fn waits_since(&self, moment: Timestamp) -> bool {
+    pub(super) fn awaits_requested_by(&self, moment: Timestamp) -> bool {
         let waits = |shard: &CachePadded<Mutex<Shard>>| {
             let keys = &lock(shard).keys;
-            keys.iter().any(|key| key.waits_since(moment))
+            keys.iter().any(|key| key.awaits_requested_by(moment))
         };
         self.shards.iter().any(waits)
     }

@@ -12,7 +12,7 @@ use hashbrown::DefaultHashBuilder;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    demand::HotKeys,
+    demand::HotKeyDetector,
     grant::{self, Refund},
     held_lease::{LeaseRequest, Now, Unspent},
     leased_key::LeasedKey,
@@ -36,7 +36,7 @@ fn leases() -> Leases {
     Leases {
         workers: Weak::new(),
         is_used: AtomicBool::new(true),
-        hot_keys: HotKeys::new(),
+        hot_keys: HotKeyDetector::new(),
         next_id: AtomicU64::new(0),
         hasher: DefaultHashBuilder::default(),
         shards: std::array::from_fn(|_| CachePadded::default()),
@@ -142,7 +142,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     let mut key = LeasedKey::new((0, 0), &[counter], now.monotonic);
     let (_, request) = key.decide(&[counter], now);
     leases.shard(0).keys.insert_unique(0, key, |key| key.hash);
-    let is_granted = || !leases.waits_since(now.monotonic);
+    let is_granted = || !leases.awaits_requested_by(now.monotonic);
     let granted = async {
         tokio::task::yield_now().await;
         assert!(!is_granted());

@@ -84,7 +84,7 @@ impl Sizing {
         now: Timestamp,
     ) -> bool {
         let cost = cost(counters);
-        self.rate.note(now, cost);
+        self.rate.record(now, cost);
         let units = counters.iter().zip(units);
         let units = units.filter(|(counter, _)| charged_units(counter) == cost);
         let units = units.map(|(_, (held, requested))| held + requested);
