@@ -117,7 +117,7 @@ impl RedisStore {
     }
 
     /// Executes an operation by the rejection cache, or else by the server.
-    fn execute_unleased(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute_without_lease(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let shared = &self.inner.shared;
         if let Some(result) = shared
             .rejection_cache
@@ -193,16 +193,16 @@ impl Store for RedisStore {
         let workers = Arc::downgrade(&self.inner.workers);
         let context = RedisLimit::new(names, script_index, &*rule, &script, workers);
         let limit = LimitHandle::new(policy, rule, context);
-        self.inner.leases.note_limit(&limit);
+        self.inner.leases.record_limit(&limit);
         Ok(limit)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.inner.leases.end_by(op, counters);
+        self.inner.leases.invalidate_on(op, counters);
         let (result, due) = self.inner.leases.decide(op, counters);
         let response = match result {
             Some(result) => StoreResponse::Ready(Ok(result)),
-            None => self.execute_unleased(op, counters),
+            None => self.execute_without_lease(op, counters),
         };
         if let Some(due) = due {
             due.send();
@@ -292,11 +292,11 @@ impl Store for RedisStore {
 
     fn queued(&self) -> u64 {
         let pending = self.inner.shared.pending_refunds.queued() as u64;
-        pending + self.inner.leases.refunding()
+        pending + self.inner.leases.unsettled()
     }
 
     fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.inner.leases.end_by(op, counters);
+        self.inner.leases.invalidate_on(op, counters);
         let workers = &self.inner.workers;
         match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
@@ -316,7 +316,7 @@ impl Store for RedisStore {
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        self.inner.leases.end_by(op, counters);
+        self.inner.leases.invalidate_on(op, counters);
         let Ok(counters) = self.owned(counters) else {
             return;
         };

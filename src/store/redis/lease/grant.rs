@@ -5,9 +5,10 @@ use std::sync::{Arc, atomic::Ordering};
 use tokio::time::sleep;
 
 use super::{
-    held_lease::{LeaseRequest, Now, Unspent},
+    held_lease::{ClockReading, LeaseRequest, Unspent},
     leased_key::{Granted, LeasedKey},
-    table::{Leases, Place},
+    stripes::KeyLocation,
+    table::Leases,
 };
 use crate::{
     runtime::runtime_with_io,
@@ -18,7 +19,7 @@ use crate::{
 };
 
 /// Sends the request of a lease from the current runtime, in the next batch. A task waits for the response.
-pub(super) fn send(leases: &Arc<Leases>, place: Place, request: LeaseRequest) {
+pub(super) fn send(leases: &Arc<Leases>, location: KeyLocation, request: LeaseRequest) {
     let response = match runtime_with_io() {
         Some(runtime) => {
             let op = Op::Acquire(request.requests);
@@ -28,7 +29,7 @@ pub(super) fn send(leases: &Arc<Leases>, place: Place, request: LeaseRequest) {
     };
     let task = LeaseTask {
         leases: leases.clone(),
-        place,
+        location,
         key_id: request.key_id,
         state: State::Waiting(request.number),
     };
@@ -89,19 +90,19 @@ impl Drop for Refund {
     }
 }
 
-/// Counts as a refund without a result, until it is dropped.
+/// Counts as unsettled, until it is dropped.
 pub(super) struct Unsettled(Arc<Leases>);
 
 impl Unsettled {
     pub(super) fn new(leases: &Arc<Leases>) -> Self {
-        leases.refunding.fetch_add(1, Ordering::Relaxed);
+        leases.unsettled.fetch_add(1, Ordering::Relaxed);
         Self(leases.clone())
     }
 }
 
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        self.0.refunding.fetch_sub(1, Ordering::Relaxed);
+        self.0.unsettled.fetch_sub(1, Ordering::Relaxed);
         self.0.settled.notify_waiters();
     }
 }
@@ -113,11 +114,11 @@ fn execute(leases: &Arc<Leases>, op: Op, counters: CounterOps) -> Option<Pending
     Some(response.ok()?.into())
 }
 
-/// A task that waits for a lease, or takes the leases of a key back when they are due. If it is dropped, because its runtime has
+/// A task that waits for a lease, or refunds the leases of a key when they are due. If it is dropped, because its runtime has
 /// ended, the lease is not waited for any more, or what the key holds is refunded on another runtime.
 struct LeaseTask {
     leases: Arc<Leases>,
-    place: Place,
+    location: KeyLocation,
     key_id: u64,
     state: State,
 }
@@ -125,8 +126,8 @@ struct LeaseTask {
 enum State {
     /// It waits for the lease of this number.
     Waiting(u64),
-    /// It takes leases back, as the keeper of this number.
-    Keeping(u64),
+    /// It refunds leases, as the refund task of this number.
+    Refunding(u64),
     Done,
 }
 
@@ -137,41 +138,41 @@ impl LeaseTask {
         };
         self.leases.totals.grant(&request, &result);
         self.state = State::Done;
-        // Until a refund of the lease, if it is late, counts by itself.
+        // A lease that is late counts as unsettled until its refund does.
         let unsettled = Unsettled::new(&self.leases);
         let granted = self.with_key(|key| {
-            let granted = key.grant(&request, &result, Now::read());
-            let keeper = match granted {
-                Granted::Held { .. } => key.start_keeper(Now::read().monotonic),
+            let granted = key.grant(&request, &result, ClockReading::read());
+            let task = match granted {
+                Granted::Held { .. } => key.start_refund_task(ClockReading::read().monotonic),
                 _ => None,
             };
-            (granted, keeper)
+            (granted, task)
         });
-        match granted.unwrap_or((Granted::Ended, None)) {
+        match granted.unwrap_or((Granted::Discarded, None)) {
             (Granted::Rejected, _) => {}
-            (Granted::Ended, _) => self.leases.totals.lapse_charge(&request, &result),
+            (Granted::Discarded, _) => self.leases.totals.lapse_charge(&request, &result),
             (Granted::Late(unspent), _) => {
                 let refund = Refund::send(&self.leases, unspent);
                 drop(unsettled);
                 refund.finish().await;
             }
-            (Granted::Held { refund_after }, Some(keeper)) => {
+            (Granted::Held { refund_after }, Some(task)) => {
                 drop((request, result, unsettled));
-                self.state = State::Keeping(keeper);
+                self.state = State::Refunding(task);
                 sleep(refund_after).await;
-                self.keep(keeper).await;
+                self.refund_due_leases(task).await;
             }
             (Granted::Held { .. }, None) => {}
         }
     }
 
-    /// Takes the key's leases back when they are due, until it holds none.
-    async fn keep(mut self, keeper: u64) {
+    /// Refunds the key's leases when they are due, until it holds none.
+    async fn refund_due_leases(mut self, task: u64) {
         loop {
-            let now = Now::read().monotonic;
+            let now = ClockReading::read().monotonic;
             let unsettled = Unsettled::new(&self.leases);
             let (due, next) = self
-                .with_key(|key| key.take_back_due(keeper, now))
+                .with_key(|key| key.reclaim_due(task, now))
                 .unwrap_or_default();
             let refunds = due.into_iter();
             let refunds: Vec<_> = refunds.map(|due| Refund::send(&self.leases, due)).collect();
@@ -190,8 +191,8 @@ impl LeaseTask {
     }
 
     fn with_key<T>(&self, f: impl FnOnce(&mut LeasedKey) -> T) -> Option<T> {
-        let mut shard = self.leases.shard(self.place.shard);
-        let mut keys = shard.keys.iter_hash_mut(self.place.hash);
+        let mut shard = self.leases.shard(self.location.shard);
+        let mut keys = shard.keys.iter_hash_mut(self.location.hash);
         keys.find(|key| key.id == self.key_id).map(f)
     }
 }
@@ -202,11 +203,11 @@ impl Drop for LeaseTask {
         match self.state {
             State::Done => {}
             State::Waiting(number) => {
-                let now = Now::read().monotonic;
+                let now = ClockReading::read().monotonic;
                 self.with_key(|key| key.fail(number, now));
             }
-            State::Keeping(keeper) => {
-                let held = self.with_key(|key| key.end_keeper(keeper));
+            State::Refunding(task) => {
+                let held = self.with_key(|key| key.end_refund_task(task));
                 let held = held.unwrap_or_default();
                 let workers = self.leases.workers.upgrade();
                 for unspent in held {

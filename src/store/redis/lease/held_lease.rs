@@ -12,15 +12,18 @@ use crate::{
     },
 };
 
-/// One moment by two clocks of this process.
+/// A lease is refunded this part of its life before it ends.
+const REFUND_MARGIN_DIVISOR: u32 = 8;
+
+/// One instant by two clocks of this process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct ClockReading {
     /// A clock that does not step. It may stand still while the machine sleeps.
     pub(super) monotonic: Timestamp,
     pub(super) wall: Timestamp,
 }
 
-impl Now {
+impl ClockReading {
     pub(super) fn read() -> Self {
         Self {
             monotonic: SystemClock.now(),
@@ -29,7 +32,7 @@ impl Now {
     }
 }
 
-impl Add<Duration> for Now {
+impl Add<Duration> for ClockReading {
     type Output = Self;
 
     fn add(self, by: Duration) -> Self {
@@ -48,9 +51,9 @@ pub(super) struct LeaseRequest {
     pub(super) number: u64,
     pub(super) requests: u32,
     pub(super) counters: CounterOps,
-    /// The units of each counter that had been left to the store.
-    pub(super) unleased: SmallVec<[u64; 2]>,
-    pub(super) requested_at: Now,
+    /// The units of each counter that the store had decided by then.
+    pub(super) store_decided: SmallVec<[u64; 2]>,
+    pub(super) requested_at: ClockReading,
 }
 
 /// Units that were charged in the store, and may be spent.
@@ -59,15 +62,15 @@ pub(super) struct HeldLease {
     pub(super) number: u64,
     /// The units that are left, under each counter.
     pub(super) left: SmallVec<[u64; 2]>,
-    /// The units, under each counter, that were spent so soon after their charge that their requests can be refunded.
+    /// Units per counter whose requests may still refund them: they were spent soon after their charge.
     pub(super) refundable: SmallVec<[u64; 2]>,
     pub(super) charge: Charge,
     /// When it ends, by both clocks: the machine may have slept.
-    pub(super) ends: Now,
+    pub(super) ends: ClockReading,
     ttl: Duration,
-    requested_at: Now,
+    requested_at: ClockReading,
     received_at: Timestamp,
-    /// When it is to be taken back: early enough that what is left is refunded before it ends.
+    /// When it is reclaimed: early enough that what is left is refunded before it ends.
     pub(super) refund_at: Timestamp,
     pub(super) has_ended: bool,
 }
@@ -77,11 +80,11 @@ pub(super) struct HeldLease {
 pub(super) struct LeasedUnits {
     /// Those that may be spent.
     pub(super) held: u64,
-    /// Those of leases that have ended, and were not taken back yet.
+    /// Those of leases that have ended, and have not been reclaimed yet.
     pub(super) ended: u64,
     pub(super) spent: u64,
-    /// Those of requests that were left to the store.
-    pub(super) unleased: u64,
+    /// Those of requests that the store decided.
+    pub(super) store_decided: u64,
 }
 
 /// A charge in the store, as its refund needs it.
@@ -149,14 +152,14 @@ impl HeldLease {
             ttl,
             requested_at: request.requested_at,
             received_at: now,
-            refund_at: request.requested_at.monotonic + life * 7 / 8,
+            refund_at: request.requested_at.monotonic + (life - life / REFUND_MARGIN_DIVISOR),
             has_ended: false,
         }
     }
 
     /// Whether its units may be spent: not if the wall clock was set back, since the machine may have slept meanwhile.
     #[inline]
-    pub(super) fn is_live(&self, now: Now) -> bool {
+    pub(super) fn is_live(&self, now: ClockReading) -> bool {
         let is_over = now.monotonic >= self.ends.monotonic || now.wall >= self.ends.wall;
         !is_over && now.wall + self.ttl >= self.requested_at.wall
     }
@@ -167,16 +170,21 @@ impl HeldLease {
         left.all(|(left, counter)| *left >= charged_units(counter)) && !self.has_ended
     }
 
-    /// Whether a request can be refunded units of a counter that it spends now.
+    /// Whether a refund of `units` that are spent now would still return any.
     #[inline]
-    pub(super) fn is_refundable(&self, counter: &CounterOp<'_>, units: u64, now: Now) -> bool {
+    pub(super) fn is_refundable(
+        &self,
+        counter: &CounterOp<'_>,
+        units: u64,
+        now: ClockReading,
+    ) -> bool {
         let lease = counter.limit.lease();
         let refundable_for = lease.map_or(Duration::ZERO, |lease| lease.refundable_for(units));
         now.monotonic.since(self.received_at) < refundable_for
     }
 
-    /// The refund of what is left. Its receipts have the units of the whole charge, of which the spent ones refill first, but not
-    /// those that are perhaps refunded to their requests.
+    /// Builds the refund of the remaining units. Its receipt names the whole charge less `refundable`, because spent units refill
+    /// first.
     pub(super) fn unspent(&self, counters: impl Iterator<Item = OwnedCounterOp>) -> Unspent {
         let charges = self.charge.results.iter().zip(&self.charge.window_ids);
         let units = self.left.iter().zip(&self.refundable);

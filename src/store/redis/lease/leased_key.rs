@@ -5,11 +5,11 @@ use std::{collections::VecDeque, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    held_lease::{HeldLease, LeaseRequest, LeasedUnits, Now, Unspent, charged_units},
-    keeper::Keeper,
+    held_lease::{ClockReading, HeldLease, LeaseRequest, LeasedUnits, Unspent, charged_units},
+    refund_task::RefundTask,
     requested::RequestedLeases,
-    size::{Latest, Sizing},
-    stripes::MIN_SHARED_RATE,
+    size::{CounterUnits, LastResponse, Sizing},
+    stripes::MIN_STRIPING_RATE,
 };
 use crate::{
     clock::Timestamp,
@@ -19,42 +19,44 @@ use crate::{
     },
 };
 
-/// How long the response to a request of a lease is waited for, at least. A runtime that is not polled sends none.
-const GIVE_UP: Duration = Duration::from_secs(1);
+/// The shortest timeout of the response to the request of a lease. A runtime that is not polled sends none.
+const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The longest time without leases after a rejection, if the TTL is not longer.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The leases of the requests with the same keys under the same limits.
 #[derive(Debug)]
 pub(super) struct LeasedKey {
-    /// Unique in its shard.
+    /// Unique in its store.
     pub(super) id: u64,
     pub(super) hash: u64,
-    /// Those of its first request.
+    /// The counters of its first request.
     counters: CounterOps,
-    /// Of each counter.
+    /// The leased units of each counter.
     units: Vec<LeasedUnits>,
     /// The oldest first.
     leases: VecDeque<HeldLease>,
     /// The last response of the store.
-    latest: Option<Latest>,
+    last_response: Option<LastResponse>,
     sizing: Sizing,
     /// The number of the last lease that was requested.
     last_number: u64,
     requested: RequestedLeases,
     /// Leases up to this number are not refunded: the key was reset after they were requested.
     reset_number: u64,
-    /// The task that takes the leases back.
-    keeper: Keeper,
+    pub(super) refund_task: RefundTask,
 }
 
 /// What became of a lease whose request was answered.
 #[derive(Debug)]
 pub(super) enum Granted {
-    /// The units are held. What is left after so long is to be refunded.
+    /// The units are held. What is left after `refund_after` is to be refunded.
     Held { refund_after: Duration },
-    /// It is too late to spend them.
+    /// It is too late to spend the units.
     Late(Unspent),
-    /// The key was reset meanwhile.
-    Ended,
+    /// The key was reset or removed after the request; the units lapse.
+    Discarded,
     /// The store charged nothing.
     Rejected,
 }
@@ -72,7 +74,7 @@ impl LeasedKey {
     pub(super) fn for_stripe(&self, id: u64) -> Self {
         let (counters, sizing) = (self.counters.clone(), self.sizing.of_stripe());
         Self {
-            latest: self.latest.as_ref().map(Latest::for_stripe),
+            last_response: self.last_response.as_ref().map(LastResponse::for_stripe),
             ..Self::without_leases((id, self.hash), counters, sizing)
         }
     }
@@ -84,25 +86,25 @@ impl LeasedKey {
             units: vec![LeasedUnits::default(); counters.len()],
             counters,
             leases: VecDeque::new(),
-            latest: None,
+            last_response: None,
             sizing,
             last_number: 0,
             requested: RequestedLeases::default(),
             reset_number: 0,
-            keeper: Keeper::default(),
+            refund_task: RefundTask::default(),
         }
     }
 
-    /// Whether so many requests come for it that threads should not share it. It says so once an interval.
+    /// Whether the key has so many requests that threads should not share its lock. True once per interval at most.
     #[inline]
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(super) fn is_contended(&self) -> bool {
         let rate = &self.sizing.rate;
-        rate.is_new() && rate.per_second() >= MIN_SHARED_RATE
+        rate.is_new() && rate.per_second() >= MIN_STRIPING_RATE
     }
 
-    /// Whether it is of these counters.
+    /// Whether this is the key of a request with these counters and this hash.
     #[inline]
-    pub(super) fn is_of(&self, hash: u64, counters: &[CounterOp<'_>]) -> bool {
+    pub(super) fn matches(&self, hash: u64, counters: &[CounterOp<'_>]) -> bool {
         let is_same = |(own, counter): (&OwnedCounterOp, &CounterOp<'_>)| {
             own.limit.id() == counter.limit.id()
                 && own.key == counter.key
@@ -114,7 +116,7 @@ impl LeasedKey {
     }
 
     /// Whether a counter of this policy and key is among its counters.
-    pub(super) fn counts(&self, counter: &CounterOp<'_>) -> bool {
+    pub(super) fn has_counter(&self, counter: &CounterOp<'_>) -> bool {
         self.counters
             .iter()
             .any(|own| own.key == counter.key && own.limit.policy() == counter.limit.policy())
@@ -125,38 +127,38 @@ impl LeasedKey {
     pub(super) fn decide(
         &mut self,
         counters: &[CounterOp<'_>],
-        now: Now,
+        now: ClockReading,
     ) -> (Option<OpResult>, Option<LeaseRequest>) {
         let result = self.spend(counters, now);
         if result.is_none() {
-            self.note_unleased(counters);
+            self.record_store_decided(counters);
         }
-        (result, self.note_request(counters, now))
+        (result, self.record_request(counters, now))
     }
 
-    /// Counts the units of a request that the store decides.
-    fn note_unleased(&mut self, counters: &[CounterOp<'_>]) {
-        self.sizing.note_unleased(counters);
+    /// Records the units of a request that the store decides.
+    fn record_store_decided(&mut self, counters: &[CounterOp<'_>]) {
+        self.sizing.record_store_decided(counters);
         for (own, counter) in self.units.iter_mut().zip(counters) {
-            own.unleased += charged_units(counter);
+            own.store_decided += charged_units(counter);
         }
     }
 
     /// Admits a request by the units of the oldest lease that has enough, if there is one.
     #[inline]
-    fn spend(&mut self, counters: &[CounterOp<'_>], now: Now) -> Option<OpResult> {
+    fn spend(&mut self, counters: &[CounterOp<'_>], now: ClockReading) -> Option<OpResult> {
         self.end_leases(now);
-        let latest = self.latest.as_ref()?;
+        let last_response = self.last_response.as_ref()?;
         let mut leases = self.leases.iter_mut().enumerate();
         let (index, lease) = leases.find(|(_, lease)| lease.has(counters))?;
         let (mut more, mut uncounted) = (u64::MAX, 0);
         let mut results = SmallVec::new();
-        let charges = latest
+        let charges = last_response
             .results
             .iter()
-            .zip(&latest.unleased)
+            .zip(&last_response.store_decided)
             .zip(&mut self.units);
-        for (index, (counter, ((latest, latest_unleased), own))) in
+        for (index, (counter, ((result, decided_before), own))) in
             counters.iter().zip(charges).enumerate()
         {
             let units = charged_units(counter);
@@ -166,19 +168,19 @@ impl LeasedKey {
             }
             own.held -= units;
             own.spent += units;
-            // The latest response does not have what was left to the store since.
-            let unleased = own.unleased - latest_unleased;
-            let shown = own.held.saturating_sub(unleased);
+            // The last response does not include what the store has decided since.
+            let store_decided = own.store_decided - decided_before;
+            let shown = own.held.saturating_sub(store_decided);
             more = more.min(shown.checked_div(units).unwrap_or(u64::MAX));
-            let missing = unleased.saturating_sub(own.held);
+            let missing = store_decided.saturating_sub(own.held);
             uncounted = uncounted.max(missing.div_ceil(units.max(1)));
-            results.push(CounterResult { units, ..*latest });
+            results.push(CounterResult { units, ..*result });
         }
         let result = OpResult {
             admitted: 1,
-            at: latest.at,
-            age: now.monotonic.since(latest.received_at),
-            charged_before: latest.at.since(lease.charge.at),
+            at: last_response.at,
+            age: now.monotonic.since(last_response.received_at),
+            charged_before: last_response.at.since(lease.charge.at),
             uncounted,
             admitted_after: more,
             source: DecisionSource::Lease,
@@ -192,7 +194,7 @@ impl LeasedKey {
 
     /// Ends the leases whose time has passed.
     #[inline]
-    fn end_leases(&mut self, now: Now) {
+    fn end_leases(&mut self, now: ClockReading) {
         for lease in &mut self.leases {
             if !lease.has_ended && !lease.is_live(now) {
                 lease.end(&mut self.units);
@@ -202,18 +204,27 @@ impl LeasedKey {
 
     /// Counts a request, and returns the lease to request, if one is due.
     #[inline]
-    fn note_request(&mut self, counters: &[CounterOp<'_>], now: Now) -> Option<LeaseRequest> {
-        let (latest, at) = (self.latest.as_ref(), now.monotonic);
-        let longest = GIVE_UP.max(self.sizing.ttl());
-        self.requested.give_up(longest, at);
+    fn record_request(
+        &mut self,
+        counters: &[CounterOp<'_>],
+        now: ClockReading,
+    ) -> Option<LeaseRequest> {
+        let (last_response, at) = (self.last_response.as_ref(), now.monotonic);
+        let timeout = MIN_RESPONSE_TIMEOUT.max(self.sizing.ttl());
+        self.requested.give_up(timeout, at);
         let units = || {
             let units = self.units.iter().enumerate();
-            units.map(|(index, own)| (own.held, self.requested.units(index)))
+            units.map(|(index, own)| CounterUnits {
+                held: own.held,
+                requested: self.requested.units(index),
+            })
         };
-        if !self.sizing.note_request(counters, units(), at) {
+        if !self.sizing.record_request(counters, units(), at) {
             return None;
         }
-        let requests = self.sizing.size(counters, units(), latest, at)?;
+        let requests = self
+            .sizing
+            .next_lease(counters, units(), last_response, at)?;
         self.last_number += 1;
         let units = counters.iter().map(|own| charged_units(own) * requests);
         self.requested.add(self.last_number, at, units.collect());
@@ -221,8 +232,8 @@ impl LeasedKey {
             key_id: self.id,
             number: self.last_number,
             requests: u32::try_from(requests).unwrap_or(u32::MAX),
-            counters: counters.iter().map(charging).collect(),
-            unleased: self.units.iter().map(|own| own.unleased).collect(),
+            counters: counters.iter().map(lease_counter_op).collect(),
+            store_decided: self.units.iter().map(|own| own.store_decided).collect(),
             requested_at: now,
         })
     }
@@ -233,7 +244,7 @@ impl LeasedKey {
         self.requested.contains(number)
     }
 
-    /// Whether a lease is waited for that was requested at this moment or before.
+    /// Whether a lease has no response yet that was requested at this moment or before.
     pub(super) fn awaits_requested_by(&self, moment: Timestamp) -> bool {
         self.requested.any_requested_by(moment)
     }
@@ -246,19 +257,25 @@ impl LeasedKey {
     }
 
     /// Holds what the store has charged for a lease.
-    pub(super) fn grant(&mut self, request: &LeaseRequest, result: &OpResult, now: Now) -> Granted {
-        // A response that is older than the latest one has perhaps another window.
-        let is_older = (self.latest.as_ref()).is_some_and(|latest| result.at < latest.at);
+    pub(super) fn grant(
+        &mut self,
+        request: &LeaseRequest,
+        result: &OpResult,
+        now: ClockReading,
+    ) -> Granted {
+        // A response that is older than the last one may have another window.
+        let is_older = (self.last_response.as_ref()).is_some_and(|last| result.at < last.at);
         let is_waiting = self.requested.remove(request.number) && !is_older;
+        // A malformed reply has fewer results than counters: nothing of it can be held or refunded.
         if request.number <= self.reset_number || result.counters.len() < self.counters.len() {
             return match result.admitted {
                 0 => Granted::Rejected,
-                _ => Granted::Ended,
+                _ => Granted::Discarded,
             };
         }
         let lease = HeldLease::new(request, result, now.monotonic);
         if is_waiting {
-            self.note_response(request, &lease, result, now.monotonic);
+            self.record_response(request, &lease, result, now.monotonic);
         }
         if result.admitted == 0 {
             return Granted::Rejected;
@@ -275,29 +292,29 @@ impl LeasedKey {
         Granted::Held { refund_after }
     }
 
-    /// Notes the response to the request of a lease.
-    fn note_response(
+    /// Records the response to the request of a lease.
+    fn record_response(
         &mut self,
         request: &LeaseRequest,
         lease: &HeldLease,
         result: &OpResult,
         now: Timestamp,
     ) {
-        let (counters, latest) = (&self.counters, self.latest.as_ref());
-        self.sizing.note_response(counters, latest, result);
-        let latest = Latest {
+        let (counters, last_response) = (&self.counters, self.last_response.as_ref());
+        self.sizing.record_response(counters, last_response, result);
+        let last_response = LastResponse {
             received_at: now,
             at: result.at,
             results: result.counters.clone(),
-            unleased: request.unleased.clone(),
+            store_decided: request.store_decided.clone(),
         };
         if result.admitted == 0 {
-            let wait = latest.retry_after(&self.counters, GIVE_UP);
-            let pause = wait.clamp(self.sizing.ttl() / 2, GIVE_UP.max(self.sizing.ttl()));
+            let wait = last_response.retry_after(&self.counters, MAX_PAUSE);
+            let pause = wait.clamp(self.sizing.ttl() / 2, MAX_PAUSE.max(self.sizing.ttl()));
             self.sizing.pause(now, pause);
         }
-        self.latest = Some(latest);
-        // The receipt of a request has the window of the latest response.
+        self.last_response = Some(last_response);
+        // Receipts carry the last response's window, so leases of another window end.
         for older in &mut self.leases {
             if !older.has_ended && older.charge.window_ids != lease.charge.window_ids {
                 older.end(&mut self.units);
@@ -305,8 +322,8 @@ impl LeasedKey {
         }
     }
 
-    /// Takes back what is left of a lease; `None` if that is nothing.
-    pub(super) fn take_back(&mut self, number: u64) -> Option<Unspent> {
+    /// Takes what is left of a lease, to be refunded; `None` if that is nothing.
+    pub(super) fn reclaim(&mut self, number: u64) -> Option<Unspent> {
         let mut leases = self.leases.iter();
         let index = leases.position(|lease| lease.number == number)?;
         let lease = self.leases.remove(index)?;
@@ -320,67 +337,37 @@ impl LeasedKey {
         Some(lease.unspent(own))
     }
 
-    /// Takes back all leases since the key is reset. One that is requested will not be held, nor refunded.
-    pub(super) fn take_back_all(&mut self) -> Vec<Unspent> {
+    /// Takes all leases of a key that is reset. One that is requested will neither be held nor refunded.
+    pub(super) fn discard_for_reset(&mut self) -> Vec<Unspent> {
         self.reset_number = self.last_number;
-        self.take_back_held()
+        self.release()
     }
 
-    /// Requests no lease until the operation has been done by which the leases end.
+    /// Requests no lease for the longest time that the reset or ban may take.
     pub(super) fn pause(&mut self, now: Timestamp) {
-        self.sizing.pause(now, GIVE_UP.max(self.sizing.ttl()));
+        self.sizing
+            .pause(now, MIN_RESPONSE_TIMEOUT.max(self.sizing.ttl()));
     }
 
-    /// Takes back all leases. One that is requested will be refunded.
-    pub(super) fn take_back_held(&mut self) -> Vec<Unspent> {
+    /// Takes all leases, to be refunded. One that is requested will be refunded when its response comes.
+    pub(super) fn release(&mut self) -> Vec<Unspent> {
         self.requested.clear();
-        self.take_back_where(|_| true)
+        self.reclaim_where(|_| true)
     }
 
-    /// The number of the task that is to take the leases back when they are due, if it has to be started: if there is none, or
-    /// its runtime is not polled.
-    pub(super) fn start_keeper(&mut self, now: Timestamp) -> Option<u64> {
-        let acts_at = self.next_refund().unwrap_or(now);
-        self.keeper.start(acts_at, now)
-    }
-
-    /// Takes back the leases that are due, and returns the time until the next one is. If that is `None`, the task ends: there is
-    /// no other lease, or another task.
-    pub(super) fn take_back_due(
-        &mut self,
-        keeper: u64,
-        now: Timestamp,
-    ) -> (Vec<Unspent>, Option<Duration>) {
-        if !self.keeper.is(keeper) {
-            return (Vec::new(), None);
-        }
-        let due = self.take_back_where(|lease| lease.refund_at <= now);
-        let next = self.next_refund();
-        self.keeper.acts_at(next);
-        (due, next.map(|next| next.since(now)))
-    }
-
-    /// Notes that a task has ended before its time, and takes back all leases unless there is another one.
-    pub(super) fn end_keeper(&mut self, keeper: u64) -> Vec<Unspent> {
-        if !self.keeper.is(keeper) {
-            return Vec::new();
-        }
-        self.keeper.acts_at(None);
-        self.take_back_held()
-    }
-
-    fn next_refund(&self) -> Option<Timestamp> {
+    /// When the first lease is due to be refunded.
+    pub(super) fn next_refund(&self) -> Option<Timestamp> {
         self.leases.iter().map(|lease| lease.refund_at).min()
     }
 
-    fn take_back_where(&mut self, is_taken: impl Fn(&HeldLease) -> bool) -> Vec<Unspent> {
+    pub(super) fn reclaim_where(&mut self, is_taken: impl Fn(&HeldLease) -> bool) -> Vec<Unspent> {
         let taken = self.leases.iter().filter(|lease| is_taken(lease));
         let numbers: SmallVec<[u64; 8]> = taken.map(|lease| lease.number).collect();
         let taken = numbers.into_iter();
-        taken.filter_map(|number| self.take_back(number)).collect()
+        taken.filter_map(|number| self.reclaim(number)).collect()
     }
 
-    /// Whether it holds nothing, waits for nothing, and is not hot any more.
+    /// Whether it holds no lease, awaits none, and is not hot any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.leases.is_empty() && self.requested.is_empty() && !self.sizing.is_hot(now)
     }
@@ -392,7 +379,7 @@ impl LeasedKey {
 }
 
 /// The counter by which a lease is requested. A ban rejects the request of a lease, and does not count it.
-fn charging(counter: &CounterOp<'_>) -> OwnedCounterOp {
+fn lease_counter_op(counter: &CounterOp<'_>) -> OwnedCounterOp {
     OwnedCounterOp::of(&CounterOp {
         units: Units::new(charged_units(counter)),
         ..*counter

@@ -2,8 +2,8 @@
 //!
 //! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all others; no script knows of
 //! leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, in a `held_lease` each. `size` says when a lease is due
-//! and how large it is, by the processes that share the key; it is `requested`, `grant` waits for it, and the task of the key's `keeper`
-//! refunds what is left. Very hot keys have leases for each thread, in `stripes`. `totals` counts units for
+//! and how large it is, by the processes that share the key; it is `requested`, `grant` waits for it, and the key's `refund_task` refunds
+//! what is left. Very hot keys have leases for each thread, in `stripes`. `totals` counts units for
 //! [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
@@ -14,14 +14,14 @@ use std::sync::{Arc, atomic::Ordering};
 pub(super) use self::table::{DueLease, Leases};
 use tokio::time::{Instant, timeout_at};
 
-use self::{grant::Refund, held_lease::Now, leased_key::LeasedKey};
+use self::{grant::Refund, held_lease::ClockReading, leased_key::LeasedKey};
 use crate::store::{CounterOp, Op};
 
 mod demand;
 mod grant;
 mod held_lease;
-mod keeper;
 mod leased_key;
+mod refund_task;
 mod requested;
 #[cfg(test)]
 mod simulation;
@@ -35,31 +35,30 @@ mod totals;
 impl DueLease {
     /// Requests the lease.
     pub(super) fn send(self) {
-        grant::send(&self.leases, self.place, self.request);
+        grant::send(&self.leases, self.location, self.request);
     }
 }
 
 impl Leases {
-    /// Ends the leases of this process on keys that an operation resets, or bans by hand.
-    pub(super) fn end_by(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) {
+    /// Ends leases when a key is reset or banned; lifting a ban changes no lease.
+    pub(super) fn invalidate_on(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) {
         let is_used = self.is_used.load(Ordering::Relaxed);
         if !is_used || !matches!(op, Op::Reset | Op::ForceAcquire) {
             return;
         }
-        // The end of a ban ends no lease, and its begin does.
-        let ends = |counter: &&CounterOp<'_>| {
+        let is_invalidated = |counter: &&CounterOp<'_>| {
             (op == Op::ForceAcquire) == counter.limit.rule().counts_rejections()
         };
-        let now = Now::read().monotonic;
-        for counter in counters.iter().filter(ends) {
-            let take_back = |key: &mut LeasedKey| {
+        let now = ClockReading::read().monotonic;
+        for counter in counters.iter().filter(is_invalidated) {
+            let take = |key: &mut LeasedKey| {
                 key.pause(now);
                 match op {
-                    Op::Reset => key.take_back_all(),
-                    _ => key.take_back_held(),
+                    Op::Reset => key.discard_for_reset(),
+                    _ => key.release(),
                 }
             };
-            for unspent in self.take_back(|key| key.counts(counter), take_back) {
+            for unspent in self.reclaim(|key| key.has_counter(counter), take) {
                 // A reset may have been done: a refund could take units that were charged after it.
                 let refunded = match op {
                     Op::Reset => {
@@ -79,17 +78,17 @@ impl Leases {
         let Some(workers) = self.workers.upgrade() else {
             return;
         };
-        let (start, deadline) = (Now::read().monotonic, workers.deadline());
+        let (start, deadline) = (ClockReading::read().monotonic, workers.deadline());
         self.wait_until(deadline, || !self.awaits_requested_by(start))
             .await;
-        let held = self.take_back(|_| true, LeasedKey::take_back_held);
+        let held = self.reclaim(|_| true, LeasedKey::release);
         let held = held.into_iter();
         // All are sent before the first response is waited for.
         let refunds: Vec<_> = held.map(|unspent| Refund::send(self, unspent)).collect();
         for refund in refunds {
             refund.finish().await;
         }
-        self.wait_until(deadline, || self.refunding() == 0).await;
+        self.wait_until(deadline, || self.unsettled() == 0).await;
     }
 
     /// Waits for a condition that becomes true when a lease or a refund settles, until the deadline at most.

@@ -35,10 +35,10 @@ impl RequestedLeases {
         self.0.clear();
     }
 
-    /// Removes the leases that have been waited for so long.
+    /// Removes the leases whose response has not come within the timeout.
     #[inline]
-    pub(super) fn give_up(&mut self, longest: Duration, now: Timestamp) {
-        let is_late = |lease: &Requested| now.since(lease.at) >= longest;
+    pub(super) fn give_up(&mut self, timeout: Duration, now: Timestamp) {
+        let is_late = |lease: &Requested| now.since(lease.at) >= timeout;
         if self.0.first().is_some_and(is_late) {
             self.0.retain(|lease| !is_late(lease));
         }
@@ -55,7 +55,7 @@ impl RequestedLeases {
         self.0.iter().any(|lease| lease.number == number)
     }
 
-    /// Whether a lease is waited for that was requested at this moment or before.
+    /// Whether a lease has no response yet that was requested at this moment or before.
     pub(super) fn any_requested_by(&self, moment: Timestamp) -> bool {
         self.0.iter().any(|lease| lease.at <= moment)
     }

@@ -1,26 +1,70 @@
-//! Stripes: a key that a process requests very often has leases for each thread, since threads that share a lock and what it protects
-//! wait for each other's caches.
+//! Where keys are: in shards that all threads share, or in stripes.
+//!
+//! A key that a process requests very often has leases in each stripe, which are those of one of up to 16 groups of threads: threads
+//! that share a lock and what it protects wait for each other's caches. Threads are assigned to stripes round robin.
 
 use std::{
     cell::Cell,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// The stripes of a process. Threads share them if there are more.
-pub(super) const STRIPES: usize = 16;
+/// Shards of the keys that all threads share, each under a lock of its own.
+const SHARDS: usize = 16;
+
+/// The shards that all threads share, and then a shard for each stripe.
+pub(super) const ALL_SHARDS: usize = SHARDS + STRIPES;
+
+/// The most keys of a shard that all threads share: 4,096 in all.
+const MAX_SHARD_KEYS: usize = 256;
+
+/// The stripes of a process. Threads share them if there are more threads than stripes.
+const STRIPES: usize = 16;
 
 /// The most keys of a stripe.
-pub(super) const STRIPE_CAPACITY: usize = 64;
+const MAX_STRIPE_KEYS: usize = 64;
 
-/// At this rate, in requests per second, a key that threads share gets leases for one of them. Tests reach theirs on any machine.
-pub(super) const MIN_SHARED_RATE: f64 = if cfg!(test) { 1_000.0 } else { 200_000.0 };
+/// From this rate on, in requests per second, a key gets leases in stripes. Tests reach theirs on any machine.
+pub(super) const MIN_STRIPING_RATE: f64 = if cfg!(test) { 1_000.0 } else { 200_000.0 };
 
-/// Below this rate, in requests per second, a thread has no leases of its own for a key.
-pub(super) const MIN_STRIPE_RATE: f64 = if cfg!(test) { 500.0 } else { 10_000.0 };
+/// Below this rate, in requests per second, a stripe requests no leases for a key.
+pub(super) const MIN_STRIPE_LEASE_RATE: f64 = if cfg!(test) { 500.0 } else { 10_000.0 };
+
+/// Where a key is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyLocation {
+    pub(super) shard: usize,
+    pub(super) hash: u64,
+}
+
+impl KeyLocation {
+    /// The location of a key that all threads share.
+    pub(super) fn shared(hash: u64) -> Self {
+        let shard = (hash >> 40) as usize % SHARDS;
+        Self { shard, hash }
+    }
+
+    /// The location of a key in the stripe of this thread.
+    pub(super) fn of_thread(hash: u64) -> Self {
+        let shard = SHARDS + stripe_of_thread();
+        Self { shard, hash }
+    }
+
+    pub(super) fn is_striped(self) -> bool {
+        self.shard >= SHARDS
+    }
+
+    /// The most keys of its shard.
+    pub(super) fn max_keys(self) -> usize {
+        match self.is_striped() {
+            true => MAX_STRIPE_KEYS,
+            false => MAX_SHARD_KEYS,
+        }
+    }
+}
 
 /// The stripe of this thread.
 #[inline]
-pub(super) fn current() -> usize {
+fn stripe_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -49,7 +93,7 @@ mod tests {
     /// The units that some threads are admitted until nothing was for a second, and the most stripes that had keys.
     fn spend(store: &RedisStore, limiter: &Limiter) -> (u64, usize) {
         let (admitted, done) = (AtomicU64::new(0), AtomicUsize::new(0));
-        let striped = || store.inner.leases.striped.load(Ordering::Relaxed);
+        let striped = || store.inner.leases.striped_keys.load(Ordering::Relaxed);
         let check = || {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().expect("a runtime");

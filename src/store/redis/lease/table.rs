@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 
 use super::{
     demand::HotKeyDetector,
-    held_lease::{LeaseRequest, Now, Unspent},
+    held_lease::{ClockReading, LeaseRequest, Unspent},
     leased_key::LeasedKey,
-    stripes::{self, STRIPE_CAPACITY, STRIPES},
+    stripes::{ALL_SHARDS, KeyLocation},
     totals::{self, Totals},
 };
 use crate::{
@@ -30,43 +30,12 @@ use crate::{
 /// A lease to request, which is sent after the request for which it was due.
 pub(in crate::store::redis) struct DueLease {
     pub(super) leases: Arc<Leases>,
-    pub(super) place: Place,
+    pub(super) location: KeyLocation,
     pub(super) request: LeaseRequest,
 }
 
-/// Where a key is found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) shard: usize,
-    pub(super) hash: u64,
-}
-
-impl Place {
-    /// That of a key which all threads share.
-    pub(super) fn shared(hash: u64) -> Self {
-        let shard = (hash >> 40) as usize % SHARDS;
-        Self { shard, hash }
-    }
-
-    /// That of a key in the stripe of this thread.
-    pub(super) fn of_thread(hash: u64) -> Self {
-        let shard = SHARDS + stripes::current();
-        Self { shard, hash }
-    }
-
-    fn is_striped(self) -> bool {
-        self.shard >= SHARDS
-    }
-}
-
-/// Shards of the keys that all threads share, each under a lock of its own.
-const SHARDS: usize = 16;
-
-/// The most keys of a shard: 4,096 in all.
-const SHARD_CAPACITY: usize = 256;
-
 /// How often a full shard is searched for idle keys.
-const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The leases of a store in this process.
 pub(in crate::store::redis) struct Leases {
@@ -77,14 +46,14 @@ pub(in crate::store::redis) struct Leases {
     /// The ID of the next key.
     pub(super) next_id: AtomicU64,
     pub(super) hasher: DefaultHashBuilder,
-    /// The shards of all threads, and then a shard for each stripe.
-    pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS + STRIPES],
+    pub(super) shards: [CachePadded<Mutex<Shard>>; ALL_SHARDS],
     /// The keys in all shards.
-    pub(super) len: AtomicUsize,
-    /// Those in the shards of stripes.
-    pub(super) striped: AtomicUsize,
-    pub(super) refunding: AtomicU64,
-    /// Notified when a lease has ended its way, or a refund has a result.
+    pub(super) keys: AtomicUsize,
+    /// The keys in stripes.
+    pub(super) striped_keys: AtomicUsize,
+    /// Refunds without a response, and tasks that are about to send one.
+    pub(super) unsettled: AtomicU64,
+    /// Notified when the request of a lease has failed, or a refund or lease is settled.
     pub(super) settled: Notify,
     pub(super) totals: Totals,
 }
@@ -95,7 +64,7 @@ pub(super) struct Shard {
     /// The spent units of keys that were removed.
     spent: Vec<LeaseStats>,
     /// When it was last searched for idle keys while it was full.
-    pub(super) searched_at: Option<Instant>,
+    last_eviction: Option<Timestamp>,
 }
 
 impl Leases {
@@ -107,16 +76,16 @@ impl Leases {
             next_id: AtomicU64::new(0),
             hasher: DefaultHashBuilder::default(),
             shards: std::array::from_fn(|_| CachePadded::default()),
-            len: AtomicUsize::new(0),
-            striped: AtomicUsize::new(0),
-            refunding: AtomicU64::new(0),
+            keys: AtomicUsize::new(0),
+            striped_keys: AtomicUsize::new(0),
+            unsettled: AtomicU64::new(0),
             settled: Notify::new(),
             totals: Totals::default(),
         })
     }
 
-    /// Notes a limit that was registered.
-    pub(in crate::store::redis) fn note_limit(&self, limit: &LimitHandle) {
+    /// Records a limit that was registered.
+    pub(in crate::store::redis) fn record_limit(&self, limit: &LimitHandle) {
         if limit.lease().is_some() {
             self.is_used.store(true, Ordering::Relaxed);
         }
@@ -155,12 +124,12 @@ impl Leases {
         wall: impl Fn() -> Timestamp,
     ) -> (Option<OpResult>, Option<DueLease>) {
         let hash = self.hash(counters);
-        if self.len.load(Ordering::Relaxed) > 0 {
+        if self.keys.load(Ordering::Relaxed) > 0 {
             let mut decision = None;
-            if self.striped.load(Ordering::Relaxed) > 0 {
-                decision = self.decide_in(Place::of_thread(hash), counters, now, &wall);
+            if self.striped_keys.load(Ordering::Relaxed) > 0 {
+                decision = self.decide_in(KeyLocation::of_thread(hash), counters, now, &wall);
             }
-            let shared = || self.decide_in(Place::shared(hash), counters, now, &wall);
+            let shared = || self.decide_in(KeyLocation::shared(hash), counters, now, &wall);
             let decision = decision.or_else(shared);
             if let Some(decision) = decision {
                 return decision;
@@ -172,37 +141,37 @@ impl Leases {
         (None, None)
     }
 
-    /// Decides a request by the key in one place, if it is there.
+    /// Decides a request by its key at a location; `None` if the key is not there.
     #[inline]
     pub(super) fn decide_in(
         self: &Arc<Self>,
-        place: Place,
+        location: KeyLocation,
         counters: &[CounterOp<'_>],
         now: Timestamp,
         wall: impl Fn() -> Timestamp,
     ) -> Option<(Option<OpResult>, Option<DueLease>)> {
-        let mut shard = self.shard(place.shard);
+        let mut shard = self.shard(location.shard);
         let key = shard
             .keys
-            .find_mut(place.hash, |key| key.is_of(place.hash, counters))?;
-        let both = Now {
+            .find_mut(location.hash, |key| key.matches(location.hash, counters))?;
+        let both = ClockReading {
             monotonic: now,
             wall: wall(),
         };
         let (result, request) = key.decide(counters, both);
-        if place.is_striped() {
+        if location.is_striped() {
             if result.is_none() && key.is_idle(now) {
                 let id = key.id;
-                self.remove_where(&mut shard, place, |key| key.id == id);
+                self.remove_where(&mut shard, location, |key| key.id == id);
                 return None;
             }
-        } else if key.is_crowded() {
+        } else if key.is_contended() {
             self.add_to_stripe(key, now);
         }
         drop(shard);
         let due = request.map(|request| DueLease {
             leases: self.clone(),
-            place,
+            location,
             request,
         });
         Some((result, due))
@@ -215,24 +184,24 @@ impl Leases {
         if workers.is_none_or(|workers| spans_slots(&workers, counters)) {
             return;
         }
-        let place = Place::shared(hash);
-        let mut shard = self.shard(place.shard);
-        let is_there = shard.keys.find(hash, |key| key.is_of(hash, counters));
+        let location = KeyLocation::shared(hash);
+        let mut shard = self.shard(location.shard);
+        let is_there = shard.keys.find(hash, |key| key.matches(hash, counters));
         if is_there.is_none() {
             let new = || LeasedKey::new((self.new_id(), hash), counters, now);
-            self.insert(&mut shard, place, new, now);
+            self.insert(&mut shard, location, new, now);
         }
     }
 
-    /// Adds a key to the stripe of this thread. The key of all threads is locked meanwhile: what ends its leases ends those of the
-    /// stripe after it.
+    /// Adds a key to the stripe of this thread. The shard of the key that all threads share is locked meanwhile: what ends its leases
+    /// ends those of the stripe after it.
     #[cold]
     fn add_to_stripe(&self, key: &LeasedKey, now: Timestamp) {
-        let place = Place::of_thread(key.hash);
-        let mut shard = self.shard(place.shard);
+        let location = KeyLocation::of_thread(key.hash);
+        let mut shard = self.shard(location.shard);
         let is_there = shard.keys.find(key.hash, |own| own.hash == key.hash);
         if is_there.is_none() {
-            self.insert(&mut shard, place, || key.for_stripe(self.new_id()), now);
+            self.insert(&mut shard, location, || key.for_stripe(self.new_id()), now);
         }
     }
 
@@ -244,40 +213,38 @@ impl Leases {
     pub(super) fn insert(
         &self,
         shard: &mut Shard,
-        place: Place,
+        location: KeyLocation,
         key: impl FnOnce() -> LeasedKey,
         now: Timestamp,
     ) {
-        let capacity = match place.is_striped() {
-            true => STRIPE_CAPACITY,
-            false => SHARD_CAPACITY,
-        };
-        if shard.keys.len() >= capacity {
-            self.evict(shard, place, now);
+        if shard.keys.len() >= location.max_keys() {
+            self.evict(shard, location, now);
         }
-        if shard.keys.len() < capacity {
-            shard.keys.insert_unique(place.hash, key(), |key| key.hash);
-            self.len.fetch_add(1, Ordering::Relaxed);
-            if place.is_striped() {
-                self.striped.fetch_add(1, Ordering::Relaxed);
+        if shard.keys.len() < location.max_keys() {
+            shard
+                .keys
+                .insert_unique(location.hash, key(), |key| key.hash);
+            self.keys.fetch_add(1, Ordering::Relaxed);
+            if location.is_striped() {
+                self.striped_keys.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
     /// Removes idle keys of a full shard.
-    pub(super) fn evict(&self, shard: &mut Shard, place: Place, now: Timestamp) {
-        let searched = shard.searched_at;
-        if searched.is_some_and(|searched| searched.elapsed() < EVICTION_INTERVAL) {
+    pub(super) fn evict(&self, shard: &mut Shard, location: KeyLocation, now: Timestamp) {
+        let last = shard.last_eviction;
+        if last.is_some_and(|last| now.since(last) < EVICTION_INTERVAL) {
             return;
         }
-        shard.searched_at = Some(Instant::now());
-        self.remove_where(shard, place, |key| key.is_idle(now));
+        shard.last_eviction = Some(now);
+        self.remove_where(shard, location, |key| key.is_idle(now));
     }
 
     fn remove_where(
         &self,
         shard: &mut Shard,
-        place: Place,
+        location: KeyLocation,
         is_removed: impl Fn(&LeasedKey) -> bool,
     ) {
         let Shard { keys, spent, .. } = shard;
@@ -290,14 +257,14 @@ impl Leases {
             !is_removed
         });
         let removed = before - keys.len();
-        self.len.fetch_sub(removed, Ordering::Relaxed);
-        if place.is_striped() {
-            self.striped.fetch_sub(removed, Ordering::Relaxed);
+        self.keys.fetch_sub(removed, Ordering::Relaxed);
+        if location.is_striped() {
+            self.striped_keys.fetch_sub(removed, Ordering::Relaxed);
         }
     }
 
-    /// Takes back the leases of some keys.
-    pub(super) fn take_back(
+    /// Takes the leases of some keys.
+    pub(super) fn reclaim(
         &self,
         mut is_taken: impl FnMut(&LeasedKey) -> bool,
         take: impl Fn(&mut LeasedKey) -> Vec<Unspent>,
@@ -312,7 +279,7 @@ impl Leases {
         taken
     }
 
-    /// Whether a lease is waited for that was requested at this moment or before.
+    /// Whether a lease has no response yet that was requested at this moment or before.
     pub(super) fn awaits_requested_by(&self, moment: Timestamp) -> bool {
         let waits = |shard: &CachePadded<Mutex<Shard>>| {
             let keys = &lock(shard).keys;
@@ -321,9 +288,9 @@ impl Leases {
         self.shards.iter().any(waits)
     }
 
-    /// The refunds that have no response yet.
-    pub(in crate::store::redis) fn refunding(&self) -> u64 {
-        self.refunding.load(Ordering::Relaxed)
+    /// The number of refunds without a response, and of tasks that are about to send one.
+    pub(in crate::store::redis) fn unsettled(&self) -> u64 {
+        self.unsettled.load(Ordering::Relaxed)
     }
 
     /// The units of leases by policy, in this process. None of the counts ever falls, but that of held ones.
@@ -332,7 +299,7 @@ impl Leases {
         for shard in &self.shards {
             let shard = lock(shard);
             for removed in &shard.spent {
-                totals::of(&mut stats, &removed.policy).spent += removed.spent;
+                totals::entry(&mut stats, &removed.policy).spent += removed.spent;
             }
             for key in &shard.keys {
                 totals::add_units(&mut stats, key);
@@ -386,7 +353,7 @@ fn spans_slots(workers: &WorkerPool, counters: &[CounterOp<'_>]) -> bool {
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leases")
-            .field("len", &self.len)
+            .field("keys", &self.keys)
             .finish_non_exhaustive()
     }
 }

@@ -14,9 +14,10 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     demand::HotKeyDetector,
     grant::{self, Refund},
-    held_lease::{LeaseRequest, Now, Unspent},
+    held_lease::{ClockReading, LeaseRequest, Unspent},
     leased_key::LeasedKey,
-    table::{Leases, Place},
+    stripes::KeyLocation,
+    table::{EVICTION_INTERVAL, Leases},
     totals::Totals,
 };
 use crate::{
@@ -30,7 +31,7 @@ use crate::{
     sync::CachePadded,
 };
 
-const PLACE: Place = Place { shard: 0, hash: 0 };
+const LOCATION: KeyLocation = KeyLocation { shard: 0, hash: 0 };
 
 fn leases() -> Leases {
     Leases {
@@ -40,9 +41,9 @@ fn leases() -> Leases {
         next_id: AtomicU64::new(0),
         hasher: DefaultHashBuilder::default(),
         shards: std::array::from_fn(|_| CachePadded::default()),
-        len: AtomicUsize::new(0),
-        striped: AtomicUsize::new(0),
-        refunding: AtomicU64::new(0),
+        keys: AtomicUsize::new(0),
+        striped_keys: AtomicUsize::new(0),
+        unsettled: AtomicU64::new(0),
         settled: Notify::new(),
         totals: Totals::default(),
     }
@@ -67,7 +68,7 @@ fn counter(limit: &LimitHandle) -> CounterOp<'_> {
 }
 
 /// The store's response that so many units are charged.
-fn granted(units: u64, now: Now) -> OpResult {
+fn granted(units: u64, now: ClockReading) -> OpResult {
     let day = now.wall + Duration::from_secs(80_000);
     let used = Snapshot::new([units as i64, day.as_micros()]);
     OpResult::new(now.wall, units, [CounterResult::new(units, used)])
@@ -75,7 +76,7 @@ fn granted(units: u64, now: Now) -> OpResult {
 
 /// A key that has spent the two units of its only lease, and is requested no more.
 fn spent_key(counters: &[CounterOp<'_>]) -> LeasedKey {
-    let now = Now::read();
+    let now = ClockReading::read();
     let mut key = LeasedKey::new((0, 0), counters, now.monotonic);
     let (_, request) = key.decide(counters, now);
     let request = request.expect("a lease is due");
@@ -96,15 +97,15 @@ fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
     const KEYS: u64 = 20_000;
     let (leases, limit) = (leases(), limit(Duration::from_secs(10)));
     let evict = || {
-        for _ in 0..KEYS {
+        let first = ClockReading::read().monotonic + Duration::from_secs(3);
+        for number in 0..KEYS {
             let key = spent_key(&[counter(&limit)]);
-            let mut shard = leases.shard(PLACE.shard);
-            shard.searched_at = None;
+            let mut shard = leases.shard(LOCATION.shard);
             shard.keys.insert_unique(0, key, |key| key.hash);
-            leases.len.fetch_add(1, Ordering::Relaxed);
+            leases.keys.fetch_add(1, Ordering::Relaxed);
             drop(shard);
-            let later = Now::read().monotonic + Duration::from_secs(3);
-            leases.evict(&mut leases.shard(PLACE.shard), PLACE, later);
+            let later = first + EVICTION_INTERVAL * (number as u32);
+            leases.evict(&mut leases.shard(LOCATION.shard), LOCATION, later);
         }
     };
     let spent = || leases.stats().first().map_or(0, |stats| stats.spent);
@@ -115,7 +116,7 @@ fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
             assert!(before >= last, "{last}, then {before}");
         }
     });
-    assert_eq!((spent(), leases.len.into_inner()), (2 * KEYS, 0));
+    assert_eq!((spent(), leases.keys.into_inner()), (2 * KEYS, 0));
 }
 
 /// What settles while a flush waits. The clock would stand at the deadline, if it were not woken.
@@ -124,7 +125,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     let (leases, limit) = (Arc::new(leases()), limit(Duration::from_secs(10)));
     let counter = CounterOp::new(&limit, Key::global());
     let (start, hour) = (Instant::now(), Duration::from_secs(3_600));
-    let is_refunded = || leases.refunding() == 0;
+    let is_refunded = || leases.unsettled() == 0;
 
     let unspent = Unspent {
         counters: CounterOps::new(),
@@ -138,7 +139,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     tokio::join!(leases.wait_until(start + hour, is_refunded), refunded);
     assert!(is_refunded() && start.elapsed().is_zero());
 
-    let now = Now::read();
+    let now = ClockReading::read();
     let mut key = LeasedKey::new((0, 0), &[counter], now.monotonic);
     let (_, request) = key.decide(&[counter], now);
     leases.shard(0).keys.insert_unique(0, key, |key| key.hash);
@@ -147,7 +148,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
         tokio::task::yield_now().await;
         assert!(!is_granted());
         // The store is gone, so the request fails.
-        grant::send(&leases, PLACE, request.expect("a lease is due"));
+        grant::send(&leases, LOCATION, request.expect("a lease is due"));
     };
     tokio::join!(leases.wait_until(start + hour, is_granted), granted);
     assert!(is_granted() && start.elapsed().is_zero());
@@ -163,18 +164,18 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     drop(never);
 }
 
-/// Requests of a key that all threads share, or of this thread's stripe, one in so long; returns those that the place decided, and
+/// Requests of a key that all threads share, or of this thread's stripe, one in so long; returns those that a lease decided, and
 /// the last lease that was due.
 fn decide_for(
     leases: &Arc<Leases>,
-    place: Place,
+    location: KeyLocation,
     counters: &[CounterOp<'_>],
-    (now, interval, requests): (Now, Duration, u32),
+    (now, interval, requests): (ClockReading, Duration, u32),
 ) -> (usize, Option<LeaseRequest>) {
     let (mut decided, mut last) = (0, None);
     for request in 0..requests {
         let now = now + interval * request;
-        let decision = leases.decide_in(place, counters, now.monotonic, || now.wall);
+        let decision = leases.decide_in(location, counters, now.monotonic, || now.wall);
         if let Some((result, due)) = decision {
             decided += usize::from(result.is_some());
             last = due.map(|due| due.request).or(last);
@@ -184,20 +185,20 @@ fn decide_for(
 }
 
 #[test]
-fn a_crowded_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_reset() {
+fn a_contended_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_reset() {
     let (leases, limit) = (Arc::new(leases()), limit(Duration::from_millis(100)));
     let counter = counter(&limit);
     let counters = [counter];
-    let (shared, own) = (Place::shared(7), Place::of_thread(7));
+    let (shared, own) = (KeyLocation::shared(7), KeyLocation::of_thread(7));
     let us = Duration::from_micros;
-    let striped = || leases.striped.load(Ordering::Relaxed);
-    let mut now = Now::read();
+    let striped = || leases.striped_keys.load(Ordering::Relaxed);
+    let mut now = ClockReading::read();
     let new = || LeasedKey::new((leases.new_id(), 7), &counters, now.monotonic);
     leases.insert(&mut leases.shard(shared.shard), shared, new, now.monotonic);
     decide_for(&leases, shared, &counters, (now, us(1_250), 100));
     assert_eq!(striped(), 0, "800 per second");
     // Begins with a pause, which the first interval includes; the next one ends with the last request.
-    let request_often = |now: Now| {
+    let request_often = |now: ClockReading| {
         let (decided, _) = decide_for(&leases, shared, &counters, (now, us(500), 101));
         assert_eq!((decided, striped()), (0, 1), "2,000 per second");
         let now = now + us(51_000);
@@ -223,9 +224,9 @@ fn a_crowded_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_reset(
     now = last + us(20_000_000);
     let (_, units) = request_often(now);
     assert_eq!(units_of_all().held, units);
-    leases.end_by(Op::Reset, &counters);
+    leases.invalidate_on(Op::Reset, &counters);
     assert_eq!((units_of_all().held, units_of_all().lapsed), (0, units));
     let mut shard = leases.shard(own.shard);
     let key = shard.keys.iter_mut().next().expect("a key");
-    assert!(key.decide(&counters, Now::read()).1.is_none());
+    assert!(key.decide(&counters, ClockReading::read()).1.is_none());
 }

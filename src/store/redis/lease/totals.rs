@@ -20,7 +20,7 @@ impl Totals {
     pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            of(&mut all, counter.limit.policy()).granted += units;
+            entry(&mut all, counter.limit.policy()).granted += units;
         }
     }
 
@@ -28,7 +28,7 @@ impl Totals {
     pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            of(&mut all, counter.limit.policy()).lapsed += units;
+            entry(&mut all, counter.limit.policy()).lapsed += units;
         }
     }
 
@@ -36,7 +36,7 @@ impl Totals {
     pub(super) fn lapse(&self, unspent: &Unspent) {
         let mut all = self.all();
         for counter in &unspent.counters {
-            of(&mut all, counter.limit.policy()).lapsed += counter.units.get();
+            entry(&mut all, counter.limit.policy()).lapsed += counter.units.get();
         }
     }
 
@@ -44,7 +44,7 @@ impl Totals {
     pub(super) fn begin_refund(&self, unspent: &Unspent) {
         let mut all = self.all();
         for counter in &unspent.counters {
-            of(&mut all, counter.limit.policy()).held += counter.units.get();
+            entry(&mut all, counter.limit.policy()).held += counter.units.get();
         }
     }
 
@@ -54,7 +54,7 @@ impl Totals {
         for (index, counter) in unspent.counters.iter().enumerate() {
             let refunded = result.and_then(|result| result.counters.get(index));
             let refunded = refunded.map_or(0, |counter| counter.units);
-            let (stats, units) = (of(&mut all, counter.limit.policy()), counter.units.get());
+            let (stats, units) = (entry(&mut all, counter.limit.policy()), counter.units.get());
             stats.held = stats.held.saturating_sub(units);
             stats.refunded += refunded;
             stats.lapsed += units.saturating_sub(refunded);
@@ -86,14 +86,14 @@ pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
         .units()
         .filter(|(counter, _)| counter.limit.lease().is_some())
     {
-        let stats = of(all, counter.limit.policy());
+        let stats = entry(all, counter.limit.policy());
         stats.held += units.held + units.ended;
         stats.spent += units.spent;
     }
 }
 
-/// The units of a policy.
-pub(super) fn of<'a>(all: &'a mut Vec<LeaseStats>, policy: &str) -> &'a mut LeaseStats {
+/// The entry of a policy, which is added if there is none.
+pub(super) fn entry<'a>(all: &'a mut Vec<LeaseStats>, policy: &str) -> &'a mut LeaseStats {
     let index = all.iter().position(|stats| &*stats.policy == policy);
     let index = index.unwrap_or_else(|| {
         all.push(LeaseStats::new(Arc::from(policy)));

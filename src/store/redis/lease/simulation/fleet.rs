@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::{
     super::{
-        held_lease::{LeaseRequest, Now},
+        held_lease::{ClockReading, LeaseRequest},
         leased_key::{Granted, LeasedKey},
     },
     bounds::Bound,
@@ -254,10 +254,10 @@ impl Clocks {
         slept: 0,
     };
 
-    pub(super) fn at(&self, at: i64) -> Now {
+    pub(super) fn at(&self, at: i64) -> ClockReading {
         let elapsed = (at * self.speed).div_euclid(1_000);
         let (monotonic, wall) = self.ahead;
-        Now {
+        ClockReading {
             monotonic: Timestamp::from_micros(START + elapsed + monotonic - self.slept),
             wall: Timestamp::from_micros(START + elapsed + wall),
         }

@@ -26,7 +26,7 @@ enum Event {
     Demand(usize),
     Charge(usize, usize, LeaseRequest),
     Response(usize, usize, LeaseRequest, OpResult),
-    TakeBack(usize, usize, u64),
+    Reclaim(usize, usize, u64),
     Refund(usize, CounterOps),
     /// A request without a lease reaches the store.
     Ask(usize),
@@ -184,8 +184,8 @@ impl History {
             Event::Response(process, tier, request, result) => {
                 self.respond(process, tier, &request, &result);
             }
-            Event::TakeBack(process, tier, number) => {
-                let unspent = self.processes[process][tier].key.take_back(number);
+            Event::Reclaim(process, tier, number) => {
+                let unspent = self.processes[process][tier].key.reclaim(number);
                 if let Some(unspent) = unspent {
                     let delay = self.delay();
                     self.after(delay, Event::Refund(tier, unspent.counters));
@@ -255,10 +255,10 @@ impl History {
             let own = &mut self.processes[process][tier];
             own.key.pause(own.clocks.at(self.now).monotonic);
             if is_reset {
-                drop(own.key.take_back_all());
+                drop(own.key.discard_for_reset());
                 continue;
             }
-            for unspent in own.key.take_back_held() {
+            for unspent in own.key.release() {
                 let delay = self.delay();
                 self.after(delay, Event::Refund(tier, unspent.counters));
             }
@@ -303,8 +303,8 @@ impl History {
             Granted::Held { refund_after } => {
                 let refund_after = clocks.true_time(refund_after.as_micros() as i64);
                 let late = self.rng.one_of(&[0, 0, MS, self.ttl]);
-                let take_back = Event::TakeBack(process, tier, request.number);
-                self.after(refund_after + late, take_back);
+                let reclaim = Event::Reclaim(process, tier, request.number);
+                self.after(refund_after + late, reclaim);
                 // What is hoarded is spent in the last microseconds of the lease.
                 let now = clocks.at(self.now).monotonic;
                 let age = now.since(request.requested_at.monotonic).as_micros() as i64;
@@ -319,7 +319,7 @@ impl History {
                 let delay = self.delay();
                 self.after(delay, Event::Refund(tier, unspent.counters));
             }
-            Granted::Ended | Granted::Rejected => {}
+            Granted::Discarded | Granted::Rejected => {}
         }
     }
 }

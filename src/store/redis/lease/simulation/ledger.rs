@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        held_lease::{LeaseRequest, Now, Unspent},
+        held_lease::{ClockReading, LeaseRequest, Unspent},
         leased_key::Granted,
     },
     bounds::Bound,
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    sent: Now,
+    sent: ClockReading,
     life: i64,
     left: Vec<u64>,
     charged_at: i64,
@@ -86,7 +86,7 @@ impl Ledger {
         costs
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> ClockReading {
         self.process.clocks.at(self.at)
     }
 
@@ -127,14 +127,14 @@ impl Ledger {
                     self.process.key.fail(requested.request.number, now);
                 }
             }
-            Step::TakeBack(index) => {
+            Step::Reclaim(index) => {
                 if let Some(entry) = self.entries.remove(*index) {
-                    let unspent = self.process.key.take_back(entry.number);
+                    let unspent = self.process.key.reclaim(entry.number);
                     self.is_taken_back(&entry, unspent)?;
                 }
             }
             Step::TakeBackAll => {
-                let all = self.process.key.take_back_all();
+                let all = self.process.key.discard_for_reset();
                 prop_assert_eq!(all.len(), self.entries.len());
                 for unspent in all {
                     if let Some(entry) = self.entries.pop_front() {
@@ -184,7 +184,7 @@ impl Ledger {
             .collect();
         let refunded = unspent.counters.iter().map(|counter| counter.units.get());
         prop_assert_eq!(refunded.collect::<Vec<_>>(), left);
-        prop_assert!(self.process.key.take_back(entry.number).is_none());
+        prop_assert!(self.process.key.reclaim(entry.number).is_none());
         self.unspent.push(unspent);
         Ok(())
     }
@@ -296,7 +296,7 @@ impl Ledger {
         let is_waiting = self.process.key.is_waiting_for(request.number);
         let granted = self.process.grant(self.at, &request, &result);
         if !is_waiting {
-            let is_ended = matches!(granted, Granted::Ended | Granted::Rejected);
+            let is_ended = matches!(granted, Granted::Discarded | Granted::Rejected);
             prop_assert!(is_ended, "{granted:?}");
             return Ok(());
         }

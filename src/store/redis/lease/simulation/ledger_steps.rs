@@ -21,7 +21,7 @@ pub(super) enum Step {
         newest: bool,
     },
     Fail,
-    TakeBack(usize),
+    Reclaim(usize),
     TakeBackAll,
     Refund,
     /// Requests of other processes.
@@ -38,7 +38,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         6 => (1_u32..12).prop_map(Step::Charge),
         6 => prop::bool::weighted(0.2).prop_map(|newest| Step::Respond { newest }),
         1 => Just(Step::Fail),
-        3 => (0_usize..4).prop_map(Step::TakeBack),
+        3 => (0_usize..4).prop_map(Step::Reclaim),
         1 => Just(Step::TakeBackAll),
         2 => Just(Step::Refund),
         2 => (1_u32..20).prop_map(Step::Others),

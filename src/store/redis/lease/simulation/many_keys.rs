@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{DueLease, Leases, held_lease::Now};
+use super::super::{DueLease, Leases, held_lease::ClockReading};
 use crate::{
     FixedWindow, MemoryStore, Quota, RedisStore,
     key::Key,
@@ -32,7 +32,7 @@ struct Process {
     redis: RedisStore,
     store: MemoryStore,
     limit: LimitHandle,
-    now: Now,
+    now: ClockReading,
 }
 
 impl Process {
@@ -44,12 +44,12 @@ impl Process {
         let rule = FixedWindow.bind_leased(&quota, &TierRefills::default(), &lease);
         let limit = store.register("p", rule.expect("a rule"));
         let limit = limit.expect("a strategy that counts in process");
-        redis.inner.leases.note_limit(&limit);
+        redis.inner.leases.record_limit(&limit);
         Self {
             redis,
             store,
             limit,
-            now: Now::read(),
+            now: ClockReading::read(),
         }
     }
 
@@ -95,8 +95,8 @@ impl Process {
             .collect();
         let result = self.execute(Op::Acquire(due.request.requests), &counters);
         self.leases().totals.grant(&due.request, &result);
-        let mut shard = self.leases().shard(due.place.shard);
-        let mut keys = shard.keys.iter_hash_mut(due.place.hash);
+        let mut shard = self.leases().shard(due.location.shard);
+        let mut keys = shard.keys.iter_hash_mut(due.location.hash);
         let key = keys.find(|key| key.id == due.request.key_id);
         let _ = key.expect("a key").grant(&due.request, &result, self.now);
     }
@@ -109,7 +109,7 @@ impl Process {
             assert!(shard.keys.capacity() < 2 * CAPACITY / 16);
             len += shard.keys.len();
         }
-        assert_eq!(len, self.leases().len.load(Ordering::Relaxed));
+        assert_eq!(len, self.leases().keys.load(Ordering::Relaxed));
         len
     }
 
@@ -118,13 +118,12 @@ impl Process {
         self.now = self.now + Duration::from_secs(11);
         for shard in &self.leases().shards {
             let mut shard = shard.lock().expect("no panic");
-            shard.searched_at = None;
             for key in &mut shard.keys {
                 let counters: Vec<_> = key.units().map(|(own, _)| own.clone()).collect();
                 let counters: Vec<_> = counters.iter().map(OwnedCounterOp::as_op).collect();
                 let (result, request) = key.decide(&counters, self.now);
                 assert!(result.is_none() && request.is_none());
-                for unspent in key.take_back_held() {
+                for unspent in key.release() {
                     self.leases().totals.lapse(&unspent);
                 }
             }
@@ -157,11 +156,11 @@ fn ten_thousand_hot_keys_are_decided_right_and_at_most_4096_of_them_have_leases(
             let (admitted, by_lease) = process.send(key);
             assert_eq!(admitted, UNITS);
             by_leases += by_lease;
-            assert!(process.leases().len.load(Ordering::Relaxed) <= CAPACITY);
+            assert!(process.leases().keys.load(Ordering::Relaxed) <= CAPACITY);
         }
         let leased = process.leased(keys(name));
         assert_eq!((process.len(), leased), (CAPACITY, CAPACITY), "{name}");
-        // The next ones get their places.
+        // The next ones replace them.
         process.let_all_be_idle();
         let leases = process.leases().stats();
         let stats = leases.first().expect("leases");

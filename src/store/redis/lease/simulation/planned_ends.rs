@@ -57,17 +57,17 @@ fn a_process_spends_and_refunds_nothing_that_it_leased_before_its_own_reset() {
         let (_, request) = process.decide(&mut world, 0, &[1]);
         let request = request.expect("a lease is due");
         let result = world.execute_owned(1, Op::Acquire(2), &request.counters);
-        assert!(process.key.take_back_all().is_empty());
+        assert!(process.key.discard_for_reset().is_empty());
         reset(&mut world, 2);
         let granted = process.grant(3, &request, &result);
-        assert!(matches!(granted, Granted::Ended), "{granted:?}");
+        assert!(matches!(granted, Granted::Discarded), "{granted:?}");
         assert_eq!(process.spend(&mut world, 4), 0, "{setting:?}");
         assert_eq!(ask_all(&mut world, 5), burst, "{setting:?}");
 
         // A lease that is held.
         let mut world = World::new(&[setting]);
         let mut process = Process::hoarding(&mut world, (0, 0, 1), 99, Clocks::EXACT);
-        assert_eq!(process.key.take_back_all().len(), 1);
+        assert_eq!(process.key.discard_for_reset().len(), 1);
         assert_eq!(process.spend(&mut world, 2), 0);
     }
 }
@@ -87,7 +87,7 @@ fn a_process_that_blocks_a_key_spends_nothing_of_it_and_leases_nothing_until_tha
                 let _ = process.grant(2, &request, &result);
             }
             process.key.pause(now);
-            unspent.append(&mut process.key.take_back_held());
+            unspent.append(&mut process.key.release());
             if !is_held {
                 match process.grant(3, &request, &result) {
                     Granted::Late(late) => unspent.push(late),

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     super::{
-        held_lease::{LeaseRequest, Now},
+        held_lease::{ClockReading, LeaseRequest},
         leased_key::Granted,
     },
     Rng,
@@ -24,7 +24,7 @@ enum Event {
     Charge(usize, u64, LeaseRequest),
     Response(usize, u64, LeaseRequest, OpResult),
     Lost(usize, u64, u64),
-    TakeBack(usize, u64, u64),
+    Reclaim(usize, u64, u64),
     Refund(CounterOps),
     /// A request without a lease reaches the store.
     Ask,
@@ -42,7 +42,7 @@ impl Event {
             Self::Demand(process, _)
             | Self::Response(process, ..)
             | Self::Lost(process, ..)
-            | Self::TakeBack(process, ..)
+            | Self::Reclaim(process, ..)
             | Self::Spend(process, _)
             | Self::Crash(process) => Some(*process),
             Self::Charge(..) | Self::Refund(_) | Self::Ask | Self::RefundAdmission(_) => None,
@@ -171,10 +171,10 @@ impl Run {
                     process.key.fail(number, now.monotonic);
                 }
             }
-            Event::TakeBack(process, generation, number) => {
+            Event::Reclaim(process, generation, number) => {
                 let at = self.now;
                 let process = self.process(process, generation, at);
-                let unspent = process.and_then(|(process, _)| process.key.take_back(number));
+                let unspent = process.and_then(|(process, _)| process.key.reclaim(number));
                 if let Some(unspent) = unspent {
                     self.send_refund(unspent.counters);
                 }
@@ -210,7 +210,12 @@ impl Run {
     }
 
     /// A process, if it has not crashed since, and what its clocks show.
-    fn process(&mut self, process: usize, generation: u64, at: i64) -> Option<(&mut Process, Now)> {
+    fn process(
+        &mut self,
+        process: usize,
+        generation: u64,
+        at: i64,
+    ) -> Option<(&mut Process, ClockReading)> {
         let (current, process) = &mut self.processes[process];
         let now = process.clocks.at(at);
         (*current == generation).then_some((process, now))
@@ -279,7 +284,7 @@ impl Run {
                 let refund_after = clocks.true_time(refund_after.as_micros() as i64);
                 // The task may be late.
                 let late = self.rng.one_of(&[0, 0, MS, self.ttl]);
-                let event = Event::TakeBack(number, generation, request.number);
+                let event = Event::Reclaim(number, generation, request.number);
                 self.after(refund_after + late, event);
                 // What is hoarded is spent in the last microseconds of the lease.
                 let sent = request.requested_at.monotonic;
@@ -301,7 +306,7 @@ impl Run {
                 self.done.late += 1;
                 self.send_refund(unspent.counters);
             }
-            Granted::Ended | Granted::Rejected => {}
+            Granted::Discarded | Granted::Rejected => {}
         }
     }
 

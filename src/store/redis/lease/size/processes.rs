@@ -7,19 +7,23 @@ use crate::{
 };
 
 /// The most processes that are assumed.
-const MAX: f64 = 64.0;
+const MAX_PROCESSES: f64 = 64.0;
+
+/// The processes that are assumed before the first estimate.
+const INITIAL_PROCESSES: f64 = 4.0;
 
 /// An estimate of the processes that charge a key, by the units that are charged altogether while this one charges some.
 #[derive(Clone, Debug)]
 pub(in crate::store::redis::lease) struct Processes {
     estimate: f64,
-    /// The units that this process has charged since the last response.
+    /// The units of requests that this process has sent to the store since the last response, rejected ones included. So the
+    /// estimate is low while requests are rejected.
     own: u64,
 }
 
 /// The state of a counter by one response of the store.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store::redis::lease) struct State {
+pub(in crate::store::redis::lease) struct CounterState {
     pub(in crate::store::redis::lease) at: Timestamp,
     pub(in crate::store::redis::lease) snapshot: Snapshot,
 }
@@ -27,31 +31,31 @@ pub(in crate::store::redis::lease) struct State {
 impl Default for Processes {
     fn default() -> Self {
         Self {
-            estimate: 4.0,
+            estimate: INITIAL_PROCESSES,
             own: 0,
         }
     }
 }
 
 impl Processes {
-    /// Notes units that this process charges.
+    /// Records units of requests that this process sends to the store.
     #[inline]
-    pub(in crate::store::redis::lease) fn note_own(&mut self, units: u64) {
+    pub(in crate::store::redis::lease) fn record_own(&mut self, units: u64) {
         self.own = self.own.saturating_add(units);
     }
 
-    /// Notes the state before and after those units, and any of other processes, were charged.
-    pub(in crate::store::redis::lease) fn note_states(
+    /// Records the state before and after those units, and any of other processes, were charged.
+    pub(in crate::store::redis::lease) fn record_states(
         &mut self,
         limit: &LimitHandle,
-        before: State,
-        after: State,
+        before: CounterState,
+        after: CounterState,
     ) {
         let own = std::mem::take(&mut self.own);
         let Some(all) = charged_between(limit, before, after).filter(|_| own > 0) else {
             return;
         };
-        let processes = (all / own as f64).clamp(1.0, MAX);
+        let processes = (all / own as f64).clamp(1.0, MAX_PROCESSES);
         self.estimate = (3.0 * self.estimate + processes) / 4.0;
     }
 
@@ -61,13 +65,13 @@ impl Processes {
 }
 
 /// The units that were charged between two states; `None` if a window has ended between them.
-fn charged_between(limit: &LimitHandle, before: State, after: State) -> Option<f64> {
+fn charged_between(limit: &LimitHandle, before: CounterState, after: CounterState) -> Option<f64> {
     let rule = limit.rule();
-    let window = |state: State| rule.window_id(&state.snapshot, state.at);
+    let window = |state: CounterState| rule.window_id(&state.snapshot, state.at);
     if window(before) != window(after) {
         return None;
     }
-    let status = |state: State| limit.status(&state.snapshot, state.at, Units::ONE);
+    let status = |state: CounterState| limit.status(&state.snapshot, state.at, Units::ONE);
     let (first, last) = (status(before), status(after));
     let used = |remaining: u64| limit.capacity().saturating_sub(remaining) as f64;
     let mut refilled = 0.0;
@@ -103,7 +107,7 @@ mod tests {
         let charge = || {
             let op = CounterOp::new(&limit, Key::global());
             match store.execute(Op::Acquire(10), &[op]) {
-                StoreResponse::Ready(Ok(result)) => State {
+                StoreResponse::Ready(Ok(result)) => CounterState {
                     at: result.at,
                     snapshot: result.counters[0].snapshot,
                 },
@@ -116,9 +120,9 @@ mod tests {
             for _ in 1..processes {
                 charge();
             }
-            estimated.note_own(10);
+            estimated.record_own(10);
             let after = charge();
-            estimated.note_states(&limit, before, after);
+            estimated.record_states(&limit, before, after);
             before = after;
         }
         estimated.estimate()

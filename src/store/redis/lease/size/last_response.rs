@@ -12,19 +12,19 @@ use crate::{
 
 /// The state of the counters by the last response of the store.
 #[derive(Clone, Debug)]
-pub(in crate::store::redis::lease) struct Latest {
+pub(in crate::store::redis::lease) struct LastResponse {
     pub(in crate::store::redis::lease) received_at: Timestamp,
     pub(in crate::store::redis::lease) at: Timestamp,
     pub(in crate::store::redis::lease) results: SmallVec<[CounterResult; 1]>,
-    /// The units of each counter that had been left to the store when its request was sent.
-    pub(in crate::store::redis::lease) unleased: SmallVec<[u64; 2]>,
+    /// The units of each counter that the store had decided when the lease was requested.
+    pub(in crate::store::redis::lease) store_decided: SmallVec<[u64; 2]>,
 }
 
-impl Latest {
-    /// That of a stripe, which has left nothing to the store.
+impl LastResponse {
+    /// The response as a stripe has it, for which the store has decided nothing yet.
     pub(in crate::store::redis::lease) fn for_stripe(&self) -> Self {
         Self {
-            unleased: SmallVec::from_elem(0, self.results.len()),
+            store_decided: SmallVec::from_elem(0, self.results.len()),
             ..self.clone()
         }
     }
@@ -41,15 +41,15 @@ impl Latest {
         limit.status(&result.snapshot, at, cost)
     }
 
-    /// The longest wait of these counters, `most` for one that does not end.
+    /// The longest wait of these counters; `max_wait` for one that does not end.
     pub(in crate::store::redis::lease) fn retry_after(
         &self,
         counters: &CounterOps,
-        most: Duration,
+        max_wait: Duration,
     ) -> Duration {
         let statuses = counters.iter().enumerate();
         let statuses = statuses.map(|(index, own)| self.status(index, &own.limit, Units::ONE));
-        let waits = statuses.map(|status| status.retry_after.duration().unwrap_or(most));
+        let waits = statuses.map(|status| status.retry_after.duration().unwrap_or(max_wait));
         waits.max().unwrap_or_default()
     }
 }
