@@ -1,6 +1,9 @@
 //! Requests a lease, and refunds what is left of it.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::sleep;
 
@@ -11,6 +14,7 @@ use super::{
     table::Leases,
 };
 use crate::{
+    clock::Timestamp,
     runtime::runtime_with_io,
     store::{
         Op, PendingResponse,
@@ -219,5 +223,38 @@ impl Drop for LeaseTask {
                 }
             }
         }
+    }
+}
+
+impl LeasedKey {
+    /// The number of the refund task, if one has to be started: if there is none, or its runtime is not polled.
+    pub(super) fn start_refund_task(&mut self, now: Timestamp) -> Option<u64> {
+        let next_run_at = self.next_refund().unwrap_or(now);
+        self.refund_task.start(next_run_at, now)
+    }
+
+    /// Takes the leases that are due, and returns the time until the next one is. If that is `None`, the task ends: there is no
+    /// other lease, or another task.
+    pub(super) fn reclaim_due(
+        &mut self,
+        task: u64,
+        now: Timestamp,
+    ) -> (Vec<Unspent>, Option<Duration>) {
+        if !self.refund_task.is_current(task) {
+            return (Vec::new(), None);
+        }
+        let due = self.reclaim_where(|lease| lease.refund_at <= now);
+        let next = self.next_refund();
+        self.refund_task.set_next_run(next);
+        (due, next.map(|next| next.since(now)))
+    }
+
+    /// Records that a task has ended before its time, and takes all leases unless there is another task.
+    pub(super) fn end_refund_task(&mut self, task: u64) -> Vec<Unspent> {
+        if !self.refund_task.is_current(task) {
+            return Vec::new();
+        }
+        self.refund_task.set_next_run(None);
+        self.release()
     }
 }
