@@ -178,14 +178,13 @@ impl LeaseTask {
             let (due, next) = self
                 .with_key(|key| key.reclaim_due(task, now))
                 .unwrap_or_default();
-            let refunds = due.into_iter();
-            let refunds: Vec<_> = refunds.map(|due| Refund::send(&self.leases, due)).collect();
+            for unspent in due {
+                // Not waited for here, since the next leases may be due meanwhile.
+                refund_detached(&self.leases, unspent);
+            }
             drop(unsettled);
             if next.is_none() {
                 self.state = State::Done;
-            }
-            for refund in refunds {
-                refund.finish().await;
             }
             match next {
                 Some(next) => sleep(next).await,

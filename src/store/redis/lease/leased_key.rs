@@ -211,7 +211,9 @@ impl LeasedKey {
     ) -> Option<LeaseRequest> {
         let (last_response, at) = (self.last_response.as_ref(), now.monotonic);
         let timeout = MIN_RESPONSE_TIMEOUT.max(self.sizing.ttl());
-        self.requested.give_up(timeout, at);
+        if self.requested.give_up(timeout, at) {
+            self.sizing.end_wait();
+        }
         let units = || {
             let units = self.units.iter().enumerate();
             units.map(|(index, own)| CounterUnits {
@@ -251,6 +253,7 @@ impl LeasedKey {
 
     /// No response, so that nothing is leased for a while.
     pub(super) fn fail(&mut self, number: u64, now: Timestamp) {
+        self.sizing.end_wait();
         if self.requested.remove(number) {
             self.sizing.pause(now, self.sizing.ttl());
         }
@@ -263,9 +266,8 @@ impl LeasedKey {
         result: &OpResult,
         now: ClockReading,
     ) -> Granted {
-        // A response that is older than the last one may have another window.
-        let is_older = (self.last_response.as_ref()).is_some_and(|last| result.at < last.at);
-        let is_waiting = self.requested.remove(request.number) && !is_older;
+        let is_waiting = self.requested.remove(request.number);
+        self.sizing.end_wait();
         // A malformed reply has fewer results than counters: nothing of it can be held or refunded.
         if request.number <= self.reset_number || result.counters.len() < self.counters.len() {
             return match result.admitted {
@@ -274,13 +276,16 @@ impl LeasedKey {
             };
         }
         let lease = HeldLease::new(request, result, now.monotonic);
-        if is_waiting {
+        let (last, ttl) = (self.last_response.as_ref(), self.sizing.ttl());
+        let is_older = last.is_some_and(|last| last.is_after(result, now.monotonic, ttl));
+        let has_window = last.is_some_and(|last| last.window_ids == lease.charge.window_ids);
+        if is_waiting && !is_older {
             self.record_response(request, &lease, result, now.monotonic);
         }
         if result.admitted == 0 {
             return Granted::Rejected;
         }
-        if !is_waiting || !lease.is_live(now) {
+        if !is_waiting || !lease.is_live(now) || (is_older && !has_window) {
             let own = request.counters.iter().cloned();
             return Granted::Late(lease.unspent(own));
         }
@@ -307,6 +312,7 @@ impl LeasedKey {
             at: result.at,
             results: result.counters.clone(),
             store_decided: request.store_decided.clone(),
+            window_ids: lease.charge.window_ids.clone(),
         };
         if result.admitted == 0 {
             let wait = last_response.retry_after(&self.counters, MAX_PAUSE);
@@ -351,7 +357,8 @@ impl LeasedKey {
 
     /// Takes all leases, to be refunded. One that is requested will be refunded when its response comes.
     pub(super) fn release(&mut self) -> Vec<Unspent> {
-        self.requested.clear();
+        self.requested.abandon();
+        self.sizing.end_wait();
         self.reclaim_where(|_| true)
     }
 

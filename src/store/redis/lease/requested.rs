@@ -13,6 +13,8 @@ pub(super) struct RequestedLeases(SmallVec<[Requested; 4]>);
 #[derive(Debug)]
 struct Requested {
     number: u64,
+    /// If it is not, its units are refunded when the response comes.
+    is_awaited: bool,
     at: Timestamp,
     /// Under each counter.
     units: SmallVec<[u64; 2]>,
@@ -20,39 +22,49 @@ struct Requested {
 
 impl RequestedLeases {
     pub(super) fn add(&mut self, number: u64, at: Timestamp, units: SmallVec<[u64; 2]>) {
-        self.0.push(Requested { number, at, units });
+        self.0.push(Requested {
+            number,
+            is_awaited: true,
+            at,
+            units,
+        });
     }
 
-    /// Removes the lease of this number, and returns whether it was waited for.
+    /// Removes the lease of this number, and returns whether it was awaited.
     pub(super) fn remove(&mut self, number: u64) -> bool {
-        let before = self.0.len();
-        self.0.retain(|lease| lease.number != number);
-        self.0.len() < before
+        let index = self.0.iter().position(|lease| lease.number == number);
+        index.is_some_and(|index| self.0.remove(index).is_awaited)
     }
 
-    /// No lease is waited for any more.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
+    /// Awaits no lease any more.
+    pub(super) fn abandon(&mut self) {
+        for lease in &mut self.0 {
+            lease.is_awaited = false;
+        }
     }
 
-    /// Removes the leases whose response has not come within the timeout.
+    /// Removes the leases whose response has not come within the timeout, and returns whether there were any.
     #[inline]
-    pub(super) fn give_up(&mut self, timeout: Duration, now: Timestamp) {
+    pub(super) fn give_up(&mut self, timeout: Duration, now: Timestamp) -> bool {
         let is_late = |lease: &Requested| now.since(lease.at) >= timeout;
-        if self.0.first().is_some_and(is_late) {
+        let has_late = self.0.first().is_some_and(is_late);
+        if has_late {
             self.0.retain(|lease| !is_late(lease));
         }
+        has_late
     }
 
     /// The units of a counter that are requested.
     #[inline]
     pub(super) fn units(&self, counter: usize) -> u64 {
-        self.0.iter().map(|lease| lease.units[counter]).sum()
+        let awaited = self.0.iter().filter(|lease| lease.is_awaited);
+        awaited.map(|lease| lease.units[counter]).sum()
     }
 
     #[cfg(test)]
     pub(super) fn contains(&self, number: u64) -> bool {
-        self.0.iter().any(|lease| lease.number == number)
+        let mut all = self.0.iter();
+        all.any(|lease| lease.number == number && lease.is_awaited)
     }
 
     /// Whether a lease has no response yet that was requested at this moment or before.

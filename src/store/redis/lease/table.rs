@@ -21,7 +21,7 @@ use super::{
     totals::{self, Totals},
 };
 use crate::{
-    clock::{Clock, SystemClock, Timestamp},
+    clock::Timestamp,
     observe::LeaseStats,
     store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, redis::worker::pool::WorkerPool},
     sync::CachePadded,
@@ -113,28 +113,28 @@ impl Leases {
         if op != Op::Acquire(1) || !is_leasable(counters) {
             return (None, None);
         }
-        self.decide_at(counters, SystemClock.now(), || SystemClock.wall())
+        self.decide_by(counters, ClockReading::read)
     }
 
-    /// Decides a request at a moment. The wall clock is read for keys that have leases only.
-    pub(super) fn decide_at(
+    /// Decides a request by the time of `clock`.
+    pub(super) fn decide_by(
         self: &Arc<Self>,
         counters: &[CounterOp<'_>],
-        now: Timestamp,
-        wall: impl Fn() -> Timestamp,
+        clock: impl Fn() -> ClockReading,
     ) -> (Option<OpResult>, Option<DueLease>) {
         let hash = self.hash(counters);
         if self.keys.load(Ordering::Relaxed) > 0 {
             let mut decision = None;
             if self.striped_keys.load(Ordering::Relaxed) > 0 {
-                decision = self.decide_in(KeyLocation::of_thread(hash), counters, now, &wall);
+                decision = self.decide_in(KeyLocation::of_thread(hash), counters, &clock);
             }
-            let shared = || self.decide_in(KeyLocation::shared(hash), counters, now, &wall);
+            let shared = || self.decide_in(KeyLocation::shared(hash), counters, &clock);
             let decision = decision.or_else(shared);
             if let Some(decision) = decision {
                 return decision;
             }
         }
+        let now = clock().monotonic;
         if self.hot_keys.record(hash, now) {
             self.add(hash, counters, now);
         }
@@ -147,26 +147,23 @@ impl Leases {
         self: &Arc<Self>,
         location: KeyLocation,
         counters: &[CounterOp<'_>],
-        now: Timestamp,
-        wall: impl Fn() -> Timestamp,
+        clock: impl Fn() -> ClockReading,
     ) -> Option<(Option<OpResult>, Option<DueLease>)> {
         let mut shard = self.shard(location.shard);
         let key = shard
             .keys
             .find_mut(location.hash, |key| key.matches(location.hash, counters))?;
-        let both = ClockReading {
-            monotonic: now,
-            wall: wall(),
-        };
-        let (result, request) = key.decide(counters, both);
+        // Under the lock, so that no thread spends a unit late because it waited for the lock.
+        let now = clock();
+        let (result, request) = key.decide(counters, now);
         if location.is_striped() {
-            if result.is_none() && key.is_idle(now) {
+            if result.is_none() && key.is_idle(now.monotonic) {
                 let id = key.id;
                 self.remove_where(&mut shard, location, |key| key.id == id);
                 return None;
             }
         } else if key.is_contended() {
-            self.add_to_stripe(key, now);
+            self.add_to_stripe(key, now.monotonic);
         }
         drop(shard);
         let due = request.map(|request| DueLease {

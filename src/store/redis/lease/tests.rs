@@ -1,6 +1,7 @@
 //! The units of leases are counted, whatever becomes of them, and threads have leases of their own.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -175,7 +176,7 @@ fn decide_for(
     let (mut decided, mut last) = (0, None);
     for request in 0..requests {
         let now = now + interval * request;
-        let decision = leases.decide_in(location, counters, now.monotonic, || now.wall);
+        let decision = leases.decide_in(location, counters, || now);
         if let Some((result, due)) = decision {
             decided += usize::from(result.is_some());
             last = due.map(|due| due.request).or(last);
@@ -229,4 +230,39 @@ fn a_contended_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_rese
     let mut shard = leases.shard(own.shard);
     let key = shard.keys.iter_mut().next().expect("a key");
     assert!(key.decide(&counters, ClockReading::read()).1.is_none());
+}
+
+#[test]
+fn requests_wait_for_the_store_no_longer_than_a_lease_does() {
+    let limit = limit(Duration::from_millis(50));
+    let counters = [counter(&limit)];
+    let mut now = ClockReading::read();
+    let mut key = LeasedKey::new((0, 0), &counters, now.monotonic);
+    let mut sent = VecDeque::new();
+    // 10,000 per second, in parts with pauses of more than a TTL between them, each within an interval of the rate. A response
+    // takes a millisecond.
+    for part in 0..5 {
+        let (mut by_store, mut longest) = (0, 0);
+        for request in 0..1_250_u32 {
+            now = now + Duration::from_micros(100);
+            while sent.front().is_some_and(|(due, _)| *due <= now.monotonic) {
+                let (_, request): (_, LeaseRequest) = sent.pop_front().expect("a request");
+                let units = u64::from(request.requests);
+                drop(key.grant(&request, &granted(units, now), now));
+            }
+            let (result, due) = key.decide(&counters, now);
+            sent.extend(due.map(|due| (now.monotonic + Duration::from_millis(1), due)));
+            by_store = if result.is_some() { 0 } else { by_store + 1 };
+            // The first lease is of two requests, and the rate is not known before an interval has ended.
+            if part > 0 || request > 600 {
+                longest = longest.max(by_store);
+            }
+        }
+        for (_, request) in sent.drain(..) {
+            let units = u64::from(request.requests);
+            drop(key.grant(&request, &granted(units, now), now));
+        }
+        assert!(longest <= 22, "{part}: {longest} in a row");
+        now = now + Duration::from_millis(60);
+    }
 }

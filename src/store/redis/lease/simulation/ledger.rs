@@ -16,6 +16,7 @@ use super::{
     settings::Setting,
 };
 use crate::{
+    Timestamp,
     store::{Op, OpResult, Units},
     strategy::Lease,
 };
@@ -52,6 +53,8 @@ struct Ledger {
     spent: Vec<u64>,
     /// When the store executed the last request whose response came, and what was charged in all by then.
     latest: (i64, Vec<u64>),
+    /// When that came, and the windows of the response.
+    latest_received: (Timestamp, Vec<i64>),
     /// What was charged by anyone.
     total: Vec<u64>,
     unspent: Vec<Unspent>,
@@ -74,6 +77,7 @@ impl Ledger {
             entries: VecDeque::new(),
             spent: vec![0; settings.len()],
             latest: (0, vec![0; settings.len()]),
+            latest_received: (Timestamp::default(), Vec::new()),
             total: vec![0; settings.len()],
             unspent: Vec::new(),
             admitted: 0,
@@ -209,7 +213,7 @@ impl Ledger {
                 *left -= cost;
                 *spent += cost;
             }
-            let charged_before = self.latest.0 - entry.charged_at;
+            let charged_before = (self.latest.0 - entry.charged_at).max(0);
             prop_assert_eq!(result.charged_before.as_micros() as i64, charged_before);
             if entry.left.iter().all(|left| *left == 0) {
                 self.entries.remove(index);
@@ -301,20 +305,25 @@ impl Ledger {
             return Ok(());
         }
         let charged_at = result.at.as_micros() - START;
-        let is_older = charged_at < self.latest.0;
+        let entry = self.entry(&request, &result);
+        let now = self.now().monotonic;
+        // The response to an older request, unless it comes long after the latest one.
+        let age = now.since(self.latest_received.0).as_micros() as i64;
+        let is_older = charged_at < self.latest.0 && age <= self.ttl;
+        let has_window = self.latest_received.1 == entry.windows;
         if !is_older {
             self.latest = (charged_at, total);
+            self.latest_received = (now, entry.windows.clone());
         }
         if result.admitted == 0 {
             prop_assert!(matches!(granted, Granted::Rejected), "{granted:?}");
             return Ok(());
         }
-        let entry = self.entry(&request, &result);
         let others = self.entries.iter_mut().filter(|_| !is_older);
         for older in others {
             older.has_ended |= older.windows != entry.windows;
         }
-        match (self.is_live(&entry) && !is_older, granted) {
+        match (self.is_live(&entry) && (!is_older || has_window), granted) {
             (true, Granted::Held { refund_after }) => {
                 prop_assert!(refund_after.as_micros() as i64 <= entry.life * 7 / 8);
                 self.entries.push_back(entry);

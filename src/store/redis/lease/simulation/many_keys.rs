@@ -69,9 +69,7 @@ impl Process {
         let counters = [CounterOp::new(&self.limit, key)];
         let (mut admitted, mut by_lease) = (0, 0);
         for _ in 0..REQUESTS {
-            let (result, due) = self
-                .leases()
-                .decide_at(&counters, self.now.monotonic, || self.now.wall);
+            let (result, due) = self.leases().decide_by(&counters, || self.now);
             match result {
                 Some(result) => {
                     admitted += result.admitted;

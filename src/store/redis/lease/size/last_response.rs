@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     clock::Timestamp,
-    store::{CounterResult, LimitHandle, Units, redis::request::op::CounterOps},
+    store::{CounterResult, LimitHandle, OpResult, Units, redis::request::op::CounterOps},
     strategy::QuotaStatus,
 };
 
@@ -16,6 +16,8 @@ pub(in crate::store::redis::lease) struct LastResponse {
     pub(in crate::store::redis::lease) received_at: Timestamp,
     pub(in crate::store::redis::lease) at: Timestamp,
     pub(in crate::store::redis::lease) results: SmallVec<[CounterResult; 1]>,
+    /// Of each counter.
+    pub(in crate::store::redis::lease) window_ids: SmallVec<[i64; 2]>,
     /// The units of each counter that the store had decided when the lease was requested.
     pub(in crate::store::redis::lease) store_decided: SmallVec<[u64; 2]>,
 }
@@ -27,6 +29,17 @@ impl LastResponse {
             store_decided: SmallVec::from_elem(0, self.results.len()),
             ..self.clone()
         }
+    }
+
+    /// Whether a response that comes now is older, because another worker has received it. After a TTL it is not: the server's
+    /// clock was set back.
+    pub(in crate::store::redis::lease) fn is_after(
+        &self,
+        result: &OpResult,
+        now: Timestamp,
+        ttl: Duration,
+    ) -> bool {
+        result.at < self.at && now.since(self.received_at) <= ttl
     }
 
     /// The status of a counter.

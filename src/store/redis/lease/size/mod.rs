@@ -51,6 +51,8 @@ pub(super) struct Sizing {
     low_water: u64,
     /// No lease is requested before.
     not_before: Timestamp,
+    /// No lease is requested before a response either: this process's share is requested.
+    awaits_response: bool,
 }
 
 impl Sizing {
@@ -62,6 +64,7 @@ impl Sizing {
             ttl,
             low_water: 0,
             not_before: now,
+            awaits_response: false,
         }
     }
 
@@ -69,6 +72,7 @@ impl Sizing {
     pub(super) fn of_stripe(&self) -> Self {
         Self {
             min_rate: MIN_STRIPE_LEASE_RATE,
+            awaits_response: false,
             ..self.clone()
         }
     }
@@ -76,6 +80,11 @@ impl Sizing {
     /// Whether leases are requested at the current rate.
     pub(super) fn is_hot(&self, now: Timestamp) -> bool {
         self.rate.was_at_least(self.min_rate, now)
+    }
+
+    /// Records that a request of a lease has ended.
+    pub(super) fn end_wait(&mut self) {
+        self.awaits_response = false;
     }
 
     pub(super) fn ttl(&self) -> Duration {
@@ -100,7 +109,8 @@ impl Sizing {
         let units = counters.iter().zip(units);
         let units = units.filter(|(counter, _)| charged_units(counter) == cost);
         let units = units.map(|(_, units)| units.held + units.requested);
-        units.min().unwrap_or(0) <= self.low_water && now >= self.not_before
+        let is_low = units.min().unwrap_or(0) <= self.low_water;
+        is_low && now >= self.not_before && !self.awaits_response
     }
 
     /// Records the units of a request that the store decides.
@@ -146,11 +156,12 @@ impl Sizing {
         let cost = cost(counters).max(1);
         let wanted_units = (self.rate.units_per_second() * self.ttl.as_secs_f64() / 2.0) as u64;
         let mut requests = wanted_units / cost;
-        let mut max_requests = u64::MAX;
+        let (mut max_requests, mut is_requested) = (u64::MAX, false);
         for (index, (counter, own)) in counters.iter().zip(units).enumerate() {
             let (Some(lease), units @ 1..) = (counter.limit.lease(), charged_units(counter)) else {
                 continue;
             };
+            is_requested |= own.requested > 0;
             let room = (MAX_LEASES * lease.most()).saturating_sub(own.held + own.requested);
             let room = room.min(lease.most());
             max_requests = max_requests.min(room / units);
@@ -175,6 +186,10 @@ impl Sizing {
             };
             self.low_water = (wanted_units / 4).clamp(units / 4, leases * units);
             return Some(requests);
+        }
+        if is_requested {
+            self.awaits_response = true;
+            return None;
         }
         // An unusually expensive request does not pause leases for the cheap ones.
         if max_requests >= MIN_LEASE_REQUESTS {
