@@ -1,4 +1,4 @@
-//! Demand above the limit gets at least 99 % of it, for as long as it lasts.
+//! Demand above the limit reaches 99 % of it, for as long as it lasts.
 //!
 //! What is used is found out at the moments at which the store rejects a request, from what it must have charged by then. So a
 //! machine that is slow makes the test take longer, and not fail.

@@ -20,8 +20,9 @@ const URL: &str = "TOLLGATE_LEASES_STOPPED_URL";
 /// The servers' time: half a second before a multiple of ten seconds.
 const START: u64 = 1_799_999_999_500_000;
 
-/// More than a window, and less than a lease of twice the TTL would live.
-const TTL: Duration = ms(400);
+const STOPPED_TTL: Duration = ms(400);
+
+/// How long a process stands still: longer than the TTL, and as long as the rest of a window; shorter than a lease of twice the TTL.
 const PAUSE: Duration = ms(500);
 
 /// A server on whose clock time passes only when it is set.
@@ -72,13 +73,13 @@ impl Scene {
         let admitted = holder.spend();
         holder.shutdown();
         assert_eq!(admitted, vec![Admitted::default(); self.cases.len()]);
-        assert_eq!(self.left(), 0, "a refund of units that have drained");
+        assert_eq!(self.left(), 0, "a refund of units that have refilled");
     }
 }
 
 #[test]
 fn a_process_that_was_not_polled_for_longer_than_the_ttl_spends_nothing_of_what_it_held() {
-    Scene::new(&LASTING, TTL).spend_after_a_pause();
+    Scene::new(&LASTING, STOPPED_TTL).spend_after_a_pause();
 }
 
 /// The TTL has not passed.
@@ -93,7 +94,7 @@ fn a_process_that_was_not_polled_until_its_window_has_ended_spends_nothing_of_wh
 fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let store = || crate::support::builder(&url).build().expect("a store");
-    let holder = Holder::new(&LASTING, TTL, store);
+    let holder = Holder::new(&LASTING, STOPPED_TTL, store);
     holder.hold();
     signal(std::process::id(), "STOP");
     // A thread may run on for a moment.
@@ -103,17 +104,17 @@ fn child_process() {
     holder.shutdown();
 }
 
-/// It stops with units in hand, which others have by the time at which it goes on.
+/// It stops while it holds units, which others have used by the time at which it goes on.
 #[test]
 fn a_process_that_was_stopped_for_longer_than_the_ttl_spends_nothing_of_what_it_held() {
-    let scene = Scene::new(&LASTING, TTL);
+    let scene = Scene::new(&LASTING, STOPPED_TTL);
     let child = Command::new(env::current_exe().expect("this test's program"))
         .args(["--exact", "stopped::child_process", "--nocapture"])
         .env(URL, scene.server.url())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();
-    let child = Killed(Some(child.expect("a process")));
+    let child = KillOnDrop(Some(child.expect("a process")));
     let start = Instant::now();
     while !is_stopped(child.id()) {
         assert!(start.elapsed() < crate::support::TEST_TIMEOUT);
@@ -126,13 +127,13 @@ fn a_process_that_was_stopped_for_longer_than_the_ttl_spends_nothing_of_what_it_
     let printed = child.output();
     let none = format!("admitted: {:?};", [Admitted::default(); LASTING.len()]);
     assert!(printed.contains(&none), "{printed}");
-    assert_eq!(scene.left(), 0, "a refund of units that have drained");
+    assert_eq!(scene.left(), 0, "a refund of units that have refilled");
 }
 
 /// A process that is killed if the test fails.
-struct Killed(Option<Child>);
+struct KillOnDrop(Option<Child>);
 
-impl Killed {
+impl KillOnDrop {
     fn id(&self) -> u32 {
         self.0.as_ref().map_or(0, Child::id)
     }
@@ -146,7 +147,7 @@ impl Killed {
     }
 }
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             let _ = child.kill();

@@ -12,31 +12,33 @@ impl Policy {
     /// A request that a lease admits takes well under a microsecond, and no call of Redis: one call charges the units of
     /// thousands of requests. The quota still holds exactly. A unit is charged before a request is admitted by it, and spent
     /// within the lease's [TTL](Lease::ttl), or not at all; the documentation of each strategy says what that means for the quota.
-    /// Processes that count locally and synchronize later can exceed it.
+    /// Unlike limiters that count locally and synchronize later, leases cannot exceed the quota.
     ///
-    /// - **Which requests**: those of a key that has at least 100 requests per second in this process, if each of their policies
-    ///   has leases or is a [ban](crate::Ban). On a [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one
-    ///   slot. All others are counted one by one, and so is a request that costs more than the process holds.
+    /// - **Which requests**: those of a key that has at least 100 requests per second in this process, or 4 per TTL if that is more
+    ///   (400 per second with a TTL of 10 ms), if each of their policies has leases or is a [ban](crate::Ban). On a
+    ///   [cluster](crate::RedisStoreBuilder::cluster) the request's keys must be in one slot. All others are counted one by one, and so
+    ///   is a request that costs more than the process holds.
     /// - **Size**: the units that the key's requests in this process use in half a TTL. At most [`Lease::max_units`], and at most a
     ///   quarter of the process's share of what remains, by an estimate of how many processes charge the key. So the last units of a
     ///   quota are charged one by one, by the processes that need them. A key has more than two leases at a time, and at most four,
-    ///   only if [`Lease::max_units`] is too small for its requests. From 200,000 requests per second in this process, each thread
-    ///   has leases of its own, as if it were a process.
-    /// - **What is left** when traffic stops is refunded within the TTL. A process that is killed loses the units that it held
-    ///   until they refill.
+    ///   only if [`Lease::max_units`] is too small for its requests. From 200,000 requests per second in this process, each of
+    ///   up to 16 groups of threads has leases of its own, as if it were a process.
+    /// - **What is left** when traffic stops is refunded within the TTL. If a process is killed, the units that it held lapse: they can
+    ///   be used again when they have refilled.
     /// - **[`remaining`](crate::PolicyDecision::remaining)** is the store's number at the last call plus what this process holds. Units
     ///   that other processes hold count as used, as in [`Limiter::peek`](crate::Limiter::peek).
     /// - **[`Limiter::reset`](crate::Limiter::reset), [`block`](crate::Limiter::block) and bans** take effect in other processes within
-    ///   the TTL. After a reset, or a restart that loses counts, what was leased before is spent beside the fresh quota: at most one
-    ///   more burst.
+    ///   the TTL. After a reset, or a restart that loses counts, what was leased before is spent in addition to the fresh quota: at
+    ///   most one more burst.
     /// - **When the store fails**, leases are spent first; then [`on_store_error`](Policy::on_store_error) applies.
     ///
     /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the burst is smaller by what refills within a TTL, in
     /// headers too: 100 per second with leases of 50 ms have a burst of 94. While processes of the same policy without leases
     /// still run, that many more units may be admitted in a burst.
     ///
-    /// A [quota of a request](Policy::quota_with) whose burst refills within a TTL, such as one per minute, is counted without
-    /// leases. A declared quota ([`tier_quotas`](Policy::tier_quotas)) whose burst does is an error.
+    /// A [quota of a request](Policy::quota_with) whose burst is at most what refills within a TTL, rounded up to whole units,
+    /// such as one per minute, is counted without leases. A declared quota ([`tier_quotas`](Policy::tier_quotas)) of this kind is an
+    /// error.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) needs no leases and makes none, but counts by the same burst.
     ///
@@ -46,7 +48,7 @@ impl Policy {
     /// - a strategy that can't be leased: [`Concurrency`](crate::Concurrency), [`Ban`](crate::Ban);
     /// - leases together with [`charge_rejected`](Policy::charge_rejected) or [`charge_after`](Policy::charge_after), or of a
     ///   [shadow policy](Policy::shadow);
-    /// - a burst that refills within a TTL;
+    /// - a burst that is at most what refills within a TTL, rounded up to whole units;
     /// - a [`SlidingLog`](crate::SlidingLog) with a TTL above a hundredth of its period.
     ///
     /// ```

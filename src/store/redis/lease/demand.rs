@@ -107,7 +107,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// That of a key that has just become hot.
+    /// The rate of a key that has just become hot.
     pub(super) fn new(now: Timestamp) -> Self {
         Self {
             since: now,

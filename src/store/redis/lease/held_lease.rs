@@ -46,12 +46,12 @@ impl Add<Duration> for ClockReading {
 /// A lease to request.
 #[derive(Debug)]
 pub(super) struct LeaseRequest {
-    /// Of the [`LeasedKey`].
+    /// The ID of the [`LeasedKey`].
     pub(super) key_id: u64,
     pub(super) number: u64,
     pub(super) requests: u32,
     pub(super) counters: CounterOps,
-    /// The units of each counter that the store had decided by then.
+    /// The units of each counter that the store had decided by `requested_at`.
     pub(super) store_decided: SmallVec<[u64; 2]>,
     pub(super) requested_at: ClockReading,
 }
@@ -78,12 +78,12 @@ pub(super) struct HeldLease {
 /// The leased units of a counter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeasedUnits {
-    /// Those that may be spent.
+    /// The units that may be spent.
     pub(super) held: u64,
-    /// Those of leases that have ended, and have not been reclaimed yet.
+    /// The units of leases that have ended, and have not been reclaimed yet.
     pub(super) ended: u64,
     pub(super) spent: u64,
-    /// Those of requests that the store decided.
+    /// The units of requests that the store decided.
     pub(super) store_decided: u64,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct LeasedUnits {
 #[derive(Debug)]
 pub(super) struct Charge {
     pub(super) at: Timestamp,
-    /// Of each counter.
+    /// The result of each counter.
     results: SmallVec<[CounterResult; 1]>,
     pub(super) window_ids: SmallVec<[i64; 2]>,
 }
@@ -164,6 +164,7 @@ impl HeldLease {
         !is_over && now.wall + self.ttl >= self.requested_at.wall
     }
 
+    /// Whether it has the units of a request.
     #[inline]
     pub(super) fn has(&self, counters: &[CounterOp<'_>]) -> bool {
         let mut left = self.left.iter().zip(counters);

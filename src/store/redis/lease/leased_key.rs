@@ -45,6 +45,7 @@ pub(super) struct LeasedKey {
     requested: RequestedLeases,
     /// Leases up to this number are not refunded: the key was reset after they were requested.
     reset_number: u64,
+    /// The task that refunds the leases when they are due.
     pub(super) refund_task: RefundTask,
 }
 
@@ -202,7 +203,7 @@ impl LeasedKey {
         }
     }
 
-    /// Counts a request, and returns the lease to request, if one is due.
+    /// Records a request, and returns the lease to request, if one is due.
     #[inline]
     fn record_request(
         &mut self,
@@ -251,7 +252,7 @@ impl LeasedKey {
         self.requested.any_requested_by(moment)
     }
 
-    /// No response, so that nothing is leased for a while.
+    /// Records that a request got no response: no lease is requested for one TTL.
     pub(super) fn fail(&mut self, number: u64, now: Timestamp) {
         self.sizing.end_wait();
         if self.requested.remove(number) {
@@ -343,7 +344,7 @@ impl LeasedKey {
         Some(lease.unspent(own))
     }
 
-    /// Takes all leases of a key that is reset. One that is requested will neither be held nor refunded.
+    /// Takes all leases of a key that is reset. One that is requested is discarded when its response comes.
     pub(super) fn discard_for_reset(&mut self) -> Vec<Unspent> {
         self.reset_number = self.last_number;
         self.release()
@@ -355,7 +356,7 @@ impl LeasedKey {
             .pause(now, MIN_RESPONSE_TIMEOUT.max(self.sizing.ttl()));
     }
 
-    /// Takes all leases, to be refunded. One that is requested will be refunded when its response comes.
+    /// Takes all leases, to be refunded. One that is requested is refunded when its response comes.
     pub(super) fn release(&mut self) -> Vec<Unspent> {
         self.requested.abandon();
         self.sizing.end_wait();

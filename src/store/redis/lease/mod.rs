@@ -1,10 +1,10 @@
 //! Leases: units of hot keys that are charged in the store ahead of need, and spent in process.
 //!
-//! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all others; no script knows of
-//! leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, in a `held_lease` each. `size` says when a lease is due
-//! and how large it is, by the processes that share the key; it is `requested`, `grant` waits for it, and the key's `refund_task` refunds
-//! what is left. Very hot keys have leases for each thread, in `stripes`. `totals` counts units for
-//! [`StoreStats`](crate::observe::StoreStats).
+//! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all
+//! others; no script knows of leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, each lease in a
+//! `held_lease`. `size` says when a lease is due and how large it is, by the processes that share the key; it is `requested`, a task in
+//! `grant` waits for it and refunds what is left, and `refund_task` records which task that is. Very hot keys have leases for each of
+//! up to 16 groups of threads, in `stripes`. `totals` counts units for [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
@@ -73,7 +73,7 @@ impl Leases {
         }
     }
 
-    /// Refunds all units that are held, and those of leases that are on their way, for at most the timeout of a call.
+    /// Refunds all units that are held, and those of leases that are requested, within the timeout of a call.
     pub(super) async fn refund_all(self: &Arc<Self>) {
         let Some(workers) = self.workers.upgrade() else {
             return;
@@ -91,11 +91,11 @@ impl Leases {
         self.wait_until(deadline, || self.unsettled() == 0).await;
     }
 
-    /// Waits for a condition that becomes true when a lease or a refund settles, until the deadline at most.
+    /// Waits until a condition is true, or the deadline has passed. It is checked when a lease or a refund settles.
     async fn wait_until(&self, deadline: Instant, is_met: impl Fn() -> bool) {
         let met = async {
             loop {
-                // Before the condition is read: what settles from now on wakes it.
+                // Before the condition is read, so that what settles after it wakes this task.
                 let settled = self.settled.notified();
                 if is_met() {
                     return;

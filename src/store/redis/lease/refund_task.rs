@@ -1,4 +1,4 @@
-//! The task that refunds the leases of a key when they are due.
+//! Records which task refunds the leases of a key when they are due, and when it runs next.
 
 use std::time::Duration;
 

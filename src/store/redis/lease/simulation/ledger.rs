@@ -173,7 +173,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Of what was taken back all is refunded that was left, once.
+    /// All that was left of what is reclaimed is refunded, once.
     fn is_taken_back(
         &mut self,
         entry: &Entry,

@@ -190,11 +190,11 @@ fn a_refund_takes_back_what_has_not_refilled_of_the_whole_lease_to_the_fraction(
             assert_eq!(
                 process.spend(&mut world, 20 * MS),
                 0,
-                "units that were taken back"
+                "units that were reclaimed"
             );
             assert!(
                 process.key.reclaim(1).is_none(),
-                "units are taken back twice"
+                "units are reclaimed twice"
             );
             world.execute_owned(refunded_at, Op::Refund, &unspent.counters);
             let reset = reset_after(&mut world, refunded_at);
