@@ -24,7 +24,7 @@ pub(crate) const LASTING: [Case; 8] = [
 
 /// Strategies with windows, or buckets, of which half a second is left at an instant that is half a second after a whole one,
 /// and longer after a multiple of ten seconds.
-pub(crate) const HALF_A_SECOND: [Case; 5] = [
+pub(crate) const HALF_SECOND_LEFT: [Case; 5] = [
     (StrategyKind::Fixed, "1000/500ms"),
     (StrategyKind::Calendar, "1000/s"),
     (StrategyKind::List, "1000/500ms"),
@@ -33,10 +33,10 @@ pub(crate) const HALF_A_SECOND: [Case; 5] = [
 ];
 
 /// A limiter for each strategy.
-pub(crate) struct Holder(Vec<Held>);
+pub(crate) struct Holder(Vec<LeasingLimiter>);
 
-/// A limiter on connections, with a key and a runtime of its own: what it holds stays until this is polled.
-pub(crate) struct Held {
+/// A limiter with connections, a key and a runtime of its own: what it holds stays until the runtime is polled.
+pub(crate) struct LeasingLimiter {
     pub(crate) strategy: StrategyKind,
     pub(crate) key: Key,
     pub(crate) limiter: Limiter,
@@ -57,7 +57,7 @@ impl Holder {
             let lease = Lease::max_units(64).ttl(ttl);
             let policy = strategy.policy("p", quota).lease(lease);
             let mut runtime = Builder::new_current_thread();
-            Held {
+            LeasingLimiter {
                 strategy,
                 key: Key::new(format!("{strategy:?}")),
                 limiter: limiter(store(), [policy]),
@@ -67,19 +67,19 @@ impl Holder {
         Self(limiters.collect())
     }
 
-    pub(crate) fn each(&self) -> impl Iterator<Item = &Held> {
+    pub(crate) fn limiters(&self) -> impl Iterator<Item = &LeasingLimiter> {
         self.0.iter()
     }
 
-    /// The only one.
-    pub(crate) fn only(&self) -> &Held {
+    /// The limiter of the only strategy.
+    pub(crate) fn only_limiter(&self) -> &LeasingLimiter {
         assert_eq!(self.0.len(), 1);
         &self.0[0]
     }
 
     /// Holds units under each strategy, while no lease is on its way; returns what was admitted.
     pub(crate) fn hold(&self) -> Vec<u64> {
-        let admitted = self.each().map(|own| own.run(own.hold())).collect();
+        let admitted = self.limiters().map(|own| own.run(own.hold())).collect();
         let held = self.held();
         assert!(held.iter().all(|units| *units > 0), "{held:?}");
         admitted
@@ -87,35 +87,35 @@ impl Holder {
 
     /// The units that are held.
     pub(crate) fn held(&self) -> Vec<u64> {
-        self.each().map(Held::held).collect()
+        self.limiters().map(LeasingLimiter::held).collect()
     }
 
     /// The whole quotas.
     pub(crate) fn limits(&self) -> Vec<u64> {
-        let limit = |own: &Held| own.limiter.stats().policies[0].limit;
-        self.each().map(limit).collect()
+        let limit = |own: &LeasingLimiter| own.limiter.stats().policies[0].limit;
+        self.limiters().map(limit).collect()
     }
 
     /// Takes all that the store has, by requests that no lease decides; returns how much that was.
     pub(crate) fn take_all(&self) -> Vec<u64> {
-        self.each().map(|own| own.run(own.take_all())).collect()
+        self.limiters().map(|own| own.run(own.take_all())).collect()
     }
 
     /// Sends more requests than units are held.
     pub(crate) fn spend(&self) -> Vec<Admitted> {
-        self.each().map(|own| own.run(own.spend())).collect()
+        self.limiters().map(|own| own.run(own.spend())).collect()
     }
 
     /// Refunds what is held.
     pub(crate) fn shutdown(&self) {
-        for own in self.each() {
+        for own in self.limiters() {
             let ended = own.run(own.limiter.shutdown(TEST_TIMEOUT));
             ended.expect("the store replies");
         }
     }
 }
 
-impl Held {
+impl LeasingLimiter {
     pub(crate) fn run<T>(&self, future: impl IntoFuture<Output = T>) -> T {
         self.runtime.block_on(async { future.await })
     }
@@ -126,7 +126,7 @@ impl Held {
 
     async fn hold(&self) -> u64 {
         let (mut admitted, mut before) = (0, 0);
-        // A busy machine may be so slow that they are refunded meanwhile.
+        // A slow machine may refund the units meanwhile.
         while self.held() == 0 || self.held() != before {
             if self.held() == 0 {
                 admitted += hold_more_than(&self.limiter, self.key, 5).await;

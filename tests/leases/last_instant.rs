@@ -15,7 +15,7 @@ use testkit::{Clock, Server, Timers};
 use tollgate::{Decision, DecisionSource, RedisStore};
 
 use crate::{
-    holder::{Case, HALF_A_SECOND, Held, Holder, LASTING},
+    holder::{Case, HALF_SECOND_LEFT, Holder, LASTING, LeasingLimiter},
     support::{builder, leases, ms, used},
 };
 
@@ -69,21 +69,21 @@ fn run(child: &str, timers: Timers) {
 }
 
 /// A decision that is not waited for: while it is made, nothing else runs.
-fn decide_at_once(own: &Held) -> Option<Decision> {
+fn decide_at_once(own: &LeasingLimiter) -> Option<Decision> {
     own.limiter.check(own.key).into_future().now_or_never()
 }
 
-fn is_by_lease(own: &Held) -> bool {
+fn is_by_lease(own: &LeasingLimiter) -> bool {
     let decision = decide_at_once(own);
     decision.is_some_and(|it| it.source() == DecisionSource::Lease && it.is_admitted())
 }
 
-fn granted(own: &Held) -> u64 {
+fn granted(own: &LeasingLimiter) -> u64 {
     leases(&own.limiter, "p").map_or(0, |stats| stats.granted)
 }
 
 /// Calls the store until more units are leased: no timer expires while the clock stands still.
-async fn until_more_is_granted(own: &Held, request: bool) {
+async fn until_more_is_granted(own: &LeasingLimiter, request: bool) {
     let before = granted(own);
     for _ in 0..1_000 {
         if request {
@@ -99,7 +99,12 @@ async fn until_more_is_granted(own: &Held, request: bool) {
 }
 
 /// Requests a lease at an instant, whose response comes later, and spends units of it at its last microsecond.
-async fn is_spent_for(own: &Held, life: Duration, [own_clock, server_clock]: [&Cell; 2], at: u64) {
+async fn is_spent_for(
+    own: &LeasingLimiter,
+    life: Duration,
+    [own_clock, server_clock]: [&Cell; 2],
+    at: u64,
+) {
     own_clock.set(at);
     server_clock.set(START);
     until_more_is_granted(own, true).await;
@@ -131,10 +136,10 @@ fn child_process_on_clocks_that_stand_still() {
     let rest = Duration::from_micros(499_499);
     let ten = Duration::from_secs(10);
     let mut at = START;
-    for (cases, ttl, life) in [(&LASTING[..], whole, whole), (&HALF_A_SECOND, ten, rest)] {
+    for (cases, ttl, life) in [(&LASTING[..], whole, whole), (&HALF_SECOND_LEFT, ten, rest)] {
         let cases: &[Case] = cases;
         let holder = Holder::new(cases, ttl, own_store);
-        for own in holder.each() {
+        for own in holder.limiters() {
             at += 1_000_000_000;
             own.run(is_spent_for(own, life, [&cells[0], &cells[1]], at));
         }
@@ -165,7 +170,7 @@ fn child_process_whose_wall_clock_is_set() {
         let holder = Holder::new(&LASTING, ttl, own_store);
         let start = Instant::now();
         holder.hold();
-        for own in holder.each() {
+        for own in holder.limiters() {
             wall.set(last);
             let is_spent = own.run(async { is_by_lease(own) });
             let in_time = start.elapsed() < ttl / 2;
@@ -181,7 +186,7 @@ fn child_process_whose_wall_clock_is_set() {
     let holder = Holder::new(&LASTING, ttl, own_store);
     holder.hold();
     thread::sleep(ttl * 5 / 4);
-    for own in holder.each() {
+    for own in holder.limiters() {
         let is_spent = own.run(async { is_by_lease(own) });
         assert!(!is_spent, "{:?}", own.strategy);
     }

@@ -58,7 +58,7 @@ impl Ledger {
 
     /// Resets the keys by another process.
     fn reset(&self) {
-        for own in self.others.each() {
+        for own in self.others.limiters() {
             own.run(own.limiter.reset(own.key)).expect("a response");
         }
     }
@@ -66,7 +66,7 @@ impl Ledger {
     /// Checks what is admitted since the counts were lost; returns what others were.
     pub(crate) fn end(self) -> Vec<u64> {
         // Until a server is found again, requests fail.
-        for own in self.others.each() {
+        for own in self.others.limiters() {
             own.run(until("the store responds", async || {
                 own.limiter.peek(own.key).await.is_ok()
             }));
@@ -92,7 +92,7 @@ impl Ledger {
 
         // A refund may have come to the fresh count.
         let more = self.others.take_all();
-        for (index, own) in self.others.each().enumerate() {
+        for (index, own) in self.others.limiters().enumerate() {
             let held = self.held[index];
             let beside = spent[index].units + more[index];
             assert!(beside <= held, "{:?}: {beside} of {held}", own.strategy);

@@ -138,7 +138,7 @@ fn refund_fails(is_done: bool) -> bool {
         store(&server),
         [StrategyKind::Fixed.policy("p", "1000000/month")],
     );
-    let own = holder.only();
+    let own = holder.only_limiter();
     let mut charged = holder.hold()[0] + 1_000;
     let held = own.held();
     own.run(async {

@@ -10,7 +10,7 @@ use std::{
 use testkit::{Clock, Server};
 
 use crate::{
-    holder::{Admitted, Case, HALF_A_SECOND, Holder, LASTING},
+    holder::{Admitted, Case, HALF_SECOND_LEFT, Holder, LASTING},
     processes::{is_stopped, signal},
     support::{ms, store},
 };
@@ -85,7 +85,7 @@ fn a_process_that_was_not_polled_for_longer_than_the_ttl_spends_nothing_of_what_
 /// The TTL has not passed.
 #[test]
 fn a_process_that_was_not_polled_until_its_window_has_ended_spends_nothing_of_what_it_held() {
-    let scene = Scene::new(&HALF_A_SECOND, Duration::from_secs(10));
+    let scene = Scene::new(&HALF_SECOND_LEFT, Duration::from_secs(10));
     scene.spend_after_a_pause();
 }
 

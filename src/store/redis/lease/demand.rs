@@ -123,7 +123,7 @@ impl Rate {
     pub(super) fn record(&mut self, now: Timestamp, units: u64) {
         self.requests += 1;
         self.units = self.units.saturating_add(units);
-        // Zero for a thread that read its clock before another one ended the interval.
+        // Zero if `now` is before the interval: the request then counts in it.
         if now.since(self.since) >= RATE_INTERVAL {
             self.end_interval(now);
         }

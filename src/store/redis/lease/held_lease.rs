@@ -65,8 +65,8 @@ pub(super) struct HeldLease {
     /// Units per counter whose requests may still refund them: they were spent soon after their charge.
     pub(super) refundable: SmallVec<[u64; 2]>,
     pub(super) charge: Charge,
-    /// When it ends, by both clocks: the machine may have slept.
-    pub(super) ends: ClockReading,
+    /// When it ends, by both clocks, since the machine may have slept.
+    pub(super) ends_at: ClockReading,
     ttl: Duration,
     requested_at: ClockReading,
     received_at: Timestamp,
@@ -129,8 +129,8 @@ impl HeldLease {
         let ttl = ttls.map(|lease| lease.lifetime()).min().unwrap_or_default();
         let life = lives.min().unwrap_or_default().min(ttl);
         // In whole microseconds, as instants are.
-        let ends = request.requested_at + life;
-        let life = ends.monotonic.since(request.requested_at.monotonic);
+        let ends_at = request.requested_at + life;
+        let life = ends_at.monotonic.since(request.requested_at.monotonic);
         let window_ids = counters.map(|(own, counter)| {
             let at = result.time_of(counter);
             own.limit.rule().window_id(&counter.snapshot, at)
@@ -148,7 +148,7 @@ impl HeldLease {
                 window_ids: window_ids.collect(),
                 results: result.counters.clone(),
             },
-            ends,
+            ends_at,
             ttl,
             requested_at: request.requested_at,
             received_at: now,
@@ -160,13 +160,13 @@ impl HeldLease {
     /// Whether its units may be spent: not if the wall clock was set back, since the machine may have slept meanwhile.
     #[inline]
     pub(super) fn is_live(&self, now: ClockReading) -> bool {
-        let is_over = now.monotonic >= self.ends.monotonic || now.wall >= self.ends.wall;
+        let is_over = now.monotonic >= self.ends_at.monotonic || now.wall >= self.ends_at.wall;
         !is_over && now.wall + self.ttl >= self.requested_at.wall
     }
 
-    /// Whether it has the units of a request.
+    /// Whether it has the units of a request, and has not ended.
     #[inline]
-    pub(super) fn has(&self, counters: &[CounterOp<'_>]) -> bool {
+    pub(super) fn has_units_for(&self, counters: &[CounterOp<'_>]) -> bool {
         let mut left = self.left.iter().zip(counters);
         left.all(|(left, counter)| *left >= charged_units(counter)) && !self.has_ended
     }

@@ -151,7 +151,7 @@ impl LeasedKey {
         self.end_leases(now);
         let last_response = self.last_response.as_ref()?;
         let mut leases = self.leases.iter_mut().enumerate();
-        let (index, lease) = leases.find(|(_, lease)| lease.has(counters))?;
+        let (index, lease) = leases.find(|(_, lease)| lease.has_units_for(counters))?;
         let (mut more, mut uncounted) = (u64::MAX, 0);
         let mut results = SmallVec::new();
         let charges = last_response
@@ -212,7 +212,7 @@ impl LeasedKey {
     ) -> Option<LeaseRequest> {
         let (last_response, at) = (self.last_response.as_ref(), now.monotonic);
         let timeout = MIN_RESPONSE_TIMEOUT.max(self.sizing.ttl());
-        if self.requested.give_up(timeout, at) {
+        if self.requested.remove_timed_out(timeout, at) {
             self.sizing.end_wait();
         }
         let units = || {
@@ -375,7 +375,7 @@ impl LeasedKey {
         taken.filter_map(|number| self.reclaim(number)).collect()
     }
 
-    /// Whether it holds no lease, awaits none, and is not hot any more.
+    /// Whether it holds no lease, has none that is without a response, and is not hot any more.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.leases.is_empty() && self.requested.is_empty() && !self.sizing.is_hot(now)
     }

@@ -13,19 +13,19 @@ pub(super) struct RequestedLeases(SmallVec<[Requested; 4]>);
 #[derive(Debug)]
 struct Requested {
     number: u64,
-    /// If it is not, its units are refunded when the response comes.
+    /// Whether its units are held when the response comes; if not, they are refunded.
     is_awaited: bool,
-    at: Timestamp,
-    /// Under each counter.
+    requested_at: Timestamp,
+    /// The units of each counter.
     units: SmallVec<[u64; 2]>,
 }
 
 impl RequestedLeases {
-    pub(super) fn add(&mut self, number: u64, at: Timestamp, units: SmallVec<[u64; 2]>) {
+    pub(super) fn add(&mut self, number: u64, requested_at: Timestamp, units: SmallVec<[u64; 2]>) {
         self.0.push(Requested {
             number,
             is_awaited: true,
-            at,
+            requested_at,
             units,
         });
     }
@@ -45,8 +45,8 @@ impl RequestedLeases {
 
     /// Removes the leases whose response has not come within the timeout, and returns whether there were any.
     #[inline]
-    pub(super) fn give_up(&mut self, timeout: Duration, now: Timestamp) -> bool {
-        let is_late = |lease: &Requested| now.since(lease.at) >= timeout;
+    pub(super) fn remove_timed_out(&mut self, timeout: Duration, now: Timestamp) -> bool {
+        let is_late = |lease: &Requested| now.since(lease.requested_at) >= timeout;
         let has_late = self.0.first().is_some_and(is_late);
         if has_late {
             self.0.retain(|lease| !is_late(lease));
@@ -69,7 +69,7 @@ impl RequestedLeases {
 
     /// Whether a lease has no response yet that was requested at this moment or before.
     pub(super) fn any_requested_by(&self, moment: Timestamp) -> bool {
-        self.0.iter().any(|lease| lease.at <= moment)
+        self.0.iter().any(|lease| lease.requested_at <= moment)
     }
 
     pub(super) fn is_empty(&self) -> bool {

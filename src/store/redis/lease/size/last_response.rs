@@ -16,7 +16,7 @@ pub(in crate::store::redis::lease) struct LastResponse {
     pub(in crate::store::redis::lease) received_at: Timestamp,
     pub(in crate::store::redis::lease) at: Timestamp,
     pub(in crate::store::redis::lease) results: SmallVec<[CounterResult; 1]>,
-    /// Of each counter.
+    /// The window of each counter.
     pub(in crate::store::redis::lease) window_ids: SmallVec<[i64; 2]>,
     /// The units of each counter that the store had decided when the lease was requested.
     pub(in crate::store::redis::lease) store_decided: SmallVec<[u64; 2]>,
