@@ -277,8 +277,8 @@ impl LeasedKey {
             };
         }
         let lease = HeldLease::new(request, result, now.monotonic);
-        let (last, ttl) = (self.last_response.as_ref(), self.sizing.ttl());
-        let is_older = last.is_some_and(|last| last.is_after(result, now.monotonic, ttl));
+        let last = self.last_response.as_ref();
+        let is_older = last.is_some_and(|last| last.is_after(request, result));
         let has_window = last.is_some_and(|last| last.window_ids == lease.charge.window_ids);
         if is_waiting && !is_older {
             self.record_response(request, &lease, result, now.monotonic);
@@ -321,9 +321,11 @@ impl LeasedKey {
             self.sizing.pause(now, pause);
         }
         self.last_response = Some(last_response);
-        // Receipts carry the last response's window, so leases of another window end.
+        // Receipts carry the last response's window, so leases of another window end. So do those that were charged later, by a
+        // clock that was set back meanwhile.
         for older in &mut self.leases {
-            if !older.has_ended && older.charge.window_ids != lease.charge.window_ids {
+            let is_of_window = older.charge.window_ids == lease.charge.window_ids;
+            if !older.has_ended && (!is_of_window || older.charge.at > lease.charge.at) {
                 older.end(&mut self.units);
             }
         }

@@ -22,6 +22,7 @@ use super::{
     totals::Totals,
 };
 use crate::{
+    clock::Timestamp,
     key::Key,
     quota::Quota,
     store::{
@@ -265,4 +266,38 @@ fn requests_wait_for_the_store_no_longer_than_a_lease_does() {
         assert!(longest <= 22, "{part}: {longest} in a row");
         now = now + Duration::from_millis(60);
     }
+}
+
+#[test]
+fn leases_are_held_when_the_clock_of_the_server_is_set_back() {
+    let limit = limit(Duration::from_secs(10));
+    let counters = [counter(&limit)];
+    let now = ClockReading::read();
+    let mut key = LeasedKey::new((0, 0), &counters, now.monotonic);
+    let mut request = || key.decide(&counters, now + Duration::from_millis(1)).1;
+    let [first, second] = [request(), request()].map(|due| due.expect("a lease is due"));
+    let hour = Duration::from_secs(3_600);
+    let at = |time: Timestamp, request: &LeaseRequest| {
+        let response = granted(u64::from(request.requests), now);
+        OpResult {
+            at: time,
+            ..response
+        }
+    };
+    let held = |key: &LeasedKey| key.units().map(|(_, units)| units.held).sum::<u64>();
+    // The later response comes first, and then the older one, of the same window: both are held.
+    let later = now + Duration::from_millis(3);
+    drop(key.grant(&second, &at(later.wall, &second), later));
+    drop(key.grant(&first, &at(now.wall, &first), later));
+    assert_eq!(held(&key), 4);
+    // A lease that was requested after that is charged an hour before: it is held, and those before it end.
+    let soon = later + Duration::from_millis(1);
+    let third = (0..4).find_map(|_| key.decide(&counters, soon).1);
+    let third = third.expect("a lease is due");
+    assert!(held(&key) > 0);
+    let back = at(now.wall - hour, &third);
+    drop(key.grant(&third, &back, later + Duration::from_millis(2)));
+    assert_eq!(held(&key), u64::from(third.requests));
+    let (result, _) = key.decide(&counters, later + Duration::from_millis(3));
+    assert_eq!(result.expect("a decision").at, back.at);
 }

@@ -307,9 +307,8 @@ impl Ledger {
         let charged_at = result.at.as_micros() - START;
         let entry = self.entry(&request, &result);
         let now = self.now().monotonic;
-        // The response to an older request, unless it comes long after the latest one.
-        let age = now.since(self.latest_received.0).as_micros() as i64;
-        let is_older = charged_at < self.latest.0 && age <= self.ttl;
+        let was_sent_before = request.requested_at.monotonic <= self.latest_received.0;
+        let is_older = charged_at < self.latest.0 && was_sent_before;
         let has_window = self.latest_received.1 == entry.windows;
         if !is_older {
             self.latest = (charged_at, total);
@@ -321,7 +320,8 @@ impl Ledger {
         }
         let others = self.entries.iter_mut().filter(|_| !is_older);
         for older in others {
-            older.has_ended |= older.windows != entry.windows;
+            older.has_ended |=
+                older.windows != entry.windows || older.charged_at > entry.charged_at;
         }
         match (self.is_live(&entry) && (!is_older || has_window), granted) {
             (true, Granted::Held { refund_after }) => {

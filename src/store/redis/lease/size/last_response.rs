@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::super::held_lease::LeaseRequest;
 use crate::{
     clock::Timestamp,
     store::{CounterResult, LimitHandle, OpResult, Units, redis::request::op::CounterOps},
@@ -31,15 +32,14 @@ impl LastResponse {
         }
     }
 
-    /// Whether a response that comes now is older, because another worker has received it. After a TTL it is not: the server's
-    /// clock was set back.
+    /// Whether the response to a request is older, because another worker has received it. One to a request that was sent later is
+    /// not: the server's clock was set back.
     pub(in crate::store::redis::lease) fn is_after(
         &self,
+        request: &LeaseRequest,
         result: &OpResult,
-        now: Timestamp,
-        ttl: Duration,
     ) -> bool {
-        result.at < self.at && now.since(self.received_at) <= ttl
+        result.at < self.at && request.requested_at.monotonic <= self.received_at
     }
 
     /// The status of a counter.

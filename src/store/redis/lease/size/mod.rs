@@ -187,13 +187,12 @@ impl Sizing {
             self.low_water = (wanted_units / 4).clamp(units / 4, leases * units);
             return Some(requests);
         }
-        if is_requested {
-            self.awaits_response = true;
-            return None;
-        }
-        // An unusually expensive request does not pause leases for the cheap ones.
+        // An unusually expensive request does not hold back leases for the cheap ones.
         if max_requests >= MIN_LEASE_REQUESTS {
-            self.pause(now, self.ttl / 2);
+            match is_requested {
+                true => self.awaits_response = true,
+                false => self.pause(now, self.ttl / 2),
+            }
         }
         None
     }
