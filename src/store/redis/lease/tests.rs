@@ -25,11 +25,8 @@ use crate::{
     clock::Timestamp,
     key::Key,
     quota::Quota,
-    store::{
-        CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Units,
-        redis::request::op::CounterOps,
-    },
-    strategy::{ChargeReceipt, FixedWindow, Lease, Snapshot, Strategy, TierRefills},
+    store::{CounterOp, CounterResult, LimitHandle, Op, OpResult, redis::request::op::CounterOps},
+    strategy::{FixedWindow, Lease, Snapshot, Strategy, TierRefills},
     sync::CachePadded,
 };
 
@@ -59,14 +56,7 @@ fn limit(ttl: Duration) -> LimitHandle {
 }
 
 fn counter(limit: &LimitHandle) -> CounterOp<'_> {
-    CounterOp {
-        limit,
-        key: Key::global(),
-        units: Units::ONE,
-        receipt: ChargeReceipt::NONE,
-        caller: Key::global(),
-        mode: CounterMode::Charge,
-    }
+    CounterOp::new(limit, Key::global())
 }
 
 /// The store's response that so many units are charged.
