@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let layer = layer()?;
     let limiter = layer.limiter().clone();
 
-    let port = env::var("PORT").map_or(Ok(50051), |port| port.parse())?;
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let address = listener.local_addr()?;
     println!("Listening on http://{address}. Five greetings pass in ten seconds; try six:\n");
