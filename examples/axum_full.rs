@@ -35,13 +35,10 @@ use tracing::Level;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_max_level(Level::INFO).init();
-    #[cfg(feature = "redis")]
     let app = match env::var("REDIS_URL") {
         Ok(url) => app(tollgate::RedisStore::open(url)?)?,
         Err(_) => app(MemoryStore::new())?,
     };
-    #[cfg(not(feature = "redis"))]
-    let app = app(MemoryStore::new())?;
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;

@@ -44,7 +44,6 @@ fn client() -> ClientIp {
 fn layer(client: ClientIp) -> Result<RateLimitLayer, Box<dyn Error>> {
     let quota = Quota::requests(5).per(Duration::from_secs(10));
     let layer = RateLimitLayer::builder().policy(Policy::new("clients", quota).key(client));
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
         return Ok(layer.store(tollgate::RedisStore::open(url)?).build()?);

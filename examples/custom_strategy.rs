@@ -176,7 +176,6 @@ pub fn limiter() -> Result<Limiter, Box<dyn Error>> {
             )
             .strategy(Trial),
         );
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         return Ok(limiter.store(tollgate::RedisStore::open(url)?).build()?);
     }

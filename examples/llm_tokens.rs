@@ -64,7 +64,6 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
         .tier_quotas([Quota::units(20_000).per_minute()])
         .cost_with(estimate);
     let layer = RateLimitLayer::builder().policy(tokens);
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
         return Ok(layer.store(tollgate::RedisStore::open(url)?).build()?);

@@ -57,7 +57,6 @@ struct App {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
-    #[cfg(feature = "redis")]
     let (public, operators) = match env::var("REDIS_URL") {
         Ok(url) => {
             // A login can wait for longer than a page: until this has passed it is no outage.
@@ -66,8 +65,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         Err(_) => routers(MemoryStore::new()).await?,
     };
-    #[cfg(not(feature = "redis"))]
-    let (public, operators) = routers(MemoryStore::new()).await?;
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse::<u16>())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;

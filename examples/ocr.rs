@@ -53,7 +53,6 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
         per_user.charge_after(outcome::success)
     };
     let layer = RateLimitLayer::builder().policy(per_user);
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
         return Ok(layer.store(tollgate::RedisStore::open(url)?).build()?);

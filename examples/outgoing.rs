@@ -86,7 +86,6 @@ fn limiter() -> Result<Limiter, Box<dyn Error>> {
         .policy(Policy::new("upstream", quota))
         // Blocked by hand, for as long as the upstream says.
         .policy(Policy::block_list("paused"));
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
         // A call that can wait for its turn can wait for Redis too.

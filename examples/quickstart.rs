@@ -33,7 +33,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
     let quota = Quota::requests(10).per(Duration::from_secs(10));
     let layer = RateLimitLayer::builder().policy(Policy::new("burst", quota));
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
         return Ok(layer.store(tollgate::RedisStore::open(url)?).build()?);

@@ -41,7 +41,6 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
             async move { tiers.quota(api_key?.to_str().ok()?).await }
         });
     let layer = RateLimitLayer::builder().policy(policy);
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
         return Ok(layer.store(tollgate::RedisStore::open(url)?).build()?);

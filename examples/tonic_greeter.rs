@@ -53,7 +53,6 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
         // Of a stream it's the messages that count.
         .skip_path("/helloworld.Greeter/SayHelloBidiStream");
     let layer = RateLimitLayer::builder().policy(greetings);
-    #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
         return Ok(layer.store(tollgate::RedisStore::open(url)?).build()?);

@@ -29,7 +29,6 @@ const MAX_REJECTIONS: u32 = 5;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
-    #[cfg(feature = "redis")]
     let app = match env::var("REDIS_URL") {
         Ok(url) => {
             // A connection that lasts for hours can wait for a second.
@@ -38,8 +37,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         Err(_) => app(MemoryStore::new())?,
     };
-    #[cfg(not(feature = "redis"))]
-    let app = app(MemoryStore::new())?;
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;

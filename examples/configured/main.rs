@@ -15,10 +15,7 @@ use tollgate::{
     config::{Document, Registry, Watch},
 };
 
-const SHIPPED: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/examples/configured/limits.toml"
-);
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configured/limits.toml");
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

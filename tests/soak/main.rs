@@ -4,9 +4,6 @@
 //!
 //! `cargo xtask soak --seconds 600 --seed 7`
 
-#[path = "../common/exposition.rs"]
-#[allow(dead_code, reason = "the tests of the metrics read more of it")]
-mod exposition;
 mod faults;
 mod interval;
 mod ledger;
@@ -14,7 +11,6 @@ mod limiters;
 mod load;
 mod permits;
 mod report;
-mod rng;
 mod soak;
 mod sums;
 mod topology;

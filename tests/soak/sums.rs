@@ -7,7 +7,7 @@ use std::sync::{
 
 use tollgate::{Decision, DecisionKind, Limiter, LimiterBuilder};
 
-use crate::exposition::{Exposition, Observed};
+use tollgate_tests::exposition::{Exposition, Observed};
 
 /// A limiter whose requests are counted by its callers and by its metrics.
 #[derive(Clone)]

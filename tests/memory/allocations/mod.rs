@@ -1,0 +1,155 @@
+//! What a decision allocates. The allocator counts by thread, so each is made on a runtime of one thread.
+
+use std::{future::Future, net::SocketAddr};
+
+use allocation_counter::measure;
+use http::{Request, Response};
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{Key, Limiter, PeerAddr, Policy, Quota, RateLimitLayer};
+use tower::{Layer, Service, service_fn};
+
+mod redis;
+
+/// Decisions that are counted, so that what happens now and then shows too.
+const TIMES: u64 = 1_000;
+
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// Never used up, and refilled so slowly that no key is removed.
+fn ample() -> Quota {
+    Quota::requests(10_000).per_week().burst(500_000)
+}
+
+fn limiter(names: &[&str], quota: Quota) -> Limiter {
+    let with =
+        |limiter: tollgate::LimiterBuilder, name: &&str| limiter.policy(Policy::new(*name, quota));
+    let builder = names.iter().fold(Limiter::builder(), with);
+    builder.build().expect("a limiter")
+}
+
+/// Allocations per decision, once the first decisions have allocated what stays.
+fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F) -> f64 {
+    for _ in 0..100 {
+        runtime.block_on(decide());
+    }
+    let counted = measure(|| {
+        runtime.block_on(async {
+            for _ in 0..TIMES {
+                decide().await;
+            }
+        });
+    });
+    // Tokio's own: it keeps a list of those that yield.
+    let turns = measure(|| {
+        runtime.block_on(async {
+            for _ in 0..TIMES {
+                tokio::task::coop::consume_budget().await;
+            }
+        });
+    });
+    let own = counted.count_total.saturating_sub(turns.count_total);
+    let each = own as f64 / TIMES as f64;
+    println!(
+        "{what}: {each} allocations a decision, {} bytes",
+        counted.bytes_total / TIMES
+    );
+    each
+}
+
+#[test]
+fn a_known_key_is_evaluated_in_process_without_allocating() {
+    let limiter = limiter(&["one"], ample());
+    let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
+    assert_eq!(each(&runtime(), "in process, one policy", check), 0.0);
+}
+
+#[test]
+fn a_decision_that_metrics_count_allocates_nothing_more() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let metrics = tollgate::metrics::Metrics::with_recorder("api", recorder);
+    let metrics = std::sync::Arc::new(metrics);
+    for (quota, admits) in [(ample(), true), (Quota::requests(1).per_week(), false)] {
+        let builder = Limiter::builder().observe(metrics.clone());
+        let limiter = builder.policy(Policy::new("one", quota)).build();
+        let limiter = limiter.expect("a limiter");
+        let check = async || limiter.check(Key::new("alice")).await.is_admitted();
+        assert!(runtime().block_on(check()));
+        let decide = async || assert_eq!(check().await, admits);
+        let each = each(
+            &runtime(),
+            &format!("with metrics, admitted: {admits}"),
+            decide,
+        );
+        // One decision in 64 is timed, and the recorder keeps 64 times in a block.
+        assert!(each <= 2.0 / 1_000.0, "{each}");
+    }
+}
+
+#[test]
+fn a_rejection_in_process_allocates_nothing_either() {
+    let limiter = limiter(&["one"], Quota::requests(1).per_week());
+    let check = async || limiter.check(Key::new("alice")).await;
+    let _ = runtime().block_on(check());
+    let rejected = async || assert!(!check().await.is_admitted());
+    assert_eq!(each(&runtime(), "in process, rejected", rejected), 0.0);
+}
+
+#[test]
+fn three_policies_with_one_key_allocate_next_to_nothing() {
+    let limiter = limiter(&["one", "two", "three"], ample());
+    let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
+    let each = each(&runtime(), "in process, three policies", check);
+    assert!(each <= MAX_THREE, "{each}");
+}
+
+#[test]
+fn a_request_through_the_layer_allocates_little() {
+    let bare =
+        service_fn(async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(())));
+    let runtime = runtime();
+    // What the request and the service take by themselves.
+    let without = each(&runtime, "a bare service", || call(bare, 200));
+    for (what, quota, status) in [
+        ("admitted", ample(), 200),
+        ("rejected", Quota::requests(1).per_week(), 429),
+    ] {
+        let policy = Policy::new("peer", quota);
+        let layer = RateLimitLayer::builder().policy(policy);
+        let service = layer.build().expect("a layer").layer(bare);
+        runtime.block_on(call(service.clone(), 200));
+        let with = each(&runtime, &format!("through the layer, {what}"), || {
+            call(service.clone(), status)
+        });
+        let most = if status == 200 {
+            MAX_ADMITTED
+        } else {
+            MAX_REJECTED
+        };
+        assert!(
+            with - without <= most,
+            "{what}: {with}, and {without} without"
+        );
+    }
+}
+
+async fn call<S, B>(mut service: S, status: u16)
+where
+    S: Service<Request<()>, Response = Response<B>, Error = std::convert::Infallible>,
+{
+    let mut request = Request::new(());
+    let peer = PeerAddr(SocketAddr::from(([192, 0, 2, 1], 4321)));
+    request.extensions_mut().insert(peer);
+    std::future::poll_fn(|cx| service.poll_ready(cx))
+        .await
+        .expect("a service");
+    let Ok(response) = service.call(request).await;
+    assert_eq!(response.status(), status);
+}
+
+/// Measured, with a little room for what other dependencies may do.
+const MAX_THREE: f64 = 4.0;
+const MAX_ADMITTED: f64 = 6.0;
+const MAX_REJECTED: f64 = 5.0;

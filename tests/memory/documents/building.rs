@@ -1,0 +1,376 @@
+//! From a document to a limiter or a layer, and the mistakes that are found then.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::body::{Body, to_bytes};
+use http::{Request, Response};
+use tollgate::{
+    ManualClock, MemoryStore,
+    config::{Document, Format, Registry},
+};
+use tower::{ServiceBuilder, ServiceExt};
+
+use crate::documents::support::{document, parts, paths_of, registry};
+
+#[test]
+fn all_mistakes_of_a_limiter_are_found_at_once_each_at_its_path() {
+    let text = r#"
+rejection = { body = "no", content_type = "a\nb" }
+skip = { paths = ["health"], methods = ["get"], with = ["interna"] }
+deny = [{ addresses = ["192.0.2.1", "192.0.2.300"] }, { addresses = { file = "missing.txt" } }, {}]
+allow = [{ policy = "apii", keys = ["alice"] }, { policy = "tuple", keys = ["s3cr3t", ["a", "b"], "hash:xyz"] }]
+on_store_error = { local_fallback = { processes = 0 } }
+
+[client_ip]
+trusted_proxies = ["10.0.0.0/8", "ten"]
+hops = 65
+
+[bearer]
+hash_key = "${NO_SUCH_HASH_KEY}"
+
+[store]
+url = "redi://localhost"
+prefix = "tg"
+timeout = "2day"
+connections = 65
+circuit_breaker_threshold = 0
+rejection_cache = { staleness = "2h" }
+tls = { client_key = { file = "missing.pem" } }
+
+[policies.api]
+quota = "0/min"
+key = "header:x y"
+cost = [{ method = "post", path = "upload", cost = 5 }]
+charge = { after = "succes" }
+
+[policies.fixed]
+quota = "10/min burst 20"
+strategy = "fixed_window"
+caller = "usr"
+tier = "plan"
+quota_with = "quota"
+cost = 100
+
+[policies.tiers]
+quota = "10/min"
+strategy = "fixed_window"
+charge = { after = "failure" }
+charge_rejected = true
+tier = "plans"
+tiers = { free = "1/h", pro = "1/min" }
+
+[policies.tuple]
+quota = "10/min"
+key = ["header:a", "header:b"]
+strategy = "fixd_window"
+shadow_of = "nothing"
+
+["policies"."a \" name"]
+quota = "10/min"
+"#;
+    let error = document(text).layer(&registry()).expect_err("mistakes");
+    let expected = include_str!("every_mistake.txt");
+    assert_eq!(error.to_string(), expected.trim_end());
+}
+
+#[tokio::test]
+async fn a_layer_does_what_its_document_says() {
+    let text = r#"
+headers = "none"
+rejection = { body = '{"policy": "{policy}", "wait": {retry_after}}', content_type = "application/json" }
+skip = { paths = ["/health"] }
+deny = [{ policy = "api", keys = ["mallory"] }]
+allow = [{ policy = "api", keys = ["root", "hash:7lEM2SSxGPnYHjFZP0wx"] }]
+
+[policies.api]
+quota = "10/h"
+key = "header:x-user"
+cost = [{ method = "POST", path = "/upload/*", cost = 10 }]
+tier = "plan"
+tiers = { pro = "100/h" }
+"#;
+    let layer = document(text).layer(&registry()).expect("a layer");
+    let service = ServiceBuilder::new()
+        .layer(layer)
+        .service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let call = async |method: &str, path: &str, user: &str, plan: &str| {
+        let headers = [("x-user", user), ("x-plan", plan)];
+        let request = Request::from_parts(parts(method, path, &headers), Body::empty());
+        let response = service
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap_or_else(|error| match error {});
+        let status = response.status().as_u16();
+        assert!(!response.headers().contains_key("ratelimit"));
+        let body = to_bytes(Body::new(response.into_body()), 1_000)
+            .await
+            .expect("a body");
+        (status, String::from_utf8_lossy(&body).into_owned())
+    };
+    assert_eq!(call("POST", "/upload/a", "alice", "").await.0, 200);
+    let (status, body) = call("GET", "/", "alice", "").await;
+    assert_eq!((status, &*body), (429, r#"{"policy": "api", "wait": 360}"#));
+    assert_eq!(call("GET", "/health", "alice", "").await.0, 200);
+    assert_eq!(call("POST", "/upload/a", "bob", "pro").await.0, 200);
+    assert_eq!(call("POST", "/upload/a", "bob", "pro").await.0, 200);
+    assert_eq!(call("GET", "/", "mallory", "").await.0, 403);
+    for _ in 0..3 {
+        assert_eq!(call("POST", "/upload/a", "root", "").await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_builder_has_all_of_a_document_but_its_store() {
+    let text = r#"
+deny = [{ policy = "api", keys = ["mallory"] }]
+
+[store]
+url = "${A_VARIABLE_THAT_IS_NOT_SET}"
+
+[policies.api]
+quota = "1/min"
+key = "header:x-user"
+"#;
+    let clock = ManualClock::default();
+    let limiter = document(text)
+        .builder(&registry())
+        .expect("a builder")
+        .store(MemoryStore::builder().clock(clock.clone()).build())
+        .build()
+        .expect("a limiter");
+    assert!(limiter.check("alice").await.is_admitted());
+    assert!(!limiter.check("alice").await.is_admitted());
+    assert!(!limiter.check("mallory").await.is_admitted());
+    clock.advance(Duration::from_secs(60));
+    assert!(limiter.check("alice").await.is_admitted());
+
+    let error = document("policies.api = { quota = '1/min', key = 'user' }")
+        .builder(&Registry::new())
+        .expect_err("a key");
+    assert_eq!(paths_of(&error), ["policies.api.key"]);
+}
+
+#[test]
+fn a_setting_that_would_have_no_effect_is_a_mistake() {
+    let entries = "found an empty array; expected at least one entry, or none of the field";
+    let conditions = "found an empty table; expected paths, methods or with, or none of the field";
+    for (text, expected) in [
+        ("only.paths = []", format!("only.paths: {entries}")),
+        ("skip.methods = []", format!("skip.methods: {entries}")),
+        ("only.with = []", format!("only.with: {entries}")),
+        ("only = {}", format!("only: {conditions}")),
+        (
+            "policies.api.only.paths = []",
+            format!("policies.api.only.paths: {entries}"),
+        ),
+        (
+            "policies.api.skip = {}",
+            format!("policies.api.skip: {conditions}"),
+        ),
+        (
+            "policies.api.quota_lookup = { name = 'lookup', timeout = '0s' }",
+            "policies.api.quota_lookup.timeout: found a quota_lookup with a timeout of 0; expected a longer timeout"
+                .to_owned(),
+        ),
+        (
+            "policies.slots = { quota = '8 concurrent', charge_rejected = true }",
+            "policies.slots.charge_rejected: found charge_rejected for an in-flight limit; expected an in-flight limit \
+             without charge_rejected: a rejected request is not in flight"
+                .to_owned(),
+        ),
+    ] {
+        let text = format!("policies.api.quota = '10/min'\n{text}");
+        let error = Document::parse(&text, Format::Toml)
+            .and_then(|document| document.limiter(&registry()).map(drop))
+            .expect_err(&text)
+            .to_string();
+        assert!(error.ends_with(&expected), "{error}");
+    }
+}
+
+#[test]
+fn a_registry_with_a_malformed_name_is_a_mistake_of_every_document() {
+    let registry = Registry::new().cost("a name", |_| 1);
+    let error = document("policies.api.quota = '1/s'")
+        .limiter(&registry)
+        .expect_err("a name");
+    assert!(
+        error
+            .to_string()
+            .contains("registered under a malformed name"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_key_of_several_parts_is_listed_by_its_texts() {
+    let text = r#"
+allow = [{ policy = "api", keys = [["acme", "/ocr"]] }]
+[policies.api]
+quota = "1/h"
+key = ["header:x-tenant", "path"]
+"#;
+    let limiter = document(text).limiter(&Registry::new()).expect("a limiter");
+    assert_eq!(
+        limiter.document(),
+        document(&text.replace(
+            r#"["header:x-tenant", "path"]"#,
+            r#""[header:x-tenant, path]""#
+        ))
+    );
+}
+
+#[test]
+fn mistakes_of_reading_and_of_building_are_found_together() {
+    let folder = testkit::folder();
+    let path = folder.path().join("limits.toml");
+    let text = r#"
+headrs = "none"
+allow = [{ policy = "api", keys = ["alice"] }, { policy = "apii", keys = ["alice"] }]
+
+[store]
+url = 5
+prefix = "tg"
+
+[policies.api]
+quota = "ten"
+strategy = "concurrency"
+key = "header:x-user"
+caller = "usr"
+
+[policies.next]
+quota = "0/h"
+shadow_of = "api"
+"#;
+    std::fs::write(&path, text).expect("a file");
+    let error = Document::load_with(&path, &registry()).expect_err("mistakes");
+    let paths = paths_of(&error);
+    let expected = [
+        "headrs",
+        "allow[1].policy",
+        "store.url",
+        "store.prefix",
+        "policies.api.quota",
+        "policies.api.caller",
+        "policies.next.quota",
+    ];
+    assert_eq!(paths, expected, "{error}");
+    assert_eq!(error.file(), Some(&*path));
+}
+
+#[test]
+fn a_cost_may_be_as_large_as_the_largest_tier_allows() {
+    for quotas in [
+        "tier = 'plan'\ntiers = { pro = '1000/min' }",
+        "tier_quotas = ['1000/min']",
+    ] {
+        let build = |cost: &str| {
+            let text = format!("[policies.api]\nquota = '100/min'\n{quotas}\ncost = {cost}");
+            document(&text).limiter(&registry())
+        };
+        for cost in ["1000", "[{ path = '/export', cost = 1000 }]"] {
+            if let Err(error) = build(cost) {
+                panic!("{error}");
+            }
+        }
+        for (cost, path) in [
+            ("1001", "policies.api.cost: "),
+            (
+                "[{ path = '/export', cost = 1001 }]",
+                "policies.api.cost[0].cost: ",
+            ),
+        ] {
+            let error = build(cost).expect_err("a cost").to_string();
+            assert!(error.contains(path), "{error}");
+            assert!(error.contains("found a cost of 1001"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn two_headers_of_the_clients_address_are_a_mistake() {
+    let text = r#"
+client_ip = { trusted_proxies = ["10.0.0.0/8"], forwarded = true, header = "cf-connecting-ip" }
+[policies.api]
+quota = "1/s"
+"#;
+    let error = document(text).limiter(&registry()).expect_err("a mistake");
+    assert_eq!(
+        error.to_string(),
+        "2:61: client_ip.forwarded: found true together with header; expected one of them"
+    );
+}
+
+#[test]
+fn a_cost_in_quotes_is_a_mistake_that_says_so() {
+    for text in ["5", "010", "1_0"] {
+        let text = format!("[policies.api]\nquota = '10/s'\ncost = '{text}'");
+        let error = document(&text).limiter(&registry()).expect_err("a text");
+        let expected = "expected a whole number without quotes, such as 10, or a registered name";
+        assert!(error.to_string().ends_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_long_text_is_shortened_in_a_mistake() {
+    let long = "ä".repeat(100_000);
+    for field in ["quota", "key", "strategy", "cost", "charge"] {
+        let quota = if field == "quota" {
+            ""
+        } else {
+            "quota = '1/s'"
+        };
+        let text = format!("[policies.api]\n{quota}\n{field} = '{long}'");
+        let error = Document::parse(&text, Format::Toml)
+            .and_then(|document| document.limiter(&registry()))
+            .expect_err("a mistake");
+        assert!(error.to_string().len() < 2_000, "{field}");
+        assert!(error.to_string().contains("ää..."), "{error}");
+    }
+}
+
+#[test]
+fn a_misspelled_placeholder_and_a_media_type_without_a_slash_are_mistakes() {
+    let mistakes = |rejection: &str| {
+        let text = format!("rejection = {rejection}\npolicies.api.quota = \"1/s\"");
+        let built = document(&text).layer(&Registry::new());
+        built.map(drop).map_err(|error| error.to_string())
+    };
+    let valid =
+        r#"{ body = '{"wait": {retry_after}} of {policy} {}', content_type = "application/json" }"#;
+    assert_eq!(mistakes(valid), Ok(()));
+    let error = mistakes(r#"{ body = "in {retry-after} s", content_type = "nonsense" }"#);
+    let error = error.expect_err("two mistakes");
+    assert!(
+        error.contains(r#"rejection.content_type: found "nonsense"; expected a media type"#),
+        "{error}"
+    );
+    assert!(
+        error.contains(
+            "rejection.body: found the placeholder {retry-after}; expected {retry_after}"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_url_at_a_path_where_no_secret_is_expected_is_shown_without_its_password() {
+    for text in [
+        r#"policies.api = { quota = "1/s", key = "redis://user:hunter2@host" }"#,
+        r#"policies.api = { quota = "redis://user:hunter2@host/?pass=hunter2" }"#,
+        r#"policies.api = { quota = "1/s", cost = "redis://hunter2@host:1" }"#,
+    ] {
+        let document = Document::parse(text, Format::Toml);
+        let error = match document {
+            Ok(document) => document.layer(&Registry::new()).map(drop),
+            Err(error) => Err(error),
+        };
+        let error = error.expect_err("a mistake");
+        let shown = format!("{error} {error:?}");
+        assert!(
+            !shown.contains("hunter2") && shown.contains("redis://***@host"),
+            "{shown}"
+        );
+    }
+}

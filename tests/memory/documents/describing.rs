@@ -1,0 +1,165 @@
+//! The documents of what is in force.
+
+use tollgate::{
+    AddressList, Key, KeyList, Limiter, Policy, Quota, RateLimitLayer, RedisStore, SlidingLog,
+    config::{Format, Registry},
+    extract,
+};
+
+use crate::documents::support::{document, paths_of, registry};
+
+#[test]
+fn a_layers_document_says_what_its_own_document_said() {
+    let text = r#"
+enabled = false
+refund_handler_rejections = true
+on_store_error = "reject"
+on_misconfiguration = "as_store_error"
+on_unknown_address = "reject"
+count_preflights = true
+
+[headers]
+format = "x_ratelimit"
+closest = true
+jitter = "2s"
+
+[rejection]
+body = "Wait {retry_after} s."
+content_type = "text/html"
+
+[skip]
+paths = ["/health", "/static/*"]
+methods = ["OPTIONS"]
+with = ["internal"]
+
+[only]
+paths = ["/api/*"]
+
+[[deny]]
+addresses = ["192.0.2.0/24"]
+
+[[allow]]
+policy = "api"
+keys = ["alice"]
+
+[store]
+url = "redis://127.0.0.1:1/2"
+prefix = "api:"
+timeout = "50ms"
+connections = 4
+circuit_breaker_threshold = false
+rejection_cache = false
+
+[policies.api]
+quota = "100/min burst 20"
+strategy = "token_bucket"
+key = "header:x-tenant"
+missing_key = "shared"
+cost = [{ method = "POST", path = "/upload/*", cost = 10 }, { path = "/", cost = 0 }]
+charge = { refund_unless = "success" }
+charge_dropped = false
+tier = "plan"
+tiers = { free = "10/min", pro = "1000/min" }
+tier_quotas = ["100/min"]
+on_store_error = { local_fallback = { processes = 4, write_back = true } }
+lease = { max_units = 64, ttl = "20ms" }
+
+[policies.users]
+quota = "7/h"
+strategy = "own"
+key = "user | same(header:x-api-key, bearer) | client_ip hops 2 ipv6_prefix 56"
+caller = "[peer, path]"
+cost = "tokens"
+charge = { after = "teapot" }
+quota_lookup = { name = "lookup", timeout = "20ms" }
+
+[policies.hand]
+quota = "8 concurrent"
+by_hand = true
+quota_with = "quota"
+skip = { methods = ["GET"] }
+only = { with = ["paid"] }
+
+[policies.watched]
+quota = "1/s"
+charge_rejected = true
+
+[policies.locked]
+block_list = true
+
+[policies.next]
+quota = "1/s"
+shadow = true
+"#;
+    let document = document(text);
+    let layer = document.layer(&registry()).expect("a layer");
+    assert_eq!(
+        layer.document().to_text(Format::Toml),
+        document.to_text(Format::Toml)
+    );
+    let again = layer.document().layer(&registry()).expect("a layer");
+    assert_eq!(again.document(), layer.document());
+}
+
+#[test]
+fn what_has_no_name_is_code_and_cannot_be_loaded() {
+    let keys = KeyList::new("api", [Key::secret("s3cr3t"), Key::new("bob")]);
+    let limiter = Limiter::builder()
+        .store(RedisStore::open("redis://user:s3cr3t@127.0.0.1:1").expect("a store"))
+        .policy(
+            Policy::new("api", Quota::requests(10).per_minute())
+                .strategy(SlidingLog)
+                .key(extract::from_fn(|_| None))
+                .cost_with(|_| 1)
+                .skip_with(|_| false),
+        )
+        .allow(keys)
+        .deny(AddressList::new(["192.0.2.1"]).expect("a list"))
+        .build()
+        .expect("a limiter");
+    let layer = RateLimitLayer::new(limiter).on_rejection(|rejected, _| {
+        http::Response::builder()
+            .status(rejected.status())
+            .body(String::new())
+            .unwrap_or_default()
+    });
+    let text = layer.document().to_text(Format::Toml).expect("a text");
+    let expected = r#"on_rejection = "code"
+
+[[deny]]
+addresses = ["192.0.2.1/32"]
+
+[[allow]]
+policy = "api"
+keys = ["hash:o-gRed7DFDig3M1qYlN6", "bob"]
+
+[store]
+url = "redis://user:***@127.0.0.1:1"
+
+[policies.api]
+quota = "10/min"
+strategy = "sliding_log"
+key = "code"
+cost = "code"
+
+[policies.api.skip]
+with = ["code"]
+"#;
+    assert_eq!(text, expected);
+    let error = document(&text).layer(&Registry::new()).expect_err("code");
+    let paths = paths_of(&error);
+    let expected = [
+        "on_rejection",
+        "allow[0].keys[1]",
+        "store.url",
+        "policies.api.key",
+        "policies.api.cost",
+        "policies.api.skip.with[0]",
+    ];
+    assert_eq!(paths, expected);
+    assert_eq!(
+        error.mistakes()[4].to_string(),
+        "policies.api.cost: found the cost \"code\", which stands for code of the application without a name; \
+         expected what can be loaded: register the code in the `Registry`, and name it here",
+    );
+}

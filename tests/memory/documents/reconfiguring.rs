@@ -1,0 +1,284 @@
+//! Documents that are put in force in a running limiter or layer.
+
+use std::fs;
+
+use tollgate::{
+    Limiter, RedisStore,
+    config::{Document, Registry},
+};
+
+use crate::documents::support::{document, registry};
+
+/// A document of a limiter on Redis; nothing connects.
+const ON_REDIS: &str = r#"
+[store]
+url = "redis://user:s3cr3t@127.0.0.1:1/2"
+timeout = "50ms"
+rejection_cache = { staleness = "2s", capacity = 500 }
+
+[policies.api]
+quota = "10/min"
+"#;
+
+#[tokio::test]
+async fn a_document_changes_the_policies_of_a_running_limiter() {
+    let registry = registry();
+    let limiter = document("[policies.api]\nquota = '10/min'")
+        .limiter(&registry)
+        .expect("a limiter");
+    assert!(limiter.check("alice").times(5).await.is_admitted());
+    let next =
+        document("[policies.api]\nquota = '20/min'\n[policies.new]\nquota = '5/s'\ncost = 3");
+    let changes = next.reconfigure(&limiter, &registry).expect("valid");
+    let api = changes.policy("api").expect("a change");
+    assert_eq!(
+        (api.settings()[0].from(), api.settings()[0].to()),
+        ("10/min", "20/min")
+    );
+    assert_eq!(
+        limiter
+            .peek("alice")
+            .await
+            .expect("a status")
+            .policy("api")
+            .expect("api")
+            .remaining(),
+        10
+    );
+    let changes = next.reconfigure(&limiter, &registry).expect("valid");
+    assert!(changes.is_empty(), "{changes}");
+    assert_eq!(limiter.document().policies, next.policies);
+}
+
+#[test]
+fn a_layer_is_reconfigured_with_its_responses() {
+    let registry = registry();
+    let layer = document("[policies.api]\nquota = '10/min'")
+        .layer(&registry)
+        .expect("a layer");
+    let text = "enabled = false\nheaders = 'none'\non_rejection = 'page'\n[policies.api]\nquota = '10/min'";
+    let changes = document(text)
+        .reconfigure_layer(&layer, &registry)
+        .expect("valid");
+    let settings: Vec<_> = changes
+        .settings()
+        .iter()
+        .map(|change| change.setting())
+        .collect();
+    assert_eq!(settings, ["enabled", "headers", "on_rejection"]);
+    assert_eq!(layer.document(), document(text));
+}
+
+#[test]
+fn invalid_documents_change_nothing() {
+    let registry = registry();
+    let limiter = document("[policies.api]\nquota = '10/min'")
+        .limiter(&registry)
+        .expect("a limiter");
+    let before = limiter.document();
+    for text in [
+        "[policies.api]\nquota = '0/min'",
+        "[policies.api]\nquota = '1/min'\nkey = 'code'",
+    ] {
+        document(text)
+            .reconfigure(&limiter, &registry)
+            .expect_err("a mistake");
+        assert_eq!(limiter.document(), before);
+    }
+}
+
+#[test]
+fn another_store_is_a_mistake_that_is_found_without_opening_it() {
+    let limiter = document(ON_REDIS)
+        .limiter(&Registry::new())
+        .expect("a limiter");
+    let same = document(ON_REDIS).reconfigure(&limiter, &Registry::new());
+    assert!(same.expect("the same store").is_empty());
+    let edits = [
+        ("127.0.0.1:1", "127.0.0.1:2", "url"),
+        ("redis:", "rediss:", "url"),
+        ("/2\"", "/3\"", "url"),
+        ("50ms", "60ms", "timeout"),
+        ("500", "600", "rejection_cache"),
+        ("timeout", "prefix = \"tg2:\"\ntimeout", "prefix"),
+    ];
+    for (from, to, setting) in edits {
+        let error = document(&ON_REDIS.replacen(from, to, 1))
+            .reconfigure(&limiter, &Registry::new())
+            .expect_err(to);
+        assert_eq!(error.mistakes()[0].path(), "store", "{error}");
+        assert_eq!(
+            error.mistakes()[0].found(),
+            format!("another store: other {setting}")
+        );
+    }
+    let without =
+        document("[policies.api]\nquota = '10/min'").reconfigure(&limiter, &Registry::new());
+    assert_eq!(
+        without.expect_err("no store").mistakes()[0].found(),
+        "no store"
+    );
+    let in_process = document("[policies.api]\nquota = '10/min'")
+        .limiter(&Registry::new())
+        .expect("a limiter");
+    let error = document(ON_REDIS)
+        .reconfigure(&in_process, &Registry::new())
+        .expect_err("a store");
+    assert_eq!(error.mistakes()[0].path(), "store");
+}
+
+#[test]
+fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_in_force() {
+    let folder = testkit::folder();
+    let write = |name: &str, text: &str| {
+        fs::write(folder.path().join(name), text).expect("a file");
+    };
+    let load = |quota: &str, store: &str| {
+        let text = format!("[store]\n{store}\n[policies.api]\nquota = '{quota}'\n");
+        write("limits.toml", &text);
+        Document::load(folder.path().join("limits.toml")).expect("a document")
+    };
+    let url = "url = { file = 'url' }";
+    let sentinel =
+        "sentinel = { master = 'm', urls = [{ file = 'url' }], server_url = { file = 'server' } }";
+    let cluster = "cluster = [{ file = 'url' }, 'redis://127.0.0.1:7']";
+    let certificates = "url = 'rediss://127.0.0.1:1'\ntls.root_certificates = { file = 'ca.pem' }";
+    let [first_ca, other_ca] = [(); 2].map(|()| {
+        let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        signed.expect("a certificate").cert.pem()
+    });
+    for (store, file, first, rotated, field) in [
+        (url, "url", "redis://u:old@h/1", "redis://u:new@h/1", "url"),
+        (url, "url", "redis://h/1", "redis://v:new@h:6379/1\n", "url"),
+        (
+            cluster,
+            "url",
+            "redis://:old@h",
+            "redis://:new@h",
+            "cluster",
+        ),
+        (
+            sentinel,
+            "url",
+            "redis://:old@h",
+            "redis://:new@h",
+            "sentinel",
+        ),
+        (
+            sentinel,
+            "server",
+            "redis://:old@any/3",
+            "redis://:new@any/3",
+            "sentinel",
+        ),
+        (certificates, "ca.pem", &first_ca, &other_ca, "tls"),
+    ] {
+        write("url", "redis://h");
+        write("server", "redis://any/3");
+        write(file, first);
+        let limiter = load("10/min", store).limiter(&Registry::new());
+        let limiter = limiter.expect("a limiter");
+        write(file, rotated);
+        let changes = load("20/min", store).reconfigure(&limiter, &Registry::new());
+        let changes = changes.expect(rotated).to_string();
+        let expected = format!(
+            "store: credentials in {field} -> others, in force when the process is restarted\n\
+             api: altered: quota 10/min -> 20/min"
+        );
+        assert!(changes.starts_with(&expected), "{changes}");
+        assert!(!changes.contains("new"), "{changes}");
+        // Until the restart each reload says so.
+        let again = load("20/min", store).reconfigure(&limiter, &Registry::new());
+        assert_eq!(again.expect("the same").settings().len(), 1);
+        write(file, first);
+        let back = load("20/min", store).reconfigure(&limiter, &Registry::new());
+        assert!(back.expect("the first").is_empty());
+    }
+    write("url", "redis://u:old@h/1");
+    let limiter = load("10/min", url).limiter(&Registry::new());
+    let limiter = limiter.expect("a limiter");
+    for other in [
+        "redis://u:old@h/2",
+        "redis://u:old@other/1",
+        "rediss://u:old@h/1",
+    ] {
+        write("url", other);
+        let error = load("20/min", url).reconfigure(&limiter, &Registry::new());
+        let error = error.expect_err(other).to_string();
+        assert!(
+            error.ends_with(
+                "found another store: other url; expected the store that is open: restart the process to open another"
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_store_of_the_applications_own_stays_without_a_store_in_the_document() {
+    let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let policy = tollgate::Policy::new("api", "10/min".parse().expect("a quota"));
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    let document = document("[policies.api]\nquota = '20/min'");
+    let changes = document
+        .reconfigure(&limiter, &Registry::new())
+        .expect("the same store");
+    assert!(!changes.is_empty());
+}
+
+#[tokio::test]
+async fn a_store_in_process_holds_as_many_keys_as_the_document_says() {
+    for store in ["max_keys = 2", "url = 'memory://'\nmax_keys = 2"] {
+        let text = |store: &str| format!("[store]\n{store}\n[policies.api]\nquota = '1/h'");
+        let limiter = document(&text(store)).limiter(&Registry::new());
+        let limiter = limiter.expect("a limiter");
+        for (key, is_admitted) in [
+            ("a", true),
+            ("b", true),
+            ("b", false),
+            ("c", true),
+            ("d", true),
+        ] {
+            assert_eq!(limiter.check(key).await.is_admitted(), is_admitted, "{key}");
+        }
+        // Two were evicted.
+        let mut admitted = 0;
+        for key in ["a", "b", "c", "d"] {
+            admitted += u64::from(limiter.peek(key).await.expect("a status").would_admit());
+        }
+        assert_eq!(admitted, 2);
+        let written = limiter.document();
+        assert_eq!(written, document(&text("max_keys = 2")));
+        let same = written.reconfigure(&limiter, &Registry::new());
+        assert!(same.expect("the same store").is_empty());
+        for (other, setting) in [
+            ("max_keys = 3", "max_keys"),
+            ("url = 'memory://'", "max_keys"),
+            ("url = 'redis://h'", "url"),
+        ] {
+            let error = document(&text(other)).reconfigure(&limiter, &Registry::new());
+            let error = error.expect_err(other).to_string();
+            assert!(
+                error.contains(&format!("another store: other {setting};")),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn memory_stands_for_counts_in_process() {
+    let text = "store.url = '${NO_SUCH_URL:-memory://}'\n[policies.api]\nquota = '10/min'";
+    let limiter = document(text).limiter(&Registry::new()).expect("a limiter");
+    assert_eq!(limiter.document().store, None);
+    assert!(
+        document(text)
+            .reconfigure(&limiter, &Registry::new())
+            .expect("the same")
+            .is_empty()
+    );
+}

@@ -1,0 +1,127 @@
+//! Secrets of documents, which nothing prints.
+
+use std::{env, fs};
+
+use tollgate::{
+    RedisStore,
+    config::{Document, Format, Registry},
+};
+
+/// Stands in each secret.
+const SECRET: &str = "hunter2";
+
+/// Names the folder of the document, in the process that prints everything.
+const FOLDER: &str = "TOLLGATE_TEST_FOLDER";
+
+const TEXT: &str = r#"
+allow = [{ policy = "api", keys = ["${HUNTER}", "hunter2-key"] }]
+
+[bearer]
+hash_key = "${TOLLGATE_TEST_HASH_KEY}"
+
+[store]
+url = "rediss://user:${TOLLGATE_TEST_PASSWORD}@127.0.0.1:1/0?protocol=resp3"
+timeout = "50ms"
+
+[policies.api]
+quota = "10/min"
+key = "bearer"
+"#;
+
+#[test]
+fn nothing_prints_a_secret_of_the_environment_or_of_a_file() {
+    let folder = testkit::folder();
+    fs::write(folder.path().join("limits.toml"), TEXT).expect("a file");
+    fs::write(
+        folder.path().join("password"),
+        format!("redis://u:{SECRET}@127.0.0.1:1\n"),
+    )
+    .expect("a file");
+    let output = tollgate_tests::child::test(module_path!(), "prints_everything")
+        .env(FOLDER, folder.path())
+        .env("HUNTER", SECRET)
+        .env("TOLLGATE_TEST_PASSWORD", SECRET)
+        .env("TOLLGATE_TEST_HASH_KEY", &"68756e74657232".repeat(5)[..64])
+        .output()
+        .expect("a process");
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{printed}");
+    for shown in [
+        "${TOLLGATE_TEST_PASSWORD}",
+        "${TOLLGATE_TEST_HASH_KEY}",
+        "rate limit store failed",
+        "policies.api",
+    ] {
+        assert!(printed.contains(shown), "{shown} in {printed}");
+    }
+    for secret in [SECRET, "68756e74"] {
+        assert!(!printed.contains(secret), "{printed}");
+    }
+}
+
+#[tokio::test]
+async fn prints_everything() {
+    let Some(folder) = env::var_os(FOLDER) else {
+        // Run by the other test.
+        return;
+    };
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::TRACE);
+    subscriber.init();
+    let registry = Registry::new();
+    let path = std::path::Path::new(&folder).join("limits.toml");
+    let document = Document::load(path).expect("a document");
+    println!("{document:?}");
+    let layer = document.layer(&registry).expect("a layer");
+    println!("{layer:?} {:?} {:?}", layer.limiter(), layer.document());
+    for format in [Format::Toml, Format::Yaml, Format::Json] {
+        println!("{:?}", layer.document().to_text(format));
+    }
+    println!("{:?}", layer.limiter().check("alice").await);
+    println!(
+        "{}",
+        document
+            .reconfigure_layer(&layer, &registry)
+            .expect("the same")
+    );
+    println!(
+        "{:?}",
+        RedisStore::builder().url("redis://u:hunter2@127.0.0.1:1")
+    );
+    println!(
+        "{:?}",
+        RedisStore::builder().cluster(["redis://u:hunter2@127.0.0.1:1"])
+    );
+    for text in [
+        "store.url = { file = 'password' }",
+        "store.url = 'redis://u:hunter2@127.0.0.1:1'",
+        "store.url = 'redis://u:hunter2'",
+        "store.url = 'redi://u:hunter2@127.0.0.1'",
+        "store.cluster = 'redis://u:hunter2@127.0.0.1'",
+        "store = 'redis://u:hunter2@127.0.0.1'",
+        "store = 'hunter2'",
+        "store.tls.client_key = 'hunter2'\nstore.tls.client_certificate = 'hunter2'\nstore.url = 'rediss://127.0.0.1'",
+        "bearer = 'hunter2'",
+        "bearer.hash_key = 'hunter2'",
+        "store.sentinel = { master = 'a', urls = ['redis://u:hunter2@a'], server_url = 'redis://u:hunter2@b' }",
+        "store.url = 'redis://u:hunter2@127.0.0.1' hunter2",
+        "allow = [{ policy = 'api', keys = ['hash:hunter2', 'hunter2'] }]",
+    ] {
+        let text = format!("{text}\n[policies.api]\nquota = '1/s'\nkey = 'bearer'");
+        let parsed = match Document::parse(&text, Format::Toml) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                println!("{error} {error:?}");
+                continue;
+            }
+        };
+        println!("{parsed:?}");
+        match parsed.limiter(&registry) {
+            Ok(limiter) => println!("{limiter:?} {:?}", limiter.document().to_text(Format::Toml)),
+            Err(error) => println!("{error} {error:?}"),
+        }
+        if let Err(error) = parsed.reconfigure(layer.limiter(), &registry) {
+            println!("{error} {error:?}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Rejections of browsers: a page to read, and what a page of another origin may read.
+
+use axum::{body::Body, response::IntoResponse};
+use http::{HeaderMap, Method, Request, StatusCode};
+use tollgate::{RateLimitHeaders, exposed_headers};
+use tower_http::cors::CorsLayer;
+
+use crate::http::{
+    on_rejection::once,
+    support::{TestResponse, hello, send, status, with},
+};
+
+#[tokio::test]
+async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
+    let firefox = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    for (accept, text) in [
+        (firefox, true),
+        ("text/plain", true),
+        ("TEXT/*;q=0.5", true),
+        ("*/*", false),
+        ("", false),
+        ("application/json", false),
+        ("text/html, application/json;q=0.1", false),
+        ("text/html, application/problem+json", false),
+        ("text/html, application/json;q=0", true),
+        ("text/html;q=0.000, */*", false),
+        ("image/avif,image/webp", false),
+        (";;,,q=", false),
+    ] {
+        let app = hello(&once());
+        status(&app, "/").await;
+        let response = send(&app, with("accept", accept)).await;
+        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        let media_type = response.field("content-type").expect("a type");
+        let expected = if text {
+            "text/plain; charset=utf-8"
+        } else {
+            "application/problem+json"
+        };
+        assert_eq!(media_type, expected, "{accept}");
+        assert_eq!(
+            response.field("content-length"),
+            Some(response.body.len().to_string())
+        );
+        assert_eq!(response.field("cache-control").as_deref(), Some("no-store"));
+        assert_eq!(response.retry_after(), Some(3_600));
+        if text {
+            let words = String::from_utf8(response.body).expect("text");
+            assert!(words.starts_with("429 Too Many Requests\n"), "{words}");
+            assert!(
+                words.contains("Exceeded: once. Try again in 3600 seconds."),
+                "{words}"
+            );
+        }
+    }
+    // Several lines are one list; what is no text is nothing.
+    let app = hello(&once());
+    status(&app, "/").await;
+    let mut request = with("accept", "text/html");
+    request
+        .headers_mut()
+        .append("accept", "application/json".parse().expect("a value"));
+    let response = send(&app, request).await;
+    assert_eq!(
+        response.field("content-type").as_deref(),
+        Some("application/problem+json")
+    );
+    let response = send(&app, with("accept", b"text/\xff")).await;
+    assert_eq!(
+        response.field("content-type").as_deref(),
+        Some("application/problem+json")
+    );
+}
+
+/// What a browser lets a page of another origin read of a response.
+fn readable_by_the_page(response: &TestResponse) -> HeaderMap {
+    assert_eq!(
+        response.field("access-control-allow-origin").as_deref(),
+        Some("https://a.example")
+    );
+    let exposed = response
+        .field("access-control-expose-headers")
+        .unwrap_or_default();
+    let seen = exposed.split(',').filter_map(|name| {
+        let name = name.trim().parse::<http::HeaderName>().ok()?;
+        Some((name.clone(), response.headers.get(name)?.clone()))
+    });
+    seen.collect()
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_can_read_the_rejection_and_its_retry_after() {
+    let own = once().on_rejection(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
+    for (layer, limit) in [
+        (once(), "ratelimit"),
+        (own, "ratelimit-policy"),
+        (
+            once().headers(RateLimitHeaders::x_ratelimit()),
+            "x-ratelimit-remaining",
+        ),
+        (
+            once().headers(RateLimitHeaders::draft_06()),
+            "ratelimit-reset",
+        ),
+    ] {
+        let cors = CorsLayer::new()
+            .allow_origin(["https://a.example".parse().expect("an origin")])
+            .allow_methods([Method::GET])
+            .expose_headers(exposed_headers());
+        let app = hello(&layer).layer(cors);
+        let from_a_page = |method: Method| {
+            let request = Request::builder().method(method).uri("/");
+            let request = request
+                .header("origin", "https://a.example")
+                .header("accept", "*/*")
+                .header("sec-fetch-mode", "cors");
+            request.body(Body::empty()).expect("a request")
+        };
+        for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+            let mut preflight = from_a_page(Method::OPTIONS);
+            let headers = preflight.headers_mut();
+            headers.insert(
+                "access-control-request-method",
+                "GET".parse().expect("a value"),
+            );
+            assert_eq!(send(&app, preflight).await.status, StatusCode::OK);
+            let response = send(&app, from_a_page(Method::GET)).await;
+            assert_eq!(response.status, expected);
+            let seen = readable_by_the_page(&response);
+            assert!(seen.contains_key(limit), "{seen:?}");
+            assert_eq!(seen.contains_key("retry-after"), expected != StatusCode::OK);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The client's address behind proxies: the address that a request is counted by, line for line of the table in the docs.
+
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+};
+
+use axum::{Router, body::Body, routing::get};
+use http::{HeaderValue, Request, request::Parts};
+use tollgate::{
+    ConfigError, Key, Limiter, PeerAddr, Policy, Quota,
+    extract::{self, ClientIp, KeyExtractor},
+};
+
+use crate::http::{
+    extractors::{count, counted_by, each_counts_as, ip},
+    support::{hello, status},
+};
+
+pub(crate) const XFF: &str = "X-Forwarded-For";
+
+/// An extractor that trusts our own networks and reads X-Forwarded-For.
+pub(crate) fn trusting() -> ClientIp {
+    extract::client_ip().trusted_proxies(["10.0.0.0/8", "2001:db8:ffff::/48"])
+}
+
+fn head(peer: &str, lines: &[(&str, &str)]) -> Parts {
+    let mut request = Request::new(()).into_parts().0;
+    if let Ok(peer) = peer.parse() {
+        let peer = PeerAddr(SocketAddr::new(peer, 1234));
+        request.extensions.insert(peer);
+    }
+    for (name, value) in lines {
+        let name = http::HeaderName::try_from(*name).expect(name);
+        let value = HeaderValue::from_bytes(value.as_bytes()).expect(value);
+        request.headers.append(name, value);
+    }
+    request
+}
+
+/// Asserts by which address a request from `peer` is counted.
+pub(crate) fn counts(extractor: &ClientIp, peer: &str, lines: &[(&str, &str)], expected: &str) {
+    let head = head(peer, lines);
+    let address = extractor.address(&head).map(|address| address.to_string());
+    assert_eq!(address.as_deref(), Some(expected), "{lines:?} from {peer}");
+    assert_eq!(extractor.key(&head), Some(ip(expected)));
+}
+
+/// The same for one line from 10.0.0.1, which is trusted.
+pub(crate) fn counts_from_trusted(extractor: &ClientIp, name: &str, value: &str, expected: &str) {
+    counts(extractor, "10.0.0.1", &[(name, value)], expected);
+}
+
+#[test]
+fn no_proxy_is_trusted_unless_named() {
+    let forged = [(XFF, "198.51.100.9"), ("forwarded", "for=198.51.100.9")];
+    counts(&extract::client_ip(), "192.0.2.1", &forged, "192.0.2.1");
+    let untrusting = extract::client_ip().trusted_proxies([""; 0]);
+    counts(&untrusting, "192.0.2.1", &forged, "192.0.2.1");
+    counts(&trusting(), "192.0.2.1", &forged, "192.0.2.1");
+    counts(&trusting(), "2001:db8:fffe::1", &forged, "2001:db8:fffe::1");
+    for read in [
+        trusting().forwarded(),
+        trusting().hops(1),
+        trusting().header("x-real-ip"),
+        untrusting.hops(1),
+        trusting().trusted_proxies(["192.0.2.0/32"]),
+    ] {
+        counts(&read, "192.0.2.1", &forged, "192.0.2.1");
+    }
+}
+
+#[test]
+fn a_trusted_proxy_is_recognised_over_ipv4_and_ipv6() {
+    let named_as_ipv6 = extract::client_ip().trusted_proxies(["::ffff:10.0.0.0/104"]);
+    for extractor in [trusting(), named_as_ipv6] {
+        for peer in ["10.0.0.1", "::ffff:10.0.0.1"] {
+            counts(&extractor, peer, &[(XFF, "198.51.100.9")], "198.51.100.9");
+        }
+        counts(
+            &extractor,
+            "::ffff:11.0.0.1",
+            &[(XFF, "198.51.100.9")],
+            "11.0.0.1",
+        );
+    }
+    counts(
+        &trusting(),
+        "2001:db8:ffff::7",
+        &[(XFF, "198.51.100.9")],
+        "198.51.100.9",
+    );
+}
+
+#[test]
+fn a_proxy_that_forwards_no_address_is_counted_itself() {
+    counts(&trusting(), "10.0.0.1", &[], "10.0.0.1");
+    // One header is read, and no other: the proxy passes on what clients make of those.
+    let others = [
+        ("forwarded", "for=198.51.100.9"),
+        ("x-real-ip", "198.51.100.9"),
+    ];
+    counts(&trusting(), "10.0.0.1", &others, "10.0.0.1");
+    for read in [
+        trusting().forwarded(),
+        trusting().forwarded().hops(1),
+        trusting().header("x-real-ip"),
+    ] {
+        counts(&read, "10.0.0.1", &[(XFF, "198.51.100.9")], "10.0.0.1");
+    }
+}
+
+#[test]
+fn hops_count_from_the_right_whatever_the_addresses() {
+    let list = "203.0.113.1, 198.51.100.9, 192.0.2.7";
+    for (hops, expected) in [
+        (1, "192.0.2.7"),
+        (2, "198.51.100.9"),
+        (3, "203.0.113.1"),
+        // It didn't pass through that many proxies.
+        (4, "10.0.0.1"),
+        (64, "10.0.0.1"),
+    ] {
+        counts_from_trusted(&extract::client_ip().hops(hops), XFF, list, expected);
+        counts_from_trusted(&trusting().hops(hops), XFF, list, expected);
+    }
+    let forwarded = extract::client_ip().hops(2).forwarded();
+    let list = "for=203.0.113.1, for=198.51.100.9;by=\"a,b\", for=_hidden";
+    counts_from_trusted(&forwarded, "forwarded", list, "198.51.100.9");
+    counts_from_trusted(
+        &forwarded,
+        "forwarded",
+        "for=203.0.113.1, for=_x, for=10.0.0.2",
+        "10.0.0.1",
+    );
+    // An empty entry stands for a client, not for none.
+    counts_from_trusted(
+        &extract::client_ip().hops(2),
+        XFF,
+        "198.51.100.9,,10.0.0.2",
+        "10.0.0.1",
+    );
+    // One whose end isn't found hides whose the rest are.
+    for line in [
+        format!("for={}", "x".repeat(2_000)),
+        "for=1.1.1.1\"".to_owned(),
+    ] {
+        let lines = [("forwarded", "for=198.51.100.9"), ("forwarded", &*line)];
+        counts(&forwarded, "10.0.0.1", &lines, "10.0.0.1");
+    }
+}
+
+#[test]
+fn hops_need_no_peer_and_so_serve_unix_sockets() {
+    counts(
+        &extract::client_ip().hops(1),
+        "",
+        &[(XFF, "198.51.100.9")],
+        "198.51.100.9",
+    );
+    assert_eq!(extract::client_ip().hops(1).key(&head("", &[])), None);
+    // A named proxy's peer address has to be known.
+    let forged = head("", &[(XFF, "198.51.100.9")]);
+    assert_eq!(trusting().key(&forged), None);
+    assert_eq!(trusting().hops(1).key(&forged), None);
+}
+
+#[tokio::test]
+async fn a_client_is_counted_by_the_configured_prefix_of_its_address() {
+    let from = |address: &str| {
+        let request = Request::get("/").header(XFF, address);
+        let peer = PeerAddr("10.0.0.1:80".parse().expect("an address"));
+        request
+            .extension(peer)
+            .body(Body::empty())
+            .expect("a request")
+    };
+    let [v4, v6]: [IpAddr; 2] = ["198.51.100.7", "2001:db8:1:2::3"].map(|ip| ip.parse().expect(ip));
+    each_counts_as(
+        trusting(),
+        vec![
+            (from("198.51.100.7"), ip("198.51.100.7")),
+            (from("2001:db8:1:2::3"), ip("2001:db8:1:2::")),
+            (from("2001:db8:1:2:ffff::"), ip("2001:db8:1:2::")),
+        ],
+    )
+    .await;
+    each_counts_as(
+        trusting().ipv4_prefix(24).ipv6_prefix(56),
+        vec![
+            (from("198.51.100.7"), Key::network(v4, 24, 56)),
+            (from("198.51.100.8"), Key::network(v4, 24, 56)),
+            (from("::ffff:198.51.100.9"), Key::network(v4, 24, 56)),
+            (from("2001:db8:1:3::3"), Key::network(v6, 24, 56)),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn clients_without_an_address_share_one_bucket() {
+    let layer = counted_by(trusting());
+    assert_eq!(status(&hello(&layer), "/").await, 200);
+    assert_eq!(count(&layer, Key::missing()).await, 1);
+}
+
+/// The mistake in a limiter that counts by this.
+fn mistake(extractor: ClientIp) -> ConfigError {
+    let policy = Policy::new("p", Quota::requests(1).per_second());
+    // Also as a part of another.
+    let parts = policy.clone().key((extract::path(), extractor.clone()));
+    let either = policy
+        .clone()
+        .key(extract::path().or_else(extractor.clone()));
+    let [error, in_tuple, in_choice] = [policy.key(extractor), parts, either].map(|policy| {
+        Limiter::builder()
+            .policy(policy)
+            .build()
+            .expect_err("a mistake")
+    });
+    assert_eq!(error.policy(), Some("p"));
+    assert_eq!((&error, &error), (&in_tuple, &in_choice));
+    error
+}
+
+#[test]
+fn config_errors_are_found_when_the_limiter_is_built() {
+    let client = extract::client_ip;
+    for (extractor, value, valid) in [
+        (
+            client().trusted_proxies(["10.0.0.0/33"]),
+            "10.0.0.0/33",
+            "CIDR such as",
+        ),
+        (
+            client().trusted_proxies(["10.0.0.1", "proxy"]),
+            "\"proxy\"",
+            "CIDR such as",
+        ),
+        (client().trusted_proxies([""]), "\"\"", "CIDR such as"),
+        (
+            client().trusted_proxies(["0.0.0.0/0"]),
+            "0.0.0.0/0",
+            "own networks",
+        ),
+        (client().trusted_proxies(["::/0"]), "::/0", "own networks"),
+        (client().hops(0), "0 hops", "at least 1"),
+        (client().hops(65), "65 hops", "at most 64"),
+        (
+            client().forwarded(),
+            "no proxy to trust",
+            "trusted_proxies, or hops",
+        ),
+        (
+            client().header("x-real-ip"),
+            "no proxy to trust",
+            "trusted_proxies",
+        ),
+        (
+            client().header("x-real-ip").hops(1),
+            "hops in a header",
+            "trusted_proxies",
+        ),
+        (
+            trusting().header("x-real-ip").hops(1),
+            "hops in a header",
+            "trusted_proxies",
+        ),
+        (trusting().header("x real ip"), "x real ip", "RFC 9110"),
+        (trusting().header(XFF), "x-forwarded-for", "forwarded()"),
+        (
+            trusting().header("Forwarded"),
+            "forwarded as a header",
+            "forwarded()",
+        ),
+        (trusting().ipv4_prefix(33), "prefixes", "at most 32"),
+        (trusting().ipv6_prefix(129), "prefixes", "128 of IPv6"),
+    ] {
+        let error = mistake(extractor);
+        assert!(error.value().contains(value), "{error}");
+        assert!(error.expected().contains(valid), "{error}");
+    }
+    // Lists that are fine: of all addresses, and of none.
+    for fine in [
+        client(),
+        client().trusted_proxies([""; 0]),
+        client().trusted_proxies([""; 0]).forwarded(),
+        client()
+            .trusted_proxies([IpAddr::from([10, 0, 0, 1])])
+            .header("x-real-ip"),
+        trusting().hops(64).forwarded(),
+        client().hops(1),
+    ] {
+        let policy = Policy::new("p", Quota::requests(1).per_second()).key(fine);
+        assert!(Limiter::builder().policy(policy).build().is_ok());
+    }
+}
+
+/// The response of a server on `listen` to a request that claims to be forwarded, over a real connection to `connect`.
+fn response_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
+    let listener = TcpListener::bind(listen).expect(listen);
+    listener.set_nonblocking(true).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.spawn(async move {
+        let response =
+            async move |head: Parts| extractor.address(&head).expect("a peer").to_string();
+        let app = Router::new().route("/", get(response));
+        let service = app.into_make_service_with_connect_info::<SocketAddr>();
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+        axum::serve(listener, service).await
+    });
+    let mut client = TcpStream::connect((connect, port)).expect("a connection");
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.1\r\n\
+        x-forwarded-for: 198.51.100.9\r\nConnection: close\r\n\r\n";
+    client.write_all(request).expect("sent");
+    let mut response = String::new();
+    client.read_to_string(&mut response).expect("a response");
+    let (_, body) = response.split_once("\r\n\r\n").expect("a body");
+    body.to_owned()
+}
+
+#[test]
+fn a_real_proxy_is_believed_and_a_real_client_is_not() {
+    let proxies = |net| extract::client_ip().trusted_proxies([net]);
+    let v4 = "127.0.0.1:0";
+    assert_eq!(
+        response_of(extract::client_ip(), v4, "127.0.0.1"),
+        "127.0.0.1"
+    );
+    assert_eq!(
+        response_of(proxies("10.0.0.0/8"), v4, "127.0.0.1"),
+        "127.0.0.1"
+    );
+    assert_eq!(
+        response_of(proxies("127.0.0.1"), v4, "127.0.0.1"),
+        "198.51.100.9"
+    );
+    assert_eq!(
+        response_of(extract::client_ip().hops(2), v4, "127.0.0.1"),
+        "203.0.113.1"
+    );
+}

@@ -1,0 +1,98 @@
+//! Clocks for tests, and what a first test of one's own does with them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+use tollgate::{
+    CalendarWindow, Clock, FixedWindow, Limiter, ListWindow, ManualClock, MemoryStore, Policy,
+    Quota, SlidingLog, SlidingWindow, SystemClock, Timestamp, TokenBucket, TokioClock,
+};
+
+fn policy() -> Policy {
+    Policy::new("p", Quota::requests(1).per_second())
+}
+
+fn on(clock: impl Clock, policy: Policy) -> Limiter {
+    let store = MemoryStore::builder().clock(clock).build();
+    let limiter = Limiter::builder().store(store).policy(policy);
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_paused_time_waits_follow_tokios_clock() {
+    let limiter = on(TokioClock::new(), policy());
+    let start = Instant::now();
+    for seconds in 0..5 {
+        let wait = limiter.wait("alice", Duration::from_secs(30));
+        assert!(wait.await.is_ok(), "{seconds}");
+        let waited = start.elapsed().as_millis();
+        // Tokio's timer rounds up to its milliseconds.
+        assert!(
+            (seconds * 1_000..=seconds * 1_002).contains(&waited),
+            "{waited}"
+        );
+    }
+    assert!(!limiter.check("alice").await.is_admitted());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(limiter.check("alice").await.is_admitted());
+}
+
+#[tokio::test]
+async fn a_manual_clock_begins_where_every_strategy_counts() {
+    let begins = ManualClock::default().now();
+    assert_eq!(begins, Timestamp::from_micros(1_800_000_000_000_000));
+    for policy in [
+        policy(),
+        policy().strategy(TokenBucket),
+        policy().strategy(FixedWindow),
+        policy().strategy(CalendarWindow::utc()),
+        policy().strategy(ListWindow),
+        policy().strategy(SlidingLog),
+        policy().strategy(SlidingWindow::new()),
+    ] {
+        let printed = format!("{policy:?}");
+        let clock = ManualClock::default();
+        let limiter = on(clock.clone(), policy);
+        for _ in 0..3 {
+            assert!(limiter.check("alice").await.is_admitted(), "{printed}");
+            assert!(!limiter.check("alice").await.is_admitted(), "{printed}");
+            clock.advance(Duration::from_secs(2));
+        }
+    }
+}
+
+#[test]
+fn a_system_time_converts_to_a_stores_timestamp() {
+    let day = Duration::from_secs(86_400);
+    assert_eq!(
+        Timestamp::from(UNIX_EPOCH + day).as_micros(),
+        86_400_000_000
+    );
+    assert_eq!(
+        Timestamp::from(UNIX_EPOCH - day).as_micros(),
+        -86_400_000_000
+    );
+    let (before, now) = (Timestamp::from(SystemTime::now()), SystemClock.wall());
+    assert!(now.since(before) < day && before.since(now) < day);
+}
+
+/// rustdoc shows a bare `pub use` of what is public elsewhere too, unless an attribute makes it write it out.
+#[test]
+fn each_type_on_the_crates_front_page_has_a_summary() {
+    let source = include_str!("../../../src/lib.rs");
+    let lines: Vec<_> = source.lines().collect();
+    let modules = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("pub mod "));
+    let modules: Vec<_> = modules.filter_map(|line| line.strip_suffix(';')).collect();
+    assert!(modules.contains(&"extract"), "{modules:?}");
+    for (place, line) in lines.iter().enumerate() {
+        let path = line.strip_prefix("pub use ").unwrap_or_default();
+        if modules
+            .iter()
+            .any(|module| path.starts_with(&format!("{module}::")))
+        {
+            assert_eq!(lines[place - 1], "#[doc(inline)]", "{line}");
+        }
+    }
+}

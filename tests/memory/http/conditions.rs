@@ -1,0 +1,139 @@
+//! Which requests a policy applies to: by path, however a server may read it, by method and by functions.
+
+use axum::{Router, routing::any};
+use http::{Method, request::Parts};
+use tollgate::{Key, Limiter, RateLimitLayer, extract};
+
+use crate::http::support::{layer, send, shared, status, store, to, used};
+
+fn anywhere(layer: &RateLimitLayer) -> Router {
+    Router::new()
+        .fallback(any(async || ""))
+        .layer(layer.clone())
+}
+
+/// How many of the requests to these paths are counted.
+async fn counted(layer: &RateLimitLayer, paths: &[&str]) -> Vec<u64> {
+    let mut counted = Vec::new();
+    for path in paths {
+        let before = used(layer.limiter(), "p", Key::global()).await;
+        assert_eq!(status(&anywhere(layer), path).await, 200, "{path}");
+        counted.push(used(layer.limiter(), "p", Key::global()).await - before);
+    }
+    counted
+}
+
+#[tokio::test]
+async fn a_path_that_can_be_read_in_two_ways_is_never_skipped() {
+    let (layer, _) = layer([shared("p", "1000/h").skip_path("/static/*")]);
+    let odd = [
+        "/static/a;b",
+        "/static/;/../admin",
+        "/static/..;/admin",
+        "/static/a%3bb",
+        "/static/a%00.css",
+        // `.`, `/` and NUL in more bytes than they need, a surrogate, half a character, and no UTF-8 at all.
+        "/static/%c0%ae%c0%ae/admin",
+        "/static/%e0%80%af",
+        "/static/%c0%80",
+        "/static/%ed%a0%80",
+        "/static/%c3",
+        "/static/%ff",
+    ];
+    assert_eq!(counted(&layer, &odd).await, [1; 11]);
+    let plain = [
+        "/static/a.css",
+        "/static/a%20b.css",
+        "/static/caf%C3%A9",
+        "/static/\u{e9}",
+        "/static/%E2%82%AC?a;b%00",
+    ];
+    assert_eq!(counted(&layer, &plain).await, [0; 5]);
+}
+
+#[tokio::test]
+async fn a_policy_applies_only_to_the_configured_requests() {
+    let login = shared("p", "1000/h")
+        .only_path("/login")
+        .only_path("/admin/*")
+        .only_method(Method::POST)
+        .only_method(Method::GET)
+        .only_with(|parts| parts.uri.query() != Some("free"))
+        .only_with(|parts| !parts.headers.contains_key("x-internal"));
+    let (layer, _) = layer([login]);
+    let named = ["/login", "/login?a=b", "/admin/", "/admin/a/b"];
+    assert_eq!(counted(&layer, &named).await, [1; 4]);
+    let others = ["/", "/logins", "/admin", "/login?free"];
+    assert_eq!(counted(&layer, &others).await, [0; 4]);
+    // What a server may take for the path that is named.
+    let odd = [
+        "/%6cogin",
+        "/login;a=b",
+        "/x/../login",
+        "/x%2f..%2flogin",
+        "/%c0%ae",
+    ];
+    assert_eq!(counted(&layer, &odd).await, [1; 5]);
+    let before = used(layer.limiter(), "p", Key::global()).await;
+    for (method, internal) in [(Method::PUT, false), (Method::POST, true)] {
+        let mut request = to("/login");
+        *request.method_mut() = method;
+        if internal {
+            let value = "1".parse().expect("a value");
+            request.headers_mut().insert("x-internal", value);
+        }
+        assert_eq!(send(&anywhere(&layer), request).await.status, 200);
+    }
+    assert_eq!(used(layer.limiter(), "p", Key::global()).await, before);
+}
+
+#[tokio::test]
+async fn skipping_takes_precedence_over_applying() {
+    let policy = shared("p", "1000/h").only_path("/a/*").skip_path("/a/b");
+    let (layer, _) = layer([policy]);
+    assert_eq!(counted(&layer, &["/a/", "/a/b", "/b"]).await, [1, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_limiter_applies_only_to_the_configured_requests() {
+    let builder = RateLimitLayer::builder().store(store().0);
+    let builder = builder.policy(shared("p", "1000/h")).only_path("/api/*");
+    let builder = builder
+        .only_method(Method::GET)
+        .only_with(|parts| parts.uri.query().is_none());
+    let layer = builder.build().expect("a layer");
+    let paths = ["/api/x", "/api/x?q", "/other"];
+    assert_eq!(counted(&layer, &paths).await, [1, 0, 0]);
+}
+
+#[tokio::test]
+async fn within_a_nested_router_conditions_see_the_path_that_the_client_sent() {
+    let full = |parts: &Parts| extract::original_path(parts) == "/api/health";
+    let (layer, _) = layer([shared("p", "1000/h").only_path("/api/*").skip_with(full)]);
+    let app = Router::new().nest("/api", anywhere(&layer));
+    for (path, counted) in [("/api/health", 0), ("/api/other", 1)] {
+        let before = used(layer.limiter(), "p", Key::global()).await;
+        assert_eq!(status(&app, path).await, 200);
+        let after = used(layer.limiter(), "p", Key::global()).await;
+        assert_eq!(after - before, counted, "{path}");
+    }
+}
+
+#[test]
+fn a_condition_that_can_never_be_met_is_a_config_error() {
+    for path in [
+        "/a;b", "/a%00", "/%c0%ae", "/a/../b", "/a%2fb", "a", "/a?b", "/a*",
+    ] {
+        for policy in [
+            shared("p", "1/h").skip_path(path),
+            shared("p", "1/h").only_path(path),
+        ] {
+            let error = Limiter::builder().policy(policy).build().expect_err(path);
+            assert!(error.value().contains("the path"), "{error}");
+        }
+    }
+    for path in ["/caf%C3%A9", "/caf\u{e9}", "/a%20b", "/*", "/a/*"] {
+        let policy = shared("p", "1/h").skip_path(path);
+        assert!(Limiter::builder().policy(policy).build().is_ok(), "{path}");
+    }
+}

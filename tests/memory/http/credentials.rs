@@ -1,0 +1,119 @@
+//! A value that looks like a credential is kept as a hash, and one that is given twice is no key.
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use tollgate::{
+    Key,
+    extract::{self, KeyExtractor},
+};
+
+use crate::http::{
+    extractors::{count, counted_by, each_counts_as, has_no_key},
+    support::{hello, send, to, with},
+};
+
+fn lines(name: &str, values: &[&str]) -> Request<Body> {
+    let request = values.iter().fold(Request::get("/"), |request, value| {
+        request.header(name, *value)
+    });
+    request.body(Body::empty()).expect("a request")
+}
+
+/// Whether the value of a header and of a query parameter of this name is kept as a hash.
+fn is_hashed(name: &str) -> bool {
+    let head = |request: Request<Body>| request.into_parts().0;
+    let by_header = extract::header(name).key(&head(with(name, "alice")));
+    let by_query = extract::query(name).key(&head(to(&format!("/?{name}=alice"))));
+    assert_eq!(by_header, by_query, "{name}");
+    match by_header {
+        Some(key) if key == Key::secret("alice") => true,
+        Some(key) if key == Key::new("alice") => false,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_value_that_looks_like_a_credential_is_hashed() {
+    for name in [
+        "authorization",
+        "Proxy-Authorization",
+        "X-API-Key",
+        "api-key",
+        "apikey",
+        "x-apikey",
+        "api_key",
+        "key",
+        "x-auth-token",
+        "access_token",
+        "accesstoken",
+        "client_secret",
+        "password",
+        "passwd",
+        "x-session",
+        "sessionid",
+        "x-auth",
+        "jwt",
+        "sid",
+        "x-credentials",
+    ] {
+        assert!(is_hashed(name), "{name}");
+    }
+    for name in [
+        "x-tenant",
+        "x-user",
+        "user-agent",
+        "accept-language",
+        "x-author",
+        "monkey",
+        "keyboard",
+        "side",
+        "account",
+    ] {
+        assert!(!is_hashed(name), "{name}");
+    }
+    // Headers' names have no case.
+    let head = |request: Request<Body>| request.into_parts().0;
+    let by_query = extract::query("signingKey").key(&head(to("/?signingKey=alice")));
+    assert_eq!(by_query, Some(Key::secret("alice")));
+}
+
+#[tokio::test]
+async fn a_value_given_twice_is_no_key() {
+    let head = "x-tenant";
+    has_no_key(extract::header(head), lines(head, &["a", "b"])).await;
+    has_no_key(extract::header(head), lines(head, &["a", "a"])).await;
+    has_no_key(extract::header(head), lines(head, &["", "a"])).await;
+    let token = ["Bearer a", "Bearer b"];
+    has_no_key(extract::bearer(), lines("authorization", &token)).await;
+    for twice in ["/?q=a&q=b", "/?q=a&x=y&%71=a", "/?q=&q=a", "/?q=a&q"] {
+        has_no_key(extract::query("q"), to(twice)).await;
+    }
+    for twice in ["c=a; c=b", "c=a; x=y; c=a", "c=; c=a"] {
+        has_no_key(extract::cookie("c"), with("cookie", twice)).await;
+    }
+    has_no_key(extract::cookie("c"), lines("cookie", &["c=a", "c=b"])).await;
+
+    // HTTP/2 sends cookies in several lines, and lists are one line's.
+    each_counts_as(
+        extract::cookie("c"),
+        vec![(lines("cookie", &["a=1", "c=x", "b=2"]), Key::secret("x"))],
+    )
+    .await;
+    each_counts_as(
+        extract::header(head),
+        vec![(with(head, "a, b"), Key::new("a, b"))],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_value_given_twice_is_reported_as_such() {
+    let layer = counted_by(extract::query("tenant"));
+    let response = send(&hello(&layer), to("/?tenant=a&tenant=b")).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        response.json()["detail"],
+        "The request lacks the query parameter tenant (exactly once)."
+    );
+    assert_eq!(count(&layer, Key::new("a")).await, 0);
+}

@@ -1,0 +1,247 @@
+//! Headers that others have put on a response: those of an upstream behind a proxy are left alone, and those of inner
+//! layers are compared.
+
+use axum::{Router, response::IntoResponse, routing::get};
+use http::HeaderName;
+use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
+
+use crate::http::support::{self, TestResponse, send, shared, to};
+
+const DIALECTS: [RateLimitHeaders; 6] = [
+    RateLimitHeaders::draft(),
+    RateLimitHeaders::draft().closest(),
+    RateLimitHeaders::draft_06(),
+    RateLimitHeaders::draft_06().closest(),
+    RateLimitHeaders::x_ratelimit(),
+    RateLimitHeaders::x_ratelimit_epoch(),
+];
+
+fn layer(headers: RateLimitHeaders, policy: Policy) -> RateLimitLayer {
+    support::layer([policy]).0.headers(headers)
+}
+
+fn lines(response: &TestResponse, name: &str) -> Vec<String> {
+    let lines = response.headers.get_all(name).iter();
+    lines
+        .map(|line| line.to_str().expect("ASCII").to_owned())
+        .collect()
+}
+
+/// An upstream's response with these headers, through a layer, or through two of the same format.
+async fn through(
+    headers: RateLimitHeaders,
+    twice: bool,
+    upstream: &'static [(&'static str, &'static str)],
+) -> TestResponse {
+    let proxied = async move || {
+        let fields = upstream
+            .iter()
+            .map(|(name, value)| (name.parse::<HeaderName>().expect("a name"), *value));
+        let mut response = "proxied".into_response();
+        for (name, value) in fields {
+            response
+                .headers_mut()
+                .append(name, value.parse().expect("a value"));
+        }
+        response
+    };
+    let mut app = Router::new().route("/", get(proxied));
+    if twice {
+        app = app.layer(layer(headers, shared("inner", "2/h")));
+    }
+    let app = app.layer(layer(headers, shared("outer", "1/h")));
+    send(&app, to("/")).await
+}
+
+#[tokio::test]
+async fn an_upstreams_lists_are_kept_and_ours_appended() {
+    const UPSTREAM: &[(&str, &str)] = &[
+        ("ratelimit", r#""theirs";r=1;t=2"#),
+        ("ratelimit-policy", r#""theirs";q=3;w=4"#),
+    ];
+    for headers in [
+        RateLimitHeaders::draft(),
+        RateLimitHeaders::draft().closest(),
+    ] {
+        for twice in [false, true] {
+            let response = through(headers, twice, UPSTREAM).await;
+            for (name, theirs) in UPSTREAM {
+                let lines = lines(&response, name);
+                assert_eq!(lines[0], *theirs, "{headers:?}");
+                let both = twice && headers == RateLimitHeaders::draft();
+                assert_eq!(lines.len(), if both { 3 } else { 2 }, "{lines:?}");
+                assert!(lines.last().expect("ours").contains("outer"), "{lines:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upstreams_triple_is_kept_and_ours_not_added() {
+    const DRAFT_06: &[(&str, &str)] = &[
+        ("ratelimit-limit", "100, 100;w=60"),
+        ("ratelimit-remaining", "7"),
+        ("ratelimit-reset", "8"),
+    ];
+    const X_RATELIMIT: &[(&str, &str)] = &[
+        ("x-ratelimit-limit", "60"),
+        ("x-ratelimit-remaining", "59"),
+        ("x-ratelimit-reset", "1372700873"),
+    ];
+    // One of three is enough: ours beside it would be read together.
+    for (upstream, ours) in [
+        (
+            DRAFT_06,
+            [
+                RateLimitHeaders::draft_06(),
+                RateLimitHeaders::draft_06().closest(),
+            ],
+        ),
+        (
+            &DRAFT_06[1..2],
+            [
+                RateLimitHeaders::draft_06(),
+                RateLimitHeaders::draft_06().closest(),
+            ],
+        ),
+        (
+            X_RATELIMIT,
+            [
+                RateLimitHeaders::x_ratelimit(),
+                RateLimitHeaders::x_ratelimit_epoch(),
+            ],
+        ),
+        (
+            &X_RATELIMIT[2..],
+            [
+                RateLimitHeaders::x_ratelimit(),
+                RateLimitHeaders::x_ratelimit_epoch(),
+            ],
+        ),
+    ] {
+        for headers in ours {
+            for twice in [false, true] {
+                let response = through(headers, twice, upstream).await;
+                let mut fields: Vec<_> = response
+                    .headers
+                    .iter()
+                    .filter(|(name, _)| name.as_str().contains("ratelimit"))
+                    .map(|(name, value)| (name.as_str(), value.to_str().expect("ASCII")))
+                    .collect();
+                fields.sort_unstable();
+                assert_eq!(fields, upstream, "{headers:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upstreams_headers_of_another_format_change_nothing() {
+    const THEIRS: &[(&str, &str)] = &[("x-rate-limit-limit", "60"), ("retry-after", "120")];
+    for headers in DIALECTS {
+        let response = through(headers, false, THEIRS).await;
+        let plain = through(headers, false, &[]).await;
+        for (name, value) in THEIRS {
+            assert_eq!(lines(&response, name), [*value]);
+        }
+        let ours = |response: &TestResponse| {
+            let names = response.headers.keys();
+            names
+                .filter(|name| name.as_str().contains("ratelimit"))
+                .count()
+        };
+        assert_eq!(ours(&response), ours(&plain));
+        assert!(ours(&plain) > 0);
+    }
+}
+
+#[tokio::test]
+async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
+    for headers in [
+        RateLimitHeaders::draft().closest(),
+        RateLimitHeaders::draft_06(),
+        RateLimitHeaders::draft_06().closest(),
+        RateLimitHeaders::x_ratelimit(),
+        RateLimitHeaders::x_ratelimit_epoch(),
+    ] {
+        for (outer, inner) in [("5/h", "9/h"), ("9/h", "5/h"), ("5/h", "5/h")] {
+            let app = Router::new()
+                .route("/", get(async || "hello"))
+                .layer(layer(headers, shared("inner", inner)))
+                .layer(layer(headers, shared("outer", outer)));
+            let response = send(&app, to("/")).await;
+            for name in ["ratelimit", "ratelimit-remaining", "x-ratelimit-remaining"] {
+                let lines = lines(&response, name);
+                assert!(lines.len() <= 1, "{headers:?} {lines:?}");
+                if let Some(line) = lines.first() {
+                    assert!(line == "4" || line.contains(";r=4;"), "{headers:?} {line}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_rejection_of_an_inner_layer_is_reported() {
+    for headers in [
+        RateLimitHeaders::draft().closest(),
+        RateLimitHeaders::draft_06(),
+        RateLimitHeaders::x_ratelimit(),
+    ] {
+        let app = Router::new()
+            .route("/", get(async || "hello"))
+            .layer(layer(headers, shared("inner", "1/min")))
+            .layer(layer(headers, shared("outer", "2/day")));
+        send(&app, to("/")).await;
+        let rejected = send(&app, to("/")).await;
+        assert_eq!(rejected.retry_after(), Some(60));
+        for (name, value) in [
+            ("ratelimit", r#""inner";r=0;t=60"#),
+            ("ratelimit-remaining", "0"),
+            ("ratelimit-reset", "60"),
+            ("x-ratelimit-reset", "60"),
+        ] {
+            let lines = lines(&rejected, name);
+            assert!(
+                lines.is_empty() || lines == [value],
+                "{headers:?} {lines:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn outer_layers_append_to_the_lists_of_quotas() {
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(layer(RateLimitHeaders::draft_06(), shared("inner", "9/h")))
+        .layer(layer(
+            RateLimitHeaders::draft_06(),
+            shared("outer", "5/min"),
+        ));
+    let response = send(&app, to("/")).await;
+    assert_eq!(lines(&response, "ratelimit-policy"), ["9;w=3600", "5;w=60"]);
+    assert_eq!(lines(&response, "ratelimit-limit"), ["5"]);
+}
+
+#[tokio::test]
+async fn layers_of_another_format_in_between_duplicate_nothing() {
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(layer(
+            RateLimitHeaders::x_ratelimit(),
+            shared("inner", "9/h"),
+        ))
+        .layer(layer(
+            RateLimitHeaders::draft_06(),
+            shared("between", "9/h"),
+        ))
+        .layer(layer(
+            RateLimitHeaders::x_ratelimit(),
+            shared("outer", "5/h"),
+        ));
+    let response = send(&app, to("/")).await;
+    for name in ["x-ratelimit-remaining", "ratelimit-remaining"] {
+        assert_eq!(lines(&response, name).len(), 1, "{name}");
+    }
+}

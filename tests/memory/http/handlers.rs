@@ -1,0 +1,212 @@
+//! A handler's rejection becomes the same response as its layer's.
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderName, Request},
+    response::{AppendHeaders, IntoResponse},
+    routing::get,
+};
+use http::StatusCode;
+use tollgate::{Key, Limiter, RateLimitHeaders, RateLimitLayer, Rejected};
+
+use crate::http::support::{layer, send, shared, store, to, used, with};
+
+/// A limiter that rejects its second request.
+fn inner() -> Limiter {
+    let limiter = Limiter::builder().store(store().0);
+    let limiter = limiter.policy(shared("exports", "1/h")).build();
+    limiter.expect("a limiter")
+}
+
+/// An application whose handler calls a limiter of its own.
+fn app(layer: &RateLimitLayer, limiter: Limiter) -> Router {
+    let handler = async move || -> Result<&'static str, Rejected> {
+        let _admission = limiter.admit(Key::global()).await?;
+        Ok("done")
+    };
+    Router::new().route("/", get(handler)).layer(layer.clone())
+}
+
+#[tokio::test]
+async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
+    for (headers, expected) in [
+        (
+            RateLimitHeaders::x_ratelimit(),
+            vec![("x-ratelimit-limit", "1"), ("x-ratelimit-remaining", "0")],
+        ),
+        (
+            RateLimitHeaders::draft(),
+            vec![
+                ("ratelimit", r#""exports";r=0;t=3600, "burst";r=8;t=8"#),
+                (
+                    "ratelimit-policy",
+                    r#""exports";q=1;w=3600, "burst";q=10;w=10"#,
+                ),
+            ],
+        ),
+        (RateLimitHeaders::none(), vec![]),
+    ] {
+        let (layer, _) = layer([shared("burst", "10/10s")]);
+        let app = app(&layer.headers(headers), inner());
+        assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        response.is_problem_that_no_cache_stores();
+        assert_eq!(response.retry_after(), Some(3600));
+        for (name, value) in &expected {
+            assert_eq!(response.field(name).as_deref(), Some(*value), "{name}");
+        }
+        let is_field = |name: &HeaderName| name.as_str().contains("ratelimit");
+        let fields = response
+            .headers
+            .keys()
+            .filter(|name| is_field(name))
+            .count();
+        let triple = usize::from(headers == RateLimitHeaders::x_ratelimit());
+        assert_eq!(fields, expected.len() + triple, "{response:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_handlers_rejection_is_built_by_the_layers_on_rejection_closure() {
+    let (layer, _) = layer([shared("burst", "10/10s")]);
+    let layer = layer.on_rejection(|rejected, parts| {
+        let name = parts.headers["x-name"].to_str().unwrap_or_default();
+        (rejected.status(), format!("not now, {name}: {rejected}")).into_response()
+    });
+    let app = app(&layer, inner());
+    assert_eq!(send(&app, with("x-name", "alice")).await.body, b"done");
+    let response = send(&app, with("x-name", "alice")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    let text = String::from_utf8_lossy(&response.body);
+    assert!(
+        text.starts_with(r#"not now, alice: quota exceeded: "exports""#),
+        "{text}"
+    );
+    assert_eq!(response.retry_after(), Some(3600));
+}
+
+#[tokio::test]
+async fn a_browser_gets_a_page_for_both_kinds_of_rejection() {
+    let page = || {
+        let request = Request::get("/").header("accept", "text/html, */*;q=0.8");
+        request.body(Body::empty()).expect("a request")
+    };
+    let (one, _) = layer([shared("exports", "1/h")]);
+    let by_layer = app(&one, inner());
+    send(&by_layer, page()).await;
+    let by_layer = send(&by_layer, page()).await;
+    let (wide, _) = layer([shared("burst", "10/10s")]);
+    let by_handler = app(&wide.headers(RateLimitHeaders::none()), inner());
+    send(&by_handler, page()).await;
+    let by_handler = send(&by_handler, page()).await;
+    assert_eq!(by_handler.body, by_layer.body);
+    let text = Some("text/plain; charset=utf-8");
+    assert_eq!(by_handler.field("content-type").as_deref(), text);
+}
+
+#[tokio::test]
+async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
+    let (layer, _) = layer([shared("burst", "10/10s")]);
+    let limiter = inner();
+    let handler = async move || match limiter.check(Key::global()).await.into_result() {
+        Ok(_) => "done".into_response(),
+        Err(rejected) => (
+            AppendHeaders([("set-cookie", "a=1"), ("set-cookie", "b=2")]),
+            rejected,
+        )
+            .into_response(),
+    };
+    let app = Router::new().route("/", get(handler)).layer(layer);
+    send(&app, to("/")).await;
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.field("set-cookie").as_deref(), Some("a=1, b=2"));
+    response.is_problem_that_no_cache_stores();
+}
+
+#[tokio::test]
+async fn a_policy_checked_by_layer_and_handler_is_listed_once() {
+    let (layer, _) = layer([shared("burst", "3/10s")]);
+    let app = app(&layer, layer.limiter().clone());
+    assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
+    // The third of its units is the layer's, and there is none for the handler.
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    let shown = response.field("ratelimit").expect("a field");
+    assert_eq!(shown.matches("burst").count(), 1, "{shown}");
+}
+
+#[tokio::test]
+async fn layers_charges_stay_charged_unless_they_refund_failures() {
+    for refunds in [[false, false], [true, false], [false, true], [true, true]] {
+        let (outer, _) = layer([shared("outer", "10/h")]);
+        let (closest, _) = layer([shared("closest", "10/h")]);
+        let outer = outer.refund_handler_rejections(refunds[0]);
+        let closest = closest.refund_handler_rejections(refunds[1]);
+        let app = app(&closest, inner()).layer(outer.clone());
+        assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
+        for _ in 0..3 {
+            let rejected = send(&app, to("/")).await;
+            assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+        }
+        let charged = [
+            used(outer.limiter(), "outer", Key::global()).await,
+            used(closest.limiter(), "closest", Key::global()).await,
+        ];
+        assert_eq!(charged, refunds.map(|refund| if refund { 1 } else { 4 }));
+    }
+}
+
+#[tokio::test]
+async fn a_handler_reports_its_own_admission() {
+    for (headers, expected) in [
+        (
+            RateLimitHeaders::draft(),
+            [
+                ("ratelimit", r#""exports";r=4;t=2880, "burst";r=9;t=9"#),
+                (
+                    "ratelimit-policy",
+                    r#""exports";q=5;w=3600, "burst";q=10;w=10"#,
+                ),
+            ],
+        ),
+        (
+            RateLimitHeaders::x_ratelimit(),
+            [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", "4")],
+        ),
+    ] {
+        let (layer, _) = layer([shared("burst", "10/10s")]);
+        let limiter = Limiter::builder().store(store().0);
+        let limiter = limiter.policy(shared("exports", "5/h")).build();
+        let limiter = limiter.expect("a limiter");
+        let handler = async move || -> Result<_, Rejected> {
+            let admission = limiter.admit(Key::global()).await?;
+            let mut response = "done".into_response();
+            headers.add_to(&mut response, &admission);
+            Ok(response)
+        };
+        let app = Router::new().route("/", get(handler));
+        let answer = send(&app.layer(layer.headers(headers)), to("/")).await;
+        assert_eq!(answer.body, b"done");
+        for (name, value) in expected {
+            assert_eq!(answer.field(name).as_deref(), Some(value), "{name}");
+        }
+        assert_eq!(answer.field("retry-after"), None);
+    }
+}
+
+#[tokio::test]
+async fn the_innermost_layer_formats_a_handlers_rejection() {
+    let (outer, _) = layer([shared("outer", "10/h")]);
+    let (closest, _) = layer([shared("closest", "10/h")]);
+    let outer = outer.on_rejection(|_, _| (StatusCode::IM_A_TEAPOT, "outer").into_response());
+    let closest =
+        closest.on_rejection(|rejected, _| (rejected.status(), "closest").into_response());
+    let app = app(&closest, inner()).layer(outer);
+    send(&app, to("/")).await;
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.body, b"closest");
+}

@@ -1,0 +1,72 @@
+//! Fields that are rendered once are on the responses to which they apply, and on no others.
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use serde_json::json;
+use tollgate::{Policy, Quota, extract};
+
+use crate::http::support::{hello, layer, send, shared};
+
+fn request(fields: &[(&str, &str)]) -> Request<Body> {
+    let request = Request::get("/");
+    let with = |request: http::request::Builder, (name, value): &(&str, &str)| {
+        request.header(*name, *value)
+    };
+    let request = fields.iter().fold(request, with);
+    request.body(Body::empty()).expect("a request")
+}
+
+#[tokio::test]
+async fn each_response_lists_the_policies_that_applied_to_its_request() {
+    let own = |parts: &http::request::Parts| {
+        let large = parts.headers.contains_key("x-large");
+        large.then(|| "500/min".parse::<Quota>().expect("a quota"))
+    };
+    let (layer, _) = layer([
+        shared("first", "100/min").quota_with(own),
+        shared("second", "200/min").skip_with(|parts| parts.headers.contains_key("x-skip")),
+    ]);
+    let app = hello(&layer);
+    for _ in 0..2 {
+        for (fields, policies) in [
+            (&[][..], r#""first";q=100;w=60, "second";q=200;w=60"#),
+            (&[("x-skip", "1")], r#""first";q=100;w=60"#),
+            (
+                &[("x-large", "1")],
+                r#""first";q=500;w=60, "second";q=200;w=60"#,
+            ),
+        ] {
+            let response = send(&app, request(fields)).await;
+            assert_eq!(response.status, StatusCode::OK);
+            assert_eq!(
+                response.field("ratelimit-policy").as_deref(),
+                Some(policies)
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_rejection_names_the_policies_that_rejected_it() {
+    let by = |name: &str| {
+        let policy = Policy::new(name, Quota::requests(1).per_hour());
+        policy.key(extract::header(name))
+    };
+    let (layer, _) = layer([by("x-first"), by("x-second")]);
+    let app = hello(&layer);
+    let from = |first, second| request(&[("x-first", first), ("x-second", second)]);
+    assert_eq!(send(&app, from("a", "b")).await.status, StatusCode::OK);
+    for _ in 0..2 {
+        for (first, second, rejected) in [
+            ("a", "other", json!(["x-first"])),
+            ("other", "b", json!(["x-second"])),
+            ("a", "b", json!(["x-first", "x-second"])),
+        ] {
+            let response = send(&app, from(first, second)).await;
+            assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(response.json()["violated-policies"], rejected);
+            let length = response.body.len().to_string();
+            assert_eq!(response.field("content-length"), Some(length));
+        }
+    }
+}

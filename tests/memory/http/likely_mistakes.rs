@@ -1,0 +1,138 @@
+//! What is probably a mistake is logged, as a suspicion and seldom.
+
+use axum::{Router, body::Body, routing::get};
+use http::Request;
+use tollgate::{Key, PeerAddr, RateLimitLayer, extract};
+use tower::Layer;
+
+use crate::http::{
+    extractors::{address, counted_by},
+    log::Log,
+    support::{hello, send, status, to, with},
+};
+
+fn routes() -> Router {
+    Router::new().route("/users/{id}", get(async || ""))
+}
+
+#[tokio::test]
+async fn a_matched_path_key_around_a_whole_router_logs_a_warning() {
+    let log = Log::default();
+    let _guard = log.warnings();
+    // Within the router there is nothing to suspect, also where no route matches.
+    let layer = counted_by(extract::matched_path());
+    let within = routes().fallback(async || "").layer(layer);
+    assert_eq!(status(&within, "/users/1").await, 200);
+    assert_eq!(status(&within, "/nowhere").await, 200);
+    assert_eq!(log.text(), "");
+
+    let around = counted_by(extract::matched_path()).layer(routes());
+    for _ in 0..3 {
+        assert_eq!(status(&around, "/users/1").await, 200);
+    }
+    let text = log.text();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in ["WARN", "matched_path", "probably", "`Router::layer`"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn an_unnamed_proxy_logs_a_warning() {
+    let via = |peer: &str, header: Option<&'static str>| {
+        let mut request = to("/");
+        if let Some(header) = header {
+            request = with(header, "198.51.100.7");
+        }
+        request.extensions_mut().insert(PeerAddr(address(peer)));
+        request
+    };
+    let list = Some("x-forwarded-for");
+    for private in [
+        "10.0.0.7:1",
+        "127.0.0.1:1",
+        "[::1]:1",
+        "[fd00::1]:1",
+        "[::ffff:192.168.0.1]:1",
+    ] {
+        let log = Log::default();
+        let _guard = log.warnings();
+        let app = hello(&counted_by(extract::client_ip()));
+        for _ in 0..3 {
+            assert_eq!(send(&app, via(private, list)).await.status, 200);
+        }
+        let text = log.text();
+        assert_eq!(text.lines().count(), 1, "{private}: {text}");
+        for part in ["WARN", "x-forwarded-for", "probably", "trusted_proxies"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+    let nothing = Log::default();
+    let _guard = nothing.warnings();
+    let app = hello(&counted_by(extract::client_ip()));
+    // A public address may write what it likes, and a private one without the header is a client.
+    send(&app, via("192.0.2.1:1", list)).await;
+    send(&app, via("10.0.0.7:1", None)).await;
+    let trusting = extract::client_ip().trusted_proxies(["10.0.0.0/8"]);
+    send(&hello(&counted_by(trusting)), via("10.0.0.7:1", list)).await;
+    assert_eq!(nothing.text(), "");
+}
+
+#[tokio::test]
+async fn a_proxy_beside_the_named_ones_logs_a_warning() {
+    let log = Log::default();
+    let _guard = log.warnings();
+    let client = extract::client_ip().trusted_proxies(["10.1.0.0/16"]);
+    let app = hello(&counted_by(client.forwarded()));
+    let mut request = with("forwarded", "for=198.51.100.7");
+    let peer = PeerAddr(address("10.2.0.1:1"));
+    request.extensions_mut().insert(peer);
+    assert_eq!(send(&app, request).await.status, 200);
+    let text = log.text();
+    assert!(text.contains("WARN") && text.contains("10.2.0.1"), "{text}");
+}
+
+#[derive(Clone)]
+struct User;
+
+fn signed_in() -> Request<Body> {
+    let request = Request::get("/").extension(User);
+    request.body(Body::empty()).expect("a request")
+}
+
+fn by_user() -> RateLimitLayer {
+    counted_by(extract::extension::<User>(|_| Key::new("alice")))
+}
+
+#[tokio::test]
+async fn a_key_that_every_request_lacks_logs_one_warning() {
+    let log = Log::default();
+    let _guard = log.warnings();
+    let app = hello(&by_user());
+    for _ in 0..50 {
+        assert_eq!(status(&app, "/").await, 400);
+    }
+    let text = log.text();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in [
+        "WARN",
+        "policy=\"p\"",
+        "User",
+        "outside the limiter",
+        "`.layer(..)`",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_some_requests_lack_logs_no_warning() {
+    let log = Log::default();
+    let _guard = log.warnings();
+    let app = hello(&by_user());
+    assert_eq!(send(&app, signed_in()).await.status, 200);
+    for _ in 0..50 {
+        assert_eq!(status(&app, "/").await, 400);
+    }
+    assert_eq!(log.text(), "");
+}

@@ -1,0 +1,170 @@
+//! What becomes of requests without a key.
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use tollgate::{
+    Key, MissingKey, Policy, Quota,
+    extract::{self, KeyExtractor},
+};
+
+use crate::http::{
+    extractors::{count, policy},
+    support::{hello, layer, send, status, to, with},
+};
+
+#[tokio::test]
+async fn a_missing_key_does_what_the_policy_says() {
+    let by_tenant = || policy().key(extract::header("x-tenant"));
+    for (missing, expected, shared) in [
+        (MissingKey::Skip, 200, 0),
+        (MissingKey::Reject, 400, 0),
+        (MissingKey::Shared, 200, 1),
+    ] {
+        let (layer, _) = layer([by_tenant().missing_key(missing)]);
+        let app = hello(&layer);
+        assert_eq!(status(&app, "/").await, expected, "{missing:?}");
+        assert_eq!(count(&layer, Key::missing()).await, shared, "{missing:?}");
+        // Requests that have one are still counted by it.
+        assert_eq!(
+            send(&app, with("x-tenant", "t")).await.status,
+            StatusCode::OK
+        );
+        assert_eq!(count(&layer, Key::new("t")).await, 1, "{missing:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_address_does_what_the_policy_says() {
+    for (missing, expected) in [(MissingKey::Skip, 200), (MissingKey::Reject, 400)] {
+        let (layer, _) = layer([policy().missing_key(missing)]);
+        assert_eq!(status(&hello(&layer), "/").await, expected, "{missing:?}");
+        assert_eq!(count(&layer, Key::missing()).await, 0, "{missing:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_skipped_for_a_missing_key_leaves_the_others_in_force() {
+    let quota = Quota::requests(1).per_hour();
+    let tenants = Policy::new("tenants", quota).key(extract::header("x-tenant"));
+    let all = Policy::new("all", quota).key(extract::global());
+    let (layer, _) = layer([tenants.missing_key(MissingKey::Skip), all]);
+    let app = hello(&layer);
+    assert_eq!(
+        [status(&app, "/").await, status(&app, "/").await],
+        [200, 429]
+    );
+}
+
+/// The detail in the response to a request without the key of `extractor`.
+async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> String {
+    let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
+    let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);
+    let response = send(&hello(&layer), request).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    let body = String::from_utf8_lossy(&response.body);
+    assert!(!body.contains("internal-name"), "{body}");
+    let detail = response.json()["detail"].clone();
+    detail.as_str().expect("text").to_owned()
+}
+
+#[tokio::test]
+async fn a_response_names_the_missing_key_and_no_policy() {
+    #[derive(Clone)]
+    struct User;
+    let key = || extract::header("X-API-Key");
+    let lacks = |what: &str| format!("The request lacks {what}.");
+    assert_eq!(
+        detail_of(key(), to("/")).await,
+        lacks("the header x-api-key")
+    );
+    assert_eq!(
+        detail_of(extract::query("api_key"), to("/")).await,
+        lacks("the query parameter api_key")
+    );
+    assert_eq!(
+        detail_of(extract::cookie("SID"), to("/")).await,
+        lacks("the cookie SID")
+    );
+    assert_eq!(
+        detail_of(extract::bearer(), to("/")).await,
+        lacks("a bearer token (Authorization header)")
+    );
+    assert_eq!(
+        detail_of(extract::peer(), to("/")).await,
+        lacks("a client address")
+    );
+    assert_eq!(
+        detail_of(extract::client_ip(), to("/")).await,
+        lacks("a client address")
+    );
+    assert_eq!(
+        detail_of(extract::host(), to("/")).await,
+        lacks("a host (Host header)")
+    );
+    assert_eq!(
+        detail_of(extract::grpc_method(), to("/")).await,
+        lacks("a gRPC method in its path")
+    );
+    let user = || extract::extension::<User>(|_| Key::global());
+    assert_eq!(
+        detail_of(user(), to("/")).await,
+        lacks("a key for this limit")
+    );
+    assert_eq!(
+        detail_of(extract::from_fn(|_| None), to("/")).await,
+        lacks("a key for this limit")
+    );
+    let named = user().named("a signed-in user");
+    assert_eq!(detail_of(named, to("/")).await, lacks("a signed-in user"));
+    let named = extract::from_fn(|_| None).named("a tenant in its path");
+    assert_eq!(
+        detail_of(named, to("/")).await,
+        lacks("a tenant in its path")
+    );
+    // One of several, and the part of a tuple that isn't there.
+    assert_eq!(
+        detail_of(key().or_else(extract::bearer()), to("/")).await,
+        lacks("the header x-api-key or a bearer token (Authorization header)")
+    );
+    let tuple = || (extract::path(), key(), extract::bearer());
+    assert_eq!(
+        detail_of(tuple(), to("/")).await,
+        lacks("the header x-api-key")
+    );
+    assert_eq!(
+        detail_of(tuple(), with("x-api-key", "sk")).await,
+        lacks("a bearer token (Authorization header)")
+    );
+    // A name that has to be escaped in JSON.
+    assert_eq!(
+        detail_of(extract::query("a\"\\\n"), to("/")).await,
+        lacks("the query parameter a\"\\\n")
+    );
+}
+
+#[test]
+fn a_tuple_reports_its_first_missing_part_and_has_no_shared_bucket() {
+    let shared = (extract::peer(), extract::header("x-a"));
+    let parts = to("/").into_parts().0;
+    assert_eq!(shared.missing_key_name(Some(&parts)), "the header x-a");
+    // Without a request it is any.
+    assert_eq!(shared.missing_key_name(None), "the header x-a");
+}
+
+#[tokio::test]
+async fn responses_to_browsers_and_grpc_clients_name_the_missing_key_too() {
+    let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
+    let (layer, _) = layer([internal.key(extract::header("x-api-key"))]);
+    let app = hello(&layer);
+    let response = send(&app, with("accept", "text/html")).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    let text = String::from_utf8_lossy(&response.body);
+    let expected = "400 Bad Request\n\nThe request lacks the header x-api-key.";
+    assert_eq!(text.trim_end(), expected);
+    let mut call = with("content-type", "application/grpc");
+    *call.method_mut() = http::Method::POST;
+    let response = send(&app, call).await;
+    assert_eq!(response.field("grpc-status").as_deref(), Some("3"));
+    let message = response.field("grpc-message").expect("a message");
+    assert_eq!(message, "The request lacks the header x-api-key.");
+}

@@ -1,0 +1,185 @@
+//! What holds on Redis too, or there alone.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use http::StatusCode;
+use testkit::{Clock, Server};
+use tollgate::{
+    FixedWindow, Gcra, InvalidValue, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    RateLimitHeaders, RateLimitLayer, RedisStore, Timestamp,
+    strategy::{Rule, Strategy},
+};
+
+use crate::http::{
+    service::six_requests_of_which_four_pass,
+    stacked_layers::{layer_on, logged},
+    support::{hello, redis, send, shared, status, to},
+};
+
+#[test]
+fn a_redis_store_is_send_sync_and_debug() {
+    fn shared<T: Clone + Debug + Send + Sync + 'static>() {}
+    shared::<RedisStore>();
+}
+
+#[tokio::test]
+async fn on_redis_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
+    let server = Server::start();
+    let layer = RateLimitLayer::builder().store(redis(&server));
+    let layer = layer.policy(shared("four", "4/h")).build();
+    six_requests_of_which_four_pass(layer.expect("a layer")).await;
+}
+
+#[tokio::test]
+async fn a_policy_counted_by_two_layers_on_one_redis_is_logged() {
+    let server = Server::start();
+    // Each layer has opened the store by itself, as two parts of an application do.
+    let layer = |policy| layer_on(&redis(&server), policy);
+    let policy = || shared("twice", "10/h");
+    let text = logged(&layer(policy()), &layer(policy())).await;
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in ["WARN", "charged twice", r#"policy="twice""#] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let other = Server::start();
+    let elsewhere = layer_on(&redis(&other), policy());
+    assert_eq!(logged(&layer(policy()), &elsewhere).await, "");
+}
+
+/// A cached rejection that is returned once more has a time by the clock of that moment.
+#[tokio::test]
+async fn the_reset_time_of_a_cached_rejection_does_not_move() {
+    const START: u64 = 1_800_000_000_000_000;
+    let times = (
+        Clock::at(START),
+        ManualClock::at(Timestamp::from_micros(START as i64)),
+    );
+    let server = Server::builder().clock(&times.0).start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(Duration::from_secs(20))
+        .rejection_cache_clock(times.1.clone())
+        .rejection_cache_staleness(Duration::from_secs(3_600));
+    let layer = RateLimitLayer::builder()
+        .store(store.build().expect("a store"))
+        .policy(shared("window", "1/h").strategy(FixedWindow));
+    let layer = layer.build().expect("a layer");
+    let app = hello(&layer.headers(RateLimitHeaders::x_ratelimit_epoch()));
+    assert_eq!(status(&app, "/").await, 200);
+    for minutes in 0..6 {
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        let reset = response.field("x-ratelimit-reset");
+        assert_eq!(reset.as_deref(), Some("1800003600"), "{minutes} min");
+        let wait = 3_600 - 60 * minutes;
+        assert_eq!(response.retry_after(), Some(wait));
+        times.0.advance(Duration::from_secs(60));
+        times.1.advance(Duration::from_secs(60));
+    }
+    // All but one were rejected from this process's cache.
+    assert_eq!(server.calls("evalsha"), 2);
+}
+
+/// A strategy without a half for the store it is to count in.
+#[derive(Clone, Debug)]
+struct HalfOf(Arc<dyn Rule>, bool);
+
+impl Strategy for HalfOf {
+    fn bind(&self, _: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Rule for HalfOf {
+    fn state_format(&self) -> &'static str {
+        "h1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    fn status(
+        &self,
+        snapshot: &tollgate::strategy::Snapshot,
+        now: tollgate::Timestamp,
+        cost: u64,
+    ) -> tollgate::strategy::QuotaStatus {
+        self.0.status(snapshot, now, cost)
+    }
+
+    fn script(&self) -> Option<tollgate::strategy::LuaScript> {
+        self.0.script().filter(|_| !self.1)
+    }
+
+    fn local_rule(&self) -> Option<tollgate::strategy::ErasedLocalRule<'_>> {
+        self.0.local_rule().filter(|_| self.1)
+    }
+}
+
+#[test]
+fn a_strategy_that_the_store_cannot_run_is_a_config_error_of_its_policy() {
+    let quota = Quota::requests(1).per_second();
+    let of = |in_process| {
+        let rule = Gcra.bind(&quota).expect("a rule");
+        Policy::new("half", quota).strategy(HalfOf(rule, in_process))
+    };
+    let redis = || RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    assert!(
+        Limiter::builder()
+            .store(MemoryStore::new())
+            .policy(of(true))
+            .build()
+            .is_ok()
+    );
+    assert!(
+        Limiter::builder()
+            .store(redis())
+            .policy(of(false))
+            .build()
+            .is_ok()
+    );
+    let errors = [
+        Limiter::builder()
+            .store(MemoryStore::new())
+            .policy(of(false))
+            .build(),
+        Limiter::builder().store(redis()).policy(of(true)).build(),
+    ];
+    for (error, valid) in errors.into_iter().zip(["a RedisStore", "a MemoryStore"]) {
+        let error = error.expect_err("a mistake");
+        assert!(error.to_string().contains("half"), "{error}");
+        assert!(error.expected().contains(valid), "{error}");
+        assert_eq!(error.policy(), Some("half"));
+    }
+}
+
+#[test]
+fn an_impossible_store_is_a_config_error() {
+    for url in [
+        "",
+        "not a url",
+        "http://127.0.0.1",
+        "redis://:secret@host:notaport",
+    ] {
+        let error = RedisStore::open(url).expect_err(url);
+        assert_eq!(error.policy(), None);
+        assert!(error.expected().contains("redis://"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn seconds_in_headers_never_exceed_the_window() {
+    // Windows on Redis end on a millisecond: up to one later than after their period.
+    let clock = Clock::at(1_800_000_000_000_001);
+    let server = Server::builder().clock(&clock).start();
+    let policy = shared("tokens", "1000/min").strategy(FixedWindow);
+    let layer = RateLimitLayer::builder().store(redis(&server));
+    let layer = layer.policy(policy).build().expect("a layer");
+    let response = send(&hello(&layer), to("/")).await;
+    let said = response.field("ratelimit").expect("a field");
+    assert_eq!(said, r#""tokens";r=999;t=60"#);
+    let said = response.field("ratelimit-policy").expect("a field");
+    assert_eq!(said, r#""tokens";q=1000;w=60"#);
+}

@@ -1,0 +1,309 @@
+//! Rejections of one's own.
+
+use std::{
+    convert::Infallible,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{Json, Router, body::Body, response::IntoResponse, routing::get};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Extensions, Request, Response, StatusCode, request::Parts};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use serde_json::json;
+use tollgate::{
+    Key, MissingKey, OnStoreError, RateLimitHeaders, RateLimitLayer, Rejected, extract,
+    layer::ResponseBody,
+};
+use tower::{Service, ServiceBuilder, ServiceExt};
+
+use crate::http::{
+    log::Log,
+    support::{self, FailingStore, TestResponse, hello, send, shared, status, to, used},
+};
+
+/// One request an hour.
+pub(crate) fn once() -> RateLimitLayer {
+    support::layer([shared("once", "1/h")]).0
+}
+
+/// The response to the second request.
+async fn second(layer: &RateLimitLayer) -> TestResponse {
+    let app = hello(layer);
+    assert_eq!(status(&app, "/").await, 200);
+    send(&app, to("/")).await
+}
+
+#[tokio::test]
+async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_added() {
+    let layer = once().on_rejection(|rejected: &Rejected, parts: &Parts| {
+        let policies: Vec<_> = rejected
+            .decision()
+            .policies()
+            .map(|v| v.policy().to_owned())
+            .collect();
+        let wait = rejected.retry_after().duration().map(|wait| wait.as_secs());
+        let body = Json(json!({ "path": parts.uri.path(), "policies": policies, "wait": wait }));
+        (StatusCode::IM_A_TEAPOT, [("x-why", "tea")], body).into_response()
+    });
+    let response = second(&layer).await;
+    assert_eq!(response.status, StatusCode::IM_A_TEAPOT);
+    assert_eq!(response.field("x-why").as_deref(), Some("tea"));
+    assert_eq!(
+        response.field("content-type").as_deref(),
+        Some("application/json")
+    );
+    assert_eq!(
+        response.json(),
+        json!({ "path": "/", "policies": ["once"], "wait": 3_600 })
+    );
+    assert_eq!(response.retry_after(), Some(3_600));
+    assert_eq!(
+        response.field("ratelimit").as_deref(),
+        Some(r#""once";r=0;t=3600"#)
+    );
+    assert_eq!(
+        response.field("ratelimit-policy").as_deref(),
+        Some(r#""once";q=1;w=3600"#)
+    );
+}
+
+#[tokio::test]
+async fn rate_limit_headers_set_by_the_closure_are_kept() {
+    let layer = once().on_rejection(|_, _| {
+        let response = Response::builder()
+            .header("retry-after", "7")
+            .header("RateLimit", "\"mine\";r=0");
+        response.status(429).body(Empty::new()).expect("a response")
+    });
+    let answer = second(&layer).await;
+    assert_eq!(answer.retry_after(), Some(7));
+    assert_eq!(answer.field("ratelimit").as_deref(), Some("\"mine\";r=0"));
+    assert_eq!(
+        answer.field("ratelimit-policy").as_deref(),
+        Some(r#""once";q=1;w=3600"#)
+    );
+    assert!(answer.body.is_empty());
+
+    let layer = once().on_rejection(|_, _| {
+        let response = Response::builder().header("retry-after", "7").status(429);
+        response.body(Empty::new()).expect("a response")
+    });
+    let answer = second(&layer).await;
+    // Never later than the `Retry-After` beside it, wherever that was set.
+    assert_eq!(
+        answer.field("ratelimit").as_deref(),
+        Some(r#""once";r=0;t=7"#)
+    );
+}
+
+/// A rejection in an application's own words.
+fn busy<B>(body: B) -> Response<B> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
+/// A body of one word, of its own type, that isn't `Sync`.
+struct Word(Option<std::cell::Cell<u8>>);
+
+impl http_body::Body for Word {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        let word = self
+            .0
+            .take()
+            .map(|_| http_body::Frame::data(Bytes::from("word")));
+        Poll::Ready(word.map(Ok))
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_any_type_with_bytes_data_is_accepted() {
+    let frames =
+        || ["wo", "rd"].map(|part| Ok::<_, io::Error>(http_body::Frame::data(part.into())));
+    let layers = [
+        once().on_rejection(|_, _| busy(Body::from("word"))),
+        once().on_rejection(|_, _| busy("word".to_owned())),
+        once().on_rejection(|_, _| busy(Full::new(Bytes::from("word")))),
+        once().on_rejection(|_, _| busy(Full::new(Bytes::from("word")).boxed())),
+        once().on_rejection(move |_, _| busy(StreamBody::new(stream::iter(frames())))),
+        once().on_rejection(|_, _| busy(Word(Some(std::cell::Cell::new(0))))),
+        once().on_rejection(|_, _| (StatusCode::SERVICE_UNAVAILABLE, "word").into_response()),
+    ];
+    for layer in layers {
+        let response = second(&layer).await;
+        assert_eq!(
+            (response.status, &*response.body),
+            (StatusCode::SERVICE_UNAVAILABLE, &b"word"[..])
+        );
+    }
+    let empty = second(&once().on_rejection(|_, _| busy(Empty::new()))).await;
+    assert!(empty.body.is_empty());
+}
+
+#[tokio::test]
+async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response() {
+    for status in [200, 201, 204, 299] {
+        let log = Log::default();
+        let _guard = log.errors();
+        let layer = once().on_rejection(move |rejected, _| {
+            assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+            let response = Response::builder().status(status);
+            response
+                .body(Full::new(Bytes::from("try later")))
+                .expect("a response")
+        });
+        let answer = second(&layer).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        answer.is_problem_that_no_cache_stores();
+        assert!(answer.retry_after().is_some());
+        assert_eq!(log.lines("").len(), 1, "{}", log.text());
+        let error = &log.lines("on_rejection returned a 2xx status")[0];
+        assert!(error.contains(&format!("status={status}")), "{error}");
+    }
+    let redirect = once().on_rejection(|_, _| {
+        let response = Response::builder().status(303).header("location", "/busy");
+        response.body(Empty::new()).expect("a response")
+    });
+    assert_eq!(second(&redirect).await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn a_bodys_known_length_is_in_its_size_hint() {
+    use http_body::Body as _;
+
+    let layer = once().on_rejection(|_, _| busy(Full::new(Bytes::from("word"))));
+    let app = hello(&layer);
+    status(&app, "/").await;
+    let response = ServiceBuilder::new()
+        .layer(layer)
+        .service(Router::new())
+        .oneshot(to("/"))
+        .await
+        .expect("a response");
+    let body = response.into_body();
+    assert_eq!(body.size_hint().exact(), Some(4));
+    assert!(!body.is_end_stream());
+}
+
+#[tokio::test]
+async fn a_body_that_fails_ends_with_its_error() {
+    let layer = once().on_rejection(|_, _| {
+        let frames = [
+            Ok(http_body::Frame::data(Bytes::from("wo"))),
+            Err(io::Error::other("broken")),
+        ];
+        busy(StreamBody::new(stream::iter(frames)))
+    });
+    assert_eq!(second(&layer).await.body, b"wo");
+}
+
+#[test]
+fn bodies_are_send_and_sync_if_the_inner_ones_are() {
+    fn shared<T: Send + Sync>() {}
+    shared::<ResponseBody<Full<Bytes>>>();
+    shared::<RateLimitLayer>();
+}
+
+#[tokio::test]
+async fn the_responses_extensions_are_kept_and_the_requests_visible() {
+    #[derive(Clone, PartialEq, Debug)]
+    struct User(&'static str);
+
+    let layer = once().on_rejection(|_, parts| {
+        let mut response = busy(Empty::new());
+        let user: Option<&User> = parts.extensions.get();
+        response
+            .extensions_mut()
+            .insert(user.cloned().expect("a user"));
+        response
+    });
+    let inner = tower::service_fn(async |_: Request<Body>| {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    });
+    let mut app = ServiceBuilder::new().layer(layer).service(inner);
+    let mut extensions = Extensions::new();
+    for expected in [None, Some(User("alice"))] {
+        let mut request = to("/");
+        request.extensions_mut().insert(User("alice"));
+        let response = app.ready().await.expect("ready").call(request).await;
+        extensions = response.expect("a response").into_parts().0.extensions;
+        assert_eq!(extensions.get(), expected.as_ref());
+    }
+    drop(extensions);
+}
+
+#[tokio::test]
+async fn every_kind_of_rejection_goes_to_the_closure() {
+    let response = |rejected: &Rejected, _: &Parts| busy(rejected.to_string());
+    let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
+    let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
+    let completed = send(&hello(&layer.on_rejection(response)), to("/")).await;
+    assert_eq!(
+        completed.body,
+        br#"the request has no key for policy "tenants": it lacks the header x-tenant"#
+    );
+    assert_eq!(completed.retry_after(), None);
+
+    let layer = RateLimitLayer::builder()
+        .store(FailingStore::default())
+        .policy(shared("burst", "10/s"))
+        .on_store_error(OnStoreError::Reject)
+        .build()
+        .expect("a layer")
+        .on_rejection(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response());
+    let completed = send(&hello(&layer), to("/")).await;
+    assert_eq!(
+        (completed.status, completed.retry_after()),
+        (StatusCode::BAD_GATEWAY, Some(1))
+    );
+}
+
+#[tokio::test]
+async fn a_grpc_call_gets_a_grpc_status_nevertheless() {
+    let layer = once().on_rejection(|_, _| -> Response<String> { panic!("asked about a call") });
+    let app = hello(&layer);
+    status(&app, "/").await;
+    let call = Request::post("/a.B/C").header("content-type", "application/grpc");
+    let response = send(&app, call.body(Body::empty()).expect("a request")).await;
+    assert_eq!(response.status, StatusCode::OK);
+    assert_eq!(response.field("grpc-status").as_deref(), Some("8"));
+}
+
+#[tokio::test]
+async fn on_rejection_works_with_other_header_formats_and_outer_layers() {
+    let (outer, _) = support::layer([shared("outer", "9/h")]);
+    let inner = once()
+        .headers(RateLimitHeaders::x_ratelimit())
+        .on_rejection(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
+    let app = hello(&inner).layer(outer.clone());
+    assert_eq!(status(&app, "/").await, 200);
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.body, b"slow");
+    assert_eq!(response.field("x-ratelimit-limit").as_deref(), Some("1"));
+    assert!(
+        response
+            .field("ratelimit")
+            .expect("a list")
+            .contains("outer")
+    );
+    assert_eq!(used(outer.limiter(), "outer", Key::global()).await, 1);
+}
+
+#[tokio::test]
+async fn a_layer_with_on_rejection_fits_routers_with_state() {
+    let layer = once().on_rejection(|_, _| StatusCode::TOO_MANY_REQUESTS.into_response());
+    let app: Router = Router::new().route("/", get(async || "hello").layer(layer));
+    assert_eq!(
+        [status(&app, "/").await, status(&app, "/").await],
+        [200, 429]
+    );
+}

@@ -1,0 +1,209 @@
+//! What a client sees: the fields on every response, and the rejection.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Method, Request, StatusCode, request::Parts};
+use serde_json::json;
+use tollgate::{FixedWindow, Key, OnStoreError, RateLimitLayer};
+use tower_http::cors::CorsLayer;
+
+use crate::http::support::{
+    FailingStore, TestResponse, hello, layer, send, shared, status, store, to, used, with,
+};
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+pub(crate) const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// Both headers of a response.
+pub(crate) fn fields(response: &TestResponse) -> [String; 2] {
+    ["ratelimit-policy", "ratelimit"].map(|name| response.field(name).unwrap_or_default())
+}
+
+/// A layer whose store fails.
+pub(crate) fn on_a_dead_store(on_store_error: OnStoreError) -> RateLimitLayer {
+    RateLimitLayer::builder()
+        .store(FailingStore::default())
+        .policy(shared("burst", "10/s"))
+        .on_store_error(on_store_error)
+        .build()
+        .expect("a layer")
+}
+
+#[tokio::test]
+async fn every_response_reports_the_quota_and_what_remains() {
+    let (layer, clock) = layer([shared("burst", "2/10s")]);
+    let app = hello(&layer);
+    for (status, limit) in [
+        // One unit refills in five seconds; the reset of the first response is that of the full quota.
+        (200, r#""burst";r=1;t=5"#),
+        (200, r#""burst";r=0;t=5"#),
+        (429, r#""burst";r=0;t=5"#),
+    ] {
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status.as_u16(), status);
+        assert_eq!(fields(&response), [r#""burst";q=2;w=10"#, limit]);
+    }
+    clock.advance(Duration::from_secs(5));
+    let response = send(&app, to("/")).await;
+    assert_eq!(
+        fields(&response),
+        [r#""burst";q=2;w=10"#, r#""burst";r=0;t=5"#]
+    );
+}
+
+#[tokio::test]
+async fn responses_under_several_policies_list_each_in_order() {
+    let day = shared("a day's worth", "5000/day").strategy(FixedWindow);
+    let (layer, clock) = layer([shared("burst", "2/s"), day]);
+    let app = hello(&layer);
+    let policies = r#""burst";q=2;w=1, "a day's worth";q=5000;w=86400"#;
+    let response = send(&app, to("/")).await;
+    let limits = r#""burst";r=1;t=1, "a day's worth";r=4999;t=86400"#;
+    assert_eq!(fields(&response), [policies, limits]);
+    // One field line each, as the draft has it.
+    assert_eq!(response.headers.get_all("ratelimit").iter().count(), 1);
+
+    send(&app, to("/")).await;
+    clock.advance(Duration::from_millis(1));
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    // The policy that has room would report t=86400; a rejection's `t` is never later than its `Retry-After`.
+    let limits = r#""burst";r=0;t=1, "a day's worth";r=4998;t=1"#;
+    assert_eq!(fields(&response), [policies, limits]);
+}
+
+#[tokio::test]
+async fn ratelimit_policy_has_the_rate_and_ratelimit_what_remains_of_the_burst() {
+    let (layer, _) = layer([shared("burst", "10/s burst 30")]);
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(
+        fields(&response),
+        [r#""burst";q=10;w=1"#, r#""burst";r=29;t=3"#]
+    );
+}
+
+#[tokio::test]
+async fn a_rejection_is_problem_details_that_no_cache_may_store() {
+    let (layer, _) = layer([
+        shared("wide", "100/h"),
+        shared("narrow (per hour)", "1/h"),
+        shared("narrow too", "1/h"),
+    ]);
+    let app = hello(&layer);
+    assert_eq!(status(&app, "/").await, 200);
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    response.is_problem_that_no_cache_stores();
+    assert_eq!(response.retry_after(), Some(3_600));
+    assert_eq!(
+        response.json(),
+        json!({
+            "type": QUOTA_EXCEEDED,
+            "title": "Request cannot be satisfied as assigned quota has been exceeded",
+            "status": 429,
+            "violated-policies": ["narrow (per hour)", "narrow too"],
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_cost_above_the_capacity_is_rejected_without_a_retry_after() {
+    let (layer, _) = layer([
+        shared("small", "5/s").cost_with(|_| 6),
+        shared("other", "100/s"),
+    ]);
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.retry_after(), None);
+    assert_eq!(response.json()["violated-policies"], json!(["small"]));
+    let detail = "The request costs 6, of which policy small allows at most 5.";
+    assert_eq!(response.json()["detail"], detail);
+    assert_eq!(used(layer.limiter(), "other", Key::global()).await, 0);
+    // A page for people contains it too.
+    let page = send(&hello(&layer), with("accept", "text/html")).await;
+    let text = String::from_utf8(page.body).expect("text");
+    assert!(text.contains(detail), "{text}");
+    let call = Request::post("/").header("content-type", "application/grpc");
+    let call = call.body(Body::empty()).expect("a call");
+    let message = send(&hello(&layer), call).await.field("grpc-message");
+    let message = message.expect("a message");
+    assert_eq!(message, format!("{detail} Exceeded: small."));
+}
+
+#[tokio::test]
+async fn a_cost_of_any_size_has_a_response_and_does_not_panic() {
+    let bytes = |parts: &Parts| {
+        let length = parts.headers.get("content-length");
+        length
+            .and_then(|length| length.to_str().ok()?.parse().ok())
+            .unwrap_or(0)
+    };
+    let of = |name| shared(name, "1000/s").cost_with(bytes);
+    let (layer, _) = layer([of("even"), of("window").strategy(FixedWindow)]);
+    let app = hello(&layer);
+    for (cost, expected) in [
+        (0, 200),
+        (1, 200),
+        (1_001, 429),
+        (1 << 53, 429),
+        (u64::MAX, 429),
+    ] {
+        let response = send(&app, with("content-length", cost.to_string())).await;
+        assert_eq!(response.status.as_u16(), expected, "{cost}");
+        assert_eq!(response.retry_after(), None, "{cost}");
+    }
+    assert_eq!(used(layer.limiter(), "even", Key::global()).await, 1);
+}
+
+#[tokio::test]
+async fn under_cors_a_page_can_read_rejections_and_preflights_are_free() {
+    let (layer, _) = layer([shared("once", "1/h")]);
+    let app = hello(&layer).layer(CorsLayer::permissive());
+    let from_a_page = |method: Method| {
+        let request = Request::builder().method(method).uri("/");
+        let request = request.header("origin", "https://a.example");
+        let request = request.header("access-control-request-method", "GET");
+        request.body(axum::body::Body::empty()).expect("a request")
+    };
+    for _ in 0..3 {
+        assert_eq!(
+            send(&app, from_a_page(Method::OPTIONS)).await.status,
+            StatusCode::OK
+        );
+    }
+    assert_eq!(used(layer.limiter(), "once", Key::global()).await, 0);
+
+    assert_eq!(
+        send(&app, from_a_page(Method::GET)).await.status,
+        StatusCode::OK
+    );
+    let rejected = send(&app, from_a_page(Method::GET)).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        rejected.field("access-control-allow-origin").as_deref(),
+        Some("*")
+    );
+    assert_eq!(rejected.retry_after(), Some(3_600));
+}
+
+#[tokio::test]
+async fn the_largest_numbers_that_are_counted_are_still_integers_of_a_structured_field() {
+    // RFC 9651, 3.3.1: at most fifteen digits.
+    let (store, _) = store();
+    for quota in ["1000000000000000/day", "999999999999999/day"] {
+        let policy = shared("window", quota).strategy(FixedWindow);
+        let layer = RateLimitLayer::builder()
+            .store(store.clone())
+            .policy(policy)
+            .build();
+        let Ok(layer) = layer else { continue };
+        let response = send(&hello(&layer), to("/")).await;
+        for field in fields(&response) {
+            for number in field.split(|c: char| !c.is_ascii_digit()) {
+                assert!(number.len() <= 15, "{field}");
+            }
+        }
+    }
+}

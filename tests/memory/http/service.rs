@@ -1,0 +1,339 @@
+//! What the layer does with the service inside.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    mem,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use axum::{Router, routing::get};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use tollgate::{Admission, Key, RateLimitLayer, layer::ResponseBody};
+use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
+
+use crate::http::support::{layer, send, shared, status, store, to, used};
+
+/// A service that insists on being polled ready before each call, as its own clone too.
+#[derive(Debug, Default)]
+struct Strict {
+    ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self {
+            ready: false,
+            calls: self.calls.clone(),
+        }
+    }
+}
+
+impl Service<Request<()>> for Strict {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        assert!(
+            mem::take(&mut self.ready),
+            "called without being polled ready"
+        );
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        ready(Ok(Response::new(())))
+    }
+}
+
+/// Sends six requests to a `Strict` service behind a limit of four, and counts its calls.
+pub(crate) async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
+    let strict = Strict::default();
+    let mut service = layer.layer(strict.clone());
+    let mut futures = Vec::new();
+    for _ in 0..3 {
+        // Two calls in flight at once, each on the service that was polled ready for it.
+        for _ in 0..2 {
+            let service = service.ready().await.expect("ready");
+            futures.push(service.call(Request::new(())));
+        }
+        for future in futures.drain(..) {
+            let status = future.await.expect("a response").status();
+            assert!([200, 429].contains(&status.as_u16()), "{status}");
+        }
+    }
+    assert_eq!(strict.calls.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn in_process_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
+    six_requests_of_which_four_pass(layer([shared("four", "4/h")]).0).await;
+}
+
+/// A service may hold what others wait for from when it is ready until it is called: it isn't, on a rejection.
+#[tokio::test]
+async fn a_rejected_request_holds_no_capacity_of_the_inner_service() {
+    let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+    let (layer, _) = layer([shared("one", "1/h")]);
+    let mut rejected = layer.layer(ConcurrencyLimit::new(hello, 1));
+    let mut other = rejected.clone();
+    for status in [200, 429, 429] {
+        let ready = rejected.ready().await.expect("ready");
+        let response = ready.call(Request::new(())).await.expect("a response");
+        assert_eq!(response.status(), status);
+    }
+    let ready = other.ready().now_or_never().expect("room, at once");
+    let response = ready.expect("ready").call(Request::new(()));
+    assert_eq!(response.await.expect("a response").status(), 429);
+}
+
+#[derive(Debug, PartialEq)]
+struct Boom;
+
+#[tokio::test]
+async fn an_error_of_the_inner_service_passes_unchanged() {
+    let failing = service_fn(async |_: Request<()>| Err::<Response<()>, _>(Boom));
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let error: Boom = layer
+        .layer(failing)
+        .oneshot(Request::new(()))
+        .await
+        .expect_err("boom");
+    assert_eq!(error, Boom);
+}
+
+#[tokio::test]
+async fn readiness_is_that_of_the_inner_service() {
+    /// Ready when the test allows it.
+    #[derive(Clone)]
+    struct ReadyWhenAllowed(Arc<Mutex<Poll<Result<(), Boom>>>>);
+
+    impl Service<Request<()>> for ReadyWhenAllowed {
+        type Response = Response<()>;
+        type Error = Boom;
+        type Future = Ready<Result<Response<()>, Boom>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Boom>> {
+            mem::replace(&mut *self.0.lock().expect("a mood"), Poll::Pending)
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            ready(Ok(Response::new(())))
+        }
+    }
+
+    let mood = Arc::new(Mutex::new(Poll::Pending));
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let mut service = layer.layer(ReadyWhenAllowed(mood.clone()));
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert_eq!(service.poll_ready(cx), Poll::Pending);
+    for response in [Ok(()), Err(Boom)] {
+        *mood.lock().expect("a mood") = Poll::Ready(match response {
+            Ok(()) => Ok(()),
+            Err(Boom) => Err(Boom),
+        });
+        assert_eq!(service.poll_ready(cx), Poll::Ready(response));
+    }
+}
+
+#[tokio::test]
+async fn a_request_reaches_the_handler_unchanged() {
+    #[derive(Clone, Debug, PartialEq)]
+    struct User(u32);
+
+    let inside = service_fn(async |request: Request<String>| {
+        assert_eq!(request.extensions().get(), Some(&User(7)));
+        assert!(request.extensions().get::<Admission>().is_some());
+        assert_eq!(request.method(), Method::PUT);
+        assert_eq!(request.uri(), "http://a.example/b?c=d");
+        assert_eq!(request.version(), Version::HTTP_2);
+        assert_eq!(request.headers()["x-of"], "mine");
+        Ok::<_, Infallible>(Response::new(request.into_body()))
+    });
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let request = Request::put("http://a.example/b?c=d")
+        .version(Version::HTTP_2)
+        .header("x-of", "mine")
+        .extension(User(7))
+        .body("a body".to_owned())
+        .expect("a request");
+    let response = layer
+        .layer(inside)
+        .oneshot(request)
+        .await
+        .expect("a response");
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_response_keeps_the_handlers_status_headers_and_body() {
+    let inside = get(async || {
+        (
+            [("retry-after", "99"), ("cache-control", "private")],
+            "hello",
+        )
+    });
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let app = Router::new().route("/", inside).layer(layer);
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.body, b"hello");
+    assert_eq!(response.field("retry-after").as_deref(), Some("99"));
+    assert_eq!(response.field("cache-control").as_deref(), Some("private"));
+    assert_eq!(response.field("content-length").as_deref(), Some("5"));
+}
+
+async fn left(admission: Admission) -> String {
+    format!("{:?}", admission.remaining("few"))
+}
+
+#[tokio::test]
+async fn handlers_can_read_the_decision_on_their_request() {
+    let (layer, _) = layer([shared("few", "4/h").cost(3)]);
+    let app = Router::new().route("/", get(left)).layer(layer);
+    assert_eq!(send(&app, to("/")).await.body, b"Some(1)");
+}
+
+#[tokio::test]
+async fn a_disabled_layer_passes_all_unchanged_and_counts_nothing() {
+    let (layer, _) = layer([shared("few", "2/h")]);
+    let app = Router::new().route("/", get(left));
+    let off = app.clone().layer(layer.clone().enabled(false));
+    for _ in 0..5 {
+        let response = send(&off, to("/")).await;
+        assert_eq!(response.status, StatusCode::OK);
+        assert_eq!(response.field("ratelimit"), None);
+        assert_eq!(response.field("ratelimit-policy"), None);
+        // The handler extracts an `Admission`, and must not fail without one.
+        assert_eq!(response.body, b"None");
+    }
+    assert_eq!(used(layer.limiter(), "few", Key::global()).await, 0);
+
+    let on = app.layer(layer.enabled(false).enabled(true));
+    assert_eq!(send(&on, to("/")).await.body, b"Some(1)");
+}
+
+#[tokio::test]
+async fn a_handler_without_a_layer_responds_with_an_error_unless_its_admission_is_optional() {
+    let option = get(async |admission: Option<Admission>| format!("{}", admission.is_some()));
+    let app: Router = Router::new()
+        .route("/must", get(left))
+        .route("/may", option);
+    assert_eq!(send(&app, to("/may")).await.body, b"false");
+    let response = send(&app, to("/must")).await;
+    assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(String::from_utf8_lossy(&response.body).contains("RateLimitLayer"));
+}
+
+#[tokio::test]
+async fn layers_of_one_limiter_count_together() {
+    let (store, _) = store();
+    let limiter = tollgate::Limiter::builder()
+        .store(store)
+        .policy(shared("two", "2/h"));
+    let limiter = limiter.build().expect("a limiter");
+    let [a, b] =
+        [(); 2].map(|()| crate::http::support::hello(&RateLimitLayer::new(limiter.clone())));
+    let statuses = [
+        status(&a, "/").await,
+        status(&b, "/").await,
+        status(&a, "/").await,
+    ];
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_requests_cost_comes_from_its_head() {
+    let cost = |parts: &http::request::Parts| if parts.method == Method::POST { 5 } else { 0 };
+    let (layer, _) = layer([shared("units", "10/h").cost_with(cost)]);
+    let app = Router::new()
+        .route("/", get(async || "").post(async || ""))
+        .layer(layer.clone());
+    let post = || {
+        Request::post("/")
+            .body(axum::body::Body::empty())
+            .expect("a request")
+    };
+    for used_then in [5, 10] {
+        assert_eq!(send(&app, post()).await.status, StatusCode::OK);
+        assert_eq!(status(&app, "/").await, 200);
+        assert_eq!(
+            used(layer.limiter(), "units", Key::global()).await,
+            used_then
+        );
+    }
+    assert_eq!(
+        send(&app, post()).await.status,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    // Nothing always passes, also where nothing is left.
+    assert_eq!(status(&app, "/").await, 200);
+}
+
+#[tokio::test]
+async fn a_body_reports_its_length_and_end() {
+    /// A body of no size hint that pretends to have ended.
+    struct Odd;
+
+    impl Body for Odd {
+        type Data = Bytes;
+        type Error = Boom;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Boom>>> {
+            Poll::Ready(Some(Err(Boom)))
+        }
+
+        fn is_end_stream(&self) -> bool {
+            true
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(42)
+        }
+    }
+
+    let (layer, _) = layer([shared("once", "1/h")]);
+    let inside = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Odd)));
+    let mut service = layer.layer(inside);
+    let mut bodies = Vec::new();
+    for _ in 0..2 {
+        let response = service.call(Request::new(())).await.expect("a response");
+        bodies.push(response.into_body());
+    }
+    let [passed, rejected] = &mut bodies[..] else {
+        unreachable!("two answers")
+    };
+
+    // The inner body reports its own end: a response of trailers only is recognised by it.
+    assert!(passed.is_end_stream());
+    assert_eq!(passed.size_hint().exact(), Some(42));
+    let frame = passed.frame().await.expect("a frame");
+    assert_eq!(frame.expect_err("the inner error"), Boom);
+
+    assert!(!rejected.is_end_stream());
+    let size = rejected.size_hint().exact().expect("a size");
+    let frame = rejected.frame().await.expect("a frame").expect("no error");
+    assert_eq!(frame.into_data().expect("data").len() as u64, size);
+    assert!(rejected.is_end_stream());
+    assert_eq!(rejected.size_hint().exact(), Some(0));
+    assert!(rejected.frame().await.is_none());
+
+    // Whatever is inside, there is an empty one.
+    let empty = ResponseBody::<Odd>::default();
+    assert!(empty.is_end_stream());
+}

@@ -1,0 +1,191 @@
+//! Requests that a limit doesn't concern.
+
+use axum::{Router, body::Body, routing::any};
+use http::{Method, Request, request::Builder};
+use tollgate::{Admission, Key, LimiterBuilder, Policy, RateLimitLayer};
+
+use crate::http::support::{layer, on_each_store, send, shared, status, to, used};
+
+/// Any path and method, behind `layer`.
+fn anywhere(layer: &RateLimitLayer) -> Router {
+    let route = any(async |admission: Admission| format!("{:?}", admission.remaining("p")));
+    Router::new().fallback(route).layer(layer.clone())
+}
+
+fn by(method: &str, path: &str) -> Builder {
+    Request::builder().method(method).uri(path)
+}
+
+fn empty(request: Builder) -> Request<Body> {
+    request.body(Body::empty()).expect("a request")
+}
+
+#[tokio::test]
+async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
+    let skipping = |name: &str| -> Policy {
+        shared(name, "1/h")
+            .skip_path("/health")
+            .skip_path("/static/*")
+            .skip_method(Method::HEAD)
+            .skip_with(|parts| parts.headers.contains_key("x-internal"))
+    };
+    let build = |b: LimiterBuilder| b.policy(skipping("p")).policy(shared("all", "100/h"));
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
+        let app = anywhere(&layer);
+        let skipped = || {
+            [
+                to("/health?full=1"),
+                to("/static/a/b.css"),
+                empty(by("HEAD", "/")),
+                empty(by("GET", "/").header("x-internal", "1")),
+            ]
+        };
+        for request in skipped().into_iter().chain(skipped()) {
+            let response = send(&app, request).await;
+            assert_eq!(response.status, 200);
+            let policies = response.field("ratelimit-policy").expect("a field");
+            assert!(policies.starts_with("\"all\""), "{policies}");
+        }
+        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(used(layer.limiter(), "all", Key::global()).await, 8);
+        assert_eq!(status(&app, "/healthy").await, 200);
+        for counted in ["/", "/health/", "/static", "/static/../admin"] {
+            assert_eq!(status(&app, counted).await, 429, "{counted}");
+        }
+        assert_eq!(status(&app, "/health").await, 200);
+        // A check has no path.
+        let limiter = layer.limiter();
+        assert!(!limiter.check(Key::global()).await.is_admitted());
+    }
+}
+
+#[tokio::test]
+async fn a_layer_that_skips_a_request_applies_no_policy_to_it() {
+    let build = |b: LimiterBuilder| {
+        b.policy(shared("p", "1/h"))
+            .policy(shared("q", "1/h"))
+            .skip_path("/health")
+            .skip_method(Method::HEAD)
+            .skip_with(|parts| parts.uri.query() == Some("free"))
+    };
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
+        let app = anywhere(&layer);
+        for _ in 0..3 {
+            for request in [to("/health"), empty(by("HEAD", "/")), to("/?free")] {
+                let response = send(&app, request).await;
+                assert_eq!(response.status, 200);
+                assert_eq!(response.field("ratelimit"), None);
+            }
+        }
+        let response = send(&app, to("/health")).await;
+        assert_eq!(response.body, b"None", "a handler still has its admission");
+        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(status(&app, "/").await, 200);
+        assert_eq!(status(&app, "/").await, 429);
+    }
+}
+
+#[tokio::test]
+async fn within_a_nested_router_a_path_is_the_one_that_the_client_sent() {
+    let (layer, _) = layer([shared("p", "1/h").skip_path("/api/health")]);
+    let app = Router::new().nest("/api", anywhere(&layer));
+    for _ in 0..3 {
+        assert_eq!(status(&app, "/api/health").await, 200);
+    }
+    assert_eq!(status(&app, "/api/api/health").await, 200);
+    assert_eq!(status(&app, "/api/other").await, 429);
+}
+
+fn preflight() -> Builder {
+    by("OPTIONS", "/")
+        .header("origin", "https://a.example")
+        .header("access-control-request-method", "PUT")
+}
+
+#[tokio::test]
+async fn only_preflights_are_free() {
+    let build = |b: LimiterBuilder| b.policy(shared("p", "1/h"));
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
+        let app = anywhere(&layer);
+        for _ in 0..3 {
+            assert_eq!(send(&app, empty(preflight())).await.status, 200);
+        }
+        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(status(&app, "/").await, 200);
+        let (origin, method) = ("origin", "access-control-request-method");
+        for less in [
+            by("OPTIONS", "/"),
+            by("OPTIONS", "/").header(origin, "https://a.example"),
+            by("OPTIONS", "/").header(method, "PUT"),
+            by("OPTIONS", "/").header(origin, "").header(method, "PUT"),
+            by("OPTIONS", "/").header(origin, "null").header(method, ""),
+            by("OPTIONS", "/")
+                .header(origin, "null")
+                .header(method, "P T"),
+            preflight().header(origin, "https://b.example"),
+            preflight().header(method, "GET"),
+            preflight().method("GET"),
+            preflight().method("POST"),
+            preflight().method("options"),
+        ] {
+            let request = empty(less);
+            let text = format!("{request:?}");
+            assert_eq!(send(&app, request).await.status, 429, "{text}");
+        }
+        assert_eq!(send(&app, empty(preflight())).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn preflights_count_if_configured() {
+    let build = |b: LimiterBuilder| b.policy(shared("p", "2/h")).count_preflights(true);
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
+        let app = anywhere(&layer);
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            let response = send(&app, empty(preflight())).await;
+            statuses.push(response.status.as_u16());
+        }
+        assert_eq!(statuses, [200, 200, 429]);
+    }
+}
+
+#[test]
+fn an_impossible_path_is_a_config_error() {
+    for path in ["", "health", "*", "/a*", "/*/b", "/a?b", "/a#b"] {
+        let policy = shared("p", "1/h").skip_path(path);
+        let error = RateLimitLayer::builder().policy(policy).build();
+        let error = error.expect_err(path);
+        assert_eq!(error.policy(), Some("p"));
+        assert!(error.to_string().contains("/health"), "{error}");
+        let layer = RateLimitLayer::builder().policy(shared("p", "1/h"));
+        let error = layer.skip_path(path).build().expect_err(path);
+        assert_eq!(error.policy(), None);
+    }
+}
+
+#[test]
+fn a_pattern_of_a_router_is_a_config_error_since_no_request_would_match_it() {
+    for path in ["/users/{id}", "/{*rest}", "/users/:id", "/:tenant/*"] {
+        for policy in [
+            shared("p", "1/h").only_path(path),
+            shared("p", "1/h").skip_path(path),
+        ] {
+            let error = RateLimitLayer::builder().policy(policy).build();
+            let error = error.expect_err(path).to_string();
+            assert!(error.contains("a router's pattern: /users/*"), "{error}");
+        }
+    }
+    // A colon within a segment is none, and a brace may be sent in percent-encoding.
+    for path in ["/v1/jobs:cancel", "/users/%7Bid%7D"] {
+        let policy = shared("p", "1/h").only_path(path);
+        assert!(
+            RateLimitLayer::builder().policy(policy).build().is_ok(),
+            "{path}"
+        );
+    }
+}

@@ -1,0 +1,292 @@
+//! A layer around everything, and another around one route.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{Router, routing::get};
+use http::StatusCode;
+use serde_json::json;
+use tollgate::{
+    Admission, FixedWindow, Key, MemoryStore, Policy, RateLimitHeaders, RateLimitLayer, extract,
+    store::Store,
+};
+
+use crate::http::{
+    log::Log,
+    support::{hello, layer, send, shared, status, to, used, with},
+};
+
+struct Stack {
+    app: Router,
+    outer: RateLimitLayer,
+    inner: RateLimitLayer,
+    handled: Arc<AtomicUsize>,
+}
+
+/// `/` is behind both layers, `/open` behind the outer one. `/` responds with the policies that admitted it.
+fn stack(outer: &str, inner: &str) -> Stack {
+    let (outer, _) = layer([shared("everything", outer)]);
+    let (inner, _) = layer([shared("search", inner)]);
+    let handled = Arc::new(AtomicUsize::new(0));
+    let count = handled.clone();
+    let search = async move |admission: Admission| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let decisions = admission.decisions();
+        let names = decisions
+            .iter()
+            .flat_map(|d| d.policies().map(|v| v.policy()));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let app = Router::new()
+        .route("/", get(search).layer(inner.clone()))
+        .route("/open", get(async || "open"))
+        .layer(outer.clone());
+    Stack {
+        app,
+        outer,
+        inner,
+        handled,
+    }
+}
+
+#[tokio::test]
+async fn handlers_get_one_admission_with_the_outermost_decision_first() {
+    let stack = stack("10/h", "5/h");
+    let response = send(&stack.app, to("/")).await;
+    assert_eq!(String::from_utf8_lossy(&response.body), "everything search");
+    assert_eq!(
+        used(stack.outer.limiter(), "everything", Key::global()).await,
+        1
+    );
+    assert_eq!(
+        used(stack.inner.limiter(), "search", Key::global()).await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_response_lists_the_inner_layers_policies_where_the_outer_one_writes_no_fields() {
+    let (outer, _) = layer([shared("everything", "10/h")]);
+    let (inner, _) = layer([shared("search", "5/h")]);
+    let app = hello(&inner).layer(outer.headers(RateLimitHeaders::none()));
+    let response = send(&app, to("/")).await;
+    let policies = response.field("ratelimit-policy");
+    assert_eq!(policies.as_deref(), Some(r#""search";q=5;w=3600"#));
+}
+
+#[tokio::test]
+async fn a_response_lists_the_policies_of_both_layers() {
+    let stack = stack("10/h", "5/h");
+    let response = send(&stack.app, to("/")).await;
+    let policies = response.field("ratelimit-policy").expect("a list");
+    let limits = response.field("ratelimit").expect("a list");
+    for (list, inner, outer) in [
+        (
+            &policies,
+            r#""search";q=5;w=3600"#,
+            r#""everything";q=10;w=3600"#,
+        ),
+        (
+            &limits,
+            r#""search";r=4;t=2880"#,
+            r#""everything";r=9;t=3240"#,
+        ),
+    ] {
+        let mut members: Vec<_> = list.split(", ").collect();
+        members.sort_unstable();
+        assert_eq!(members, [outer, inner]);
+    }
+}
+
+#[tokio::test]
+async fn a_rejection_by_an_inner_layer_costs_nothing_in_an_outer_one() {
+    let stack = stack("10/h", "2/h");
+    for expected in [200, 200, 429, 429, 429, 429] {
+        assert_eq!(status(&stack.app, "/").await, expected);
+    }
+    assert_eq!(stack.handled.load(Ordering::Relaxed), 2);
+    assert_eq!(
+        used(stack.outer.limiter(), "everything", Key::global()).await,
+        2
+    );
+    for _ in 0..8 {
+        assert_eq!(status(&stack.app, "/open").await, 200);
+    }
+    assert_eq!(status(&stack.app, "/open").await, 429);
+}
+
+#[tokio::test]
+async fn a_rejection_by_an_inner_layer_names_its_policy_and_lists_both_layers() {
+    let stack = stack("10/day", "2/s");
+    for expected in [200, 200] {
+        assert_eq!(status(&stack.app, "/").await, expected);
+    }
+    let rejected = send(&stack.app, to("/")).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.json()["violated-policies"], json!(["search"]));
+    assert_eq!(rejected.retry_after(), Some(1));
+    let limits = rejected.field("ratelimit").expect("a list");
+    assert!(
+        limits.contains("search") && limits.contains("everything"),
+        "{limits}"
+    );
+}
+
+#[tokio::test]
+async fn no_t_exceeds_the_retry_after_of_an_inner_rejection() {
+    let stack = stack("10/day", "2/s");
+    for _ in 0..2 {
+        status(&stack.app, "/").await;
+    }
+    let rejected = send(&stack.app, to("/")).await;
+    let wait = rejected.retry_after().expect("a Retry-After");
+    assert!(
+        rejected.resets().iter().all(|t| *t <= wait),
+        "{:?}",
+        rejected.headers
+    );
+}
+
+#[tokio::test]
+async fn the_outer_headers_on_an_inner_rejection_report_what_remains_after_the_refund() {
+    let stack = stack("10/h", "2/h");
+    for _ in 0..2 {
+        status(&stack.app, "/").await;
+    }
+    let limits = send(&stack.app, to("/"))
+        .await
+        .field("ratelimit")
+        .expect("a list");
+    assert!(limits.contains(r#""everything";r=8"#), "{limits}");
+}
+
+#[tokio::test]
+async fn a_rejection_by_an_outer_layer_skips_the_inner_one() {
+    let stack = stack("1/h", "5/h");
+    assert_eq!(
+        [status(&stack.app, "/").await, status(&stack.app, "/").await],
+        [200, 429]
+    );
+    assert_eq!(stack.handled.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        used(stack.inner.limiter(), "search", Key::global()).await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_missing_key_in_an_inner_layer_costs_nothing_in_an_outer_one() {
+    let (outer, _) = layer([shared("everything", "10/h")]);
+    let (inner, _) = layer([shared("tenants", "1/h").key(extract::header("x-tenant"))]);
+    let app = Router::new()
+        .route("/", get(async || "").layer(inner))
+        .layer(outer.clone());
+    assert_eq!(status(&app, "/").await, 400);
+    assert_eq!(used(outer.limiter(), "everything", Key::global()).await, 0);
+    assert_eq!(
+        send(&app, with("x-tenant", "a")).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(used(outer.limiter(), "everything", Key::global()).await, 1);
+}
+
+#[tokio::test]
+async fn with_three_layers_each_outer_charge_is_refunded_once() {
+    let layers = ["a", "b", "c"].map(|name| layer([shared(name, "10/h")]).0);
+    let (last, _) = layer([shared("last", "1/h")]);
+    let [a, b, c] = &layers;
+    let app = Router::new()
+        .route("/", get(async || "").layer(last))
+        .layer(c.clone())
+        .layer(b.clone())
+        .layer(a.clone());
+    for expected in [200, 429, 429] {
+        assert_eq!(status(&app, "/").await, expected);
+    }
+    for (layer, name) in layers.iter().zip(["a", "b", "c"]) {
+        assert_eq!(
+            used(layer.limiter(), name, Key::global()).await,
+            1,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_disabled_layer_changes_nothing_for_the_others() {
+    let (on, _) = layer([shared("on", "1/h")]);
+    let (off, _) = layer([shared("off", "1/h")]);
+    for [outer, inner] in [
+        [on.clone(), off.clone().enabled(false)],
+        [off.enabled(false), on],
+    ] {
+        let _ = inner
+            .limiter()
+            .reset(Key::global())
+            .await
+            .expect("a response");
+        let _ = outer
+            .limiter()
+            .reset(Key::global())
+            .await
+            .expect("a response");
+        let names = async |admission: Admission| format!("{:?}", admission.remaining("on"));
+        let app = Router::new()
+            .route("/", get(names))
+            .layer(inner)
+            .layer(outer);
+        assert_eq!(send(&app, to("/")).await.body, b"Some(0)");
+        assert_eq!(status(&app, "/").await, 429);
+    }
+}
+
+/// What is logged while one request passes two layers, one within the other.
+pub(crate) async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> String {
+    let log = Log::default();
+    let guard = log.warnings();
+    let app = hello(inner).layer(outer.clone());
+    for _ in 0..3 {
+        assert_eq!(status(&app, "/").await, 200);
+    }
+    drop(guard);
+    log.text()
+}
+
+pub(crate) fn layer_on(store: &(impl Store + Clone), policy: Policy) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder()
+        .store(store.clone())
+        .policy(policy);
+    layer.build().expect("a layer")
+}
+
+#[tokio::test]
+async fn a_policy_counted_by_two_layers_in_one_store_is_logged_once() {
+    let store = MemoryStore::new();
+    let [outer, inner] = [(), ()].map(|()| layer_on(&store, shared("twice", "10/h")));
+    let text = logged(&outer, &inner).await;
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in ["WARN", "charged twice", r#"policy="twice""#, "suppressed=0"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert_eq!(used(outer.limiter(), "twice", Key::global()).await, 6);
+    // The same layer, around itself.
+    let layer = layer_on(&store, shared("thrice", "9/h"));
+    let text = logged(&layer, &layer).await;
+    assert!(text.contains(r#"policy="thrice""#), "{text}");
+}
+
+#[tokio::test]
+async fn layers_with_different_stores_log_nothing() {
+    let store = MemoryStore::new();
+    let policy = || shared("burst", "10/h");
+    let outer = layer_on(&store, policy());
+    for inner in [
+        layer_on(&MemoryStore::new(), policy()),
+        layer_on(&store, shared("other", "10/h")),
+        layer_on(&store, policy().strategy(FixedWindow)),
+    ] {
+        assert_eq!(logged(&outer, &inner).await, "");
+    }
+}

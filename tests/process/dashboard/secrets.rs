@@ -1,0 +1,79 @@
+//! The token lets in, and stays in the page's memory.
+
+use serde_json::json;
+
+use crate::dashboard::{
+    page::Page,
+    service::{PATHS, Service},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_token_does_not_sign_in() {
+    let service = Service::start().await;
+    let mut page = Page::open(&service).await;
+    for wrong in ["a-token-of-other-people", "ключ"] {
+        page.browser.type_text(wrong).await;
+        page.browser.press("Enter").await;
+        page.browser
+            .until_shows("#sign-in-error", "This token is wrong.")
+            .await;
+        let signed_in = page
+            .browser
+            .value("document.querySelector('#dashboard').checkVisibility()");
+        assert_eq!(signed_in.await, json!(false));
+        page.browser
+            .value("document.querySelector('#sign-in-error').textContent = ''")
+            .await;
+    }
+    // The browser itself reports the status of the response.
+    let complaints = page.browser.complaints();
+    assert!(
+        complaints.iter().all(|text| text.contains("status of 401")),
+        "{complaints:?}"
+    );
+    page.sign_in().await;
+    page.assert_secret().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_out_and_reloading_forget_the_token_and_what_was_shown() {
+    let service = Service::start().await;
+    service.send("alice", 6).await;
+    let mut page = Page::signed_in(&service).await;
+    page.look_up("pages", "alice").await;
+    page.browser.until_shows("#top", "alice").await;
+    page.ask("Reset").await;
+    page.answer("Cancel").await;
+    let asked = "document.activeElement.id === 'token'";
+    page.browser.click("#sign-out", "Sign out", asked).await;
+    let rest = page
+        .browser
+        .value("document.documentElement.outerHTML")
+        .await;
+    assert!(!rest.to_string().contains("alice"), "{rest}");
+    let key = page
+        .browser
+        .value("document.querySelector('#lookup-key').value");
+    assert_eq!(key.await, json!(""));
+
+    page.sign_in().await;
+    page.assert_clean().await;
+    page.go("/admin").await;
+    let shown = page.browser.text("body").await;
+    assert!(
+        shown.contains("Access token") && !shown.contains("pages"),
+        "{shown}"
+    );
+    page.assert_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_works_wherever_it_is_mounted_with_and_without_a_slash() {
+    let service = Service::start().await;
+    let mut page = Page::open(&service).await;
+    for path in PATHS {
+        page.go(path).await;
+        page.sign_in().await;
+        page.assert_clean().await;
+    }
+}

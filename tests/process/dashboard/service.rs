@@ -1,0 +1,126 @@
+//! A service with limits on Redis and an admin API, which the page belongs to.
+
+use std::{future::IntoFuture, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{Router, routing::get};
+use reqwest::Client;
+use testkit::Server;
+use tokio::net::TcpListener;
+use tollgate::{
+    FixedWindow, Lease, Policy, Quota, RateLimitLayer, RedisStore,
+    admin::{Activity, Admin},
+    extract,
+};
+
+pub(crate) const TOKEN: &str = "a-token-of-the-operators";
+
+/// Where the page is.
+pub(crate) const PATHS: [&str; 4] = ["/admin", "/admin/", "/admin/?a=b#c", "/teams/7/limits"];
+
+/// Requests an hour of each user.
+pub(crate) const LIMIT: u64 = 5;
+
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
+    layer: RateLimitLayer,
+    client: Client,
+    _server: Server,
+}
+
+/// By the header field `x-user`, [`LIMIT`] requests an hour; 3 would be the limit of the shadow policy.
+fn policies() -> [Policy; 3] {
+    let hourly = |name: &str, n| {
+        let policy = Policy::new(name, Quota::requests(n).per_hour());
+        policy.strategy(FixedWindow).key(extract::header("x-user"))
+    };
+    [
+        hourly("pages", LIMIT),
+        hourly("stricter", 3).shadow_of("pages"),
+        Policy::block_list("blocked").key(extract::header("x-user")),
+    ]
+}
+
+/// A policy whose hot keys are leased, for longer than a test takes.
+fn leased() -> Policy {
+    let policy = Policy::new("pages", Quota::requests(10_000_000).per_day());
+    let policy = policy.strategy(FixedWindow).key(extract::header("x-user"));
+    policy.lease(Lease::max_units(500).ttl(Duration::from_secs(10)))
+}
+
+impl Service {
+    pub(crate) async fn start() -> Self {
+        Self::with(policies()).await
+    }
+
+    /// A service that has leased units of a key.
+    pub(crate) async fn with_leases() -> Self {
+        let service = Self::with([leased()]).await;
+        loop {
+            let requests = (0..50).map(|_| service.get("alice"));
+            let statuses = futures_util::future::join_all(requests).await;
+            assert!(statuses.iter().all(|status| *status == 200));
+            let leases = service.layer.limiter().stats().store.leases;
+            if leases.first().is_some_and(|leases| leases.spent > 0) {
+                return service;
+            }
+        }
+    }
+
+    async fn with(policies: impl IntoIterator<Item = Policy>) -> Self {
+        let server = Server::start();
+        let store = RedisStore::builder().url(server.url());
+        let store = store.rejection_cache_staleness(Duration::ZERO);
+        let store = store.timeout(Duration::from_secs(20)).build();
+        let builder = RateLimitLayer::builder().store(store.expect("a store"));
+        let builder = policies
+            .into_iter()
+            .fold(builder, |builder, policy| builder.policy(policy));
+        let activity = Arc::new(Activity::new());
+        let layer = builder.observe(activity.clone()).build();
+        let layer = layer.expect("a layer");
+        let admin = || {
+            let admin = Admin::new(&layer).activity(activity.clone()).host("api-1");
+            let admin = admin.token("operators", TOKEN).router();
+            admin.expect("an admin API")
+        };
+        let app = Router::new().route("/", get(async || "hello"));
+        let app = app.layer(layer.clone());
+        let app = app.nest_service("/admin", admin());
+        let app = app.nest("/teams/7/limits", admin());
+        let uncounted = Admin::new(&layer).token("operators", TOKEN).router();
+        let app = app.nest("/uncounted", uncounted.expect("an admin API"));
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        tokio::spawn(axum::serve(listener, app).into_future());
+        Self {
+            address,
+            layer,
+            client: crate::dashboard::plain_http::client(),
+            _server: server,
+        }
+    }
+
+    /// The status of the response to a user's request.
+    pub(crate) async fn get(&self, user: &str) -> u16 {
+        let request = self.client.get(format!("http://{}/", self.address));
+        let response = request.header("x-user", user).send().await;
+        response.expect("a response").status().as_u16()
+    }
+
+    /// Sends so many requests of a user, and returns how many were admitted.
+    pub(crate) async fn send(&self, user: &str, requests: u64) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..requests {
+            admitted += u64::from(self.get(user).await == 200);
+        }
+        admitted
+    }
+
+    /// The units that a user has left in the store.
+    pub(crate) async fn remaining(&self, user: &str) -> u64 {
+        let pages = self.layer.limiter().policy("pages").expect("a policy");
+        let key = pages.key(user).expect("a key");
+        let status = pages.peek(key).await.expect("a response");
+        status.policy("pages").expect("its status").remaining()
+    }
+}

@@ -1,0 +1,236 @@
+//! The example behind a proxy, with nginx as that proxy: the client address comes from the proxy alone.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+use testkit::{Program, Server, free_port};
+use tokio::{net::TcpSocket, runtime::Builder};
+
+use crate::examples::{
+    assert_quota,
+    process::{Example, HttpResponse},
+    send_until_rejected,
+};
+
+/// Where nginx calls from, which no client does.
+const PROXY: &str = "127.0.0.9";
+
+const TRUSTED: [(&str, &str); 1] = [("TRUSTED_PROXIES", " 127.0.0.9/32, ,10.0.0.0/8")];
+
+const ALICE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+const BOB: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// One unit comes back so often.
+const REGAINED: Duration = Duration::from_secs(2);
+
+/// What clients make up, a request each.
+const FORGED: [&[u8]; 16] = [
+    b"",
+    b"X-Forwarded-For: 203.0.113.9\r\n",
+    b"X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-For: 198.51.100.7, 10.0.0.1\r\n",
+    // Another client's, and the proxy's own.
+    b"X-Forwarded-For: 127.0.0.1\r\n",
+    b"X-Forwarded-For: 127.0.0.9\r\nx-forwarded-for: 127.0.0.9, 127.0.0.9\r\n",
+    b"X-Forwarded-For: 2001:db8::1, [2001:db8::2]:4711, ::ffff:203.0.113.9\r\n",
+    b"X-Forwarded-For: unknown, _hidden, 999.1.1.1, \"203.0.113.9\r\n",
+    b"X-Forwarded-For: \xff\xfe, ,,;=\\\", for=203.0.113.9\r\n",
+    b"X-Forwarded-For:\r\nX-Forwarded-For: ,\r\n",
+    b"Forwarded: for=203.0.113.9\r\nForwarded: for=\"[2001:db8::1]\";by=127.0.0.9\r\n",
+    b"X-Real-IP: 203.0.113.9\r\n",
+    b"CF-Connecting-IP: 203.0.113.9\r\nTrue-Client-IP: 203.0.113.9\r\n",
+    b"X-Forwarded: 203.0.113.9\r\nX-Cluster-Client-IP: 203.0.113.9\r\nForwarded-For: 203.0.113.9\r\n",
+    b"X_Forwarded_For: 203.0.113.9\r\nFly-Client-IP: 203.0.113.9\r\n",
+    b"Connection: X-Forwarded-For\r\nX-Forwarded-For: 203.0.113.9\r\n",
+    b"Via: 1.1 203.0.113.9\r\nX-Forwarded-Host: 203.0.113.9\r\nX-Client-IP: 203.0.113.9\r\n",
+];
+
+struct Nginx {
+    address: SocketAddr,
+    _program: Program,
+}
+
+impl Nginx {
+    /// Starts it in front of `upstream`, as its own documentation has it.
+    fn before(upstream: SocketAddr) -> Self {
+        for _ in 0..20 {
+            let port = free_port();
+            let mut program = Program::start(&["nginx"], |command, folder| {
+                // One process that stays in the foreground, with nothing outside of its folder.
+                let configuration = format!(
+                    "daemon off; master_process off; pid pid; error_log stderr;
+                    events {{}}
+                    http {{
+                        access_log off;
+                        client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
+                        uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+                        underscores_in_headers on;
+                        server {{
+                            listen 127.0.0.1:{port};
+                            location / {{
+                                proxy_pass http://{upstream};
+                                proxy_bind {PROXY};
+                                proxy_set_header Host $host;
+                                proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+                            }}
+                        }}
+                    }}"
+                );
+                let file = folder.join("nginx.conf");
+                fs::write(&file, configuration).expect("its configuration");
+                command
+                    .args(["-e", "stderr", "-p"])
+                    .arg(folder)
+                    .arg("-c")
+                    .arg(file);
+            });
+            let address = SocketAddr::from((ALICE, port));
+            let start = Instant::now();
+            loop {
+                if std::net::TcpStream::connect(address).is_ok() {
+                    return Self {
+                        address,
+                        _program: program,
+                    };
+                }
+                if program.exited().is_some() {
+                    // Another program may have taken the port.
+                    assert!(program.log().contains("in use"), "{}", program.log());
+                    break;
+                }
+                assert!(
+                    start.elapsed() < Duration::from_secs(30),
+                    "{}",
+                    program.log()
+                );
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        panic!("20 free ports in a row were taken by others");
+    }
+}
+
+/// Sends a request over a connection from `client`, with forged header lines.
+fn ask(client: Ipv4Addr, server: SocketAddr, lines: &[u8]) -> HttpResponse {
+    let connect = async {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((client, 0).into())?;
+        socket.connect(server).await?.into_std()
+    };
+    let runtime = Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.expect("a runtime");
+    let stream = runtime.block_on(connect).expect("a connection");
+    stream.set_nonblocking(false).expect("a stream that waits");
+    let request = [
+        &b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"[..],
+        lines,
+        b"\r\n",
+    ];
+    HttpResponse::to(stream, &request.concat())
+}
+
+/// Uses a client's budget up, each request with something else made up: all of them are counted by `address`.
+fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
+    let forged = |n: u64| ask(client, server, FORGED[n as usize % FORGED.len()]);
+    let passed = send_until_rejected(|n| {
+        let response = forged(n);
+        if response.status == 200 {
+            assert_eq!(response.body, format!("{address}\n"), "request {n}");
+        }
+        response
+    });
+    assert_quota(&passed, 5, REGAINED);
+    // Whatever the header contains, the request is counted as this client.
+    let mut let_in = 0;
+    let start = Instant::now();
+    for n in 0..FORGED.len() as u64 {
+        let response = forged(n);
+        match response.status {
+            200 => {
+                assert_eq!(response.body, format!("{address}\n"), "request {n}");
+                let_in += 1;
+            }
+            status => assert_eq!(status, 429, "request {n}: {response:?}"),
+        }
+    }
+    let regained = start.elapsed().as_secs_f64() / REGAINED.as_secs_f64();
+    assert!(
+        f64::from(let_in) <= regained + 1.0,
+        "{let_in} in {:?}",
+        start.elapsed()
+    );
+}
+
+/// Asserts that nothing of a client's budget is used yet.
+fn assert_untouched(client: Ipv4Addr, server: SocketAddr) {
+    let response = ask(client, server, b"");
+    assert_eq!(
+        (response.status, response.body.trim()),
+        (200, &*client.to_string())
+    );
+    let left = response.field("ratelimit").expect("how it stands");
+    assert!(left.starts_with(r#""clients";r=4;"#), "{left}");
+}
+
+#[test]
+fn behind_nginx_no_client_can_choose_its_key() {
+    let example = Example::start("behind_proxy", &TRUSTED);
+    let nginx = Nginx::before(example.address());
+    // Among others in the other's name.
+    use_up(BOB, nginx.address, "127.0.0.2");
+    assert_untouched(ALICE, nginx.address);
+}
+
+#[test]
+fn behind_nginx_forged_headers_create_no_keys() {
+    let server = Server::start();
+    let url = server.url();
+    let example = Example::start("behind_proxy", &[TRUSTED[0], ("REDIS_URL", &url)]);
+    let nginx = Nginx::before(example.address());
+    for lines in FORGED {
+        let status = ask(BOB, nginx.address, lines).status;
+        assert!([200, 429].contains(&status), "{status}");
+    }
+    let mut keys = server.keys();
+    // The key that rejections from memory are held against.
+    keys.retain(|key| key != "tg:gen");
+    assert_eq!(keys, ["tg:g3:clients:127.0.0.2"]);
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[test]
+fn a_client_that_bypasses_the_proxy_is_counted_by_its_own_address() {
+    let example = Example::start("behind_proxy", &TRUSTED);
+    use_up(BOB, example.address(), "127.0.0.2");
+    assert_untouched(ALICE, example.address());
+}
+
+#[test]
+fn without_trusted_proxies_the_proxy_is_counted_as_the_client() {
+    let example = Example::start("behind_proxy", &[]);
+    let nginx = Nginx::before(example.address());
+    use_up(BOB, nginx.address, PROXY);
+    // So its clients share what it may.
+    let rejected = ask(ALICE, nginx.address, b"");
+    assert!(
+        rejected.status == 429 || rejected.body.trim() == PROXY,
+        "{rejected:?}"
+    );
+    use_up(ALICE, example.address(), "127.0.0.1");
+}
+
+#[test]
+fn the_proxys_own_requests_count_under_its_own_address() {
+    let example = Example::start("behind_proxy", &TRUSTED);
+    let proxy: Ipv4Addr = PROXY.parse().expect("an address");
+    // A health check, which names no client.
+    assert_eq!(ask(proxy, example.address(), b"").body.trim(), PROXY);
+    let line = b"X-Forwarded-For: 203.0.113.9\r\n";
+    assert_eq!(
+        ask(proxy, example.address(), line).body.trim(),
+        "203.0.113.9"
+    );
+}

@@ -1,0 +1,54 @@
+//! Blocks of the documents that are not compared with the output of a session.
+
+/// Blocks that other tests compare or read: the page, the language of the blocks, and the test.
+pub(crate) const COMPARED_ELSEWHERE: &[(&str, &str, &str)] = &[
+    (
+        "docs/configuration.md",
+        "toml",
+        "tests/memory/documents/guide.rs",
+    ),
+    (
+        "docs/configuration.md",
+        "text",
+        "tests/memory/documents/guide.rs",
+    ),
+    (
+        "docs/guide/migration.md",
+        "text",
+        "benches/ours/tests/migration/main.rs",
+    ),
+];
+
+/// Blocks that no test compares: the page, the first line of the block, and the reason.
+pub(crate) const NOT_COMPARED: &[(&str, &str, &str)] = &[
+    (
+        "docs/guide/migration-from-counters.md",
+        "limiter = Limiter(get_remote_address, app=app, application_limits=[\"1000 per hour\"],",
+        "another project's program, which is replaced",
+    ),
+    (
+        "docs/guide/migration-from-counters.md",
+        "app.set('trust proxy', 1)",
+        "another project's program, which is replaced",
+    ),
+    (
+        "docs/guide/testing.md",
+        "services:",
+        "a part of a workflow, which GitHub runs",
+    ),
+    (
+        "docs/metrics.md",
+        "185 + 21 * policies + 3 * shadow policies + 36 * servers",
+        "a formula: tests/redis/metrics/series.rs counts by it",
+    ),
+    (
+        "docs/metrics.md",
+        "sum by (policy) (rate(tollgate_policy_requests_total{result=\"over\"}[5m]))",
+        "a query without an output",
+    ),
+    (
+        "docs/operations.md",
+        "tg:g3:burst:192.0.2.1",
+        "forms of keys: tests/redis/strategies/formats has those of each strategy",
+    ),
+];

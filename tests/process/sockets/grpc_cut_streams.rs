@@ -1,0 +1,222 @@
+//! Streams that are cut: by the client, by the way to it, or by the server.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{Router, body::Body, response::Response};
+use tollgate::outcome::RequestEnd;
+use tonic::{Code, transport::Server};
+use tower_http::timeout::ResponseBodyTimeoutLayer;
+
+use crate::sockets::{
+    grpc::{Client, Host, cable, router, serve, serve_tonic, word_channel},
+    grpc_served::Served,
+    support::{ChargedLayer, DROPPED, FAILURE, NOTHING, World},
+};
+
+#[tokio::test]
+async fn a_stream_that_its_client_cancels_half_way_is_charged() {
+    for mut served in Served::everywhere().await {
+        let mut responses = served
+            .client
+            .server_streaming("one wait")
+            .await
+            .expect("a head");
+        responses.expect_next("one").await;
+        served.assert_in_flight().await;
+        responses.cancel();
+        served.assert_settled(DROPPED, None).await;
+        // The connection stays open.
+        assert_eq!(
+            served.client.unary("word").await.expect("a response"),
+            "word"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_its_client_cancels_is_free_where_configured() {
+    for host in [Host::Tonic, Host::Axum] {
+        for world in World::both() {
+            let charged_layer = ChargedLayer::when_dropped(&world, false);
+            let mut served = Served::new(world, host, charged_layer).await;
+            let mut responses = served
+                .client
+                .server_streaming("one wait")
+                .await
+                .expect("a head");
+            responses.expect_next("one").await;
+            served.assert_in_flight().await;
+            responses.cancel();
+            served.assert_settled(NOTHING, None).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
+    for mut served in Served::everywhere().await {
+        let (say, word_channel) = word_channel();
+        let mut responses = served.client.bidi(word_channel).await.expect("a head");
+        say.send("one".to_owned()).expect("a call");
+        responses.expect_next("one").await;
+        served.assert_in_flight().await;
+        responses.cancel();
+        served.assert_settled(DROPPED, None).await;
+        drop(say);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
+    for mut served in Served::everywhere().await {
+        // HTTP/2 lets no more through than its windows hold, and the server waits for the client.
+        let responses = served
+            .client
+            .server_streaming("flood")
+            .await
+            .expect("a head");
+        served.assert_in_flight().await;
+        responses.cancel();
+        served.assert_settled(DROPPED, None).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_charged() {
+    for served in Served::everywhere().await {
+        let (say, word_channel) = word_channel();
+        let mut client = served.client.clone();
+        let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
+        say.send("wait".to_owned()).expect("a call");
+        served.assert_in_flight().await;
+        // The client has the word, and reads no more.
+        call.abort();
+        served.assert_settled(DROPPED, None).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_reads_is_charged() {
+    for served in Served::everywhere().await {
+        let (say, word_channel) = word_channel();
+        let mut client = served.client.clone();
+        let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
+        say.send("one".to_owned()).expect("a call");
+        served.assert_in_flight().await;
+        call.abort();
+        // The handler sees the end of the stream, and responds; but its response is not sent.
+        served.assert_settled(DROPPED, None).await;
+    }
+}
+
+#[tokio::test]
+async fn streams_whose_client_disconnects_are_charged() {
+    for served in Served::everywhere().await {
+        let (way, cut) = cable(served.address).await;
+        let mut far = Client::connect(way).await;
+        let mut responses = far.server_streaming("one wait").await.expect("a head");
+        responses.expect_next("one").await;
+        served.assert_in_flight().await;
+        cut.abort();
+        responses.next().await.expect_err("a broken connection");
+        served.assert_settled(DROPPED, None).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_panics_half_way_is_charged() {
+    for mut served in Served::everywhere().await {
+        let mut responses = served
+            .client
+            .server_streaming("one pause panic")
+            .await
+            .expect("a head");
+        while let Ok(response) = responses.next().await {
+            assert!(response.is_some(), "it ended well");
+        }
+        served.assert_settled(DROPPED, None).await;
+    }
+}
+
+/// Serves the router with a layer that cuts idle bodies, outside or inside of the limits.
+async fn cutting(charged_layer: &ChargedLayer, inside: bool) -> Client {
+    let cuts = ResponseBodyTimeoutLayer::new(Duration::from_millis(100));
+    let router: Router = if inside {
+        router().layer(cuts).layer(charged_layer.layer.clone())
+    } else {
+        router().layer(charged_layer.layer.clone()).layer(cuts)
+    };
+    Client::connect(serve(router).await).await
+}
+
+#[tokio::test]
+async fn a_call_that_the_server_cancels_is_charged() {
+    let [world, _] = World::both();
+    let charged_layer = ChargedLayer::new(&world);
+    let server = Server::builder().timeout(Duration::from_millis(50));
+    let mut client = Client::connect(serve_tonic(server, charged_layer.layer.clone()).await).await;
+    client.unary("wait").await.expect_err("a timeout");
+    assert_eq!(charged_layer.settled().await, (DROPPED, None));
+}
+
+#[tokio::test]
+async fn a_stream_cut_by_an_outer_layer_is_charged() {
+    for world in World::both() {
+        let charged_layer = ChargedLayer::new(&world);
+        let mut client = cutting(&charged_layer, false).await;
+        let responses = client.server_streaming("one wait").await.expect("a head");
+        let (_, code) = responses.rest().await;
+        assert_ne!(code, Code::Ok);
+        assert_eq!(
+            charged_layer.settled().await,
+            (DROPPED, None),
+            "{}",
+            world.name()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_in_an_inner_layer_has_failed() {
+    for world in World::both() {
+        let charged_layer = ChargedLayer::new(&world);
+        let mut client = cutting(&charged_layer, true).await;
+        let responses = client.server_streaming("one wait").await.expect("a head");
+        let (_, code) = responses.rest().await;
+        assert_ne!(code, Code::Ok);
+        let ended = Some((RequestEnd::BodyFailed, Some(200), None));
+        assert_eq!(
+            charged_layer.settled().await,
+            (FAILURE, ended),
+            "{}",
+            world.name()
+        );
+    }
+}
+
+/// A gRPC response that ends without trailers.
+async fn without_trailers() -> Result<Response, Infallible> {
+    let mut response = Response::new(Body::from("\0\0\0\0\x04word"));
+    let content_type = "application/grpc".parse().expect("a value");
+    response.headers_mut().insert("content-type", content_type);
+    Ok(response)
+}
+
+#[tokio::test]
+async fn a_response_that_ends_without_trailers_has_failed() {
+    for world in World::both() {
+        let charged_layer = ChargedLayer::new(&world);
+        let router = Router::new().fallback_service(tower::service_fn(|_| without_trailers()));
+        let address = serve(router.layer(charged_layer.layer.clone())).await;
+        let mut client = Client::connect(address).await;
+        let responses = client.server_streaming("word").await.expect("a head");
+        let _ = responses.rest().await;
+        let ended = Some((RequestEnd::Completed, Some(200), None));
+        assert_eq!(
+            charged_layer.settled().await,
+            (FAILURE, ended),
+            "{}",
+            world.name()
+        );
+    }
+}

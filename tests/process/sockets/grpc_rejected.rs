@@ -1,0 +1,377 @@
+//! What a gRPC client learns from a rejection, by a real client and on the wire.
+
+use std::{future::IntoFuture, net::SocketAddr, time::Duration};
+
+use axum::{Router, extract::State, routing::get};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use tollgate::{
+    FixedWindow, Key, Limiter, MissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore,
+    Rejected, extract,
+};
+use tonic::{
+    Code, Status,
+    body::Body,
+    transport::{Channel, Endpoint},
+};
+use tonic_types::{QuotaViolation, StatusExt};
+use tower::{Service, ServiceExt};
+
+use crate::sockets::{
+    grpc::{
+        BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, listen, router, serve,
+        word_channel,
+    },
+    support::{World, hourly, used},
+};
+
+pub(crate) const HOSTS: [Host; 2] = [Host::Tonic, Host::Axum];
+
+/// Calls a method of each kind.
+pub(crate) async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
+    let (say, words) = word_channel();
+    say.send("word".to_owned()).expect("a call");
+    drop(say);
+    let (say, more) = word_channel();
+    // A stream that is still open on the client's side is rejected too.
+    say.send("word".to_owned()).expect("a call");
+    let responses = [
+        client.unary("word").await.map(drop),
+        client.server_streaming("word").await.map(drop),
+        client.client_streaming(words).await.map(drop),
+        client.bidi(more).await.map(drop),
+    ];
+    drop(say);
+    responses
+}
+
+fn pushback(status: &Status) -> Option<&str> {
+    let value = status.metadata().get("grpc-retry-pushback-ms")?;
+    Some(value.to_str().expect("ASCII"))
+}
+
+fn violations(status: &Status) -> Vec<QuotaViolation> {
+    let failure = status.get_details_quota_failure();
+    failure
+        .map(|failure| failure.violations)
+        .unwrap_or_default()
+}
+
+fn retry_delay(status: &Status) -> Option<Duration> {
+    status.get_details_retry_info()?.retry_delay
+}
+
+/// A server of these policies, and a client of it.
+pub(crate) async fn client_of(host: Host, limiter: &Limiter) -> Client {
+    Client::connect(host.serve(RateLimitLayer::new(limiter.clone())).await).await
+}
+
+#[tokio::test]
+async fn a_call_of_any_kind_is_rejected_with_all_details() {
+    for host in HOSTS {
+        for world in World::both() {
+            let wide = Policy::new("wide", Quota::requests(100).per_hour()).key(extract::global());
+            // `%` has to be encoded in a message.
+            let limiter = world.limiter([hourly("50% off", 4), wide]);
+            let mut client = client_of(host, &limiter).await;
+            for response in call_all(&mut client).await {
+                response.expect("admitted");
+            }
+            for response in call_all(&mut client).await {
+                let status = response.expect_err("rejected");
+                let name = world.name();
+                assert_eq!(status.code(), Code::ResourceExhausted, "{host:?} {name}");
+                assert!(status.message().contains("Exceeded: 50% off."), "{status}");
+                assert!(status.message().contains("3600 seconds"), "{status}");
+                assert_eq!(retry_delay(&status), Some(Duration::from_secs(3_600)));
+                assert_eq!(pushback(&status), Some("3600000"));
+                let violations = violations(&status);
+                assert_eq!(violations.len(), 1, "{violations:?}");
+                assert_eq!(violations[0].subject, "50% off");
+                assert_eq!(violations[0].description, "quota exceeded: 4/h");
+                assert_eq!(violations[0].quota_id, "50% off");
+                assert_eq!(violations[0].quota_value, 4);
+                // The fields of HTTP are metadata.
+                let limit = status.metadata().get("ratelimit").expect("a limit");
+                let limit = limit.to_str().expect("ASCII");
+                assert!(
+                    limit.starts_with(r#""50% off";r=0;t=3600, "wide";r=96"#),
+                    "{limit}"
+                );
+                assert_eq!(
+                    status.metadata().get("retry-after").expect("a time"),
+                    "3600"
+                );
+            }
+            assert_eq!(used(&limiter, "wide").await, 4, "a rejection costs nothing");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_retry_is_admitted_after_its_pushback_and_not_a_microsecond_earlier() {
+    for host in HOSTS {
+        for world in World::both() {
+            let evenly = Policy::new("evenly", Quota::requests(7).per_minute().burst(1));
+            let limiter = world.limiter([evenly.key(extract::global())]);
+            let mut client = client_of(host, &limiter).await;
+            client.unary("word").await.expect("admitted");
+            let status = client.unary("word").await.expect_err("rejected");
+            let wait = retry_delay(&status).expect("a delay");
+            let ms: u64 = pushback(&status).expect("a pushback").parse().expect("ms");
+            // Rounded up by less than a millisecond.
+            assert!(Duration::from_millis(ms) >= wait, "{ms} {wait:?}");
+            assert!(Duration::from_millis(ms - 1) < wait, "{ms} {wait:?}");
+            world.advance(wait - Duration::from_micros(1));
+            client.unary("word").await.expect_err("too early");
+            world.advance(Duration::from_micros(1));
+            client.unary("word").await.expect("in time");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_can_never_pass_has_a_pushback_not_to_retry() {
+    for host in HOSTS {
+        let limiter = Limiter::builder().policy(hourly("small", 5).cost_with(|_| 6));
+        let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
+        let status = client.unary("word").await.expect_err("rejected");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(pushback(&status), Some("-1"));
+        assert_eq!(retry_delay(&status), None);
+        assert_eq!(violations(&status).len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_the_pushback_cannot_hold_is_in_the_details() {
+    let monthly = Policy::new(
+        "rare",
+        Quota::requests(1).per(Duration::from_secs(90 * 86_400)),
+    );
+    let limiter = Limiter::builder().policy(monthly.strategy(FixedWindow).key(extract::global()));
+    let mut client = client_of(Host::Tonic, &limiter.build().expect("a limiter")).await;
+    client.unary("word").await.expect("admitted");
+    let status = client.unary("word").await.expect_err("rejected");
+    assert_eq!(pushback(&status), Some("-1"));
+    assert!(retry_delay(&status) > Some(Duration::from_secs(89 * 86_400)));
+}
+
+/// A limiter whose store is a port without a listener.
+fn closed() -> Limiter {
+    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
+    let limiter = Limiter::builder().store(RedisStore::open(url).expect("a store"));
+    let limiter = limiter
+        .policy(hourly("burst", 9))
+        .on_store_error(OnStoreError::Reject);
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn a_failed_store_is_unavailable_and_its_address_is_not_revealed() {
+    for host in HOSTS {
+        let mut client = client_of(host, &closed()).await;
+        for response in call_all(&mut client).await {
+            let status = response.expect_err("rejected");
+            assert_eq!(status.code(), Code::Unavailable);
+            // Neither what is wrong with it.
+            let known = "Request cannot be satisfied due to temporary server capacity constraints.";
+            assert_eq!(status.message(), format!("{known} Try again in a second."));
+            assert_eq!(pushback(&status), Some("1000"));
+            assert_eq!(retry_delay(&status), Some(Duration::from_secs(1)));
+            assert!(violations(&status).is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_missing_key_is_an_invalid_argument() {
+    for host in HOSTS {
+        let tenants = hourly("tenants", 9).key(extract::header("x-tenant"));
+        let limiter = Limiter::builder().policy(tenants.missing_key(MissingKey::Reject));
+        let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
+        for response in call_all(&mut client).await {
+            let status = response.expect_err("rejected");
+            assert_eq!(status.code(), Code::InvalidArgument);
+            assert_eq!(status.message(), "The request lacks the header x-tenant.");
+            assert_eq!((pushback(&status), retry_delay(&status)), (None, None));
+        }
+        let mut request = tonic::Request::new("word".to_owned());
+        request
+            .metadata_mut()
+            .insert("x-tenant", "a".parse().expect("a value"));
+        client.unary_at(UNARY, request).await.expect("admitted");
+    }
+}
+
+/// A handler's rejection as tonic's status.
+#[tokio::test]
+async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
+    let limiter = Limiter::builder().policy(hourly("calls", 1));
+    let limiter = limiter.build().expect("a limiter");
+    let mut client = client_of(Host::Tonic, &limiter).await;
+    client.unary("word").await.expect("admitted");
+    let layers = client.unary("word").await.expect_err("rejected");
+
+    let rejected = limiter.check(Key::global()).await.into_result();
+    let status = Status::from(rejected.expect_err("rejected"));
+    assert_eq!(status.code(), layers.code());
+    assert_eq!(
+        violations(&status)[0].subject,
+        violations(&layers)[0].subject
+    );
+    assert!(retry_delay(&status) <= retry_delay(&layers));
+    assert!(pushback(&status).is_some());
+    let source = std::error::Error::source(&status).expect("a source");
+    let rejected = source.downcast_ref::<Rejected>().expect("a rejection");
+    assert!(rejected.decision().policy("calls").is_some());
+
+    for (limiter, code) in [(closed(), Code::Unavailable)] {
+        let rejected = limiter.check(Key::global()).await.into_result();
+        let status = Status::from(rejected.expect_err("rejected"));
+        assert_eq!(status.code(), code);
+        assert!(!status.message().contains("127.0.0.1"), "{status:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_service_and_each_method_has_its_own_quota() {
+    for host in HOSTS {
+        for world in World::both() {
+            let methods = hourly("methods", 1).key(extract::grpc_method());
+            let services = hourly("services", 3).key(extract::grpc_service());
+            let mut client = client_of(host, &world.limiter([methods, services])).await;
+            client.unary("word").await.expect("admitted");
+            let status = client.unary("word").await.expect_err("rejected");
+            assert_eq!(violations(&status)[0].subject, "methods");
+            let [unary, server, client_side, bidi] = call_all(&mut client).await;
+            unary.expect_err("rejected by its method");
+            server.expect("admitted");
+            client_side.expect("admitted");
+            let status = bidi.expect_err("rejected by its service");
+            assert_eq!(violations(&status)[0].subject, "services");
+        }
+    }
+}
+
+/// A response as it comes over the wire.
+struct Raw {
+    status: StatusCode,
+    headers: HeaderMap,
+    /// Whether the head is all there is.
+    trailers_only: bool,
+    body: Vec<u8>,
+}
+
+async fn channel(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"));
+    endpoint
+        .expect("an address")
+        .connect()
+        .await
+        .expect("a server")
+}
+
+async fn raw(channel: &mut Channel, method: Method, path: &str, headers: &[(&str, &str)]) -> Raw {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).expect("a request");
+    let service = channel.ready().await.expect("a connection");
+    let (head, body) = service
+        .call(request)
+        .await
+        .expect("a response")
+        .into_parts();
+    Raw {
+        status: head.status,
+        headers: head.headers,
+        trailers_only: http_body::Body::is_end_stream(&body),
+        body: body.collect().await.expect("a body").to_bytes().to_vec(),
+    }
+}
+
+const GRPC: [(&str, &str); 2] = [("content-type", "application/grpc"), ("te", "trailers")];
+
+#[tokio::test]
+async fn a_rejection_is_trailers_only_on_the_wire() {
+    // A quota of one digit more is a detail of one byte more: each length that base64 could pad.
+    for (host, quota) in [(Host::Tonic, 1), (Host::Axum, 10), (Host::Tonic, 100)] {
+        let limiter =
+            Limiter::builder().policy(hourly("none left", quota).cost_with(move |_| quota + 1));
+        let layer = RateLimitLayer::new(limiter.build().expect("a limiter"));
+        let mut channel = channel(host.serve(layer).await).await;
+        for path in [
+            UNARY,
+            SERVER_STREAMING,
+            CLIENT_STREAMING,
+            BIDI,
+            "/no.Service/At",
+        ] {
+            let response = raw(&mut channel, Method::POST, path, &GRPC).await;
+            assert_eq!(response.status, StatusCode::OK);
+            assert!(response.trailers_only, "{host:?} {path}");
+            assert!(response.body.is_empty());
+            for (name, value) in [
+                ("content-type", "application/grpc"),
+                ("grpc-status", "8"),
+                ("grpc-retry-pushback-ms", "-1"),
+            ] {
+                let values = response.headers.get_all(name).iter();
+                assert_eq!(values.collect::<Vec<_>>(), [value], "{host:?} {name}");
+            }
+            for name in ["grpc-message", "grpc-status-details-bin"] {
+                assert_eq!(response.headers.get_all(name).iter().count(), 1, "{name}");
+            }
+            let details = response.headers["grpc-status-details-bin"].as_bytes();
+            assert!(!details.contains(&b'='), "binary metadata is not padded");
+        }
+    }
+}
+
+async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
+    let _ = limiter.check(Key::global()).await.into_result()?;
+    Ok("hello")
+}
+
+#[tokio::test]
+async fn http_and_grpc_on_one_port_each_get_their_own_kind_of_rejection() {
+    let limiter = Limiter::builder().policy(hourly("both", 2)).build();
+    let limiter = limiter.expect("a limiter");
+    let web = Router::new().route("/", get(async || "hello"));
+    let layer = RateLimitLayer::new(limiter.clone());
+    let address = serve(router().merge(web).layer(layer)).await;
+    let mut client = Client::connect(address).await;
+    let mut wire = channel(address).await;
+
+    client.unary("word").await.expect("admitted");
+    let page = raw(&mut wire, Method::GET, "/", &[]).await;
+    assert_eq!((page.status, &*page.body), (StatusCode::OK, &b"hello"[..]));
+
+    let status = client.unary("word").await.expect_err("rejected");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    for headers in [&[][..], &GRPC[..], &[("content-type", "application/json")]] {
+        // Whatever its content type, a GET is no gRPC call: caches may keep a response of 200 to it.
+        let page = raw(&mut wire, Method::GET, "/", headers).await;
+        assert_eq!(page.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(page.headers["content-type"], "application/problem+json");
+        assert!(!page.headers.contains_key("grpc-status"));
+    }
+    let post = raw(
+        &mut wire,
+        Method::POST,
+        "/",
+        &[("content-type", "text/plain")],
+    )
+    .await;
+    assert_eq!(post.status, StatusCode::TOO_MANY_REQUESTS);
+
+    // A handler's own rejection is an HTTP response.
+    let (listener, address) = listen().await;
+    let app = Router::new().route("/", get(checked)).with_state(limiter);
+    tokio::spawn(axum::serve(listener, app).into_future());
+    let mut wire = channel(address).await;
+    let page = raw(&mut wire, Method::GET, "/", &[]).await;
+    assert_eq!(page.status, StatusCode::TOO_MANY_REQUESTS);
+}

@@ -1,0 +1,212 @@
+//! gRPC-Web rejections: the trailers are a frame of the body, since browsers see no others. Over HTTP/1.1, byte by byte.
+
+use std::net::SocketAddr;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::HeaderMap;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tollgate::{Limiter, RateLimitLayer};
+use tonic::transport::Server;
+use tower_http::cors::CorsLayer;
+
+use crate::sockets::{
+    grpc::{UNARY, router, serve, serve_tonic},
+    support::hourly,
+};
+
+/// A layer that rejects every request, with a message that contains a `%`.
+fn closed() -> RateLimitLayer {
+    let limiter = Limiter::builder().policy(hourly("100% full", 1).cost_with(|_| 2));
+    RateLimitLayer::new(limiter.build().expect("a limiter"))
+}
+
+/// A response's status line, headers and body.
+async fn post(server: SocketAddr, fields: &str) -> (String, HeaderMap, Vec<u8>) {
+    let mut socket = TcpStream::connect(server).await.expect("a server");
+    let request = format!(
+        "POST {UNARY} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 5\r\n{fields}\r\n\0\0\0\0\0"
+    );
+    socket.write_all(request.as_bytes()).await.expect("sent");
+    let mut response = Vec::new();
+    socket.read_to_end(&mut response).await.expect("a response");
+    let end = response.windows(4).position(|four| four == b"\r\n\r\n");
+    let body = response.split_off(end.expect("a head") + 4);
+    let head = String::from_utf8(response).expect("text");
+    let mut lines = head.lines();
+    let status = lines.next().expect("a status").to_owned();
+    let fields = lines.filter_map(|line| line.split_once(": "));
+    let headers = fields.map(|(name, value)| {
+        let name = name.parse::<http::HeaderName>().expect("a name");
+        (name, value.parse().expect("a value"))
+    });
+    (status, headers.collect(), body)
+}
+
+/// The trailers of a body that has nothing else.
+fn trailers(body: &[u8]) -> Vec<(String, String)> {
+    let (flag, rest) = body.split_first().expect("a frame");
+    assert_eq!(*flag, 0x80, "a frame of trailers, not compressed");
+    let (length, lines) = rest.split_first_chunk().expect("a length");
+    assert_eq!(u32::from_be_bytes(*length) as usize, lines.len());
+    let lines = std::str::from_utf8(lines).expect("text");
+    assert!(lines.ends_with("\r\n"));
+    let pairs = lines
+        .lines()
+        .map(|line| line.split_once(':').expect("a pair"));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+fn of<'a>(trailers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    let mut values = trailers.iter().filter(|(key, _)| key == name);
+    let (_, value) = values.next()?;
+    assert!(values.next().is_none(), "{name} twice");
+    Some(value)
+}
+
+fn assert_rejected(trailers: &[(String, String)]) {
+    assert_eq!(of(trailers, "grpc-status"), Some("8"));
+    assert_eq!(of(trailers, "grpc-retry-pushback-ms"), Some("-1"));
+    let message = of(trailers, "grpc-message").expect("a message");
+    assert!(message.contains("100%25 full"), "{message}");
+    let details = of(trailers, "grpc-status-details-bin");
+    assert!(details.is_some());
+}
+
+#[tokio::test]
+async fn each_content_type_gets_a_response_of_its_own_kind() {
+    let server = serve(router().layer(closed())).await;
+    let tonics = serve_tonic(Server::builder().accept_http1(true), closed()).await;
+    for (sent, accepted, completed, text) in [
+        ("application/grpc-web", None, "application/grpc-web", false),
+        (
+            "application/grpc-web+proto",
+            None,
+            "application/grpc-web+proto",
+            false,
+        ),
+        (
+            "Application/GRPC-Web+proto; charset=x",
+            None,
+            "application/grpc-web+proto",
+            false,
+        ),
+        (
+            "application/grpc-web+json",
+            None,
+            "application/grpc-web+json",
+            false,
+        ),
+        (
+            "application/grpc-web-text",
+            None,
+            "application/grpc-web-text",
+            true,
+        ),
+        (
+            "application/grpc-web-text+proto",
+            None,
+            "application/grpc-web-text+proto",
+            true,
+        ),
+        // The kind that is accepted may be another.
+        (
+            "application/grpc-web+proto",
+            Some("application/grpc-web-text"),
+            "application/grpc-web-text+proto",
+            true,
+        ),
+        (
+            "application/grpc-web-text+proto",
+            Some("application/grpc-web+proto"),
+            "application/grpc-web+proto",
+            false,
+        ),
+        // Only what can be nothing but a name is repeated.
+        (
+            "application/grpc-web+a,text/html",
+            None,
+            "application/grpc-web",
+            false,
+        ),
+        (
+            "application/grpc-web-text",
+            Some("*/*"),
+            "application/grpc-web-text",
+            true,
+        ),
+    ] {
+        for server in [server, tonics] {
+            let mut fields = format!("content-type: {sent}\r\n");
+            if let Some(accepted) = accepted {
+                fields.push_str(&format!("accept: {accepted}\r\n"));
+            }
+            let (status, headers, body) = post(server, &fields).await;
+            assert_eq!(status, "HTTP/1.1 200 OK", "{sent}");
+            assert_eq!(headers["content-type"], completed, "{sent} {accepted:?}");
+            assert_eq!(headers["content-length"], *body.len().to_string());
+            // In the body, and there alone: a client that found two would report two.
+            assert!(!headers.contains_key("grpc-status"), "{headers:?}");
+            assert!(headers.contains_key("ratelimit"), "{headers:?}");
+            let body = match text {
+                true => BASE64_STANDARD.decode(&body).expect("base64"),
+                false => body,
+            };
+            assert_rejected(&trailers(&body));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_only_resembles_grpc_gets_an_http_response() {
+    let server = serve(router().layer(closed())).await;
+    for sent in [
+        "application/grpcweb",
+        "application/grpc-weblog",
+        "application/grpc-web-texture",
+        "text/grpc",
+        "application/x-grpc",
+        "application/json; of=application/grpc",
+        // No text.
+        "application/grpc; \u{e9}",
+        "",
+    ] {
+        let (status, headers, _) = post(server, &format!("content-type: {sent}\r\n")).await;
+        assert_eq!(status, "HTTP/1.1 429 Too Many Requests", "{sent}");
+        assert_eq!(headers["content-type"], "application/problem+json");
+    }
+    let (status, ..) = post(server, "").await;
+    assert_eq!(status, "HTTP/1.1 429 Too Many Requests");
+    for sent in [
+        "application/grpc+proto",
+        "application/grpc; a=b",
+        "APPLICATION/GRPC",
+    ] {
+        let (status, headers, body) = post(server, &format!("content-type: {sent}\r\n")).await;
+        assert_eq!(status, "HTTP/1.1 200 OK", "{sent}");
+        assert_eq!(headers["content-type"], "application/grpc", "{sent}");
+        assert_eq!(headers["grpc-status"], "8", "{sent}");
+        assert!(body.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_can_read_a_grpc_web_rejection() {
+    let cors = CorsLayer::permissive().expose_headers(tollgate::exposed_headers());
+    let server = serve(router().layer(closed()).layer(cors)).await;
+    let fields = "content-type: application/grpc-web+proto\r\norigin: https://a.example\r\n";
+    let (_, headers, body) = post(server, fields).await;
+    assert_eq!(headers["access-control-allow-origin"], "*");
+    let exposed = headers["access-control-expose-headers"]
+        .to_str()
+        .expect("ASCII");
+    assert!(
+        exposed.split(',').any(|name| name == "ratelimit"),
+        "{exposed}"
+    );
+    assert_rejected(&trailers(&body));
+}

@@ -1,0 +1,289 @@
+//! The routes about keys: their status, and changes with their lines in the log.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use tollgate::{Key, Keys, Limiter, Policy, Quota, extract};
+
+use crate::admin::{
+    log::Log,
+    support::{self, Api},
+};
+
+fn api_key() -> Key {
+    Key::secret("sk_1")
+}
+
+fn shown() -> String {
+    api_key().as_str().replace('#', "hash:")
+}
+
+/// A limiter under whose policy `api` the key has no unit left, and its API.
+async fn used_up() -> (Limiter, Api) {
+    let (limiter, _) = support::in_process();
+    let check = limiter.check(("api", api_key())).times(10);
+    assert!(check.await.is_admitted());
+    let api = Api::of(&limiter);
+    (limiter, api)
+}
+
+#[tokio::test]
+async fn peek_reports_a_key_by_its_text_and_by_its_hash_and_charges_nothing() {
+    let (_, api) = used_up().await;
+    for key in ["sk_1".to_owned(), shown()] {
+        let status = api
+            .done("/peek", json!({"policy": "api", "key": key}))
+            .await;
+        let expected = json!({
+            "policy": "api", "key": shown(), "limit": 10, "remaining": 0, "cost": 1,
+            "retry_after_ms": 6_000, "reset_after_ms": 60_000, "would_admit": false,
+        });
+        assert_eq!(status, expected);
+    }
+    let other = api
+        .done("/peek", json!({"policy": "address", "key": "192.0.2.1"}))
+        .await;
+    assert_eq!(
+        (&other["remaining"], &other["retry_after_ms"]),
+        (&json!(20), &json!(0))
+    );
+}
+
+#[tokio::test]
+async fn a_key_of_several_parts_is_several_texts() {
+    let by = (extract::header("x-api-key"), extract::method());
+    let policy = Policy::new("calls", Quota::requests(5).per_minute()).key(by);
+    let limiter = Limiter::builder()
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    let key = Key::tuple([api_key(), Key::new("GET")]);
+    assert!(limiter.check(("calls", key)).times(5).await.is_admitted());
+    let api = Api::of(&limiter);
+    let status = api
+        .done("/peek", json!({"policy": "calls", "key": ["sk_1", "GET"]}))
+        .await;
+    assert_eq!(status["remaining"], 0);
+    let again = api
+        .done("/peek", json!({"policy": "calls", "key": status["key"]}))
+        .await;
+    assert_eq!(
+        (&again["key"], &again["remaining"]),
+        (&status["key"], &json!(0))
+    );
+}
+
+#[tokio::test]
+async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota_or_that_of_the_tier()
+ {
+    let paid = Quota::requests(1_000).per_day();
+    let policy = Policy::new("tiers", Quota::requests(10).per_day())
+        .key(extract::header("x-api-key"))
+        .quota_with(|_| None)
+        .cost_with(|_| 7)
+        .skip_path("/health")
+        .tier_quotas([paid]);
+    let limiter = Limiter::builder()
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    let check = limiter.check(("tiers", api_key())).quota_for("tiers", paid);
+    assert!(check.cost(900).await.is_admitted());
+    let api = Api::of(&limiter);
+    let own = api
+        .done("/peek", json!({"policy": "tiers", "key": "sk_1"}))
+        .await;
+    assert_eq!(
+        (&own["limit"], &own["remaining"], &own["cost"]),
+        (&json!(10), &json!(1), &json!(1))
+    );
+    let tier = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/day"});
+    assert_eq!(api.done("/peek", tier).await["remaining"], 100);
+    let credit = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/day", "units": 50});
+    let credited = api.done("/credit", credit).await;
+    assert_eq!(
+        (&credited["credited"], &credited["after"]["remaining"]),
+        (&json!(50), &json!(150))
+    );
+}
+
+#[tokio::test]
+async fn reset_gives_a_key_its_full_quota_and_tells_the_status_before_and_after() {
+    let (limiter, api) = used_up().await;
+    let log = Log::default();
+    let _guard = log.info();
+    let reset = api
+        .done("/reset", json!({"policy": "api", "key": "sk_1"}))
+        .await;
+    let of = |when: &str, policy: usize| reset[when][policy]["remaining"].clone();
+    // The candidate has the same key.
+    assert_eq!(reset["before"][1]["policy"], "api-next");
+    assert_eq!((of("before", 0), of("before", 1)), (json!(0), json!(0)));
+    assert_eq!((of("after", 0), of("after", 1)), (json!(10), json!(5)));
+    assert!(limiter.check(("api", api_key())).await.is_admitted());
+    let lines = log.lines("changed by the admin API");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for part in [
+        "INFO",
+        "tollgate::admin",
+        "user=\"ops\"",
+        "change=\"reset\"",
+        "policy=\"api\"",
+        &format!("key=\"{}\"", shown()),
+        "before=\"0 of 10 left, retry after 6000 ms\"",
+        "after=\"10 of 10 left\"",
+    ] {
+        assert!(lines[0].contains(part), "{part} in {}", lines[0]);
+    }
+}
+
+#[tokio::test]
+async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let address = Key::ip([192, 0, 2, 1].into());
+    let keys = Keys::from(vec![("address", address), ("shared", Key::global())]);
+    assert!(limiter.check(keys).await.is_admitted());
+    let names = |reset: &Value| -> Vec<String> {
+        let before = reset["before"].as_array().expect("statuses");
+        let names = before.iter().filter_map(|status| status["policy"].as_str());
+        names.map(str::to_owned).collect()
+    };
+    let reset = api.done("/reset", json!({"key": "192.0.2.1"})).await;
+    // An API key may look like an address. The key of all requests has no such text.
+    let expected = ["api", "address", "exports", "abuse", "blocked", "api-next"];
+    assert_eq!(names(&reset), expected);
+    let of = |limiter: &Limiter, keys: Keys| limiter.peek(keys);
+    let left = of(&limiter, ("address", address).into())
+        .await
+        .expect("a status");
+    assert_eq!(
+        left.policy("address").map(|policy| policy.remaining()),
+        Some(20)
+    );
+    let left = of(&limiter, ("shared", Key::global()).into())
+        .await
+        .expect("a status");
+    assert_eq!(
+        left.policy("shared").map(|policy| policy.remaining()),
+        Some(4)
+    );
+    let reset = api.done("/reset", json!({"key": "*"})).await;
+    assert!(names(&reset).contains(&"shared".to_owned()));
+}
+
+#[tokio::test]
+async fn credit_adds_units_up_to_those_in_use() {
+    let (_, api) = used_up().await;
+    let log = Log::default();
+    let _guard = log.info();
+    let credit = |units: u64| json!({"policy": "api", "key": "sk_1", "units": units});
+    let credited = api.done("/credit", credit(4)).await;
+    assert_eq!(
+        (&credited["credited"], &credited["after"]["remaining"]),
+        (&json!(4), &json!(4))
+    );
+    let credited = api.done("/credit", credit(u64::MAX)).await;
+    assert_eq!(
+        (&credited["credited"], &credited["after"]["remaining"]),
+        (&json!(6), &json!(10))
+    );
+    let lines = log.lines("change=\"credit\"");
+    assert_eq!(lines.len(), 2);
+    assert!(
+        lines[0].contains("units=4") && lines[0].contains("after=\"4 of 10 left\""),
+        "{}",
+        lines[0]
+    );
+
+    let unsupported = json!({"policy": "shared", "key": "*", "units": 1});
+    let answer = api.post("/credit", &unsupported).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert!(
+        answer.json["detail"]
+            .as_str()
+            .is_some_and(|text| text.contains("reset"))
+    );
+    assert_eq!(log.lines("failed"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn callers_are_those_whose_charges_count_now() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    for caller in [Key::new("alice"), Key::secret("sk_1"), Key::new("key:bob")] {
+        let keys = Keys::from(vec![("shared", Key::global())]).caller(caller);
+        assert!(limiter.check(keys).await.is_admitted());
+    }
+    let callers = api
+        .done("/callers", json!({"policy": "shared", "key": "*"}))
+        .await;
+    assert_eq!(
+        callers,
+        json!({"callers": ["alice", shown(), "key:key:bob"]})
+    );
+    let none = api
+        .done("/callers", json!({"policy": "api", "key": "sk_1"}))
+        .await;
+    assert_eq!(none, json!({"callers": []}));
+}
+
+#[tokio::test]
+async fn a_change_that_fails_is_an_error_and_is_logged() {
+    let api = Api::of(support::unreachable());
+    let log = Log::default();
+    let _guard = log.info();
+    let answer = api
+        .post("/reset", &json!({"policy": "api", "key": "sk_1"}))
+        .await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    let lines = log.lines("failed, and may have been made");
+    assert_eq!(lines.len(), 1, "{}", log.text());
+    assert!(
+        lines[0].contains("user=\"ops\"") && lines[0].contains(&shown()),
+        "{}",
+        lines[0]
+    );
+}
+
+#[tokio::test]
+async fn a_change_that_a_policy_does_not_support_is_logged_as_no_failure_of_the_store() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let log = Log::default();
+    let _guard = log.info();
+    for (path, body) in [
+        (
+            "/block",
+            json!({"policy": "api", "key": "sk_1", "seconds": 60}),
+        ),
+        ("/unblock", json!({"policy": "api", "key": "sk_1"})),
+        (
+            "/credit",
+            json!({"policy": "shared", "key": "*", "units": 1}),
+        ),
+    ] {
+        let answer = api.post(path, &body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+    }
+    assert_eq!(log.text(), "");
+}
+
+#[tokio::test]
+async fn a_change_that_was_begun_is_completed_and_logged_if_its_client_disconnects() {
+    let (limiter, api) = used_up().await;
+    let log = Log::default();
+    let _guard = log.info();
+    let body = json!({"policy": "api", "key": "sk_1"});
+    let call = api.post("/reset", &body);
+    // Polled once, and dropped while the change is made.
+    assert!(futures_util::FutureExt::now_or_never(call).is_none());
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(log.lines("change=\"reset\"").len(), 1, "{}", log.text());
+    let status = limiter.peek(("api", api_key())).await.expect("a status");
+    assert_eq!(
+        status.policy("api").map(|policy| policy.remaining()),
+        Some(10)
+    );
+}

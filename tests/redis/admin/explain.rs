@@ -1,0 +1,83 @@
+//! Explanations of requests as operators give them.
+
+use serde_json::{Value, json};
+use tollgate::{
+    Limiter, Policy, Quota,
+    extract::{self, KeyExtractor},
+};
+
+use crate::admin::support::{self, Api};
+
+const NO_PEER: &str = "the request as given has no peer address";
+
+fn policy<'a>(explained: &'a Value, name: &str) -> &'a Value {
+    let mut policies = explained["policies"].as_array().expect("policies").iter();
+    let policy = policies.find(|policy| policy["policy"] == name);
+    policy.expect("the policy")
+}
+
+fn hint(explained: &Value) -> &str {
+    explained["hint"].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_request_without_a_peer_address_is_said_to_lack_it() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let mut request = json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_1"]]});
+    let explained = api.done("/explain", request.clone()).await;
+    let shown = hint(&explained);
+    assert!(shown.starts_with(NO_PEER), "{explained}");
+    assert!(
+        shown.contains("`peer`") && shown.contains("--peer"),
+        "{shown}"
+    );
+    let reason = "counted with all requests without a client address";
+    for name in ["address", "abuse"] {
+        assert_eq!(policy(&explained, name)["reason"], reason, "{name}");
+    }
+    assert_eq!(policy(&explained, "api").get("reason"), None);
+
+    request["peer"] = json!("192.0.2.7");
+    let explained = api.done("/explain", request).await;
+    assert_eq!(hint(&explained), "");
+    assert_eq!(policy(&explained, "address").get("reason"), None);
+    assert_eq!(policy(&explained, "address")["key"], "192.0.2.7");
+}
+
+#[tokio::test]
+async fn a_peer_address_is_asked_for_only_if_a_key_depends_on_it() {
+    let policy = |name: &'static str| Policy::new(name, Quota::requests(5).per_minute());
+    let either = || extract::header("x-user").or_else(extract::peer());
+    for (policy, with_header, without) in [
+        (policy("p").key(extract::header("x-user")), false, false),
+        (policy("p").key(either()), false, true),
+        (
+            policy("p").key((extract::peer(), extract::path())),
+            true,
+            true,
+        ),
+        (policy("p").key(extract::client_ip()), true, true),
+        (policy("p").by_hand(), false, false),
+        (policy("p").skip_path("/"), false, false),
+        // Rejected, rather than counted together.
+        (
+            policy("p").missing_key(tollgate::MissingKey::Reject),
+            true,
+            true,
+        ),
+    ] {
+        let shown = format!("{policy:?}");
+        let limiter = Limiter::builder().policy(policy).build();
+        let api = Api::of(limiter.expect("a limiter"));
+        for (headers, expected) in [
+            (json!([["x-user", "alice"]]), with_header),
+            (json!([]), without),
+        ] {
+            let request = json!({"method": "GET", "uri": "/", "headers": headers});
+            let explained = api.done("/explain", request).await;
+            let hint = hint(&explained);
+            assert_eq!(hint.starts_with(NO_PEER), expected, "{shown}: {explained}");
+        }
+    }
+}

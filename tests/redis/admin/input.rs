@@ -1,0 +1,177 @@
+//! Bodies and queries that no client should send: each is answered by a problem.
+
+use axum::body::Body;
+use http::{Method, StatusCode};
+use proptest::prelude::*;
+use serde_json::json;
+use tollgate::Key;
+
+use crate::admin::support::{self, Api, TOKEN, good_body};
+
+const POSTS: [&str; 7] = [
+    "/explain", "/peek", "/reset", "/credit", "/block", "/unblock", "/callers",
+];
+
+#[tokio::test]
+async fn a_misspelled_field_is_an_error_so_that_a_reset_is_not_about_more_than_was_meant() {
+    let api = Api::of(&support::in_process().0);
+    for path in POSTS {
+        let mut body = good_body(path);
+        body["polcy"] = json!("api");
+        let answer = api.post(path, &body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+        let detail = answer.json["detail"].as_str().expect("a detail");
+        assert!(detail.contains("unknown field"), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_values_is_no_body() {
+    let api = Api::of(&support::in_process().0);
+    let answer = api.post("/block", &json!(["ban", "192.0.2.1", 60])).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert_eq!(answer.json["detail"], "the body has to be a JSON object");
+}
+
+#[tokio::test]
+async fn a_quota_that_the_strategy_can_not_count_is_an_error_and_credits_nothing() {
+    let (limiter, _) = support::in_process();
+    let api = Api::of(&limiter);
+    let key = ("api", Key::secret("sk_1"));
+    assert!(limiter.check(key).times(10).await.is_admitted());
+    for quota in ["0/min", "8 concurrent", "1/ns", "18446744073709551615/s"] {
+        let mut body = json!({"policy": "api", "key": "sk_1", "quota": quota});
+        let peeked = api.post("/peek", &body).await;
+        assert_eq!(peeked.status, StatusCode::BAD_REQUEST, "{quota}");
+        body["units"] = json!(5);
+        let credited = api.post("/credit", &body).await;
+        assert_eq!(credited.status, StatusCode::BAD_REQUEST, "{quota}");
+        let detail = credited.json["detail"].as_str().expect("a detail");
+        assert!(detail.contains("policy \"api\": "), "{detail}");
+    }
+    let status = limiter.peek(key).await.expect("a response");
+    assert_eq!(status.policy("api").expect("known").remaining(), 0);
+}
+
+#[tokio::test]
+async fn a_body_of_another_type_than_json_is_rejected_as_pages_of_other_sites_send_it() {
+    let api = Api::of(&support::in_process().0);
+    for (content_type, status) in [
+        (
+            "application/x-www-form-urlencoded",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ),
+        ("text/plain", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+        (
+            "text/plain; application/json",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ),
+        ("application/json; charset=utf-8", StatusCode::OK),
+        ("Application/JSON", StatusCode::OK),
+    ] {
+        let request = http::Request::post("/reset")
+            .header("authorization", format!("Bearer {TOKEN}"))
+            .header("content-type", content_type)
+            .body(good_body("/reset").to_string().into());
+        let answer = api.send(request.expect("a request")).await;
+        assert_eq!(answer.status, status, "{content_type}");
+    }
+}
+
+#[tokio::test]
+async fn a_text_that_is_no_key_of_the_policy_is_an_error() {
+    let api = Api::of(&support::in_process().0);
+    for body in [
+        json!({"policy": "address", "key": "alice"}),
+        json!({"policy": "address", "key": ""}),
+        json!({"policy": "address", "key": []}),
+        json!({"policy": "address", "key": ["192.0.2.1", "GET"]}),
+        json!({"policy": "shared", "key": "alice"}),
+        json!({"policy": "exports", "key": "hash:short"}),
+        json!({"policy": "api", "key": "sk_1", "quota": "ten"}),
+    ] {
+        let answer = api.post("/peek", &body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+    }
+    let unknown = api
+        .post("/peek", &json!({"policy": "ap", "key": "x"}))
+        .await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    let detail = unknown.json["detail"].as_str().expect("a detail");
+    assert!(detail.contains("\"api\""), "{detail}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_neither_a_text_nor_a_list_is_named_as_the_mistake() {
+    let api = Api::of(&support::in_process().0);
+    let answer = api.post("/peek", &json!({"policy": "api", "key": 7})).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let detail = answer.json["detail"].as_str().expect("a detail");
+    assert!(
+        detail.contains("the key is neither a text nor a list of texts"),
+        "{detail}"
+    );
+}
+
+/// Any JSON, with the fields that routes have.
+fn any_json() -> impl Strategy<Value = String> {
+    let text = prop_oneof![
+        Just("api".to_owned()),
+        Just("address".to_owned()),
+        Just("*".to_owned()),
+        Just("hash:AAAAAAAAAAAAAAAAAAAA".to_owned()),
+        "\\PC{0,40}",
+    ];
+    let value = prop_oneof![
+        text.prop_map(|text| json!(text)),
+        any::<i64>().prop_map(|number| json!(number)),
+        any::<u64>().prop_map(|number| json!(number)),
+        any::<f64>().prop_map(|number| json!(number)),
+        Just(json!(null)),
+        Just(json!({})),
+        prop::collection::vec("\\PC{0,9}", 0..4).prop_map(|texts| json!(texts)),
+    ];
+    let field = prop::sample::select(vec!["policy", "key", "units", "seconds", "quota", "other"]);
+    let fields = prop::collection::vec((field, value), 0..5);
+    fields.prop_map(|fields| {
+        let fields = fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        serde_json::Value::Object(fields.collect()).to_string()
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_body_and_no_query_makes_a_route_panic_or_fail(
+        bytes in prop_oneof![
+            any_json().prop_map(String::into_bytes),
+            prop::collection::vec(any::<u8>(), 0..200),
+        ],
+        query in "[ -~]{0,40}",
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            let api = support::observed().0;
+            for path in POSTS {
+                let status = api.call(Method::POST, path, bytes.clone()).await.status;
+                assert!(status == StatusCode::OK || status.is_client_error(), "{path}: {status}");
+            }
+            let encoded = query.replace(|c: char| !c.is_ascii_alphanumeric() && !"=&%+".contains(c), "");
+            for path in ["/policies", "/shadows", "/config", "/activity", "/top"] {
+                let status = api.call(Method::GET, &format!("{path}?{encoded}"), Body::empty()).await.status;
+                assert!(status == StatusCode::OK || status.is_client_error(), "{path}: {status}");
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn deeply_nested_json_is_rejected() {
+    let api = Api::of(&support::in_process().0);
+    let body = "[".repeat(60_000);
+    assert_eq!(
+        api.call(Method::POST, "/reset", body).await.status,
+        StatusCode::BAD_REQUEST
+    );
+}

@@ -1,0 +1,97 @@
+//! Leases, as operators see them.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use serde_json::json;
+use testkit::Server;
+use tollgate::{
+    FixedWindow, Key, Lease, Limiter, Policy, Quota, RedisStore,
+    admin::{Activity, Admin},
+    extract,
+};
+
+use crate::admin::{
+    support::{Api, TOKEN},
+    until::{TEST_TIMEOUT, until},
+};
+
+const LIMIT: u64 = 10_000_000;
+
+#[tokio::test]
+async fn policies_are_listed_with_the_settings_of_their_leases() {
+    let policy = |name: &str| Policy::new(name, Quota::requests(LIMIT).per_hour());
+    let lease = Lease::max_units(500).ttl(Duration::from_micros(7_125));
+    let limiter = Limiter::builder()
+        .policy(policy("default").lease(Lease::max_units(64)))
+        .policy(policy("precise").lease(lease))
+        .policy(policy("plain"))
+        .build();
+    let answer = Api::of(limiter.expect("a limiter")).get("/policies").await;
+    let leases = ["default", "precise", "plain"].map(|name| {
+        let mut policies = answer.json["policies"].as_array().into_iter().flatten();
+        let policy = policies.find(|policy| policy["name"] == name);
+        policy.expect(name).get("lease").cloned()
+    });
+    let default = json!({"max_units": 64, "ttl_ms": 50.0});
+    let precise = json!({"max_units": 500, "ttl_ms": 7.125});
+    assert_eq!(leases, [Some(default), Some(precise), None]);
+}
+
+#[tokio::test]
+async fn activity_has_the_leases_of_each_policy_and_their_units_count_as_used() {
+    let server = Server::start();
+    let policy = |name: &str| {
+        let policy = Policy::new(name, Quota::requests(LIMIT).per_day()).strategy(FixedWindow);
+        policy.key(extract::header("x-api-key"))
+    };
+    // Units are held for several seconds.
+    let lease = Lease::max_units(500).ttl(Duration::from_secs(10));
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
+    let activity = Arc::new(Activity::new());
+    let limiter = Limiter::builder()
+        .store(store.build().expect("a store"))
+        .policy(policy("tenant").lease(lease))
+        .policy(policy("plain"))
+        .observe(activity.clone());
+    let limiter = limiter.build().expect("a limiter");
+    let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
+    let api = Api(admin.router().expect("an admin API"));
+    let before = api.get("/activity").await.json;
+    assert!(before["store"].get("leases").is_none(), "{before}");
+
+    let key = || Key::secret("sk_1");
+    until("a lease admits requests", async || {
+        let checks = (0..50).map(|_| limiter.check(("tenant", key())).into_future());
+        assert!(
+            join_all(checks)
+                .await
+                .iter()
+                .all(|check| check.is_admitted())
+        );
+        let leases = limiter.stats().store.leases;
+        leases.first().is_some_and(|leases| leases.spent > 0)
+    })
+    .await;
+    // A lease may be requested or refunded meanwhile.
+    until("the answers have the same leases", async || {
+        let before = limiter.stats().store.leases;
+        let activity = api.get("/activity").await.json;
+        let peek = json!({"policy": "tenant", "key": "sk_1"});
+        let peeked = api.done("/peek", peek).await;
+        let after = limiter.stats().store.leases;
+        let (leases, admitted) = (&after[0], activity["policies"][0]["units"].as_u64());
+        let expected = json!([{
+            "policy": "tenant", "granted": leases.granted, "spent": leases.spent,
+            "refunded": leases.refunded, "lapsed": leases.lapsed, "held": leases.held,
+        }]);
+        let used = admitted.expect("units") + leases.lapsed + leases.held;
+        leases.granted == leases.spent + leases.refunded + leases.lapsed + leases.held
+            && format!("{before:?}") == format!("{after:?}")
+            && activity["store"]["leases"] == expected
+            && peeked["remaining"] == LIMIT - used
+    })
+    .await;
+}

@@ -1,0 +1,18 @@
+//! The admin API: its routes, which clients may call them, and that it tells and logs no secrets.
+
+use tollgate_tests::log;
+
+mod activity;
+mod auth;
+mod blocks;
+mod changes;
+mod document;
+mod explain;
+mod input;
+mod leases;
+mod openapi;
+mod panics;
+mod processes;
+mod secrets;
+mod support;
+use tollgate_tests::until;

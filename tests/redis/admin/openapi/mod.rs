@@ -1,0 +1,230 @@
+//! The OpenAPI document: it is that of the routes, and every answer is one that it describes.
+
+use std::{collections::BTreeSet, env, fs, sync::LazyLock};
+
+use axum::body::Body;
+use http::{Method, StatusCode};
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+use tollgate::admin::api::{self, OPENAPI};
+
+use self::routes::{routes, schema};
+use crate::admin::{
+    panics,
+    support::{self, Answer, Api, TOKEN},
+};
+
+mod routes;
+
+/// Where the document is checked in.
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tollgate.openapi.json");
+
+/// Set to write the file.
+const WRITE: &str = "TOLLGATE_WRITE_OPENAPI";
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(generate);
+
+/// The document.
+fn generate() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut schemas = settings.into_generator();
+    let problem = schema::<api::Problem>(&mut schemas);
+    let mut paths = Map::new();
+    for route in routes(&mut schemas) {
+        let json = |schema: &Value| json!({"application/json": {"schema": schema}});
+        let mut responses = Map::new();
+        responses.insert(
+            "200".to_owned(),
+            json!({"description": "The answer", "content": {route.content_type: {"schema": route.answer}}}),
+        );
+        if route.path == "/health" {
+            responses.insert(
+                "503".to_owned(),
+                json!({"description": "The store is not healthy", "content": json(&route.answer)}),
+            );
+        }
+        for status in route.problems {
+            let reason = StatusCode::from_u16(*status).expect("a status");
+            let problem = json!({"application/problem+json": {"schema": problem}});
+            responses.insert(
+                status.to_string(),
+                json!({"description": reason.canonical_reason(), "content": problem}),
+            );
+        }
+        let mut operation = json!({"summary": route.summary, "responses": responses});
+        if !route.parameters.is_empty() {
+            let parameters = route.parameters.iter().map(|(name, about)| {
+                json!({"name": name, "in": "query", "description": about, "schema": {"type": "string"}})
+            });
+            operation["parameters"] = parameters.collect();
+        }
+        if let Some(body) = &route.body {
+            operation["requestBody"] = json!({"required": true, "content": json(body)});
+        }
+        if route.is_open {
+            // With a token, or without.
+            operation["security"] = json!([{}, {"token": []}]);
+        }
+        paths.insert(route.path.to_owned(), json!({route.method: operation}));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tollgate admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "What an operator needs of a rate limiter. Paths are relative to where the application mounts the API.",
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": schemas.take_definitions(true),
+        },
+    })
+}
+
+/// Fails unless the document describes the answer.
+#[track_caller]
+pub(crate) fn validate(method: &Method, path: &str, answer: &Answer) {
+    let method = method.as_str().to_lowercase();
+    let content_type = answer.headers["content-type"].to_str().expect("text");
+    let content_type = content_type.split(';').next().expect("a type");
+    let operation = &DOCUMENT["paths"][path][method.as_str()];
+    let response = &operation["responses"][answer.status.as_str()];
+    let schema = match operation {
+        // Neither the route nor its problem are in the document.
+        Value::Null => {
+            assert!(
+                answer.status.is_client_error(),
+                "{method} {path}: {answer:?}"
+            );
+            &json!({"$ref": "#/components/schemas/Problem"})
+        }
+        _ => &response["content"][content_type]["schema"],
+    };
+    assert!(
+        schema.is_object(),
+        "{method} {path} has no such answer: {answer:?}"
+    );
+    let errors = errors(schema, &answer.json);
+    assert!(
+        errors.is_empty(),
+        "{method} {path}: {errors:?} in {answer:?}"
+    );
+}
+
+fn errors(schema: &Value, instance: &Value) -> Vec<String> {
+    let mut schema = schema.clone();
+    schema["components"] = DOCUMENT["components"].clone();
+    let validator = jsonschema::draft202012::new(&schema).expect("a schema");
+    validator
+        .iter_errors(instance)
+        .map(|error| error.to_string())
+        .collect()
+}
+
+/// The method and path of each route in the document.
+fn operations() -> Vec<(Method, &'static str, &'static Value)> {
+    let paths = DOCUMENT["paths"].as_object().expect("paths");
+    let operations = paths.iter().flat_map(|(path, methods)| {
+        let methods = methods.as_object().expect("methods");
+        methods.iter().map(move |(method, operation)| {
+            let method = method.to_uppercase().parse().expect("a method");
+            (method, path.as_str(), operation)
+        })
+    });
+    operations.collect()
+}
+
+#[test]
+fn the_openapi_document_that_is_checked_in_is_that_of_the_types() {
+    let document = serde_json::to_string_pretty(&*DOCUMENT).expect("JSON") + "\n";
+    if env::var_os(WRITE).is_some() {
+        fs::write(FILE, &document).expect("a file");
+    }
+    let checked_in = fs::read_to_string(FILE).expect("a file");
+    assert!(
+        checked_in == document,
+        "tollgate.openapi.json is not that of the types: run `{WRITE}=1 cargo test --all-features --test admin openapi`"
+    );
+}
+
+#[tokio::test]
+async fn every_answer_in_the_document_is_given() {
+    let working = support::observed().0;
+    let without_activity = Api::of(&support::in_process().0);
+    let failing = Api::of(support::unreachable());
+    let panicking = Api::of(panics::limiter().await);
+    for (method, path, operation) in operations() {
+        let responses = operation["responses"].as_object().expect("responses");
+        let mut given = BTreeSet::new();
+        let is_post = method == Method::POST;
+        let body = || match is_post {
+            true => support::good_body(path).to_string(),
+            false => String::new(),
+        };
+        let mut note = |answer: Answer| given.insert(answer.status.as_str().to_owned());
+
+        note(working.call(method.clone(), path, body()).await);
+        note(failing.call(method.clone(), path, body()).await);
+        note(without_activity.call(method.clone(), path, body()).await);
+        let wrong = support::request(method.clone(), path).header("authorization", "Bearer wrong");
+        note(
+            working
+                .send(wrong.body(body().into()).expect("a request"))
+                .await,
+        );
+        if is_post {
+            note(panicking.post(path, &support::good_body(path)).await);
+            note(working.call(method.clone(), path, "{").await);
+            note(working.call(method.clone(), path, " ".repeat(70_000)).await);
+            let mut unknown = support::good_body(path);
+            if path != "/explain" {
+                unknown["policy"] = "no-such-policy".into();
+            }
+            note(working.post(path, &unknown).await);
+            let untyped =
+                http::Request::post(path).header("authorization", format!("Bearer {TOKEN}"));
+            note(
+                working
+                    .send(untyped.body(body().into()).expect("a request"))
+                    .await,
+            );
+        } else if responses.contains_key("400") {
+            if path == "/blocks" {
+                note(working.get("/blocks?policy=no-such-policy").await);
+            }
+            if path == "/events" {
+                let _streams = support::event_streams(&working).await;
+                note(working.get(path).await);
+            }
+            note(working.get(&format!("{path}?no_such_parameter=1")).await);
+        }
+        let described: BTreeSet<_> = responses.keys().cloned().collect();
+        assert_eq!(given, described, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_answered_and_every_path_outside_of_it_is_unknown() {
+    let api = Api::of(&support::in_process().0);
+    let document: Value = serde_json::from_str(OPENAPI).expect("JSON");
+    assert_eq!(api.get("/openapi.json").await.json, document);
+    for path in ["/nothing", "/policies/", "/peek/api"] {
+        assert_eq!(api.get(path).await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+    for (method, path, _) in operations() {
+        let other = match method {
+            Method::GET => Method::POST,
+            _ => Method::GET,
+        };
+        let answer = api.call(other, path, Body::empty()).await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        let allowed = answer.headers["allow"].to_str().expect("text");
+        assert!(allowed.contains(method.as_str()), "{path}: {allowed}");
+    }
+}

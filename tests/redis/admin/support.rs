@@ -1,0 +1,197 @@
+//! An admin API to call, whose every answer is held against its OpenAPI document.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+};
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tollgate::{
+    Ban, Limiter, ListWindow, ManualClock, MemoryStore, MissingKey, Policy, Quota, RedisStore,
+    Timestamp,
+    admin::{Activity, Admin, AdminTarget},
+    extract,
+};
+use tower::ServiceExt;
+
+use crate::admin::openapi;
+
+pub(crate) const TOKEN: &str = "a-token-of-the-operators";
+
+/// 2027-01-15 08:00:00 UTC.
+pub(crate) const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+
+/// An admin API.
+#[derive(Clone)]
+pub(crate) struct Api(pub(crate) Router);
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) json: Value,
+}
+
+impl Api {
+    pub(crate) fn of(target: impl Into<AdminTarget>) -> Self {
+        let admin = Admin::new(target).token("ops", TOKEN);
+        Self(admin.router().expect("an admin API"))
+    }
+
+    /// Sends a request.
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let response = self.0.clone().oneshot(request).await.expect("infallible");
+        let (parts, body) = response.into_parts();
+        // Events don't end: the first frame has the first of them.
+        let is_stream = parts.headers[header::CONTENT_TYPE] == "text/event-stream";
+        let body = match is_stream {
+            true => first_frame(body).await,
+            false => body.collect().await.expect("a body").to_bytes(),
+        };
+        let json = match parts.headers[header::CONTENT_TYPE].to_str() {
+            Ok("application/json" | "application/problem+json") => {
+                serde_json::from_slice(&body).expect("JSON")
+            }
+            Ok("text/event-stream" | "text/html; charset=utf-8") => {
+                String::from_utf8_lossy(&body).into()
+            }
+            other => panic!("{method} {path}: {other:?}"),
+        };
+        let answer = Answer {
+            status: parts.status,
+            headers: parts.headers,
+            json,
+        };
+        openapi::validate(&method, &path, &answer);
+        answer
+    }
+
+    /// Sends a request with the token.
+    pub(crate) async fn call(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
+        let request = request(method, path).header("authorization", format!("Bearer {TOKEN}"));
+        self.send(request.body(body.into()).expect("a request"))
+            .await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, Body::empty()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call(Method::POST, path, body.to_string()).await
+    }
+
+    /// Posts what succeeds.
+    #[track_caller]
+    pub(crate) fn done(&self, path: &str, body: Value) -> impl Future<Output = Value> {
+        let (api, path) = (self.clone(), path.to_owned());
+        async move {
+            let answer = api.post(&path, &body).await;
+            assert_eq!(
+                answer.status,
+                StatusCode::OK,
+                "{path} {body}: {}",
+                answer.json
+            );
+            answer.json
+        }
+    }
+}
+
+/// As many streams of events as a process sends at once.
+pub(crate) async fn event_streams(api: &Api) -> Vec<Body> {
+    let mut streams = Vec::new();
+    for _ in 0..64 {
+        let request =
+            request(Method::GET, "/events").header("authorization", format!("Bearer {TOKEN}"));
+        let request = request.body(Body::empty()).expect("a request");
+        let response = api.0.clone().oneshot(request).await.expect("infallible");
+        assert_eq!(response.status(), StatusCode::OK);
+        streams.push(response.into_body());
+    }
+    streams
+}
+
+async fn first_frame(mut body: Body) -> Bytes {
+    let frame = body.frame().await.expect("a frame").expect("no error");
+    frame.into_data().expect("data")
+}
+
+pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
+    let request = Request::builder().method(&method).uri(path);
+    match method {
+        Method::POST => request.header("content-type", "application/json"),
+        _ => request,
+    }
+}
+
+/// One policy of each kind that the routes treat differently.
+pub(crate) fn policies() -> Vec<Policy> {
+    vec![
+        Policy::new("api", Quota::requests(10).per_minute()).key(extract::header("x-api-key")),
+        Policy::new("address", Quota::requests(100).per_hour().burst(20)),
+        Policy::new("shared", Quota::requests(5).per_minute())
+            .key(extract::global())
+            .strategy(ListWindow)
+            .caller(extract::header("x-user")),
+        Policy::new("exports", Quota::concurrent(2))
+            .key(extract::from_fn(|_| None))
+            .missing_key(MissingKey::Skip),
+        Policy::new("abuse", Quota::requests(3).per_minute())
+            .strategy(Ban::for_duration(Duration::from_secs(600))),
+        Policy::block_list("blocked").key(extract::header("x-api-key")),
+        Policy::new("api-next", Quota::requests(5).per_minute()).shadow_of("api"),
+    ]
+}
+
+/// A limiter that counts in process, and its clock.
+pub(crate) fn in_process() -> (Limiter, ManualClock) {
+    let clock = ManualClock::at(START);
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let builder = Limiter::builder().store(store);
+    let builder = policies()
+        .into_iter()
+        .fold(builder, |all, one| all.policy(one));
+    (builder.build().expect("a limiter"), clock)
+}
+
+/// An admin API with the activity of its limiter.
+pub(crate) fn observed() -> (Api, Limiter) {
+    let activity = Arc::new(Activity::new());
+    let builder = Limiter::builder().observe(activity.clone());
+    let builder = policies()
+        .into_iter()
+        .fold(builder, |all, one| all.policy(one));
+    let limiter = builder.build().expect("a limiter");
+    let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
+    (Api(admin.router().expect("an admin API")), limiter)
+}
+
+/// A limiter whose store can't be reached.
+pub(crate) fn unreachable() -> Limiter {
+    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
+    let store = RedisStore::open(url).expect("a store");
+    let builder = Limiter::builder().store(store);
+    let builder = policies()
+        .into_iter()
+        .fold(builder, |all, one| all.policy(one));
+    builder.build().expect("a limiter")
+}
+
+/// A good body of each route with one.
+pub(crate) fn good_body(path: &str) -> Value {
+    match path {
+        "/peek" => json!({"policy": "api", "key": "sk_1"}),
+        "/explain" => json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_1"]]}),
+        "/reset" => json!({"key": "sk_1"}),
+        "/credit" => json!({"policy": "api", "key": "sk_1", "units": 1}),
+        "/block" => json!({"key": "sk_1", "seconds": 60}),
+        "/unblock" => json!({"key": "sk_1"}),
+        "/callers" => json!({"policy": "shared", "key": "*"}),
+        _ => panic!("no body for {path}"),
+    }
+}

@@ -1,0 +1,11 @@
+//! Windows that stand on the calendar, and clocks that don't stand still.
+
+mod boundaries;
+mod clock_steps;
+mod config;
+mod ended_windows;
+mod stale_clients;
+mod support;
+mod traffic;
+use tollgate_tests::two_clocks;
+mod wall_clock;

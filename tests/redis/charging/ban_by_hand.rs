@@ -1,0 +1,268 @@
+//! Bans that all processes know of, by hand too.
+
+use std::time::Duration;
+
+use tollgate::{
+    CallError, Key, Limiter, Policy, RateLimitHeaders, RateLimitLayer, RedisStore, RetryAfter,
+    StoreError, extract,
+};
+
+use crate::charging::{
+    ban::{MICRO, abuse, banned, by_key, is_banned, left, once, reject, wait},
+    support::{KEY, World, even, ms, respond, secs, text, window},
+};
+
+#[tokio::test]
+async fn a_ban_holds_in_all_processes() {
+    let world = World::redis();
+    let url = world.redis_server().expect("a server").url();
+    let process = || {
+        let store = RedisStore::builder().url(&url).timeout(secs(20));
+        let builder = Limiter::builder().store(store.build().expect("a store"));
+        let builder = builder.policy(once()).policy(abuse());
+        builder.build().expect("a limiter")
+    };
+    let [a, b] = [process(), process()];
+    assert_eq!(wait(&a, KEY).await, None);
+    reject(&a, 2).await;
+    reject(&b, 1).await;
+    assert_eq!(banned(&a, KEY).await, Some(secs(600)));
+    a.unblock(KEY).await.expect("a response");
+    assert_eq!(banned(&b, KEY).await, None);
+    b.block(KEY, secs(5)).await.expect("a response");
+    assert_eq!(wait(&a, KEY).await, Some(secs(365 * 86_400)));
+    assert_eq!(banned(&a, KEY).await, Some(secs(5)));
+}
+
+#[tokio::test]
+async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
+    for world in World::both() {
+        let limiter = world.limiter([even("p", "100/s"), abuse()].map(by_key));
+        let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+        for time in [secs(86_400 * 365), secs(5), ms(1_500)] {
+            // The last call counts, whether its ban is longer or shorter.
+            limiter.block(alice, time).await.expect("a ban");
+            assert_eq!(wait(&limiter, alice).await, Some(time), "{}", world.name());
+        }
+        assert_eq!(wait(&limiter, bob).await, None);
+        world.no_key_is_immortal();
+        world.advance(ms(1_500) - MICRO);
+        assert_eq!(wait(&limiter, alice).await, Some(MICRO));
+        world.advance(MICRO);
+        assert_eq!(wait(&limiter, alice).await, None, "{}", world.name());
+
+        for lift in ["unblock", "unblock by name", "reset", "reset by name"] {
+            limiter.block(alice, secs(60)).await.expect("a ban");
+            assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
+            match lift {
+                "unblock" => drop(limiter.unblock(alice).await.expect("a response")),
+                "unblock by name" => {
+                    let named = [("abuse", alice), ("p", alice)];
+                    let before = limiter.unblock(named).await.expect("a response");
+                    let lifted = before.policy("abuse").expect("the ban").retry_after();
+                    assert_eq!(
+                        (before.policies().len(), lifted),
+                        (1, RetryAfter::In(secs(60)))
+                    );
+                }
+                "reset" => assert_eq!(
+                    limiter
+                        .reset(alice)
+                        .await
+                        .expect("a response")
+                        .policies()
+                        .len(),
+                    2
+                ),
+                _ => drop(limiter.reset([("abuse", alice)]).await.expect("a response")),
+            }
+            assert_eq!(wait(&limiter, alice).await, None, "{lift} {}", world.name());
+        }
+        // A reset of another policy lifts none.
+        limiter.block(alice, secs(60)).await.expect("a ban");
+        let _ = limiter.reset([("p", alice)]).await.expect("a response");
+        assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
+        let nothing = limiter.unblock(bob).await.expect("nothing to lift");
+        assert!(nothing.would_admit());
+    }
+}
+
+#[tokio::test]
+async fn a_manual_ban_does_not_lengthen_later_ones_and_lifting_it_forgets_them() {
+    for world in World::both() {
+        let limiter = world.limiter([once(), abuse()]);
+        assert_eq!(wait(&limiter, KEY).await, None);
+        limiter.block(KEY, secs(1)).await.expect("a ban");
+        world.advance(secs(1));
+        reject(&limiter, 3).await;
+        is_banned(&world, &limiter, Some(secs(600))).await;
+        limiter.block(KEY, secs(1)).await.expect("a ban");
+        world.advance(secs(1));
+        reject(&limiter, 3).await;
+        is_banned(&world, &limiter, Some(secs(1_200))).await;
+        limiter.unblock(KEY).await.expect("a response");
+        reject(&limiter, 3).await;
+        is_banned(&world, &limiter, Some(secs(600))).await;
+    }
+}
+
+#[tokio::test]
+async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
+    for world in World::both() {
+        let unsupported = |result: Result<(), CallError>| {
+            let error = result.expect_err("an error");
+            assert!(
+                matches!(error, CallError::Store(StoreError::Unsupported(_))),
+                "{error}"
+            );
+        };
+        let no_ban = |result: Result<(), CallError>| {
+            let error = result.expect_err("an error");
+            assert!(matches!(error, CallError::NotABan { .. }), "{error}");
+            assert_eq!(
+                error.to_string(),
+                "none of the policies [\"once\"] is a ban: block and unblock require one, such as \
+                 Policy::block_list(\"blocked\")"
+            );
+        };
+        let none = world.limiter([once()]);
+        no_ban(none.block(KEY, secs(1)).await);
+        no_ban(none.unblock(KEY).await.map(drop));
+        let limiter = world.limiter([once(), abuse()]);
+        no_ban(limiter.block([("once", KEY)], secs(1)).await);
+        let handle = limiter.policy("once").expect("a policy");
+        no_ban(handle.unblock(KEY).await.map(drop));
+        unsupported(limiter.block(KEY, Duration::ZERO).await);
+        unsupported(limiter.block(KEY, Duration::MAX).await);
+        assert_eq!(banned(&limiter, KEY).await, None);
+    }
+    // An error of the store is returned, whatever becomes of requests then.
+    let nowhere = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let limiter = Limiter::builder().store(nowhere).policy(abuse());
+    let limiter = limiter.build().expect("a limiter");
+    limiter
+        .block(KEY, secs(1))
+        .await
+        .expect_err("a store error");
+    limiter.unblock(KEY).await.expect_err("a store error");
+}
+
+#[tokio::test]
+async fn clients_see_how_long_they_are_blocked_and_no_quota_of_a_block_list() {
+    let fields = |headers: &http::HeaderMap, names: &[&str]| -> Vec<String> {
+        let shown = |name: &&str| headers.get(*name)?.to_str().ok().map(str::to_owned);
+        names
+            .iter()
+            .map(|name| shown(name).unwrap_or_default())
+            .collect()
+    };
+    let draft_06 = [
+        "ratelimit-policy",
+        "ratelimit-limit",
+        "ratelimit-remaining",
+        "ratelimit-reset",
+    ];
+    let x = [
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+    ];
+    for (format, names, expected) in [
+        (
+            RateLimitHeaders::draft(),
+            &["ratelimit-policy", "ratelimit"][..],
+            &["\"p\";q=2;w=3600", "\"p\";r=2;t=0, \"locked\";r=0;t=60"][..],
+        ),
+        (
+            RateLimitHeaders::draft().closest(),
+            &["ratelimit-policy", "ratelimit"],
+            &["", "\"locked\";r=0;t=60"],
+        ),
+        (
+            RateLimitHeaders::draft_06(),
+            &draft_06,
+            &["2;w=3600", "0", "0", "60"],
+        ),
+        (
+            RateLimitHeaders::draft_06().closest(),
+            &draft_06,
+            &["", "0", "0", "60"],
+        ),
+        (RateLimitHeaders::x_ratelimit(), &x, &["0", "0", "60"]),
+    ] {
+        for world in World::both() {
+            let list = Policy::block_list("locked").key(extract::global());
+            let limiter = world.limiter([window("p", "2/h"), list]);
+            let layer = RateLimitLayer::new(limiter.clone()).headers(format);
+            let locked = limiter.policy("locked").expect("a policy");
+            locked
+                .block(Key::global(), secs(60))
+                .await
+                .expect("a block");
+            let rejected = respond(&layer, text(200)).await;
+            assert_eq!(rejected.status(), 429);
+            assert_eq!(rejected.headers()["retry-after"], "60");
+            let shown = fields(rejected.headers(), names);
+            assert_eq!(shown, expected, "{format:?} on {}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted() {
+    for world in World::both() {
+        let list = Policy::block_list("locked").key(extract::global());
+        let limiter = world.limiter([once(), list]);
+        for _ in 0..50 {
+            let _ = limiter.check(KEY).await;
+            let _ = limiter.wait(KEY, Duration::ZERO).await;
+        }
+        let _ = limiter.charge([("locked", KEY)], 50).await;
+        let locked = limiter.policy("locked").expect("a policy");
+        let seen = locked.peek(KEY).await.expect("a response");
+        assert!(seen.would_admit(), "{}: {seen:?}", world.name());
+        locked.block(KEY, secs(30)).await.expect("blocked");
+        let rejected = limiter.admit([("locked", KEY)]).await;
+        let rejected = rejected.expect_err("a rejection");
+        assert_eq!(rejected.retry_after(), RetryAfter::In(secs(30)));
+        // Of another policy alone: the block stays.
+        let other = limiter.policy("once").expect("a policy");
+        let _ = other.reset(KEY).await.expect("a response");
+        let _ = limiter.reset([("once", KEY)]).await.expect("a response");
+        assert!(limiter.admit(KEY).await.is_err(), "{}", world.name());
+        locked.unblock(KEY).await.expect("lifted");
+        assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
+        locked.block(KEY, secs(30)).await.expect("blocked");
+        world.advance(secs(30));
+        assert!(limiter.admit([("locked", KEY)]).await.is_ok());
+        // A reset of all policies of the key lifts it too.
+        locked.block(KEY, secs(30)).await.expect("blocked");
+        let _ = limiter.reset(KEY).await.expect("a response");
+        assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
+        world.no_key_is_immortal();
+    }
+}
+
+#[tokio::test]
+async fn rejections_elsewhere_are_charged_to_a_ban_only_by_its_name() {
+    for world in World::both() {
+        let limiter = world.limiter([window("p", "100/h"), abuse()]);
+        let _ = limiter.charge(KEY, 50).await.expect("a response");
+        assert_eq!(left(&limiter, KEY).await, 3, "{}", world.name());
+        let _ = limiter
+            .charge([("abuse", KEY)], 2)
+            .await
+            .expect("a response");
+        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        let _ = limiter
+            .charge([("abuse", KEY)], 1)
+            .await
+            .expect("a response");
+        assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
+        let _ = limiter
+            .charge([("abuse", KEY)], 9)
+            .await
+            .expect("a response");
+        assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
+    }
+}

@@ -1,0 +1,258 @@
+//! What a ban leaves in a store, and what becomes of it there; what clients see of it.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use tollgate::{Ban, Key, Limiter, Policy, Quota, StoreError, outcome};
+
+use crate::charging::{
+    ban::{MICRO, abuse, banned, by_key, left, once, reject, reject_after_one, wait},
+    support::{KEY, World, even, ms, pass, respond, secs, store_error, text, window},
+};
+
+#[tokio::test]
+async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
+    for world in World::both() {
+        let layer = world.layer([even("p", "1/s"), abuse()]);
+        let passed = respond(&layer, text(200)).await;
+        assert_eq!(passed.headers()["ratelimit"], "\"p\";r=0;t=1");
+        for (policies, retry_after) in [("p", "1"), ("p", "1"), ("p, abuse", "600")] {
+            let rejected = respond(&layer, text(200)).await;
+            assert_eq!(rejected.status(), 429);
+            assert_eq!(rejected.headers()["retry-after"], retry_after);
+            let fields = rejected.headers()["ratelimit-policy"]
+                .to_str()
+                .expect("text");
+            let names: Vec<_> = fields
+                .split(", ")
+                .filter_map(|f| f.split('"').nth(1))
+                .collect();
+            assert_eq!(names.join(", "), policies, "{}", world.name());
+            let problem = match policies {
+                "p" => "#quota-exceeded",
+                _ => "#abnormal-usage-detected",
+            };
+            let body = rejected.into_body().collect().await.expect("a body");
+            let body: serde_json::Value =
+                serde_json::from_slice(&body.to_bytes()).expect("problem details");
+            let kind = body["type"].as_str().expect("a type");
+            assert!(kind.ends_with(problem), "{kind} on {}", world.name());
+        }
+        world.advance(secs(100));
+        let rejected = respond(&layer, text(200)).await;
+        assert_eq!(rejected.status(), 429);
+        assert_eq!(rejected.headers()["retry-after"], "500");
+        layer.limiter().unblock(KEY).await.expect("a response");
+        assert_eq!(pass(&layer, text(200)).await, 200, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_ban_adds_no_round_trip_and_an_admitted_request_writes_nothing_to_it() {
+    let world = World::redis();
+    let server = world.redis_server().expect("a server");
+    let limiter = world.limiter([window("p", "2/h"), abuse()]);
+    assert_eq!(wait(&limiter, KEY).await, None);
+    server.reset_stats();
+    assert_eq!(wait(&limiter, KEY).await, None);
+    assert_eq!((server.calls("evalsha"), server.calls("set")), (1, 1));
+    server.reset_stats();
+    reject(&limiter, 1).await;
+    assert_eq!((server.calls("evalsha"), server.calls("set")), (1, 1));
+}
+
+#[tokio::test]
+async fn when_the_clock_steps_back_a_ban_lasts_no_longer_than_before() {
+    for world in World::both() {
+        let limiter = world.limiter([once(), abuse()].map(by_key));
+        reject_after_one(&limiter, 3).await;
+        let other = Key::new("other");
+        assert_eq!(wait(&limiter, other).await, None);
+        assert!(wait(&limiter, other).await.is_some());
+        world.set(world.now() - 3_600_000_000);
+        assert_eq!(
+            banned(&limiter, KEY).await,
+            Some(secs(600)),
+            "{}",
+            world.name()
+        );
+        assert_eq!(left(&limiter, other).await, 2, "{}", world.name());
+        if let Some(server) = world.redis_server() {
+            for key in server.keys().iter().filter(|key| key.contains("x1")) {
+                let ttl = server.command(&["PTTL", key]).int();
+                assert!(ttl <= 1_200_001, "{key} lives for {ttl} ms");
+            }
+        }
+        world.advance(secs(60));
+        assert_eq!(left(&limiter, other).await, 3, "{}", world.name());
+        world.advance(secs(540) - MICRO);
+        assert_eq!(banned(&limiter, KEY).await, Some(MICRO), "{}", world.name());
+        world.advance(MICRO);
+        assert_eq!(banned(&limiter, KEY).await, None, "{}", world.name());
+    }
+}
+
+fn ban_key(world: &World) -> String {
+    let keys = world.redis_server().expect("a server").keys();
+    let mut bans = keys.into_iter().filter(|key| key.contains("x1"));
+    let key = bans.next().expect("a key");
+    assert_eq!(bans.next(), None);
+    key
+}
+
+#[tokio::test]
+async fn a_lost_ttl_is_restored_by_the_next_operation() {
+    let world = World::redis();
+    let server = world.redis_server().expect("a server");
+    let limiter = world.limiter([once(), abuse()].map(by_key));
+    reject_after_one(&limiter, 1).await;
+    let key = ban_key(&world);
+    for rejections in [1, 2] {
+        // Rejections that count, then a ban.
+        server.command(&["PERSIST", &key]);
+        let _ = limiter.check(Key::new("other")).await;
+        assert_eq!(server.immortal_keys(), [key.as_str()]);
+        let _ = limiter.peek(KEY).await.expect("a response");
+        assert_eq!(server.immortal_keys(), [""; 0]);
+        reject(&limiter, rejections).await;
+    }
+    assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
+    // And one of which nothing is left.
+    server.command(&["PERSIST", &key]);
+    world.advance(secs(7_200));
+    assert_eq!(banned(&limiter, KEY).await, None);
+    world.advance(ms(5));
+    let keys = server.keys();
+    assert!(!keys.contains(&key), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_foreign_value_under_a_bans_key_is_left_alone() {
+    let world = World::redis();
+    let server = world.redis_server().expect("a server");
+    let limiter = world.limiter([window("p", "1/h"), abuse()]);
+    reject_after_one(&limiter, 1).await;
+    let key = ban_key(&world);
+    for foreign in [
+        "hello",
+        "1 2 3 4",
+        "1 2 3 4 5 6",
+        "1 2 3 4 -5",
+        "1 2 3 4 500",
+        "99999999999999999 2 3 4 5",
+        "1 2 3 4 5x",
+        "1.5 2 3 4 5",
+    ] {
+        server.command(&["SET", &key, foreign]);
+        let decision = limiter.check(KEY).await;
+        assert!(
+            matches!(store_error(&decision), StoreError::CorruptKey { .. }),
+            "{foreign:?}: {decision:?}"
+        );
+        assert_eq!(server.command(&["GET", &key]).text(), foreign);
+    }
+    limiter.unblock(KEY).await.expect_err("not ours to delete");
+}
+
+#[tokio::test]
+async fn both_stores_agree_on_a_client_that_keeps_retrying() {
+    let mut said = Vec::new();
+    for world in World::both() {
+        let limiter = world.limiter([even("p", "5/min").charge_rejected(true), abuse()]);
+        let mut says = Vec::new();
+        let mut seed = 7_u64;
+        for _ in 0..400 {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let (times, pause) = (
+                seed >> 61,
+                [0, 1, 500, 30_000, 61_000, 700_000][(seed >> 40) as usize % 6],
+            );
+            match (seed >> 50) % 24 {
+                0 => limiter.block(KEY, ms(1 + pause)).await.expect("a ban"),
+                1 => drop(limiter.unblock(KEY).await.expect("a response")),
+                2 => drop(
+                    limiter
+                        .charge([("abuse", KEY)], times)
+                        .await
+                        .expect("a response"),
+                ),
+                _ => {}
+            }
+            let decision = limiter.check(KEY).times(times + 1).await;
+            let rejection = decision.retry_after();
+            let seen = limiter.peek(KEY).await.expect("a response");
+            let policy = seen.policy("abuse").expect("a policy");
+            says.push((
+                decision.admitted(),
+                rejection,
+                policy.remaining(),
+                policy.retry_after(),
+                policy.reset_after(),
+            ));
+            world.advance(ms(pause));
+        }
+        assert!(says.iter().any(|(_, _, left, ..)| *left == 0));
+        assert!(says.iter().any(|(admitted, ..)| *admitted > 0));
+        said.push(says);
+    }
+    for (place, (memory, redis)) in said[0].iter().zip(&said[1]).enumerate() {
+        assert_eq!(memory, redis, "{place}");
+    }
+}
+
+#[tokio::test]
+async fn an_impossible_ban_is_a_config_error() {
+    let quota = || "3/min".parse::<Quota>().expect("a quota");
+    let build = |policy: Policy| Limiter::builder().policy(once()).policy(policy).build();
+    let mistake = |policy: Policy, valid: &str| {
+        let error = build(policy).expect_err(valid).to_string();
+        assert!(
+            error.contains("\"abuse\"") && error.contains(valid),
+            "{error}"
+        );
+    };
+    let lasting = |ban| Policy::new("abuse", quota()).strategy(ban);
+    mistake(lasting(Ban::for_duration(Duration::ZERO)), "a millisecond");
+    mistake(lasting(Ban::for_duration(Duration::MAX)), "ten years");
+    mistake(
+        lasting(Ban::for_duration(secs(9)).max_duration(secs(8))),
+        "no shorter",
+    );
+    mistake(abuse().charge_rejected(true), "a ban without them");
+    mistake(
+        abuse().refund_unless(outcome::success),
+        "a ban without them",
+    );
+    mistake(abuse().shadow(), "a ban without them");
+    let concurrent = Policy::new("abuse", Quota::concurrent(3));
+    build(concurrent.strategy(Ban::for_duration(secs(1)))).expect_err("no period");
+    // Days and more don't fail, and the bound is never below the first.
+    build(lasting(Ban::for_duration(secs(30 * 86_400)))).expect("a limiter");
+}
+
+#[tokio::test]
+async fn a_rejection_stays_one_when_redis_has_no_memory_to_count_it() {
+    let world = World::redis();
+    let server = world.redis_server().expect("a server");
+    let policies = [
+        window("p", "1/h"),
+        abuse(),
+        window("new", "9/h").shadow_of("p"),
+    ];
+    let limiter = world.limiter(policies);
+    reject_after_one(&limiter, 1).await;
+    server
+        .command(&["SET", "filler", &"x".repeat(1_000_000)])
+        .ok();
+    let used = server.info("memory", "used_memory").expect("a field");
+    let most = used.parse::<u64>().expect("bytes") - 500_000;
+    let set = |most: &str| server.command(&["CONFIG", "SET", "maxmemory", most]).ok();
+    set(&most.to_string());
+    reject(&limiter, 5).await;
+    set("0");
+    assert_eq!(left(&limiter, KEY).await, 2);
+    reject(&limiter, 2).await;
+    assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
+}

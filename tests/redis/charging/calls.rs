@@ -1,0 +1,184 @@
+//! Calls by hand, on both stores: what they return, and which caller they charge.
+
+use std::time::Duration;
+
+use http::{Request, request::Parts};
+use tollgate::{Key, Limiter, RetryAfter, extract};
+
+use crate::charging::support::{KEY, StrategyKind, World, secs, together, used};
+
+#[tokio::test]
+async fn peek_charge_and_reset_return_the_status_of_the_key() {
+    for world in World::both() {
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
+            let policy = limiter.policy("p").expect("a policy");
+            let _ = policy.reset(KEY).await.expect("a response");
+            let left = |status: &tollgate::LimitStatus| {
+                let p = status.policy("p").expect("p");
+                (p.limit(), p.remaining(), p.retry_after() == RetryAfter::Now)
+            };
+            let seen = policy.peek(KEY).await.expect("a response");
+            assert_eq!(left(&seen), (10, 10, true), "{name}");
+            assert!(seen.would_admit(), "{name}");
+            let charged = policy.charge(KEY, 7).await.expect("a response");
+            assert_eq!(left(&charged), (10, 3, false), "{name}: 7 more");
+            assert!(!charged.would_admit(), "{name}");
+            let seen = limiter.peek(KEY).await.expect("a response");
+            assert_eq!(left(&seen), (10, 3, true), "{name}");
+            let stood = policy.reset(KEY).await.expect("a response");
+            assert_eq!(left(&stood), (10, 3, true), "{name}: before the reset");
+            assert_eq!(used(&limiter, "p").await, 0, "{name}");
+        }
+    }
+}
+
+fn head(user: &str) -> Parts {
+    let request = Request::get("/").header("x-user", user);
+    request.body(()).expect("a request").into_parts().0
+}
+
+async fn callers(limiter: &Limiter) -> Vec<Key> {
+    let policy = limiter.policy("p").expect("a policy");
+    policy.callers(KEY).await.expect("a response")
+}
+
+#[tokio::test]
+async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
+    for world in World::both() {
+        let policy = together(StrategyKind::List, "p", "5/min").caller(extract::header("x-user"));
+        let limiter = world.limiter([policy]);
+        let [alice, bob, carol, dave] = ["alice", "bob", "carol", "dave"].map(Key::new);
+        assert!(limiter.check(KEY).parts(&head("alice")).await.is_admitted());
+        let admission = limiter.admit(KEY).parts(&head("bob")).await;
+        let admission = admission.expect("admitted");
+        let waited = limiter.wait(KEY, secs(1)).parts(&head("carol")).await;
+        let _waited = waited.expect("admitted");
+        assert_eq!(callers(&limiter).await, [alice, bob, carol]);
+        // What the admission charges and refunds is its caller's.
+        let p = admission.policy("p").expect("a policy");
+        p.refund(1).await.expect("a response");
+        assert_eq!(callers(&limiter).await, [alice, carol], "{}", world.name());
+        // A caller that the call names comes first.
+        let keys = tollgate::Keys::from(KEY).caller(dave);
+        assert!(limiter.check(keys).parts(&head("erin")).await.is_admitted());
+        // A request without a caller is the key's.
+        let (anonymous, ()) = Request::new(()).into_parts();
+        assert!(limiter.check(KEY).parts(&anonymous).await.is_admitted());
+        let charged = limiter.charge(KEY, 1).parts(&head("bob")).await;
+        assert!(!charged.expect("a response").would_admit());
+        assert_eq!(callers(&limiter).await, [alice, carol, dave, KEY, bob]);
+        let seen = limiter.peek(KEY).parts(&head("frank")).await;
+        assert!(!seen.expect("a response").would_admit());
+        let waited = limiter.wait(KEY, Duration::ZERO).parts(&head("frank"));
+        assert!(waited.await.is_err());
+        assert_eq!(callers(&limiter).await.len(), 5, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
+    for world in World::both() {
+        let by_header = StrategyKind::Gcra.policy("tokens", "100/day");
+        let by_header = by_header.key(extract::header("x-user"));
+        let pair = StrategyKind::Fixed.policy("pair", "50/day");
+        let pair = pair.key((extract::global(), extract::global()));
+        let limiter = world.limiter([
+            by_header,
+            together(StrategyKind::Gcra, "all", "6/day"),
+            pair,
+            together(StrategyKind::Fixed, "next", "7/day").shadow_of("all"),
+        ]);
+        let users: Vec<Key> = (0..15)
+            .map(|user| Key::new(format!("user {user}")))
+            .collect();
+        let mut admitted = 0;
+        for user in &users {
+            admitted += u64::from(limiter.check(*user).await.is_admitted());
+        }
+        assert_eq!(admitted, 6, "on {}", world.name());
+        let left = async |user: Key| {
+            let seen = limiter.peek(user).await.expect("a response");
+            ["tokens", "all", "pair", "next"].map(|name| seen.policy(name).expect(name).remaining())
+        };
+        assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on {}", world.name());
+        assert_eq!(left(users[9]).await, [100, 0, 44, 0], "on {}", world.name());
+        let waited = limiter.wait(users[9], Duration::ZERO).await;
+        assert!(waited.is_err(), "on {}", world.name());
+        let rejected = limiter.admit(users[9]).await.expect_err("none is left");
+        let under = rejected.decision().policy("all").expect("it applied");
+        assert_eq!(under.key(), KEY);
+        // A reset of one user leaves what is counted of all users alone, unless it is named or the key is its own.
+        let _ = limiter.reset(users[9]).await.expect("a response");
+        assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on {}", world.name());
+        let _ = limiter.reset(Key::global()).await.expect("a response");
+        assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on {}", world.name());
+        // A key that is named is counted by.
+        let named = [("all", users[0])];
+        let _ = limiter.charge(named, 2).await.expect("a response");
+        assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on {}", world.name());
+        let _ = limiter.charge(users[1], 2).await.expect("a response");
+        assert_eq!(left(users[0]).await, [99, 4, 42, 5], "on {}", world.name());
+        let _ = limiter.reset(users[1]).await.expect("a response");
+    }
+}
+
+#[tokio::test]
+async fn a_single_global_policy_counts_all_keys_together() {
+    for world in World::both() {
+        // The shortest way through a limiter.
+        let limiter = world.limiter([together(StrategyKind::Gcra, "all", "3/day")]);
+        let mut admitted = 0;
+        for user in 0..5 {
+            let user = Key::new(format!("user {user}"));
+            admitted += u64::from(limiter.admit(user).await.is_ok());
+        }
+        assert_eq!(admitted, 3, "on {}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_ban_of_all_requests_is_only_imposed_by_name() {
+    for world in World::both() {
+        let ban = |name: &str| {
+            let policy = tollgate::Policy::new(name, tollgate::Quota::requests(9).per_minute());
+            policy.strategy(tollgate::Ban::for_duration(secs(60)))
+        };
+        let limiter = world.limiter([
+            StrategyKind::Gcra.policy("p", "9/day"),
+            ban("one"),
+            ban("all").key(extract::global()),
+        ]);
+        let [alice, bob] = ["alice", "bob"].map(Key::new);
+        limiter.block(alice, secs(60)).await.expect("a response");
+        assert!(!limiter.check(alice).await.is_admitted());
+        assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
+        limiter.unblock(alice).await.expect("a response");
+        assert!(limiter.check(alice).await.is_admitted());
+        let all = limiter.policy("all").expect("a policy");
+        all.block(KEY, secs(60)).await.expect("a response");
+        assert!(!limiter.check(bob).await.is_admitted());
+        // Of one key nothing is lifted that others are under.
+        limiter.unblock(bob).await.expect("a response");
+        assert!(!limiter.check(bob).await.is_admitted(), "{}", world.name());
+        all.unblock(KEY).await.expect("a response");
+        assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_records_the_caller_that_the_live_policy_extracts() {
+    for world in World::both() {
+        let live = together(StrategyKind::List, "live", "5/min").caller(extract::header("x-user"));
+        let next = together(StrategyKind::List, "p", "9/min").shadow_of("live");
+        let limiter = world.limiter([live, next]);
+        assert!(limiter.check(KEY).parts(&head("alice")).await.is_admitted());
+        assert_eq!(
+            callers(&limiter).await,
+            [Key::new("alice")],
+            "{}",
+            world.name()
+        );
+    }
+}

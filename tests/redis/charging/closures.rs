@@ -1,0 +1,84 @@
+//! The application's outcome closures, which may do anything.
+
+use std::{
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, OnceLock, mpsc},
+    thread,
+};
+
+use http::Request;
+use tollgate::{Admission, Policy, outcome::Outcome};
+
+use crate::charging::{
+    support::{KEY, World, call, data, read, request, respond, streamed, text, used, window},
+    world::TEST_TIMEOUT,
+};
+
+/// Each charge mode that goes by the outcome, with a closure.
+fn modes(closure: impl Fn(&Outcome<'_>) -> bool + Clone + Send + Sync + 'static) -> [Policy; 2] {
+    [
+        window("p", "10/min").charge_after(closure.clone()),
+        window("p", "10/min").refund_unless(closure),
+    ]
+}
+
+async fn closures_use_the_admission(world: &World) {
+    let seen = Arc::new(OnceLock::<Admission>::new());
+    let look = seen.clone();
+    let closure = move |_: &Outcome<'_>| {
+        let admission = look.get().expect("the handler's admission");
+        admission.remaining("p") == Some(9) || admission.remaining("p") == Some(10)
+    };
+    for policy in modes(closure) {
+        let layer = world.layer([policy]);
+        let _ = layer.limiter().reset(KEY).await;
+        let seen = seen.clone();
+        let handler = move |request: Request<()>| {
+            let admission = request.extensions().get::<Admission>().cloned();
+            let _ = seen.set(admission.expect("an admission"));
+            async { Ok::<_, Infallible>(text(200)) }
+        };
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
+        assert_eq!(used(layer.limiter(), "p").await, 1, "{}", world.name());
+    }
+}
+
+#[test]
+fn an_outcome_closure_may_use_the_admission_of_its_request() {
+    let (done, is_done) = mpsc::channel();
+    // Separately: a closure that waits for its own admission would never return.
+    let tested = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            for world in World::both() {
+                closures_use_the_admission(&world).await;
+            }
+        });
+        done.send(()).expect("the test");
+    });
+    match is_done.recv_timeout(TEST_TIMEOUT) {
+        Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => tested.join().expect("it passes"),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the closure waits for the admission"),
+    }
+}
+
+#[tokio::test]
+async fn a_closure_that_panics_while_a_panic_unwinds_charges_and_does_not_abort() {
+    for world in World::both() {
+        for policy in modes(|_| panic!("a mistake of the application")) {
+            let layer = world.layer([policy]);
+            let _ = layer.limiter().reset(KEY).await;
+            let response = respond(&layer, streamed(vec![data(), data()])).await;
+            let unwound = catch_unwind(AssertUnwindSafe(move || {
+                let _answer = response;
+                panic!("while the body is held");
+            }));
+            assert!(unwound.is_err());
+            assert_eq!(used(layer.limiter(), "p").await, 1, "{}", world.name());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Units that are credited manually.
+
+use http::{Request, request::Parts};
+use tollgate::{CallError, Key, Policy, Quota, RetryAfter};
+
+use crate::charging::{
+    strategy_kind::StrategyKind,
+    support::{KEY, World, secs, together, used},
+};
+
+#[tokio::test]
+async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
+    for world in World::both() {
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?} on {}", world.name());
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
+            let policy = limiter.policy("p").expect("a policy");
+            let _ = policy.reset(KEY).await.expect("a response");
+            let _ = policy.charge(KEY, 7).await.expect("a response");
+            let credited = match policy.credit(KEY, 3).await {
+                Ok(credited) => credited,
+                Err(error @ CallError::CreditUnsupported { .. }) => {
+                    assert!(
+                        matches!(
+                            strategy,
+                            StrategyKind::Log | StrategyKind::List | StrategyKind::Sliding(_)
+                        ),
+                        "{name}"
+                    );
+                    assert_eq!(
+                        error.to_string(),
+                        "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
+                    );
+                    assert_eq!(used(&limiter, "p").await, 7, "{name}");
+                    continue;
+                }
+                Err(error) => panic!("{name}: {error}"),
+            };
+            let left = |credited: &tollgate::Credited| {
+                credited.status().policy("p").expect("p").remaining()
+            };
+            assert_eq!((credited.units(), left(&credited)), (3, 6), "{name}");
+            assert!(credited.status().would_admit(), "{name}");
+            assert_eq!(used(&limiter, "p").await, 4, "{name}");
+            let credited = policy.credit(KEY, u64::MAX).await.expect("a response");
+            assert_eq!((credited.units(), left(&credited)), (4, 10), "{name}");
+            assert_eq!(used(&limiter, "p").await, 0, "{name}");
+            // A debt of one capacity.
+            let _ = policy.charge(KEY, 20).await.expect("a response");
+            let credited = policy.credit(KEY, 10).await.expect("a response");
+            assert_eq!((credited.units(), left(&credited)), (10, 0), "{name}");
+            assert!(!credited.status().would_admit(), "{name}");
+            let credited = policy.credit(KEY, 2).await.expect("a response");
+            assert_eq!((credited.units(), left(&credited)), (2, 2), "{name}");
+            assert_eq!(used(&limiter, "p").await, 8, "{name}");
+            world.advance(secs(300));
+            let credited = policy.credit(KEY, 5).await.expect("a response");
+            assert_eq!((credited.units(), left(&credited)), (0, 10), "{name}");
+            assert_eq!(used(&limiter, "p").await, 0, "{name}");
+        }
+    }
+}
+
+/// The head of a request of a plan.
+fn head(plan: &str) -> Parts {
+    let request = Request::get("/").header("x-plan", plan);
+    request.body(()).expect("a request").into_parts().0
+}
+
+fn pro() -> Quota {
+    Quota::units(20_000).per_minute()
+}
+
+#[tokio::test]
+async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
+    for world in World::both() {
+        for strategy in [
+            StrategyKind::Gcra,
+            StrategyKind::Bucket,
+            StrategyKind::Fixed,
+            StrategyKind::Calendar,
+        ] {
+            let name = format!("{strategy:?} on {}", world.name());
+            let policy = together(strategy, "tokens", "1000/min").tier_quotas([pro()]);
+            let limiter = world.limiter([policy]);
+            let tokens = limiter.policy("tokens").expect("a policy");
+            let _ = tokens.reset(KEY).await.expect("a response");
+            let charged = tokens.charge(KEY, 15_000).quota_for("tokens", pro()).await;
+            let charged = charged.expect("a response");
+            assert_eq!(charged.policy("tokens").expect("it").remaining(), 5_000);
+            let credited = tokens.credit(KEY, 500).quota_for("tokens", pro()).await;
+            let credited = credited.expect("a response");
+            let seen = credited.status().policy("tokens").expect("it");
+            assert_eq!((seen.limit(), seen.remaining()), (20_000, 5_500), "{name}");
+            assert_eq!(credited.units(), 500, "{name}");
+            let peeked = tokens.peek(KEY).quota_for("tokens", pro()).await;
+            let peeked = peeked.expect("a response");
+            let left = peeked.policy("tokens").expect("it").remaining();
+            assert_eq!(left, 5_500, "{name}");
+            world.advance(secs(120));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
+    for world in World::both() {
+        let policy = Policy::new("tokens", Quota::units(1_000).per_minute())
+            .cost_with(|_| 50)
+            .only_path("/chat")
+            .quota_with(|parts| (parts.headers.get("x-plan")? == "pro").then(pro));
+        let limiter = world.limiter([policy]);
+        let tokens = limiter.policy("tokens").expect("a policy");
+        let alice = Key::new("alice");
+        let _ = tokens.reset(alice).await.expect("a response");
+        let error = tokens.credit(alice, 500).await.expect_err("no quota");
+        assert!(
+            matches!(&error, CallError::PartsRequired { policy, .. } if &**policy == "tokens"),
+            "{error}"
+        );
+        let unknown = tokens.credit(alice, 5).quota_for("token", pro()).await;
+        assert!(matches!(unknown, Err(CallError::UnknownPolicy(_))));
+        let charged = tokens.charge(alice, 15_000).parts(&head("pro")).await;
+        let _ = charged.expect("a response");
+        // A condition of requests is none of a credit, nor is what a request costs.
+        let credited = tokens.credit(alice, 500).parts(&head("pro")).await;
+        let credited = credited.expect("a response");
+        let seen = credited.status().policy("tokens").expect("it");
+        assert_eq!((credited.units(), seen.remaining()), (500, 5_500));
+        assert_eq!(seen.retry_after(), RetryAfter::Now, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_candidate_is_credited_with_its_policy() {
+    for world in World::both() {
+        let next = together(StrategyKind::Fixed, "next", "500/min").shadow_of("tokens");
+        let limiter = world.limiter([together(StrategyKind::Gcra, "tokens", "1000/min"), next]);
+        let tokens = limiter.policy("tokens").expect("a policy");
+        let _ = tokens.charge(KEY, 300).await.expect("a response");
+        let credited = tokens.credit(KEY, 100).await.expect("a response");
+        assert_eq!(credited.units(), 100, "{}", world.name());
+        assert_eq!(used(&limiter, "tokens").await, 200, "{}", world.name());
+        assert_eq!(used(&limiter, "next").await, 200, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn the_units_of_a_credit_are_those_of_the_policy_that_was_named() {
+    for world in World::both() {
+        let next = together(StrategyKind::Fixed, "next", "2/min").shadow_of("tokens");
+        let limiter = world.limiter([together(StrategyKind::Fixed, "tokens", "9/min"), next]);
+        for _ in 0..5 {
+            let _ = limiter.check(KEY).await;
+        }
+        let tokens = limiter.policy("tokens").expect("a policy");
+        let credited = tokens.credit(KEY, 4).await.expect("a response");
+        assert_eq!(credited.units(), 4, "{}", world.name());
+        for (name, left) in [("tokens", 1), ("next", 0)] {
+            assert_eq!(used(&limiter, name).await, left, "{name}");
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! What a handler charges and refunds by itself.
+
+use std::time::Duration;
+
+use futures_util::future::FutureExt;
+use http::Request;
+use tollgate::{Admission, Policy};
+
+use crate::charging::support::{
+    KEY, StrategyKind, World, admitted_by_store, even, ms, secs, together, used, waits, window,
+};
+
+/// A policy `p` of each strategy, of 10 a minute.
+pub(crate) fn all() -> [Policy; 8] {
+    StrategyKind::ALL.map(|strategy| together(strategy, "p", "10/min"))
+}
+
+/// An admission of one request, and its limiter.
+async fn admitted(world: &World, policy: Policy) -> (tollgate::Limiter, Admission) {
+    let limiter = world.limiter([policy]);
+    let _ = limiter.reset(KEY).await.expect("a response");
+    let admission = limiter.check(KEY).await.into_result().expect("room");
+    (limiter, admission)
+}
+
+pub(crate) fn admission_of(request: &Request<()>) -> Admission {
+    let admission = request.extensions().get::<Admission>();
+    admission.expect("an admission").clone()
+}
+
+#[tokio::test]
+async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
+            for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("a response");
+                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
+                let left = admission.remaining("p");
+                assert_eq!(left, Some(10 - true_cost), "{context}");
+            }
+            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy).await;
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(1_000_000)
+                .await
+                .expect("a response");
+            let (wait, reset) = waits(&limiter, "p").await;
+            assert!(wait > Duration::ZERO, "{context}");
+            // Two periods pay twice the capacity back, whatever counts it.
+            assert!(reset <= secs(120), "{reset:?} {context}");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(1_000_000)
+                .await
+                .expect("a response");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(2_000_000)
+                .await
+                .expect("a response");
+            assert_eq!(waits(&limiter, "p").await, (wait, reset), "{context}");
+            // The wait is exact, to the microsecond.
+            world.advance(wait - Duration::from_micros(1_000));
+            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+            world.advance(Duration::from_micros(1_000));
+            if !admitted_by_store(&limiter.check(KEY).await) {
+                // A key on Redis lasts to the end of its millisecond.
+                world.advance(ms(1));
+                assert!(admitted_by_store(&limiter.check(KEY).await), "{context}");
+            }
+            world.no_key_is_immortal();
+            world.advance(secs(180));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_debt_is_waited_for_at_an_even_rate() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, even("p", "10/min")).await;
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(15)
+            .await
+            .expect("a response");
+        assert_eq!(waits(&limiter, "p").await, (secs(36), secs(90)));
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(500)
+            .await
+            .expect("a response");
+        assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
+        // What was charged of it is refunded, not what was requested.
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(3)
+            .await
+            .expect("a response");
+        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_refunded_twice() {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy).await;
+            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+            for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .refund(units)
+                    .await
+                    .expect("a response");
+                assert_eq!(used(&limiter, "p").await, expected, "{context}");
+            }
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .await
+                .expect("a response");
+            for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .refund(units)
+                    .await
+                    .expect("a response");
+                assert_eq!(used(&limiter, "p").await, expected, "{context}");
+            }
+            let clone = admission.clone();
+            clone
+                .policy("p")
+                .expect("a policy")
+                .refund(1)
+                .await
+                .expect("a response");
+            clone
+                .policy("p")
+                .expect("a policy")
+                .settle(0)
+                .await
+                .expect("a response");
+            assert_eq!(used(&limiter, "p").await, 5, "{context}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn concurrent_refunds_refund_once() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, window("p", "10/min").cost(2)).await;
+        assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
+        let policy = admission.policy("p").expect("a policy");
+        let refunds = (0..8).map(|_| policy.refund(2));
+        for refund in futures_util::future::join_all(refunds).await {
+            refund.expect("a response");
+        }
+        assert_eq!(used(&limiter, "p").await, 4, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_refund_cancelled_half_way_loses_no_units() {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .await
+                .expect("a response");
+            // It is sent, and refunds the last charge.
+            drop(
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .refund(7)
+                    .now_or_never(),
+            );
+            admission
+                .policy("p")
+                .expect("a policy")
+                .refund(7)
+                .await
+                .expect("a response");
+            assert_eq!(used(&limiter, "p").await, 0, "{context}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_charge_cancelled_half_way_is_charged_once() {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
+            drop(
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .charge(3)
+                    .now_or_never(),
+            );
+            assert_eq!(used(&limiter, "p").await, 7, "{context}");
+            for true_cost in [7, 8, 5] {
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("a response");
+                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn concurrent_settlements_charge_once() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, window("p", "10/min")).await;
+        let policy = admission.policy("p").expect("a policy");
+        let settling = (0..3).map(|_| policy.settle(3));
+        for settled in futures_util::future::join_all(settling).await {
+            settled.expect("a response");
+        }
+        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_refund_never_lands_in_a_later_window() {
+    for world in World::both() {
+        for strategy in [
+            StrategyKind::Fixed,
+            StrategyKind::Calendar,
+            StrategyKind::List,
+            StrategyKind::Log,
+        ] {
+            let policy = together(strategy, "p", "10/min");
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(5)).await;
+            world.advance(secs(61));
+            assert_eq!(limiter.check(KEY).times(1).await.admitted(), 1);
+            admission
+                .policy("p")
+                .expect("a policy")
+                .refund(3)
+                .await
+                .expect("a response");
+            assert_eq!(used(&limiter, "p").await, 5, "{context}");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(0)
+                .await
+                .expect("a response");
+            assert_eq!(used(&limiter, "p").await, 5, "{context}");
+            world.no_key_is_immortal();
+            world.advance(secs(120));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, window("p", "10/min").cost(5)).await;
+        world.advance(secs(61));
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(8)
+            .await
+            .expect("a response");
+        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+        world.no_key_is_immortal();
+    }
+}
+
+#[tokio::test]
+async fn units_whose_refund_was_too_late_are_not_charged_again() {
+    for world in World::both() {
+        for strategy in StrategyKind::ALL {
+            let policy = together(strategy, "p", "10/min").cost(5);
+            let context = format!("{strategy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy).await;
+            world.advance(secs(121));
+            for true_cost in [3, 5, 0, 4] {
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("a response");
+                assert_eq!(used(&limiter, "p").await, 0, "{context}");
+            }
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(6)
+                .await
+                .expect("a response");
+            assert_eq!(used(&limiter, "p").await, 1, "{context}");
+            world.advance(secs(121));
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_policy_is_settled_alone() {
+    for world in World::both() {
+        let limiter = world.limiter([window("requests", "10/min"), even("tokens", "100/min")]);
+        let admission = limiter.check(KEY).await.into_result().expect("room");
+        let tokens = admission.policy("tokens").expect("a policy");
+        tokens.settle(40).await.expect("a response");
+        assert_eq!(used(&limiter, "tokens").await, 40, "{}", world.name());
+        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+        tokens.refund(15).await.expect("a response");
+        tokens.charge(5).await.expect("a response");
+        assert_eq!(used(&limiter, "tokens").await, 30, "{}", world.name());
+        let unknown = admission.policy("absent").expect_err("no such policy");
+        assert_eq!(
+            unknown.to_string(),
+            r#"no policy "absent"; expected one of ["requests", "tokens"]"#
+        );
+        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+        // Both together.
+        let both = [("tokens", 2), ("requests", 2)];
+        admission.settle_each(both).await.expect("a response");
+        assert_eq!(used(&limiter, "tokens").await, 2, "{}", world.name());
+        assert_eq!(used(&limiter, "requests").await, 2, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_settled_where_those_before_it_had_no_key() {
+    for world in World::both() {
+        let limiter = world.limiter([window("other", "10/min"), window("p", "10/min")]);
+        let admission = limiter.admit([("p", KEY)]).await.expect("room");
+        for true_cost in [5, 2] {
+            let policy = admission.policy("p").expect("a policy");
+            policy.settle(true_cost).await.expect("a response");
+            assert_eq!(used(&limiter, "p").await, true_cost, "{}", world.name());
+        }
+    }
+}

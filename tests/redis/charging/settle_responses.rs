@@ -1,0 +1,218 @@
+//! What a handler has settled, and what the layers then charge, refund and show by the response.
+
+use std::convert::Infallible;
+
+use futures_util::future::FutureExt;
+use http::Request;
+use http_body_util::BodyExt;
+use tollgate::outcome;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::charging::{
+    settle::{admission_of, all},
+    support::{KEY, World, call, even, pass, read, request, text, used, window},
+};
+
+#[tokio::test]
+async fn a_task_that_outlives_the_response_settles() {
+    for world in World::both() {
+        let layer = world.layer([window("p", "10/min").cost(5)]);
+        let (send, receive) = std::sync::mpsc::channel();
+        let handler = move |request: Request<()>| {
+            send.send(admission_of(&request)).expect("a test");
+            async { Ok::<_, Infallible>(text(200)) }
+        };
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
+        assert_eq!(used(layer.limiter(), "p").await, 5);
+        let admission = receive.recv().expect("an admission");
+        let policy = admission.policy("p").expect("a policy");
+        tokio::spawn(async move { policy.settle(8).await })
+            .await
+            .expect("no panic")
+            .expect("a response");
+        assert_eq!(used(layer.limiter(), "p").await, 8, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_handler_settles_the_charges_of_all_stacked_layers() {
+    for world in World::both() {
+        let outer = world.layer([window("outer", "10/min")]);
+        let inner = world.layer([even("inner", "10/min")]);
+        let handler = service_fn(|request: Request<()>| async move {
+            let admission = admission_of(&request);
+            assert_eq!(admission.decisions().len(), 2);
+            let each = [("outer", 4), ("inner", 4)];
+            admission.settle_each(each).await.expect("a response");
+            let outer = admission.policy("outer").expect("a policy");
+            outer.charge(2).await.expect("a response");
+            Ok::<_, Infallible>(text(200))
+        });
+        let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
+        let lists = response.headers().get_all("ratelimit").iter();
+        let lists: Vec<_> = lists.map(|list| list.to_str().expect("ASCII")).collect();
+        assert_eq!(lists, [r#""inner";r=6;t=36"#, r#""outer";r=4;t=60"#]);
+        assert_eq!(used(outer.limiter(), "outer").await, 6, "{}", world.name());
+        assert_eq!(used(inner.limiter(), "inner").await, 4, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn the_response_shows_what_the_handler_settled() {
+    for world in World::both() {
+        for (true_cost, expected) in [
+            (0, r#""p";r=10;t=60"#),
+            (3, r#""p";r=7;t=42"#),
+            (10, r#""p";r=0;t=6"#),
+            (15, r#""p";r=0;t=36"#),
+        ] {
+            let layer = world.layer([even("p", "10/min")]);
+            let _ = layer.limiter().reset(KEY).await.expect("a response");
+            let handler = move |request: Request<()>| async move {
+                let admission = admission_of(&request);
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("a response");
+                Ok::<_, Infallible>(text(200))
+            };
+            let Ok(response) = call(&layer, request(), handler).await;
+            let shown = response.headers()["ratelimit"].to_str().expect("ASCII");
+            assert_eq!(shown, expected, "{}", world.name());
+            assert!(!response.headers().contains_key("retry-after"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
+    for world in World::both() {
+        for settled in [0, 1, 6] {
+            let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
+            let _ = layer.limiter().reset(KEY).await.expect("a response");
+            let handler = move |request: Request<()>| async move {
+                let admission = admission_of(&request);
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(settled)
+                    .await
+                    .expect("a response");
+                Ok::<_, Infallible>(text(200))
+            };
+            let Ok(response) = call(&layer, request(), handler).await;
+            read(response).await.expect("a body");
+            let used = used(layer.limiter(), "p").await;
+            assert_eq!(used, settled, "{}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
+    for world in World::both() {
+        let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
+        let (send, receive) = std::sync::mpsc::channel();
+        let handler = move |request: Request<()>| {
+            send.send(admission_of(&request)).expect("a test");
+            async { Ok::<_, Infallible>(text(200)) }
+        };
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
+        let admission = receive.recv().expect("an admission");
+        // At once, while the response's charge may still be on its way: less than that, then more, then nothing.
+        for true_cost in [1, 5, 0] {
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(true_cost)
+                .await
+                .expect("a response");
+            let used = used(layer.limiter(), "p").await;
+            assert_eq!(used, true_cost, "{}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_on_response_charge_of_an_inner_layer_is_refunded_as_its_own() {
+    for world in World::both() {
+        let outer = world.layer([window("outer", "10/min")]);
+        let inner = window("inner", "10/min").cost(2);
+        let inner = world.layer([inner.charge_after(outcome::success)]);
+        let (send, receive) = std::sync::mpsc::channel();
+        let handler = service_fn(move |request: Request<()>| {
+            send.send(admission_of(&request)).expect("a test");
+            async { Ok::<_, Infallible>(text(200)) }
+        });
+        let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
+        BodyExt::collect(response.into_body())
+            .await
+            .expect("a body");
+        let admission = receive.recv().expect("an admission");
+        for true_cost in [5, 1] {
+            let each = [("inner", true_cost)];
+            admission.settle_each(each).await.expect("a response");
+            let used = used(inner.limiter(), "inner").await;
+            assert_eq!(used, true_cost, "{}", world.name());
+        }
+        assert_eq!(used(outer.limiter(), "outer").await, 1, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let layer = world.layer([policy.cost(4).refund_unless(outcome::success)]);
+            let _ = layer.limiter().reset(KEY).await.expect("a response");
+            for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
+                let handler = move |request: Request<()>| async move {
+                    let admission = admission_of(&request);
+                    admission
+                        .policy("p")
+                        .expect("a policy")
+                        .settle(true_cost)
+                        .await
+                        .expect("a response");
+                    Ok::<_, Infallible>(text(status))
+                };
+                let Ok(response) = call(&layer, request(), handler).await;
+                read(response).await.expect("a body");
+                let used = used(layer.limiter(), "p").await;
+                assert_eq!(used, expected, "{context}");
+            }
+            assert_eq!(pass(&layer, text(200)).await, 200, "{context}");
+            assert_eq!(pass(&layer, text(200)).await, 429, "{context}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_does_not_charge_again_what_a_dropped_handler_was_charging() {
+    for world in World::both() {
+        let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
+        let handler = |request: Request<()>| async move {
+            let admission = admission_of(&request);
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .await
+                .expect("a response");
+            std::future::pending::<()>().await;
+            Ok::<_, Infallible>(text(200))
+        };
+        let mut answering = Box::pin(call(&layer, request(), handler));
+        // The client hangs up while it is being charged.
+        while used(layer.limiter(), "p").await == 0 {
+            assert!(answering.as_mut().now_or_never().is_none());
+        }
+        drop(answering);
+        assert_eq!(used(layer.limiter(), "p").await, 3, "{}", world.name());
+    }
+}

@@ -1,0 +1,166 @@
+//! What the tests share.
+
+use std::{
+    future::Future,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, Request, Response};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use testkit::Server;
+use tollgate::{DecisionSource, Limiter, Policy, RateLimitLayer, extract, layer::ResponseBody};
+use tower::{Layer, ServiceExt, service_fn};
+
+pub(crate) use crate::charging::{
+    results::{admitted_by_store, store_error},
+    strategy_kind::StrategyKind,
+    world::{KEY, World, ms, secs},
+};
+
+/// The keys under which something is counted: all but the epoch.
+pub(crate) fn counter_keys(server: &Server) -> Vec<String> {
+    let mut keys = server.keys();
+    keys.retain(|key| key != "tg:gen");
+    keys
+}
+
+/// A policy that counts all clients together.
+#[track_caller]
+pub(crate) fn together(strategy: StrategyKind, name: &str, quota: &str) -> Policy {
+    strategy.policy(name, quota).key(extract::global())
+}
+
+/// A policy that counts all clients together, in windows.
+#[track_caller]
+pub(crate) fn window(name: &str, quota: &str) -> Policy {
+    together(StrategyKind::Fixed, name, quota)
+}
+
+/// A policy that counts all clients together, evenly.
+#[track_caller]
+pub(crate) fn even(name: &str, quota: &str) -> Policy {
+    together(StrategyKind::Gcra, name, quota)
+}
+
+/// How many units of `policy` are used.
+pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
+    let seen = limiter.peek(KEY).await.expect("a response");
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let verdict = seen.policy(policy).expect(policy);
+    verdict.limit() - verdict.remaining()
+}
+
+/// How long until a unit of `policy` is available, and until all are.
+pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duration) {
+    let policies = limiter.policies();
+    let quota = policies
+        .iter()
+        .find(|own| own.name() == policy)
+        .expect(policy)
+        .quota();
+    let seen = limiter
+        .peek(KEY)
+        .quota_for(policy, quota)
+        .await
+        .expect("a response");
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let verdict = seen.policy(policy).expect(policy);
+    (
+        verdict.retry_after().duration().expect("a wait"),
+        verdict.reset_after(),
+    )
+}
+
+/// The body of a handler's response.
+pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// What comes out of a layer.
+pub(crate) type LayerResponse = Response<ResponseBody<Body>>;
+
+type Piece = io::Result<Frame<Bytes>>;
+
+pub(crate) fn request() -> Request<()> {
+    Request::new(())
+}
+
+/// A response whose body is a text.
+pub(crate) fn text(status: u16) -> Response<Body> {
+    let body = Full::new(Bytes::from_static(b"text"));
+    let response = Response::builder().status(status);
+    let body = body.map_err(|never| match never {}).boxed_unsync();
+    response.body(body).expect("a response")
+}
+
+/// A response whose body is streamed: its end is not known before it comes.
+pub(crate) fn streamed(pieces: Vec<Piece>) -> Response<Body> {
+    Response::new(StreamBody::new(stream::iter(pieces)).boxed_unsync())
+}
+
+pub(crate) fn data() -> Piece {
+    Ok(Frame::data(Bytes::from_static(b"data")))
+}
+
+pub(crate) fn broken() -> Piece {
+    Err(io::Error::other("broken"))
+}
+
+/// Trailers with the code of a gRPC call.
+pub(crate) fn code(code: &'static str) -> Piece {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", code.parse().expect("a value"));
+    Ok(Frame::trailers(trailers))
+}
+
+/// A gRPC response.
+pub(crate) fn grpc(pieces: Vec<Piece>) -> Response<Body> {
+    let mut response = streamed(pieces);
+    let content_type = "application/grpc".parse().expect("a value");
+    response.headers_mut().insert("content-type", content_type);
+    response
+}
+
+/// Sends a request through `layer` to a handler.
+pub(crate) async fn call<F, A, E>(
+    layer: &RateLimitLayer,
+    request: Request<()>,
+    handler: F,
+) -> Result<LayerResponse, E>
+where
+    F: Fn(Request<()>) -> A + Clone,
+    A: Future<Output = Result<Response<Body>, E>>,
+{
+    layer.layer(service_fn(handler)).oneshot(request).await
+}
+
+/// Sends a request through `layer` to a handler that returns `response`; its body is not read yet.
+pub(crate) async fn respond(layer: &RateLimitLayer, response: Response<Body>) -> LayerResponse {
+    let response = Arc::new(Mutex::new(Some(response)));
+    let handler = move |_| {
+        let response = response.lock().expect("a lock").take();
+        async move { response.ok_or_else(|| io::Error::other("asked twice")) }
+    };
+    call(layer, request(), handler).await.expect("a response")
+}
+
+/// Reads a body as servers do: to its end, or until it reports its end, or fails.
+pub(crate) async fn read(response: LayerResponse) -> io::Result<u16> {
+    let status = response.status().as_u16();
+    let mut body = response.into_body();
+    while !body.is_end_stream() {
+        match body.frame().await {
+            Some(frame) => drop(frame?),
+            None => break,
+        }
+    }
+    Ok(status)
+}
+
+/// Sends a request whose response is `response`, and reads it; returns the status, or 0 if the body fails.
+pub(crate) async fn pass(layer: &RateLimitLayer, response: Response<Body>) -> u16 {
+    read(respond(layer, response).await).await.unwrap_or(0)
+}

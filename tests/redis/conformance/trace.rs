@@ -1,0 +1,159 @@
+//! Reading a trace.
+
+use std::{env, fs, path::Path, time::Duration};
+
+use serde_json::Value;
+use tollgate::{
+    CalendarWindow, FixedWindow, Lease, Limiter, LimiterBuilder, ListWindow, Policy, Quota,
+    SlidingLog, SlidingWindow, TokenBucket, Weekday, store::Store,
+};
+
+/// No trace begins earlier.
+pub(crate) const EARLIEST: i64 = 1_800_000_000_000_000;
+
+pub(crate) struct Trace {
+    pub(crate) name: String,
+    pub(crate) policies: Vec<Value>,
+    pub(crate) composite: bool,
+    /// Whether a policy has leases.
+    pub(crate) leased: bool,
+    pub(crate) ops: Vec<Value>,
+}
+
+/// The project's own traces, and those of the folder that `TOLLGATE_TRACES` names.
+pub(crate) fn all() -> Vec<Trace> {
+    let own = tollgate_tests::repository("tests/redis/conformance/traces");
+    let mut traces = folder(&own);
+    assert!(traces.len() >= 200, "the project's traces are not all here");
+    if let Some(more) = env::var_os("TOLLGATE_TRACES") {
+        let more = folder(Path::new(&more));
+        assert!(
+            !more.is_empty(),
+            "TOLLGATE_TRACES names a folder without traces"
+        );
+        traces.extend(more);
+    }
+    traces
+}
+
+fn folder(folder: &Path) -> Vec<Trace> {
+    let files = fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+    let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    files.retain(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "json")
+    });
+    files.sort();
+    files.iter().map(|file| Trace::read(file)).collect()
+}
+
+impl Trace {
+    fn read(file: &Path) -> Self {
+        let text = fs::read_to_string(file).expect("a trace");
+        Self::of(serde_json::from_str(&text).expect("JSON"))
+    }
+
+    pub(crate) fn of(trace: Value) -> Self {
+        let composite = trace["strategy"] == "composite";
+        Self {
+            name: trace["name"].as_str().expect("a name").to_owned(),
+            policies: match composite {
+                true => trace["policies"].as_array().expect("policies").clone(),
+                false => vec![trace.clone()],
+            },
+            composite,
+            leased: trace["lease"].is_object(),
+            ops: trace["ops"].as_array().expect("ops").clone(),
+        }
+    }
+
+    pub(crate) fn starts_at(&self) -> i64 {
+        self.ops[0]["at_us"].as_i64().expect("at_us")
+    }
+
+    /// Its policies are called `p0`, `p1`, ...; with leases the last one has none and rejects nothing, so that each request is up
+    /// to the store, however fast they come.
+    pub(crate) fn limiter(&self, store: impl Store) -> LimiterBuilder {
+        let policies = self.policies.iter().enumerate();
+        let limiter = policies.fold(Limiter::builder().store(store), |limiter, (i, policy)| {
+            limiter.policy(policy_of(&format!("p{i}"), policy))
+        });
+        if !self.leased {
+            return limiter;
+        }
+        let most = Quota::requests(1_000_000_000_000).per_hour();
+        limiter.policy(Policy::new("unleased", most).strategy(FixedWindow))
+    }
+}
+
+fn policy_of(name: &str, trace: &Value) -> Policy {
+    let policy = unleased(name, trace);
+    match trace["lease"]["ttl_us"].as_u64() {
+        None => policy,
+        Some(ttl) => policy.lease(Lease::max_units(64).ttl(Duration::from_micros(ttl))),
+    }
+}
+
+fn unleased(name: &str, trace: &Value) -> Policy {
+    let quota = &trace["quota"];
+    let number = |field: &str| {
+        quota[field]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{field}: {quota}"))
+    };
+    let period = Duration::from_micros(number("period_us"));
+    let rate = Quota::requests(number("requests")).per(period);
+    let policy = |quota| Policy::new(name, quota);
+    match trace["strategy"].as_str().expect("a strategy") {
+        "gcra" => policy(rate.burst(number("burst"))),
+        "token_bucket" => policy(rate.burst(number("burst"))).strategy(TokenBucket),
+        "fixed_window" => policy(rate).strategy(FixedWindow),
+        "list_window" => policy(rate).strategy(ListWindow),
+        "sliding_log" => policy(rate).strategy(SlidingLog),
+        "sliding_window" => {
+            let buckets = trace["options"]["buckets"].as_u64().unwrap_or(1);
+            policy(rate).strategy(SlidingWindow::buckets(buckets as u32))
+        }
+        "calendar_window" => calendar(name, number("requests"), period, &trace["options"]),
+        other => panic!("a trace of an unknown strategy, {other}"),
+    }
+}
+
+fn calendar(name: &str, requests: u64, period: Duration, options: &Value) -> Policy {
+    let requests = Quota::requests(requests);
+    let Some(zone) = options["zone"].as_str() else {
+        return Policy::new(name, requests.per(period)).strategy(even(period, options));
+    };
+    let quota = match options["unit"].as_str() {
+        Some("day") => requests.per_day(),
+        Some("week") => requests.per_week(),
+        Some("month") => requests.per_month(),
+        other => panic!("a window of an unknown unit, {other:?}"),
+    };
+    Policy::new(name, quota).strategy(CalendarWindow::zone(zone))
+}
+
+/// Windows of equal length that begin at an offset from the epoch, which was a Thursday.
+fn even(period: Duration, options: &Value) -> CalendarWindow {
+    const DAY: u64 = 86_400_000_000;
+    let (period, offset) = (period.as_micros() as u64, options["offset"].as_u64());
+    let offset = offset.unwrap_or(0);
+    assert_eq!(offset % 1_000_000, 0, "an offset of {offset} µs");
+    // A week begins at midnight, of a day that the offset gives too.
+    let within = if period == 7 * DAY { DAY } else { period };
+    let behind = offset % within;
+    let ahead = (within - behind) % within;
+    if ahead > DAY {
+        return CalendarWindow::west_of_utc(Duration::from_micros(behind));
+    }
+    let day = [
+        Weekday::Thursday,
+        Weekday::Friday,
+        Weekday::Saturday,
+        Weekday::Sunday,
+        Weekday::Monday,
+        Weekday::Tuesday,
+        Weekday::Wednesday,
+    ][((offset + ahead) / DAY % 7) as usize];
+    CalendarWindow::east_of_utc(Duration::from_micros(ahead)).week_starts_on(day)
+}

@@ -1,0 +1,400 @@
+//! Random histories: a seed makes one.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::differential::{
+    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Step, StrategyKind},
+    rng::Rng,
+    run::is_sound,
+};
+
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+/// Where a round of GCRA's stored times ends: 2027-01-15 08:00 UTC.
+const ROUND_END: u64 = 1_800_000_000 * SECOND;
+
+/// The last instant to which clocks are set: 2077-01-01.
+pub(crate) const LAST: u64 = 3_376_684_800 * SECOND;
+
+/// The first one: 2020-01-02.
+const FIRST: u64 = 1_577_923_200 * SECOND;
+
+/// The longest period.
+pub(crate) const MAX_PERIOD: u64 = 400 * DAY;
+
+/// A history of some tens of steps.
+pub(crate) fn history(seed: u64) -> History {
+    let mut rng = Generator(Rng::new(seed));
+    loop {
+        let policies = rng.policies();
+        if is_sound(&policies) {
+            return rng.history(policies);
+        }
+    }
+}
+
+/// Draws policies and steps.
+struct Generator(Rng);
+
+impl Deref for Generator {
+    type Target = Rng;
+
+    fn deref(&self) -> &Rng {
+        &self.0
+    }
+}
+
+impl DerefMut for Generator {
+    fn deref_mut(&mut self) -> &mut Rng {
+        &mut self.0
+    }
+}
+
+impl Generator {
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// A number of any size, up to a bound.
+    fn up_to(&mut self, most: u64) -> u64 {
+        let bits = self.below(u64::from(most.ilog2()) + 1) + 1;
+        let number = self.next() >> (64 - bits);
+        number.clamp(1, most)
+    }
+
+    fn policies(&mut self) -> Vec<PolicySpec> {
+        let gcra = |rng: &mut Self| rng.policy_spec(StrategyKind::Gcra);
+        let any = |rng: &mut Self| {
+            let strategy = rng.any_strategy();
+            rng.policy_spec(strategy)
+        };
+        let mut policies = Vec::new();
+        match self.below(10) {
+            0..=3 => policies.push(gcra(self)),
+            4 => {
+                for _ in 0..2 + self.below(2) {
+                    policies.push(gcra(self));
+                }
+            }
+            5 => policies.push(any(self)),
+            6 => {
+                for _ in 0..2 + self.below(3) {
+                    policies.push(any(self));
+                }
+                self.vary_roles(&mut policies);
+            }
+            7 => {
+                for _ in 0..1 + self.below(2) {
+                    policies.push(any(self));
+                }
+                let ban = self.ban();
+                policies.push(self.policy_spec(ban));
+            }
+            8 => {
+                let permits = self.permits();
+                policies.push(self.policy_spec(permits));
+                if self.one_in(2) {
+                    policies.push(any(self));
+                }
+            }
+            _ => {
+                for _ in 0..1 + self.below(2) {
+                    policies.push(any(self));
+                }
+                let (permits, ban) = (self.permits(), self.ban());
+                policies.push(self.policy_spec(permits));
+                policies.push(self.policy_spec(ban));
+                self.vary_roles(&mut policies);
+            }
+        }
+        if policies.len() > 1 {
+            for policy in &mut policies {
+                policy.lease = self.lease(policy);
+            }
+        }
+        policies
+    }
+
+    /// Leases of some policies that can have them.
+    fn lease(&mut self, policy: &PolicySpec) -> Option<u64> {
+        let most = match policy.strategy {
+            StrategyKind::Permits(_) | StrategyKind::Ban(..) => 0,
+            StrategyKind::Log => {
+                let periods = policy.quotas.iter().map(|rate| rate.period() / 100_000);
+                periods.min().unwrap_or(0)
+            }
+            _ => 10_000,
+        };
+        let is_leased = policy.role == Role::Live && most >= 5 && self.one_in(3);
+        is_leased.then(|| self.up_to(most.min(10_000)).max(5))
+    }
+
+    fn any_strategy(&mut self) -> StrategyKind {
+        match self.below(12) {
+            0 => StrategyKind::Gcra,
+            1 | 2 => StrategyKind::Bucket,
+            3 => StrategyKind::Fixed,
+            4 => StrategyKind::Calendar(self.one_of(&[0, 0, 28_800, -18_000, 20_700])),
+            5 => StrategyKind::Zone(self.one_of(&[
+                "Europe/Berlin",
+                "America/New_York",
+                "Asia/Shanghai",
+            ])),
+            6 => StrategyKind::List,
+            7 | 8 => StrategyKind::Log,
+            9 => StrategyKind::Sliding(1),
+            _ => StrategyKind::Sliding(2 + self.below(10) as u32),
+        }
+    }
+
+    /// Permits with a TTL of at least half an hour: no heartbeat comes by itself meanwhile.
+    fn permits(&mut self) -> StrategyKind {
+        StrategyKind::Permits(1_800_000 + self.up_to(80_000_000))
+    }
+
+    fn ban(&mut self) -> StrategyKind {
+        let first = self.up_to(DAY / 1_000);
+        StrategyKind::Ban(first, first * (1 + self.below(9)))
+    }
+
+    fn vary_roles(&mut self, policies: &mut [PolicySpec]) {
+        for place in 1..policies.len() {
+            let live = self.below(place as u64) as usize;
+            policies[place].role = match self.below(12) {
+                _ if policies[place].is_ban() => Role::Live,
+                0 if !matches!(policies[place].strategy, StrategyKind::Permits(_)) => Role::Charged,
+                1 => Role::OnResponse,
+                2 => Role::Shadow,
+                3 if policies[live].role == Role::Live => Role::ShadowOf(live),
+                _ => Role::Live,
+            };
+        }
+    }
+
+    fn policy_spec(&mut self, strategy: StrategyKind) -> PolicySpec {
+        let quotas = 1 + if self.one_in(2) { self.below(4) } else { 0 };
+        let mut quotas: Vec<_> = (0..quotas).map(|_| self.rate(strategy)).collect();
+        if let StrategyKind::Ban(..) = strategy {
+            // If a ban's tiers differ in their periods, how long it is kept depends on which was evaluated last.
+            let period = quotas[0].period();
+            quotas = quotas
+                .iter()
+                .map(|quota| Rate::Per(quota.capacity(), period))
+                .collect();
+        }
+        PolicySpec {
+            strategy,
+            quotas,
+            declared: self.one_in(2),
+            role: Role::Live,
+            lease: None,
+        }
+    }
+
+    fn rate(&mut self, strategy: StrategyKind) -> Rate {
+        // No two differ by a millisecond or two, which a key may live longer than its state.
+        let ms = 10_000;
+        let (units, period) = (self.few(), self.period());
+        match strategy {
+            StrategyKind::Gcra | StrategyKind::Bucket => self.even_rate(),
+            StrategyKind::Permits(_) => Rate::Concurrent(units),
+            StrategyKind::Zone(_) => Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY),
+            StrategyKind::Calendar(_) if self.one_in(2) => {
+                Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY)
+            }
+            StrategyKind::Sliding(buckets) => {
+                let bucket = u64::from(buckets) * ms;
+                Rate::Per(units, period.div_ceil(bucket) * bucket)
+            }
+            StrategyKind::Fixed | StrategyKind::Calendar(_) if self.one_in(4) => {
+                Rate::Per(self.up_to(999_999_999_999_999), period.div_ceil(ms) * ms)
+            }
+            StrategyKind::Ban(..) => Rate::Per(1 + self.below(6), period.div_ceil(ms) * ms),
+            _ => Rate::Per(units, period.div_ceil(ms) * ms),
+        }
+    }
+
+    fn few(&mut self) -> u64 {
+        match self.below(20) {
+            0 => 1_000 + self.below(1_500),
+            _ => 1 + self.below(20),
+        }
+    }
+
+    fn period(&mut self) -> u64 {
+        let usual = [SECOND, 10 * SECOND, 60 * SECOND, 3_600 * SECOND, DAY];
+        match self.below(2) {
+            0 => self.one_of(&usual),
+            _ => (SECOND - 1 + self.up_to(MAX_PERIOD)).min(MAX_PERIOD),
+        }
+    }
+
+    /// A rate that refills within 400 days.
+    fn even_rate(&mut self) -> Rate {
+        loop {
+            let (units, period) = match self.below(2) {
+                0 => (1 + self.below(20), self.period()),
+                _ => {
+                    let period = self.up_to(MAX_PERIOD).max(SECOND);
+                    (self.up_to(period), period)
+                }
+            };
+            let burst = match self.below(3) {
+                0 => self.up_to(units.saturating_mul(8)),
+                1 => 1 + self.below(40),
+                _ => units,
+            };
+            let interval = (u128::from(period) * 20).div_ceil(units.into());
+            if interval * u128::from(burst) <= u128::from(MAX_PERIOD) * 20 {
+                return match burst {
+                    burst if burst == units => Rate::Per(units, period),
+                    burst => Rate::Burst(units, period, burst),
+                };
+            }
+        }
+    }
+
+    fn history(&mut self, policies: Vec<PolicySpec>) -> History {
+        let cache = self.one_in(5);
+        let whole = policies
+            .iter()
+            .any(|policy| !policy.strategy.dates_itself());
+        let grain = if whole { 1_000 } else { 1 };
+        let start = self.start().next_multiple_of(grain);
+        let steps = 10 + self.below(60);
+        let steps = (0..steps).map(|_| self.step(&policies, cache));
+        let steps = steps.collect();
+        History {
+            start,
+            grain,
+            cache,
+            policies,
+            steps,
+        }
+    }
+
+    fn start(&mut self) -> u64 {
+        match self.below(4) {
+            0 => ROUND_END - self.up_to(2 * DAY),
+            1 => ROUND_END + self.up_to(2 * DAY) - DAY,
+            2 => ROUND_END,
+            _ => FIRST + self.below(LAST - FIRST),
+        }
+    }
+
+    fn step(&mut self, policies: &[PolicySpec], cache: bool) -> Step {
+        let (wait, after_wait) = match self.below(20) {
+            0..=8 => (0, false),
+            // The microsecond before, the instant itself, and the one after.
+            9..=11 => (self.below(3) as i64 - 1, true),
+            12..=15 => {
+                let place = self.below(policies.len() as u64) as usize;
+                let rate = self.one_of(&policies[place].quotas);
+                let interval = rate.period() / rate.quota().amount() + 1;
+                (self.below(3 * interval) as i64, false)
+            }
+            16 | 17 => (self.up_to(DAY) as i64, false),
+            18 if !cache => (-(self.up_to(DAY) as i64), false),
+            _ if self.one_in(3) => (self.up_to(800 * DAY) as i64, false),
+            _ => (self.up_to(60 * SECOND) as i64, false),
+        };
+        Step {
+            wait,
+            after_wait,
+            op: self.op(policies),
+            peek: self.below(3) > 0,
+        }
+    }
+
+    fn op(&mut self, policies: &[PolicySpec]) -> Op {
+        let has = |strategy: fn(&StrategyKind) -> bool| {
+            policies.iter().any(|policy| strategy(&policy.strategy))
+        };
+        let bans = has(|strategy| matches!(strategy, StrategyKind::Ban(..)));
+        let permits = has(|strategy| matches!(strategy, StrategyKind::Permits(_)));
+        // Of several at once, what a policy in a shadow's place rejects isn't charged under the others.
+        let for_live = policies.iter().any(|p| matches!(p.role, Role::ShadowOf(_)));
+        let of = self.below(1 << 16) as usize;
+        match self.below(32) {
+            0..=13 => Op::Check(self.request(policies)),
+            14 | 15 if !for_live => {
+                let keys = 1 + self.below(KEYS as u64) as usize;
+                let requests = (0..keys).map(|key| {
+                    let mut request = self.request(policies);
+                    (request.key, request.times) = (key, 1);
+                    (request, 1 + self.below(6) as usize)
+                });
+                Op::AtOnce(requests.collect())
+            }
+            16..=18 => Op::Charge(self.request(policies)),
+            19..=22 => Op::Refund {
+                of,
+                units: self.cost(policies),
+            },
+            23 => Op::Peek(self.request(policies)),
+            24 => Op::Reset(self.key()),
+            25 | 26 => Op::Persist { of },
+            27 => Op::Prolong {
+                of,
+                ms: self.up_to(MAX_PERIOD / 1_000),
+            },
+            28 if bans => Op::Block {
+                key: self.key(),
+                ms: self.up_to(DAY / 1_000),
+            },
+            29 if bans => Op::Unblock { key: self.key() },
+            28..=30 if permits => Op::Drop { of },
+            31 if permits => Op::Renew,
+            _ => Op::Check(self.request(policies)),
+        }
+    }
+
+    fn key(&mut self) -> usize {
+        match self.below(8) {
+            0 => KEYS + self.below(KEYS as u64) as usize,
+            1 => 1,
+            2 => 2,
+            _ => 0,
+        }
+    }
+
+    fn request(&mut self, policies: &[PolicySpec]) -> Request {
+        let cost = (!self.one_in(3)).then(|| self.cost(policies));
+        // If their callers are recorded for a shadow, there are no more of them.
+        let shadows = policies.iter().any(|policy| policy.role != Role::Live);
+        let most = if shadows { 10_000 } else { u64::MAX };
+        let times = match self.below(10) {
+            0 | 1 => 2 + self.below(12),
+            2 => self.up_to(most),
+            _ => 1,
+        };
+        let tiers = match self.below(2) {
+            0 => Vec::new(),
+            _ => policies.iter().map(|_| self.below(4) as usize).collect(),
+        };
+        Request {
+            key: self.key(),
+            cost,
+            times,
+            tiers,
+        }
+    }
+
+    fn cost(&mut self, policies: &[PolicySpec]) -> u64 {
+        let place = self.below(policies.len() as u64) as usize;
+        let capacity = self.one_of(&policies[place].quotas).capacity();
+        match self.below(16) {
+            0 => 0,
+            1..=5 => 1 + self.below(6),
+            6..=9 => 1 + self.below(capacity),
+            10 => capacity,
+            11 => capacity / 2 + 1,
+            12 => (capacity - 1).max(1),
+            13 => capacity + 1 + self.below(2) * capacity,
+            14 if self.one_in(2) => u64::MAX - self.below(capacity),
+            14 => 2 * capacity,
+            _ => self.up_to(u64::MAX),
+        }
+    }
+}

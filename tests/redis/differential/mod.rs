@@ -1,0 +1,51 @@
+//! Both stores decide alike, whatever the operations, and under GCRA as it is defined.
+//!
+//! Random histories are run on a limiter in process, on one on Redis, and on a model of GCRA in unbounded integers:
+//! checks, charges, refunds, peeks, resets, bans, permits and tiers, TTLs that are lost or too long, and clocks that
+//! step. After each step all results are compared, and so are the expiries of the keys on Redis. What fails is shrunk
+//! and printed as a history to be put among the regressions.
+//!
+//! Some policies have leases, beside one that has none, so that the store decides every request.
+//!
+//! `TOLLGATE_DIFFERENTIAL_STEPS` is how many steps to take in place of 20,000, `TOLLGATE_DIFFERENTIAL_SEED` which
+//! histories to begin with: with the seed that a failure names it comes first. With `TOLLGATE_DIFFERENTIAL_FAILURES` it
+//! goes on until there are that many failures.
+
+use std::{env, time::Instant};
+
+mod generate;
+mod history;
+mod keys;
+mod model;
+mod regressions;
+mod response;
+use tollgate_tests::rng;
+mod run;
+mod shrink;
+
+/// What is set in the environment, or else a number.
+fn number(name: &str, otherwise: u64) -> u64 {
+    env::var(name).map_or(otherwise, |text| text.parse().expect(name))
+}
+
+#[test]
+fn both_stores_and_the_model_decide_alike() {
+    let steps = number("TOLLGATE_DIFFERENTIAL_STEPS", 20_000);
+    let first = number("TOLLGATE_DIFFERENTIAL_SEED", 1);
+    println!("seed {first}, {steps} steps");
+    let most = number("TOLLGATE_DIFFERENTIAL_FAILURES", 1) as usize;
+    let (mut stores, begun) = (run::Stores::new(), Instant::now());
+    let (mut taken, mut seed, mut failures) = (0, first, Vec::new());
+    while taken < steps && failures.len() < most {
+        let history = generate::history(seed);
+        taken += history.steps.len() as u64;
+        if let Err(failure) = stores.run(&history) {
+            let (history, failure) = shrink::shrink(&mut stores, history, failure);
+            let (source, text) = (history.source(), &failure.text);
+            failures.push(format!("seed {seed}:\n{source}\n{text}\n"));
+        }
+        seed += 1;
+    }
+    println!("{taken} steps in {:.1?}", begun.elapsed());
+    assert!(failures.is_empty(), "{}", failures.concat());
+}

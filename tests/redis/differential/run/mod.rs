@@ -1,0 +1,382 @@
+//! A history, played on both stores and on the model.
+
+use std::{
+    collections::{HashMap, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use testkit::{Clock as ServerClock, Server};
+use tokio::runtime::Runtime;
+use tollgate::{
+    Decision, Keys as RequestKeys, Limiter, LimiterBuilder, ManualClock, MemoryStore, OnStoreError,
+    Policy, RedisStore, Timestamp,
+};
+
+use crate::differential::{
+    generate::LAST,
+    history::{
+        History, KEYS, Op, PolicySpec, Request, Role, Step, StrategyKind, key_named, policy_name,
+    },
+    keys::{Keys, PolicyKey},
+    model::Model,
+    response::OpResult,
+};
+
+mod operations;
+
+/// The machine may be busy; where counting is tested, time is not.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long, in microseconds, a key that is over and has no TTL can be distinguished from a full one.
+const IDLE: u64 = 1_200 * 86_400_000_000;
+
+/// How old a cached rejection may be.
+const BOUND: Duration = Duration::from_secs(1);
+
+/// A key that is never charged.
+const UNUSED: usize = KEYS * 2;
+
+/// How often the server's scripts are flushed: each choice of strategies has its own.
+const HISTORIES_PER_SCRIPT_FLUSH: u64 = 100;
+
+/// A server on which one history after the other is played.
+pub(crate) struct Stores {
+    runtime: Runtime,
+    clock: ServerClock,
+    server: Server,
+    histories: u64,
+}
+
+/// Where a history failed, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) step: usize,
+    pub(crate) text: String,
+}
+
+/// The limiters over a store, and what they decided.
+struct Side {
+    builder: LimiterBuilder,
+    /// By which quota is each policy's own.
+    limiters: HashMap<Vec<usize>, Limiter>,
+    /// `None` if it was not called.
+    decisions: Vec<Option<Decision>>,
+}
+
+/// A history that is being played.
+struct Run<'a> {
+    history: &'a History,
+    server: &'a Server,
+    clock: &'a ServerClock,
+    local: ManualClock,
+    now: u64,
+    memory: Side,
+    redis: Side,
+    model: Option<Model>,
+    keys: Keys,
+    /// One for each policy, by which the memory store removes a key's state.
+    single: Vec<Limiter>,
+    /// The last rejection's wait.
+    last_wait: Duration,
+    /// When a request was admitted last.
+    changed: u64,
+}
+
+type Outcome<T = ()> = Result<T, String>;
+
+impl Stores {
+    pub(crate) fn new() -> Self {
+        let clock = ServerClock::at(1);
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build();
+        Self {
+            runtime: runtime.expect("a runtime"),
+            server: Server::builder().clock(&clock).start(),
+            clock,
+            histories: 0,
+        }
+    }
+
+    /// Runs a history from its beginning. A panic is a failure of the current step.
+    pub(crate) fn run(&mut self, history: &History) -> Result<(), Failure> {
+        self.histories += 1;
+        self.clock.set(history.start);
+        self.server.flush();
+        if self.histories.is_multiple_of(HISTORIES_PER_SCRIPT_FLUSH) {
+            self.server.command(&["SCRIPT", "FLUSH"]).ok();
+        }
+        let mut step = 0;
+        let (runtime, server, clock) = (&self.runtime, &self.server, &self.clock);
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            runtime.block_on(async {
+                let mut run = Run::new(history, server, clock);
+                while step < history.steps.len() {
+                    run.step(&history.steps[step]).await?;
+                    step += 1;
+                }
+                run.end()
+            })
+        }));
+        let outcome = caught.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Err(format!("a panic: {}", text.unwrap_or_default()))
+        });
+        outcome.map_err(|text| Failure { step, text })
+    }
+}
+
+/// Whether a limiter can be built of these policies.
+pub(crate) fn is_sound(policies: &[PolicySpec]) -> bool {
+    let policies = policies.iter().enumerate();
+    let tiers = policies.clone().all(|(place, policy)| {
+        policy.quotas.iter().all(|quota| {
+            let tier = PolicySpec {
+                quotas: vec![*quota],
+                declared: false,
+                role: Role::Live,
+                ..policy.clone()
+            };
+            let store = MemoryStore::new();
+            build(Limiter::builder().store(store), [tier.plain(place)]).is_ok()
+        })
+    });
+    // A request whose policies all have leases might be decided by one on Redis, at a time that no clock here sets.
+    let is_unleased = |policy: &PolicySpec| policy.lease.is_none() && !policy.is_ban();
+    let has_leases = policies.clone().any(|(_, policy)| policy.lease.is_some());
+    let is_counted = !has_leases || policies.clone().any(|(_, policy)| is_unleased(policy));
+    let policies = policies.map(|(place, policy)| policy.policy(place, 0));
+    tiers && is_counted && build(Limiter::builder().store(MemoryStore::new()), policies).is_ok()
+}
+
+fn build(
+    builder: LimiterBuilder,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Result<Limiter, tollgate::ConfigError> {
+    let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
+    builder.on_store_error(OnStoreError::Reject).build()
+}
+
+impl Side {
+    fn new(builder: LimiterBuilder) -> Self {
+        Self {
+            builder,
+            limiters: HashMap::new(),
+            decisions: Vec::new(),
+        }
+    }
+
+    /// The limiter of these policies for a request, which is built for the first of its kind.
+    fn limiter(&mut self, policies: &[PolicySpec], request: &Request) -> Limiter {
+        let policies = policies.iter().enumerate();
+        let own =
+            |(place, policy): (usize, &PolicySpec)| policy.own(request.tier_of(policy, place));
+        let owns: Vec<_> = policies.clone().map(own).collect();
+        let limiter = self.limiters.entry(owns).or_insert_with_key(|owns| {
+            let policies = policies.map(|(place, policy)| policy.policy(place, owns[place]));
+            build(self.builder.clone(), policies).expect("a limiter")
+        });
+        limiter.clone()
+    }
+
+    /// What its shadows counted.
+    fn compared(&self, policy: &str) -> [u64; 3] {
+        let compared = self.limiters.values().map(|limiter| {
+            let compared = limiter.shadow_stats(policy).expect("a shadow");
+            [compared.evaluated, compared.stricter, compared.looser]
+        });
+        compared.fold([0; 3], |sum, one| std::array::from_fn(|i| sum[i] + one[i]))
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(history: &'a History, server: &'a Server, clock: &'a ServerClock) -> Self {
+        let local = ManualClock::at(Timestamp::from_micros(history.start as i64));
+        let memory = MemoryStore::builder().clock(local.clone()).build();
+        let bound = if history.cache { BOUND } else { Duration::ZERO };
+        let redis = RedisStore::builder()
+            .url(server.url())
+            .timeout(TEST_TIMEOUT)
+            .connections(1)
+            .rejection_cache_staleness(bound)
+            .rejection_cache_clock(local.clone());
+        let redis = redis.build().expect("a store");
+        let policies = &history.policies;
+        let single = policies.iter().enumerate().map(|(place, policy)| {
+            let builder = Limiter::builder().store(memory.clone());
+            build(builder, [policy.plain(place)]).expect("a limiter")
+        });
+        let modelled = |policy: &PolicySpec| {
+            policy.strategy == StrategyKind::Gcra && policy.role == Role::Live
+        };
+        Self {
+            history,
+            server,
+            clock,
+            local,
+            now: history.start,
+            single: single.collect(),
+            memory: Side::new(Limiter::builder().store(memory)),
+            redis: Side::new(Limiter::builder().store(redis)),
+            model: (policies.iter().all(modelled)).then(|| Model::new(policies)),
+            keys: Keys::default(),
+            last_wait: Duration::ZERO,
+            changed: 0,
+        }
+    }
+
+    async fn step(&mut self, step: &Step) -> Outcome {
+        let then = self.then(step);
+        if then < self.now {
+            self.forget_what_is_over().await?;
+        }
+        if then < self.now && self.now - then <= 2_000 {
+            // The current window is cut by as much.
+            self.drop_decisions_of_windows().await;
+        }
+        self.set_clock(then);
+        self.check_keys().await?;
+        match &step.op {
+            Op::Check(request) => self.check(request).await?,
+            Op::AtOnce(requests) => self.check_at_once(requests).await?,
+            Op::Charge(request) => self.charge(request).await?,
+            Op::Peek(request) => self.peek(request).await?,
+            Op::Reset(key) => self.reset(*key).await?,
+            Op::Refund { of, units } => self.refund(*of, *units).await?,
+            Op::Drop { of } => self.drop_decision(*of).await,
+            Op::Renew => self.renew().await,
+            Op::Block { key, ms } => self.block(*key, Some(*ms)).await?,
+            Op::Unblock { key } => self.block(*key, None).await?,
+            Op::Persist { of } => self.spoil(*of, None),
+            Op::Prolong { of, ms } => self.spoil(*of, Some(*ms)),
+        }
+        if step.peek {
+            for request in step.op.requests() {
+                self.peek(&request).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the clock shows at a step.
+    fn then(&self, step: &Step) -> u64 {
+        let last_wait = self.last_wait.as_micros() as i64;
+        let wait = step.wait + if step.after_wait { last_wait } else { 0 };
+        let policies = &self.history.policies;
+        // Times to live that are a millisecond or two too long are left as they are.
+        let lax = policies.iter().any(PolicySpec::is_ban);
+        let slight = lax && (-10_000..0).contains(&wait);
+        let then = self
+            .now
+            .saturating_add_signed(if slight { 0 } else { wait });
+        let then = then.next_multiple_of(self.history.grain);
+        if (1..=LAST).contains(&then) {
+            then
+        } else {
+            self.now
+        }
+    }
+
+    fn set_clock(&mut self, micros: u64) {
+        self.now = micros;
+        self.clock.set(micros);
+        self.local.set(Timestamp::from_micros(micros as i64));
+        if let Some(model) = &mut self.model {
+            model.set(micros);
+        }
+    }
+
+    /// Compares the keys on Redis, and removes from the others what ended there.
+    async fn check_keys(&mut self) -> Outcome {
+        let policies = &self.history.policies;
+        self.keys
+            .remove_stale(self.server, policies, self.now, IDLE);
+        for place in self.keys.check_keys(self.server, self.now)? {
+            self.forget(place).await;
+        }
+        Ok(())
+    }
+
+    /// Removes from all what is over: a store may or may not have, and if the clock steps back it shows.
+    async fn forget_what_is_over(&mut self) -> Outcome {
+        for key in self.keys.unknown() {
+            self.peek(&Request::of(key)).await?;
+        }
+        self.check_keys().await?;
+        for place in self.keys.remove_over(self.server, self.now) {
+            self.forget(place).await;
+        }
+        Ok(())
+    }
+
+    async fn forget(&mut self, (policy, key): PolicyKey) {
+        let keys = RequestKeys::from([(policy_name(policy), key_named(key))]);
+        drop(self.single[policy].reset(keys).await.expect("a response"));
+        if let Some(model) = &mut self.model {
+            model.forget(policy, key);
+        }
+    }
+
+    /// Records what Redis returned about the keys.
+    fn record(&mut self, request: &Request, result: &OpResult, alone: bool) {
+        let policies = &self.history.policies;
+        for (place, policy) in policies.iter().enumerate() {
+            let (tier, key) = (request.tier(policies, place), request.key(place));
+            let repairs = alone && result.admitted.is_none_or(|admitted| admitted == 0);
+            match result.under.get(&policy_name(place)) {
+                Some(under) => self.keys.record(
+                    (place, key),
+                    policy,
+                    tier,
+                    under,
+                    (self.now, repairs, result.admitted.is_some()),
+                ),
+                None => self.keys.change((place, key)),
+            }
+        }
+    }
+
+    fn change_all(&mut self) {
+        let policies = 0..self.history.policies.len();
+        let places = policies.flat_map(|place| (0..KEYS).map(move |key| (place, key)));
+        for place in places.collect::<HashSet<PolicyKey>>() {
+            self.keys.change(place);
+        }
+    }
+
+    /// What shadows counted.
+    fn end(&mut self) -> Outcome {
+        for (place, policy) in self.history.policies.iter().enumerate() {
+            if matches!(policy.role, Role::Shadow | Role::ShadowOf(_)) {
+                let name = policy_name(place);
+                let compared = [&self.redis, &self.memory].map(|side| side.compared(&name));
+                if compared[0] != compared[1] {
+                    return Err(format!("compared: {compared:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Op {
+    /// What may be peeked at afterwards.
+    fn requests(&self) -> Vec<Request> {
+        match self {
+            Self::Check(request) | Self::Charge(request) | Self::Peek(request) => {
+                vec![request.clone()]
+            }
+            Self::AtOnce(requests) => {
+                let requests = requests.iter();
+                requests.map(|(request, _)| request.clone()).collect()
+            }
+            Self::Reset(key) | Self::Block { key, .. } | Self::Unblock { key } => {
+                vec![Request::of(*key)]
+            }
+            Self::Refund { of, .. } | Self::Drop { of } => vec![Request::of(of % KEYS)],
+            Self::Renew => (0..KEYS).map(Request::of).collect(),
+            Self::Persist { .. } | Self::Prolong { .. } => Vec::new(),
+        }
+    }
+}

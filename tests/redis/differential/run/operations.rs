@@ -1,0 +1,383 @@
+//! The operations of a history's steps, and how their results compare.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
+
+use super::{BOUND, Outcome, Run, UNUSED};
+use crate::differential::{
+    history::{KEYS, PolicySpec, Request, Role, StrategyKind, key_named, key_of, policy_name},
+    response::{OpResult, Under, is_cached},
+};
+
+/// After this many yields all tasks that are ready have run, and those that they wake.
+const YIELDS: usize = 8;
+
+/// A limiter renews this many permits at a time.
+const RENEWALS: usize = 128;
+
+impl Run<'_> {
+    /// A check, with its cost, times and tiers.
+    fn dress<T>(&self, check: Check<T>, request: &Request) -> Check<T> {
+        let check = match request.cost {
+            Some(cost) => check.cost(cost),
+            None => check,
+        };
+        let policies = &self.history.policies;
+        let tiers = policies.iter().enumerate().filter_map(|(place, policy)| {
+            let tier = request.tier(policies, place);
+            (tier != policy.own(tier)).then(|| (place, policy.quotas[tier].quota()))
+        });
+        let check = tiers.fold(check, |check, (place, quota)| {
+            check.quota_for(policy_name(place), quota)
+        });
+        if request.times == 1 {
+            check
+        } else {
+            check.times(request.times)
+        }
+    }
+
+    fn keys_of(&self, key: usize) -> RequestKeys {
+        if key < KEYS {
+            return RequestKeys::from(key_named(key));
+        }
+        let policies = 0..self.history.policies.len();
+        let each = policies.map(|place| (policy_name(place), key_named(key_of(key, place))));
+        each.collect::<Vec<(String, Key)>>().into()
+    }
+
+    /// The limiters that a request is for: over Redis, and in process.
+    fn limiters(&mut self, request: &Request) -> [Limiter; 2] {
+        let policies = &self.history.policies;
+        [&mut self.redis, &mut self.memory].map(|side| side.limiter(policies, request))
+    }
+
+    fn asked(&self, limiter: &Limiter, request: &Request) -> CheckFuture {
+        let check = limiter.check(self.keys_of(request.key));
+        self.dress(check, request).into_future()
+    }
+
+    pub(super) async fn check(&mut self, request: &Request) -> Outcome {
+        let [redis, _] = self.limiters(request);
+        let redis = self.asked(&redis, request).await;
+        self.check_others(request, redis, true).await
+    }
+
+    pub(super) async fn check_at_once(&mut self, requests: &[(Request, usize)]) -> Outcome {
+        let all = requests.iter();
+        let all: Vec<_> = all
+            .flat_map(|(request, n)| std::iter::repeat_n(request, *n))
+            .collect();
+        // A tier that was not declared is registered before the first of them is evaluated.
+        for request in &all {
+            let request = Request {
+                key: UNUSED,
+                ..(*request).clone()
+            };
+            for limiter in self.limiters(&request) {
+                let peek = limiter.peek(key_named(UNUSED));
+                drop(self.dress(peek, &request).await);
+            }
+            if let Some(model) = &mut self.model {
+                drop(model.cells(&request));
+            }
+        }
+        let sent = all.iter().map(|request| {
+            let [redis, _] = self.limiters(request);
+            self.asked(&redis, request)
+        });
+        let redis = join_all(sent.collect::<Vec<_>>()).await;
+        for (request, redis) in all.into_iter().zip(redis) {
+            self.check_others(request, redis, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends to the others what Redis decided; `alone`: not at once with others.
+    async fn check_others(&mut self, request: &Request, redis: Decision, alone: bool) -> Outcome {
+        let policies = &self.history.policies;
+        if is_cached(&redis) && policies.iter().any(|policy| policy.quotas.len() > 1) {
+            // A store that evaluates a key under another quota reads its state anew, and writes it.
+            self.redis.decisions.push(None);
+            self.memory.decisions.push(None);
+            if let Some(model) = &mut self.model {
+                model.skip();
+            }
+            return Ok(());
+        }
+        let [_, memory] = self.limiters(request);
+        let memory = self.asked(&memory, request).await;
+        let model = self.model.as_mut().map(|model| model.check(request));
+        self.compare_checks(request, &redis, &memory, model.as_ref(), alone)?;
+        self.redis.decisions.push(Some(redis));
+        self.memory.decisions.push(Some(memory));
+        Ok(())
+    }
+
+    fn compare_checks(
+        &mut self,
+        request: &Request,
+        redis: &Decision,
+        memory: &Decision,
+        model: Option<&OpResult>,
+        alone: bool,
+    ) -> Outcome {
+        let (mut by_redis, mut by_memory) =
+            (OpResult::of(redis, true)?, OpResult::of(memory, true)?);
+        let mut by_model = model.cloned();
+        if let Some(wait) = memory
+            .policies()
+            .filter_map(|v| v.retry_after().duration())
+            .max()
+        {
+            self.last_wait = if wait.is_zero() { self.last_wait } else { wait };
+        }
+        if is_cached(redis) {
+            let agree = by_memory.admitted == Some(0) && by_redis.admitted == Some(0);
+            return if agree && self.times_are_exact(&by_redis, &by_memory) {
+                Ok(())
+            } else {
+                Err(format!("cached {by_redis:?}\nin process {by_memory:?}"))
+            };
+        }
+        if by_redis.admitted > Some(0) {
+            self.changed = self.now;
+        }
+        self.record(request, &by_redis, alone);
+        if !alone {
+            // Equal requests at one instant return the state after all of them.
+            let policies = &self.history.policies;
+            let counting = |policy: &PolicySpec| policy.is_ban() || policy.role != Role::Live;
+            let all = [&mut by_redis, &mut by_memory].into_iter();
+            for result in all.chain(&mut by_model) {
+                if policies.iter().any(counting) {
+                    result.under.clear();
+                }
+                for under in result.under.values_mut() {
+                    under.reset = Duration::ZERO;
+                }
+            }
+        }
+        compare(&by_redis, &by_memory, by_model.as_ref())
+    }
+
+    /// Whether all times from the cache are exact, unless something was admitted within its bound.
+    fn times_are_exact(&self, cached: &OpResult, memory: &OpResult) -> bool {
+        let times = |under: &Under| (under.wait, under.reset, under.rejects);
+        self.changed + BOUND.as_micros() as u64 >= self.now
+            || cached
+                .under
+                .iter()
+                .all(|(name, under)| memory.under.get(name).map(times) == Some(times(under)))
+    }
+
+    pub(super) async fn charge(&mut self, request: &Request) -> Outcome {
+        let cost = request.cost.unwrap_or(1);
+        let [redis, memory] = self.limiters(request);
+        let ask = |limiter: &Limiter| {
+            self.dress(limiter.charge(self.keys_of(request.key), cost), request)
+                .into_future()
+        };
+        let by_redis = OpResult::of_status(&ask(&redis).await)?;
+        let by_memory = OpResult::of_status(&ask(&memory).await)?;
+        if let Some(model) = &mut self.model {
+            model.charge(request);
+        }
+        self.redis.decisions.push(None);
+        self.memory.decisions.push(None);
+        compare(&by_redis, &by_memory, None)?;
+        self.peek(request).await
+    }
+
+    pub(super) async fn peek(&mut self, request: &Request) -> Outcome {
+        let [redis, memory] = self.limiters(request);
+        let ask = |limiter: &Limiter| {
+            self.dress(limiter.peek(self.keys_of(request.key)), request)
+                .into_future()
+        };
+        let by_redis = OpResult::of_status(&ask(&redis).await)?;
+        let by_memory = OpResult::of_status(&ask(&memory).await)?;
+        let model = self.model.as_mut().map(|model| model.peek(request));
+        self.record(request, &by_redis, true);
+        compare(&by_redis, &by_memory, model.as_ref())?;
+        for (place, policy) in self.history.policies.iter().enumerate() {
+            if policy.strategy == StrategyKind::List {
+                let (name, key) = (policy_name(place), key_named(request.key(place)));
+                let [redis, memory] =
+                    [&redis, &memory].map(|side| side.policy(&name).expect("a policy"));
+                let (redis, memory) = (redis.callers(key), memory.callers(key));
+                let (redis, memory) = (redis.await, memory.await);
+                if redis.as_ref().ok() != memory.as_ref().ok() {
+                    return Err(format!("callers on Redis {redis:?}\nin process {memory:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn reset(&mut self, key: usize) -> Outcome {
+        let request = Request::of(key);
+        let [redis, memory] = self.limiters(&request);
+        let by_redis = OpResult::of_status(&redis.reset(self.keys_of(key)).await)?;
+        let by_memory = OpResult::of_status(&memory.reset(self.keys_of(key)).await)?;
+        let model = self.model.as_mut().map(|model| {
+            let result = model.peek(&request);
+            model.reset(key);
+            result
+        });
+        for place in 0..self.history.policies.len() {
+            self.keys.remove((place, key_of(key, place)));
+        }
+        // The next window may open within 2 ms of this one.
+        self.drop_decisions_of_windows().await;
+        compare(&by_redis, &by_memory, model.as_ref())
+    }
+
+    /// Drops all decisions if a policy's window has no name but its end: Redis takes one that ends within 2 ms of another for the
+    /// same, and refunds charges of either.
+    pub(super) async fn drop_decisions_of_windows(&mut self) {
+        let mut policies = self.history.policies.iter();
+        if policies.all(|policy| policy.strategy.dates_itself()) {
+            return;
+        }
+        for side in [&mut self.redis, &mut self.memory] {
+            side.decisions.clear();
+        }
+        self.let_it_be_done().await;
+        self.change_all();
+    }
+
+    pub(super) async fn refund(&mut self, of: usize, units: u64) -> Outcome {
+        if self.redis.decisions.is_empty() {
+            return Ok(());
+        }
+        let (of, clone) = (of % self.redis.decisions.len(), of % 2 == 1);
+        let mut given = Vec::new();
+        for side in [&mut self.redis, &mut self.memory] {
+            let Some(decision) = &mut side.decisions[of] else {
+                return Ok(());
+            };
+            // A clone refunds what the decision itself has not.
+            let refunds = if clone {
+                decision.clone().refund(units).await
+            } else {
+                decision.refund(units).await
+            };
+            let refunds = refunds.map_err(|error| error.to_string())?;
+            let units = refunds.iter().map(|refund| refund.units());
+            given.push(units.collect::<Vec<_>>());
+        }
+        self.change_all();
+        let [redis, memory] = [0, 1].map(|side| given[side].iter().filter(|units| **units > 0));
+        if !redis.eq(memory) {
+            return Err(format!(
+                "given on Redis {:?}, in process {:?}",
+                given[0], given[1]
+            ));
+        }
+        if let Some(model) = &mut self.model {
+            let model = model.refund(of, units);
+            if model != given[0] {
+                return Err(format!(
+                    "given on both stores {:?}, by definition {model:?}",
+                    given[0]
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the decision, and with it what it holds.
+    pub(super) async fn drop_decision(&mut self, of: usize) {
+        if self.redis.decisions.is_empty() {
+            return;
+        }
+        let of = of % self.redis.decisions.len();
+        drop(self.redis.decisions.swap_remove(of));
+        drop(self.memory.decisions.swap_remove(of));
+        if let Some(model) = &mut self.model {
+            model.drop_decision(of);
+        }
+        self.let_it_be_done().await;
+        self.change_all();
+    }
+
+    /// Runs the heartbeats of both limiters, by moving the runtime's time past the next ones.
+    pub(super) async fn renew(&mut self) {
+        let lives = self.history.policies.iter();
+        let lives = lives.filter_map(|policy| match policy.strategy {
+            StrategyKind::Permits(life) => Some(life),
+            _ => None,
+        });
+        if let Some(life) = lives.min() {
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_millis(life / 3 + 2)).await;
+            for _ in 0..YIELDS {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::resume();
+            for _ in 0..=self.redis.decisions.len() / RENEWALS {
+                self.let_it_be_done().await;
+            }
+            self.change_all();
+        }
+    }
+
+    /// Waits until Redis has run all detached operations, so that they are done before the clock moves: requests that
+    /// share a connection run in order.
+    async fn let_it_be_done(&mut self) {
+        let [redis, _] = self.limiters(&Request::of(UNUSED));
+        drop(redis.peek(key_named(UNUSED)).await.expect("a response"));
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub(super) async fn block(&mut self, key: usize, ms: Option<u64>) -> Outcome {
+        let keys = self.keys_of(key);
+        let mut outcomes = Vec::new();
+        for limiter in self.limiters(&Request::of(key)) {
+            outcomes.push(match ms {
+                Some(ms) => limiter.block(keys.clone(), Duration::from_millis(ms)).await,
+                None => limiter.unblock(keys.clone()).await.map(drop),
+            });
+        }
+        self.change_all();
+        let [redis, memory] =
+            [0, 1].map(|side| outcomes[side].as_ref().err().map(ToString::to_string));
+        if redis == memory {
+            Ok(())
+        } else {
+            Err(format!("on Redis {redis:?}, in process {memory:?}"))
+        }
+    }
+
+    pub(super) fn spoil(&mut self, of: usize, ms: Option<u64>) {
+        let steps = &self.history.steps;
+        let back = steps.iter().any(|step| step.wait < 0);
+        // A ban whose key is repaired counts what is left of it from then on, if the clock steps back.
+        let policies = self.history.policies.iter();
+        let spoils =
+            policies.map(|policy| policy.strategy.dates_itself() && !(back && policy.is_ban()));
+        if let Some(place) = self.keys.pick(of, &spoils.collect::<Vec<_>>()) {
+            self.keys.spoil(self.server, place, ms);
+        }
+    }
+}
+
+fn compare(redis: &OpResult, memory: &OpResult, model: Option<&OpResult>) -> Outcome {
+    if redis != memory {
+        return Err(format!("on Redis {redis:?}\nin process {memory:?}"));
+    }
+    match model {
+        Some(model) if *model != memory.bare() => {
+            let memory = memory.bare();
+            Err(format!(
+                "on both stores {memory:?}\nby definition {model:?}"
+            ))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,264 @@
+//! The keys that bans block are listed, and can be unblocked by what the list shows.
+
+use std::{sync::Arc, time::Duration};
+
+use testkit::{Cluster, Server};
+use tollgate::{
+    Ban, Block, CallError, InvalidValue, Key, Limiter, LimiterBuilder, MemoryStore, Policy, Quota,
+    RedisStore, StoreError, extract,
+    store::{CallersFuture, CounterOp, Incomplete, LimitHandle, Op, Store, StoreResponse},
+    strategy::Rule,
+};
+
+use crate::explain::{
+    rights,
+    stores::{TEST_TIMEOUT, World},
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A rate, a ban after two rejections, and a list of blocked keys with a name of special characters.
+fn policies(builder: LimiterBuilder) -> Limiter {
+    let ban = Ban::for_duration(Duration::from_secs(60));
+    let limiter = builder
+        .policy(Policy::new("rate", Quota::requests(1).per_hour()))
+        .policy(Policy::new("abuse", Quota::requests(2).per_hour()).strategy(ban))
+        .policy(Policy::block_list("lo*[ck]ed:{a}").key(extract::header("x-api-key")))
+        .build();
+    limiter.expect("a limiter")
+}
+
+const LIST: &str = "lo*[ck]ed:{a}";
+
+fn on(store: impl Store) -> Limiter {
+    policies(Limiter::builder().store(store))
+}
+
+/// A limiter on each kind of store.
+fn on_both(world: &World) -> [Limiter; 2] {
+    [on(world.memory()), on(world.redis(Duration::ZERO))]
+}
+
+fn weird_keys() -> Vec<Key> {
+    vec![
+        Key::new("192.0.2.1"),
+        Key::new("{a}"),
+        Key::new("%7B%"),
+        Key::new("x".repeat(1_024)),
+        Key::new("caf\u{e9} \u{1f980}"),
+        Key::new("hash:abc"),
+        Key::new("key:abc"),
+        Key::new("a:b:c"),
+        Key::secret("sk_live_1"),
+        Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]),
+        Key::tuple([Key::new("t"), Key::secret("s")]),
+        Key::network([192, 0, 2, 0].into(), 24, 64),
+        Key::ip("2001:db8::7".parse().expect("an address")),
+        Key::missing(),
+        Key::global(),
+    ]
+}
+
+/// The policies and keys of a complete list.
+async fn listed(limiter: &Limiter) -> Vec<(String, Key)> {
+    let blocks = limiter.blocks(usize::MAX).await.expect("a list");
+    assert!(blocks.is_complete());
+    let pair = |block: &Block| (block.policy().to_owned(), block.key());
+    blocks.iter().map(pair).collect()
+}
+
+/// Bans `mallory` by rejections, blocks all weird keys by hand, and rejects thousands of other keys once.
+async fn fill(limiter: &Limiter, others: u32) {
+    for other in 0..others {
+        let key = Key::new(format!("other-{other}"));
+        let _ = limiter
+            .check([("rate", key), ("abuse", key)])
+            .times(2)
+            .await;
+    }
+    for _ in 0..4 {
+        let _ = limiter
+            .check([("rate", "mallory"), ("abuse", "mallory")])
+            .await;
+    }
+    let list = limiter.policy(LIST).expect("a policy");
+    for key in weird_keys() {
+        list.block(key, HOUR).await.expect("a block");
+    }
+}
+
+async fn all_are_listed_and_unblocked(limiter: &Limiter, others: u32) {
+    fill(limiter, others).await;
+    let mut expected: Vec<_> = weird_keys()
+        .into_iter()
+        .map(|key| (LIST.to_owned(), key))
+        .collect();
+    expected.push(("abuse".to_owned(), Key::new("mallory")));
+    expected.sort();
+    let mut found = listed(limiter).await;
+    found.sort();
+    assert_eq!(found, expected);
+
+    let some = limiter.blocks(5).await.expect("a list");
+    assert_eq!((some.len(), some.is_complete()), (5, false));
+    assert_eq!(some.incomplete(), Some(Incomplete::Limit));
+    let abuse = limiter.policy("abuse").expect("a policy");
+    let own = abuse.blocks(9).await.expect("a list");
+    assert_eq!((own.len(), own.is_complete()), (1, true));
+    let rate = limiter.policy("rate").expect("a policy").blocks(9).await;
+    assert!(matches!(rate, Err(CallError::NotABan { .. })), "{rate:?}");
+
+    for block in limiter.blocks(usize::MAX).await.expect("a list") {
+        let policy = limiter.policy(block.policy()).expect("a policy");
+        let text = block.key_text();
+        assert!(!text.contains("sk_live_1"), "{text}");
+        let key = policy
+            .parse_key(&text)
+            .unwrap_or_else(|| panic!("{text} is a key"));
+        assert_eq!(key, block.key(), "{text}");
+        policy.unblock(key).await.expect("no block");
+    }
+    assert_eq!(listed(limiter).await, []);
+}
+
+#[tokio::test]
+async fn every_blocked_key_is_listed_on_both_stores_and_unblocked_by_its_text() {
+    let world = World::new();
+    for limiter in on_both(&world) {
+        all_are_listed_and_unblocked(&limiter, 3_000).await;
+    }
+}
+
+#[tokio::test]
+async fn a_ban_is_listed_until_it_ends() {
+    let world = World::new();
+    let limiters = on_both(&world);
+    for limiter in &limiters {
+        fill(limiter, 3).await;
+    }
+    world.pass(59_999_999);
+    for limiter in &limiters {
+        let blocks = limiter.policy("abuse").expect("a policy").blocks(9).await;
+        let blocks: Vec<_> = blocks.expect("a list").into_iter().collect();
+        let [mallory] = &blocks[..] else {
+            panic!("one is banned: {blocks:?}");
+        };
+        assert_eq!(mallory.ends_in(), Duration::from_micros(1));
+        // Requests are banned by address, so no text of a request makes it.
+        assert_eq!(mallory.key_text(), "key:mallory");
+    }
+    world.pass(1);
+    for limiter in &limiters {
+        let abuse = limiter.policy("abuse").expect("a policy");
+        assert!(abuse.blocks(9).await.expect("a list").is_empty());
+        assert_eq!(listed(limiter).await.len(), weird_keys().len());
+    }
+    let before = world.dump();
+    assert_eq!(listed(&limiters[1]).await.len(), weird_keys().len());
+    assert_eq!(world.dump(), before);
+}
+
+#[tokio::test]
+async fn other_keys_with_similar_names_are_not_listed() {
+    let world = World::new();
+    let limiter = on(world.redis(Duration::ZERO));
+    fill(&limiter, 3).await;
+    let names = world.server.keys();
+    let ban = names
+        .iter()
+        .find(|name| name.contains("x1:abuse:mallory"))
+        .expect("a ban");
+    for name in [
+        "tg:x1:abuse:no key",
+        "tg:x1:abuse:",
+        "tg:x1:abuse:#short",
+        "tg:x1:abused:mallory",
+        "eu:tg:x1:abuse:mallory",
+        "tg:x1:abuse:a-key-that-is-too-long-to-be-one",
+    ] {
+        let copied = world.server.command(&["COPY", ban, name]).int();
+        assert_eq!(copied, 1, "{name}");
+    }
+    // Nothing that this library wrote.
+    world
+        .server
+        .command(&["SET", "tg:x1:abuse:foreign", "a value"])
+        .ok();
+    world
+        .server
+        .command(&["RPUSH", "tg:x1:abuse:list", "a value"])
+        .int();
+    let abuse = limiter.policy("abuse").expect("a policy").blocks(99).await;
+    let abuse = abuse.expect("a list");
+    assert_eq!((abuse.len(), abuse.is_complete()), (1, true));
+}
+
+#[tokio::test]
+async fn a_user_without_the_permission_to_scan_is_named_by_the_health_check() {
+    let server = Server::start();
+    let commands = rights::of_a_limiter(&server);
+    for (user, rules) in [("lists", format!("{commands} +scan")), ("counts", commands)] {
+        server.acl(user, "secret", &rules);
+        let store = RedisStore::builder().url(server.url_as(user, "secret"));
+        let limiter = on(store.timeout(TEST_TIMEOUT).build().expect("a store"));
+        let blocks = limiter.blocks(9).await;
+        match user {
+            "lists" => assert!(blocks.expect("a list").is_empty()),
+            _ => assert!(
+                matches!(&blocks, Err(CallError::Store(StoreError::Server { code, .. })) if &**code == "NOPERM"),
+                "{blocks:?}"
+            ),
+        }
+        let health = limiter.health_check().await;
+        assert!(health.is_healthy(), "{health:?}");
+        let lists = !health.unchecked().contains(&"blocks");
+        assert_eq!(lists, user == "lists", "{health:?}");
+    }
+}
+
+#[tokio::test]
+async fn all_nodes_of_a_cluster_are_searched() {
+    let cluster = Cluster::start(3, 0);
+    let store = RedisStore::builder()
+        .cluster(cluster.urls())
+        .timeout(TEST_TIMEOUT);
+    let store = store.rejection_cache_staleness(Duration::ZERO);
+    let limiter = on(store.build().expect("a store"));
+    all_are_listed_and_unblocked(&limiter, 1_000).await;
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_list_keys_says_so() {
+    #[derive(Clone, Debug)]
+    struct Plain(MemoryStore);
+
+    impl Store for Plain {
+        fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+            self.0.register(policy, rule)
+        }
+
+        fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+            self.0.execute(op, counters)
+        }
+
+        fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
+
+        fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+            self.0.callers(limit, key)
+        }
+    }
+
+    let limiter = policies(Limiter::builder().store(Plain(MemoryStore::new())));
+    let failed = limiter.blocks(9).await;
+    let unsupported = matches!(failed, Err(CallError::Store(StoreError::Unsupported(_))));
+    assert!(unsupported, "{failed:?}");
+    // Without a ban there is nothing to list.
+    let limiter = Limiter::builder().policy(Policy::new("p", Quota::requests(1).per_hour()));
+    let blocks = limiter
+        .build()
+        .expect("a limiter")
+        .blocks(9)
+        .await
+        .expect("a list");
+    assert!(blocks.is_complete() && blocks.is_empty());
+}

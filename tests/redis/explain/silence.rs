@@ -1,0 +1,55 @@
+//! An explanation logs nothing, and records nothing of its request.
+
+use http::{Request, request::Parts};
+use tollgate::{AddressList, Limiter, MissingKey, Policy, Quota, extract};
+use tracing::Level;
+
+use crate::explain::log::Log;
+
+fn head() -> Parts {
+    Request::get("/")
+        .body(())
+        .expect("a request")
+        .into_parts()
+        .0
+}
+
+#[tokio::test]
+async fn an_explanation_of_a_request_without_address_and_keys_logs_nothing() {
+    let log = Log::default();
+    let _guard = log.at(Level::TRACE);
+    // A quota that the strategy can't count, for a request.
+    let odd = Policy::new("odd", Quota::requests(1).per_hour())
+        .key(extract::global())
+        .quota_with(|_| Some(Quota::concurrent(1)));
+    let limiter = Limiter::builder()
+        .policy(Policy::new("p", Quota::requests(1).per_hour()).missing_key(MissingKey::Shared))
+        .policy(odd)
+        .deny(AddressList::new(["192.0.2.1"]).expect("a list"))
+        .build()
+        .expect("a limiter");
+    for _ in 0..20 {
+        let explanation = limiter.explain(&head()).await.expect("an explanation");
+        assert!(explanation.would_admit());
+    }
+    assert_eq!(log.text(), "");
+    // A request that is made logs each of these.
+    let layer = tollgate::RateLimitLayer::new(limiter);
+    let service =
+        tower::ServiceBuilder::new()
+            .layer(layer)
+            .service_fn(async |_: Request<String>| {
+                Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+            });
+    let request = Request::from_parts(head(), String::new());
+    let _response = tower::ServiceExt::oneshot(service, request).await;
+    let text = log.text();
+    for event in [
+        "can't find a request's address",
+        "has no key",
+        "own quota can't be counted",
+    ] {
+        assert!(text.contains(event), "{event}: {text}");
+    }
+    assert!(text.contains("suppressed=0"), "{text}");
+}

@@ -1,0 +1,98 @@
+//! What else may stand under the key.
+
+use tollgate::StoreError;
+
+use crate::inflight::support::{
+    MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, fill, free, leak_permits,
+    permit_policy, store_error, stored_permits, until_free,
+};
+
+#[tokio::test]
+async fn a_foreign_value_is_reported_and_left_alone() {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
+        unreachable!()
+    };
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    let held = check(&limiter).await;
+    let key = server.only_key();
+    for plant in [
+        ["SET", &key, "precious"].as_slice(),
+        &["RPUSH", &key, "precious"],
+        &["HSET", &key, "a", "b"],
+    ] {
+        server.command(&["DEL", &key]).ok();
+        server.command(plant).ok();
+        let planted = server.command(&["DUMP", &key]);
+        let peek = limiter.peek(tollgate::Key::global()).await;
+        for error in [store_error(&check(&limiter).await), store_error(&peek)] {
+            match error {
+                StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(server.command(&["DUMP", &key]), planted);
+        assert_eq!(
+            server.command(&["PTTL", &key]).int(),
+            -1,
+            "its life is its owner's"
+        );
+    }
+    // Releases and heartbeats don't change it either.
+    let planted = server.command(&["DUMP", &key]);
+    drop(held);
+    assert!(!check(&limiter).await.is_admitted());
+    assert_eq!(server.command(&["DUMP", &key]), planted);
+}
+
+#[tokio::test]
+async fn every_key_has_a_ttl_of_one_permit_ttl() {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
+        unreachable!()
+    };
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    let held = fill(&limiter).await;
+    let key = server.only_key();
+    let ttl = server.command(&["PTTL", &key]).int();
+    let life = PERMIT_TTL.as_millis() as i64;
+    assert!((life..=life + 2).contains(&ttl), "{ttl}");
+    for ruin in [["PERSIST", &key].as_slice(), &["PEXPIRE", &key, "99999999"]] {
+        server.command(ruin).ok();
+        assert!(
+            !admitted_by_store(&check(&limiter).await),
+            "a rejection repairs it too"
+        );
+        let ttl = server.command(&["PTTL", &key]).int();
+        assert!((life..=life + 3).contains(&ttl), "{ttl} after {ruin:?}");
+        server.command(ruin).ok();
+        free(&limiter).await;
+        let ttl = server.command(&["PTTL", &key]).int();
+        assert!(
+            (life..=life + 3).contains(&ttl),
+            "{ttl} after {ruin:?} and a look"
+        );
+    }
+    drop(held);
+    until_free(&limiter, MAX_PERMITS).await;
+    assert_eq!(server.keys(), [""; 0], "nothing in flight, nothing kept");
+}
+
+#[tokio::test]
+async fn permits_without_an_expiry_are_ended_within_one_ttl() {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
+        unreachable!()
+    };
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    leak_permits(&limiter, MAX_PERMITS as usize);
+    let key = server.only_key();
+    for permit in server.command(&["ZRANGE", &key, "0", "-1"]).list() {
+        server.command(&["ZADD", &key, "+inf", &permit.text()]).ok();
+    }
+    server.command(&["PERSIST", &key]).ok();
+    assert!(!admitted_by_store(&check(&limiter).await));
+    assert_eq!(stored_permits(server), MAX_PERMITS as i64);
+    world.advance(PERMIT_TTL);
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
+}

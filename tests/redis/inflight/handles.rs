@@ -1,0 +1,141 @@
+//! What holds a permit, and for how long.
+
+use tollgate::{DecisionKind, Key};
+
+use crate::inflight::{
+    log::Log,
+    support::{LONG_TTL, MAX_PERMITS, World, check, fill, free, permit_policy, until_free},
+};
+
+#[tokio::test]
+async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let decision = check(&limiter).await;
+        let clone = decision.clone();
+        drop(decision);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+        drop(clone);
+        until_free(&limiter, MAX_PERMITS).await;
+    }
+}
+
+#[tokio::test]
+async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let admission = check(&limiter).await.into_result().expect("admitted");
+        let clone = admission.clone();
+        drop(admission);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+        let hold = clone.hold_permits();
+        drop(clone);
+        assert_eq!(
+            free(&limiter).await,
+            MAX_PERMITS - 1,
+            "{}: held",
+            world.name()
+        );
+        drop(hold);
+        until_free(&limiter, MAX_PERMITS).await;
+    }
+}
+
+#[tokio::test]
+async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        {
+            let _admission = limiter.admit(Key::global()).await.expect("admitted");
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+        }
+        until_free(&limiter, MAX_PERMITS).await;
+        let held = fill(&limiter).await;
+        let rejected = limiter.admit(Key::global()).await.expect_err("rejected");
+        assert_eq!(rejected.status(), 429);
+        drop(held);
+    }
+}
+
+#[tokio::test]
+async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_policy() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let log = Log::default();
+        let _guard = log.errors();
+        let taken_over = check(&limiter).await.into_result();
+        drop(taken_over);
+        let decision = check(&limiter).await;
+        let clone = decision.clone();
+        drop(decision);
+        drop(clone.into_result());
+        drop(limiter.admit(Key::global()).await);
+        assert_eq!(log.lines("").len(), 0, "{}: taken over", world.name());
+        for _ in 0..3 {
+            // The permit is released before the block.
+            if check(&limiter).await.is_admitted() {
+                until_free(&limiter, MAX_PERMITS).await;
+            }
+        }
+        let lines = log.lines("a decision was dropped with the permit");
+        assert_eq!(lines.len(), 1, "{}: {lines:?}", world.name());
+        assert!(lines[0].contains("Limiter::admit"), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_decisions_that_an_admission_shows_hold_no_permit() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let admission = check(&limiter).await.into_result().expect("admitted");
+        let shown = admission.decisions();
+        drop(admission);
+        until_free(&limiter, MAX_PERMITS).await;
+        drop(shown);
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
+    }
+}
+
+#[tokio::test]
+async fn peeks_and_rejections_hold_no_permit() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let look = limiter.peek(Key::global()).await.expect("a response");
+        let held = fill(&limiter).await;
+        assert_eq!(held.len() as u64, MAX_PERMITS);
+        let rejected = check(&limiter).await;
+        assert!(matches!(rejected.kind(), DecisionKind::Rejected));
+        drop(held);
+        until_free(&limiter, MAX_PERMITS).await;
+        drop((look, rejected));
+    }
+}
+
+/// A thread of the application's own, where nothing can be spawned.
+#[test]
+fn a_permit_dropped_outside_of_the_runtime_is_released() {
+    for world in World::both() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let held = runtime.block_on(fill(&limiter));
+        assert_eq!(held.len() as u64, MAX_PERMITS);
+        drop(held);
+        runtime.block_on(until_free(&limiter, MAX_PERMITS));
+    }
+}
+
+#[test]
+fn a_permit_dropped_in_another_runtime_is_released() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let [one, other] = [0, 1].map(|_| tokio::runtime::Runtime::new().expect("a runtime"));
+        let held = one.block_on(fill(&limiter));
+        other.block_on(async { drop(held) });
+        other.block_on(until_free(&limiter, MAX_PERMITS));
+        let held = one.block_on(fill(&limiter));
+        assert_eq!(held.len() as u64, MAX_PERMITS);
+        drop(one);
+        other.block_on(async { drop(held) });
+        other.block_on(until_free(&limiter, MAX_PERMITS));
+    }
+}

@@ -1,0 +1,304 @@
+//! Permits that are renewed, and those that are not.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::runtime::{Builder, Runtime};
+use tollgate::Decision;
+
+use crate::inflight::{
+    log::Log,
+    support::{
+        LONG_TTL, MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, fill, free,
+        permit_policy, until_free,
+    },
+};
+
+#[tokio::test]
+async fn a_held_permit_is_renewed_beyond_its_ttl() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        let held = fill(&limiter).await;
+        for _ in 0..3 {
+            world.advance(PERMIT_TTL * 9 / 10);
+            world.until_heartbeats(MAX_PERMITS).await;
+            assert!(
+                !admitted_by_store(&check(&limiter).await),
+                "{}",
+                world.name()
+            );
+        }
+        drop(held);
+        until_free(&limiter, MAX_PERMITS).await;
+    }
+}
+
+#[tokio::test]
+async fn all_permits_of_a_request_for_several_are_renewed() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL).cost(2)]);
+        let several = limiter.check(tollgate::Key::global()).times(3).await;
+        assert_eq!(several.admitted(), 3);
+        for _ in 0..2 {
+            world.advance(PERMIT_TTL * 9 / 10);
+            world.until_heartbeats(6).await;
+        }
+        assert_eq!(free(&limiter).await, 4, "{}", world.name());
+        drop(several);
+        until_free(&limiter, MAX_PERMITS).await;
+    }
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_comes_too_late_revives_nothing() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        let late = fill(&limiter).await;
+        world.advance(PERMIT_TTL);
+        world.until_heartbeats(MAX_PERMITS).await;
+        assert_eq!(free(&limiter).await, MAX_PERMITS, "{}", world.name());
+        let next = fill(&limiter).await;
+        assert_eq!(next.len() as u64, MAX_PERMITS, "{}", world.name());
+        drop(late);
+        assert_eq!(
+            free(&limiter).await,
+            0,
+            "{}: theirs are not others' permits",
+            world.name()
+        );
+        drop(next);
+        until_free(&limiter, MAX_PERMITS).await;
+    }
+}
+
+fn runtime() -> Runtime {
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build();
+    runtime.expect("a runtime")
+}
+
+#[test]
+fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        let [one, other] = [(); 2].map(|()| runtime());
+        let held = one.block_on(fill(&limiter));
+        drop(one);
+        other.block_on(async {
+            world.advance(PERMIT_TTL - Duration::from_micros(1));
+            tokio::time::sleep(PERMIT_TTL / 2).await;
+            assert_eq!(free(&limiter).await, 0, "{}", world.name());
+            world.advance(Duration::from_micros(1));
+            assert_eq!(
+                free(&limiter).await,
+                MAX_PERMITS,
+                "{}: no task renews them",
+                world.name()
+            );
+            drop(held);
+        });
+    }
+}
+
+/// Advances the clock by several TTLs, as fast as heartbeats allow.
+async fn advance_several_ttls(world: &World, held: u64) {
+    for _ in 0..3 {
+        world.advance(PERMIT_TTL * 9 / 10);
+        world.until_heartbeats(held).await;
+    }
+}
+
+async fn acquire(limiter: &tollgate::Limiter) -> Decision {
+    let decision = check(limiter).await;
+    assert!(admitted_by_store(&decision), "{decision:?}");
+    decision
+}
+
+/// As with one runtime per core: that of the first request ends, the others go on.
+#[test]
+fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        let [one, other] = [(); 2].map(|()| runtime());
+        let first = one.block_on(acquire(&limiter));
+        let second = other.block_on(acquire(&limiter));
+        one.block_on(async { drop(first) });
+        other.block_on(until_free(&limiter, MAX_PERMITS - 1));
+        drop(one);
+        other.block_on(advance_several_ttls(&world, 1));
+        assert_eq!(
+            other.block_on(free(&limiter)),
+            MAX_PERMITS - 1,
+            "{}",
+            world.name()
+        );
+        other.block_on(async { drop(second) });
+        other.block_on(until_free(&limiter, MAX_PERMITS));
+    }
+}
+
+/// A runtime of one thread is stalled between its `block_on`s.
+#[test]
+fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        let one = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let other = runtime();
+        let first = one.block_on(acquire(&limiter));
+        let second = other.block_on(acquire(&limiter));
+        one.block_on(async { drop(first) });
+        one.block_on(until_free(&limiter, MAX_PERMITS - 1));
+        other.block_on(advance_several_ttls(&world, 1));
+        assert_eq!(
+            other.block_on(free(&limiter)),
+            MAX_PERMITS - 1,
+            "{}",
+            world.name()
+        );
+        other.block_on(async { drop(second) });
+        other.block_on(until_free(&limiter, MAX_PERMITS));
+    }
+}
+
+#[test]
+fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        for _ in 0..2 {
+            let runtime = runtime();
+            let held = runtime.block_on(acquire(&limiter));
+            runtime.block_on(advance_several_ttls(&world, 1));
+            assert_eq!(
+                runtime.block_on(free(&limiter)),
+                MAX_PERMITS - 1,
+                "{}",
+                world.name()
+            );
+            drop(runtime);
+            std::mem::forget(held);
+            world.advance(PERMIT_TTL);
+        }
+    }
+}
+
+/// A permit that was acquired in a runtime that has ended, and is held in another one.
+#[test]
+fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        let [one, other] = [(); 2].map(|()| runtime());
+        let moved = one.block_on(acquire(&limiter));
+        let own = other.block_on(acquire(&limiter));
+        drop(one);
+        other.block_on(advance_several_ttls(&world, 2));
+        assert_eq!(
+            other.block_on(free(&limiter)),
+            MAX_PERMITS - 2,
+            "{}",
+            world.name()
+        );
+        other.block_on(async { drop((moved, own)) });
+        other.block_on(until_free(&limiter, MAX_PERMITS));
+    }
+}
+
+#[test]
+fn a_permit_that_is_taken_outside_of_a_runtime_is_renewed_by_one_that_renews_others() {
+    let world = World::memory();
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    let runtime = runtime();
+    let renewed = runtime.block_on(acquire(&limiter));
+    let outside = check(&limiter).now_or_never().expect("a decision at once");
+    assert!(admitted_by_store(&outside), "{outside:?}");
+    runtime.block_on(advance_several_ttls(&world, 2));
+    assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS - 2);
+    drop((renewed, outside));
+    assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS);
+}
+
+/// Without permits there are no heartbeats: an idle application sends nothing.
+#[tokio::test]
+async fn nothing_is_sent_while_nothing_is_held() {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
+        unreachable!()
+    };
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    let held = fill(&limiter).await;
+    world.until_heartbeats(MAX_PERMITS).await;
+    drop(held);
+    until_free(&limiter, MAX_PERMITS).await;
+    server.reset_stats();
+    tokio::time::sleep(PERMIT_TTL).await;
+    assert_eq!(server.calls("evalsha"), 0);
+}
+
+/// What a runtime's tasks hold is dropped with them, when nothing can be sent any more.
+#[test]
+fn a_runtime_that_ends_with_requests_in_flight_does_end() {
+    for world in World::both() {
+        for threads in [0, 1, 2] {
+            let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+            let (done, ended) = std::sync::mpsc::channel();
+            let held = limiter.clone();
+            let ending = std::thread::spawn(move || {
+                let mut runtime = match threads {
+                    0 => Builder::new_current_thread(),
+                    _ => Builder::new_multi_thread(),
+                };
+                if threads > 0 {
+                    runtime.worker_threads(threads);
+                }
+                let runtime = runtime.enable_all().build().expect("a runtime");
+                runtime.block_on(async {
+                    for _ in 0..MAX_PERMITS {
+                        let decision = acquire(&held).await;
+                        tokio::spawn(async move {
+                            std::future::pending::<()>().await;
+                            drop(decision);
+                        });
+                    }
+                    tokio::task::yield_now().await;
+                });
+                drop(runtime);
+                done.send(()).expect("the test waits");
+            });
+            let patience = std::time::Duration::from_secs(5);
+            assert!(
+                ended.recv_timeout(patience).is_ok(),
+                "{}, {threads} threads",
+                world.name()
+            );
+            ending.join().expect("a thread that ends well");
+            world.advance(PERMIT_TTL);
+            let own = runtime();
+            assert_eq!(
+                own.block_on(free(&limiter)),
+                MAX_PERMITS,
+                "{}",
+                world.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_permit_that_is_taken_without_timers_is_released_and_a_warning_says_that_it_is_not_renewed() {
+    let world = World::memory();
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
+    let log = Log::default();
+    let _guard = log.warnings();
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    without_timers.block_on(async {
+        let held = fill(&limiter).await;
+        assert_eq!(free(&limiter).await, 0);
+        drop(held);
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
+    });
+    let warning =
+        "permits of in-flight limits can't be renewed outside of a tokio runtime with timers";
+    assert_eq!(log.lines(warning).len(), 1, "{}", log.text());
+}

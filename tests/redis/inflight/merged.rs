@@ -1,0 +1,204 @@
+//! Requests of one batch, some of which are dropped before their result.
+
+use std::collections::HashSet;
+
+use testkit::Server;
+use tollgate::{Decision, Gcra, Key, Limiter, Policy, Quota, extract};
+
+use crate::inflight::support::{
+    LONG_TTL, MAX_PERMITS, World, admitted_by_store, build, check, free, permit_policy, store,
+    stored_permits, until, until_free,
+};
+
+/// Makes `n` requests before the worker's next batch.
+async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
+    let tasks: Vec<_> = (0..n)
+        .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
+        .collect();
+    let mut decisions = Vec::new();
+    for task in tasks {
+        decisions.push(task.await.expect("a task that ends well"));
+    }
+    decisions
+}
+
+fn members(server: &Server) -> HashSet<String> {
+    let members = server
+        .command(&["ZRANGE", &server.only_key(), "0", "-1"])
+        .list();
+    members.into_iter().map(testkit::Reply::text).collect()
+}
+
+/// On one thread, so that all requests come before the worker runs.
+#[tokio::test]
+async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
+        unreachable!()
+    };
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
+    free(&limiter).await;
+    server.reset_stats();
+    let decisions = at_once(&limiter, 50).await;
+    let calls = server.calls("evalsha") + server.calls("eval");
+    assert_eq!(calls, 1, "they were merged, or this test says nothing");
+
+    let mut held: Vec<_> = decisions.into_iter().filter(admitted_by_store).collect();
+    assert_eq!(held.len() as u64, MAX_PERMITS);
+    assert_eq!(stored_permits(server), MAX_PERMITS as i64);
+    let mut known = members(server);
+    for left in (1..MAX_PERMITS).rev() {
+        drop(held.pop());
+        until_free(&limiter, MAX_PERMITS - left).await;
+        let now = members(server);
+        assert_eq!(
+            known.difference(&now).count(),
+            1,
+            "one permit went, and no other"
+        );
+        assert!(now.is_subset(&known));
+        known = now;
+    }
+    drop(held);
+    until_free(&limiter, MAX_PERMITS).await;
+}
+
+#[tokio::test]
+async fn merged_requests_for_several_permits_each_hold_their_own() {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
+        unreachable!()
+    };
+    let limiter = world.limiter([permit_policy(LONG_TTL).cost(2)]);
+    let (four, three) = tokio::join!(
+        limiter.check(Key::global()).times(4),
+        limiter.check(Key::global()).times(3)
+    );
+    assert_eq!(
+        (four.admitted(), three.admitted()),
+        (4, 1),
+        "first come, first served"
+    );
+    assert_eq!(stored_permits(server), 10);
+    drop(three);
+    until_free(&limiter, 2).await;
+    drop(four);
+    until_free(&limiter, 10).await;
+}
+
+/// Whether a client of the server waits for the end of its pause.
+fn a_client_waits(server: &Server) -> bool {
+    let clients = server.command(&["CLIENT", "LIST"]).text();
+    let mut flags = clients
+        .lines()
+        .filter_map(|line| line.split_once(" flags="));
+    flags.any(|(_, flags)| {
+        flags
+            .split(' ')
+            .next()
+            .is_some_and(|flags| flags.contains('b'))
+    })
+}
+
+/// Sends the calls of `ask`, all of which are dropped when the result comes.
+async fn ask_and_go(server: &Server, ask: impl FnOnce() -> Vec<tokio::task::JoinHandle<Decision>>) {
+    server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
+    let tasks = ask();
+    until("the questions have been sent", async || {
+        a_client_waits(server)
+    })
+    .await;
+    for task in &tasks {
+        task.abort();
+    }
+    for task in tasks {
+        assert!(task.await.expect_err("it was aborted").is_cancelled());
+    }
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+}
+
+/// A server on which nothing has been done but to open the limiter's connection and load its script.
+async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
+    let server = Server::start();
+    let limiter = build(Limiter::builder().store(store(server.url())), policies);
+    drop(check(&limiter).await);
+    until("all is as new", async || server.keys().is_empty()).await;
+    (server, limiter)
+}
+
+#[tokio::test]
+async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
+    let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
+    server.reset_stats();
+    ask_and_go(&server, || {
+        let ask = |_| tokio::spawn(limiter.check(Key::global()).into_future());
+        (0..50).map(ask).collect()
+    })
+    .await;
+    until("they were taken", async || server.calls("zadd") > 0).await;
+    until_free(&limiter, MAX_PERMITS).await;
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_permits() {
+    let (server, limiter) = warm([permit_policy(LONG_TTL).cost(2)]).await;
+    server.reset_stats();
+    ask_and_go(&server, || {
+        vec![tokio::spawn(
+            limiter.check(Key::global()).times(4).into_future(),
+        )]
+    })
+    .await;
+    until("they were taken", async || server.calls("zadd") > 0).await;
+    until_free(&limiter, MAX_PERMITS).await;
+}
+
+/// The dropped requests and the others share one batch.
+#[tokio::test]
+async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped() {
+    let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
+    server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
+    let tasks: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
+        .collect();
+    until("the questions have been sent", async || {
+        a_client_waits(&server)
+    })
+    .await;
+    for task in tasks.iter().step_by(2) {
+        task.abort();
+    }
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+    let mut held = Vec::new();
+    for task in tasks {
+        held.extend(task.await.ok());
+    }
+    assert_eq!(held.len(), 4);
+    until_free(&limiter, MAX_PERMITS - 4).await;
+    drop(held);
+    until_free(&limiter, MAX_PERMITS).await;
+}
+
+/// The first policy has acquired its permits when the second fails to write.
+#[tokio::test]
+async fn merged_requests_that_fail_half_way_hold_no_permit() {
+    for n in [1, 10, 50] {
+        let server = Server::start();
+        server.acl("half", "secret", "~* +@all -set");
+        let rate = Policy::new("rate", Quota::requests(1_000).per_hour());
+        let rate = rate.key(extract::global()).strategy(Gcra);
+        let store = store(server.url_as("half", "secret"));
+        let limiter = build(
+            Limiter::builder().store(store),
+            [permit_policy(LONG_TTL), rate],
+        );
+        for decision in at_once(&limiter, n).await {
+            assert!(!decision.is_admitted(), "{decision:?}");
+        }
+        assert_eq!(server.keys(), [""; 0], "{n} requests at once");
+        let several = limiter.check(Key::global()).cost(3).times(n as u64).await;
+        assert!(!several.is_admitted());
+        assert_eq!(server.keys(), [""; 0], "one check for {n} at once");
+    }
+}

@@ -1,0 +1,18 @@
+//! Limits on requests in flight: never more than the limit, and every permit comes back.
+
+mod clocks;
+mod composite;
+use tollgate_tests::counting_clock;
+mod foreign_values;
+mod handles;
+mod heartbeats;
+mod http;
+use tollgate_tests::log;
+mod merged;
+mod processes;
+mod renewals;
+mod responses;
+use tollgate_tests::results;
+mod support;
+mod units;
+use tollgate_tests::until;

@@ -1,0 +1,196 @@
+//! Processes that share a limit, and processes that die.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read},
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use testkit::{Connection, Server};
+use tollgate::Limiter;
+
+use crate::inflight::support::{
+    MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, build, check, expiries, fill, free,
+    permit_policy, store, stored_permits, until,
+};
+
+const URL: &str = "TOLLGATE_INFLIGHT_URL";
+const TURNS: usize = 200;
+
+fn child(test: &str, server: &Server) -> Child {
+    tollgate_tests::child::test(module_path!(), test)
+        .env(URL, server.url())
+        .stdout(Stdio::piped())
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+fn limiter(url: String) -> Limiter {
+    build(
+        Limiter::builder().store(store(url)),
+        [permit_policy(PERMIT_TTL)],
+    )
+}
+
+/// Runs as a process of its own, below. It does nothing in a plain run of the tests.
+#[test]
+fn child_process_that_holds_six_permits() {
+    let Ok(url) = env::var(URL) else { return };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let limiter = limiter(url);
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            held.push(check(&limiter).await);
+        }
+        println!(
+            "holds={}",
+            held.iter()
+                .filter(|decision| admitted_by_store(decision))
+                .count()
+        );
+        // Until its parent kills it, or has gone.
+        drop(std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new())).join());
+        drop(held);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
+    let world = World::redis();
+    let World::Redis(server, clock) = &world else {
+        unreachable!()
+    };
+    let mut process = child("child_process_that_holds_six_permits", server);
+    let mut said = BufReader::new(process.stdout.take().expect("its output"));
+    let mut line = String::new();
+    while !line.contains("holds=") {
+        line.clear();
+        assert!(
+            said.read_line(&mut line).expect("its output") > 0,
+            "it ended early"
+        );
+    }
+    assert!(line.contains("holds=6"), "{line}");
+
+    let limiter = limiter(server.url());
+    let own = fill(&limiter).await;
+    assert_eq!(
+        own.len() as u64,
+        MAX_PERMITS - 6,
+        "two processes share the limit"
+    );
+    let renewed = async || {
+        let ends = clock.micros() + PERMIT_TTL.as_micros() as u64;
+        until("both processes' heartbeats come", async || {
+            expiries(server).iter().all(|at| *at == ends)
+        })
+        .await;
+    };
+    // While the process runs, its permits are renewed.
+    for _ in 0..2 {
+        clock.advance(PERMIT_TTL * 9 / 10);
+        renewed().await;
+        assert_eq!((free(&limiter).await, stored_permits(server)), (0, 10));
+    }
+
+    process.kill().expect("SIGKILL");
+    process.wait().expect("its end");
+    let last = clock.micros() + PERMIT_TTL.as_micros() as u64;
+    let half = PERMIT_TTL / 2;
+    clock.advance(half);
+    until("our heartbeats come", async || {
+        expiries(server).iter().filter(|at| **at > last).count() == own.len()
+    })
+    .await;
+    clock.advance(PERMIT_TTL - half - Duration::from_micros(1));
+    assert!(
+        !admitted_by_store(&check(&limiter).await),
+        "not a microsecond before"
+    );
+    clock.advance(Duration::from_micros(1));
+    let more = fill(&limiter).await;
+    assert_eq!(more.len(), 6, "what it held, and no more");
+    assert_eq!(stored_permits(server), MAX_PERMITS as i64);
+    drop((own, more));
+    until("all are back", async || free(&limiter).await == MAX_PERMITS).await;
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+/// Runs as a process of its own, below. It does nothing in a plain run of the tests.
+#[test]
+fn child_process_that_takes_turns() {
+    let Ok(url) = env::var(URL) else { return };
+    let port = url
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse().ok())
+        .expect("a port");
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let (most, turns) = runtime.expect("a runtime").block_on(async {
+        let limiter = build(
+            Limiter::builder().store(store(url)),
+            // The machine may stand still for a while; that is another test's matter.
+            [permit_policy(Duration::from_secs(30))],
+        );
+        let tasks: Vec<_> = (0..16)
+            .map(|_| tokio::spawn(take_turns(limiter.clone(), address)))
+            .collect();
+        let mut sum = (0, 0);
+        for task in tasks {
+            let (most, turns) = task.await.expect("a task that ends well");
+            sum = (sum.0.max(most), sum.1 + turns);
+        }
+        // Releases are on their way, and would end with this process.
+        until("all are back", async || free(&limiter).await == MAX_PERMITS).await;
+        sum
+    });
+    println!("most={most} turns={turns}");
+}
+
+/// Returns the most of both processes that were in flight at once, and how often it was admitted.
+async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> (i64, usize) {
+    let mut counter = Connection::open(address, Duration::from_secs(20)).expect("a connection");
+    let mut sum = (0, 0);
+    for _ in 0..TURNS {
+        let decision = check(&limiter).await;
+        if admitted_by_store(&decision) {
+            // Counted by other means than the limiter's own.
+            let inside = counter.call(&["INCR", "inside"]).expect("a response").int();
+            sum = (sum.0.max(inside), sum.1 + 1);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            counter.call(&["DECR", "inside"]).expect("a response").ok();
+        }
+        tokio::task::yield_now().await;
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_never_have_more_in_flight_than_the_limit_together() {
+    let server = Server::start();
+    let processes = [(); 2].map(|()| child("child_process_that_takes_turns", &server));
+    for process in processes {
+        let output = process.wait_with_output().expect("its output");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        let number = |name: &str| -> u64 {
+            let rest = text.split(name).nth(1).expect("its count");
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
+            digits.unwrap_or_default().parse().expect("a number")
+        };
+        let most = number("most=");
+        assert!(most <= MAX_PERMITS, "{most} in flight");
+        // A busy machine may not run all of them at once; too few would prove nothing.
+        assert!(most > MAX_PERMITS / 2, "{most} in flight");
+        assert!(number("turns=") > 0);
+    }
+    assert_eq!(server.keys(), ["inside"]);
+    assert_eq!(server.command(&["GET", "inside"]).text(), "0");
+}

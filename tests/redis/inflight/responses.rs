@@ -1,0 +1,282 @@
+//! How long a request that passes a layer holds its permit.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+};
+
+use axum::{Router, body::Body, extract::State, routing::get};
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tollgate::{Admission, Key, Limiter, PermitGuard, RateLimitLayer};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::inflight::support::{
+    LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, free, permit_policy, until_free,
+};
+fn layer(world: &World) -> (RateLimitLayer, Limiter) {
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
+    (RateLimitLayer::new(limiter.clone()), limiter)
+}
+
+fn request(path: &str) -> Request<Body> {
+    Request::get(path).body(Body::empty()).expect("a request")
+}
+
+/// What handlers leave behind.
+#[derive(Clone, Default)]
+struct Kept {
+    holds: Arc<Mutex<Vec<PermitGuard>>>,
+    admissions: Arc<Mutex<Vec<Admission>>>,
+}
+
+async fn hold(State(kept): State<Kept>, admission: Admission) -> &'static str {
+    kept.holds
+        .lock()
+        .expect("no panic")
+        .push(admission.hold_permits());
+    "held"
+}
+
+async fn keep(State(kept): State<Kept>, admission: Admission) -> &'static str {
+    kept.admissions.lock().expect("no panic").push(admission);
+    "kept"
+}
+
+#[tokio::test]
+async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alone_does_not() {
+    for world in World::both() {
+        let (layer, limiter) = layer(&world);
+        let kept = Kept::default();
+        let routes = Router::new()
+            .route("/hold", get(hold))
+            .route("/keep", get(keep));
+        let app = routes.with_state(kept.clone()).layer(layer);
+        for (path, left) in [
+            ("/keep", MAX_PERMITS),
+            ("/hold", MAX_PERMITS - 1),
+            ("/hold", MAX_PERMITS - 2),
+        ] {
+            let response = app
+                .clone()
+                .oneshot(request(path))
+                .await
+                .expect("infallible");
+            assert_eq!(response.status(), 200);
+            drop(response.into_body().collect().await.expect("a body"));
+            until_free(&limiter, left).await;
+        }
+        // The handler kept the handle only, and the permit is gone: there is nothing left to be held.
+        let late = kept.admissions.lock().expect("no panic")[0].hold_permits();
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
+        kept.holds.lock().expect("no panic").clear();
+        until_free(&limiter, MAX_PERMITS).await;
+        drop(late);
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
+    }
+}
+
+#[tokio::test]
+async fn a_clone_of_a_permit_guard_holds_the_permit_too() {
+    let world = World::memory();
+    let limiter = world.limiter([permit_policy(LONG_TTL)]);
+    let hold = check(&limiter)
+        .await
+        .into_result()
+        .expect("admitted")
+        .hold_permits();
+    let clone = hold.clone();
+    drop(hold);
+    assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
+    drop(clone);
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
+}
+
+#[tokio::test]
+async fn a_response_holds_the_permit_until_its_body_has_been_read_or_dropped() {
+    for world in World::both() {
+        let (layer, limiter) = layer(&world);
+        let app = Router::new().route("/", get(async || "hello")).layer(layer);
+        for read in [true, false] {
+            let response = app.clone().oneshot(request("/")).await.expect("infallible");
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+            let mut body = response.into_body();
+            if read {
+                while body.frame().await.is_some() {}
+                until_free(&limiter, MAX_PERMITS).await;
+                drop(body);
+            } else {
+                drop(body);
+            }
+            until_free(&limiter, MAX_PERMITS).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_inner_service_releases_the_permit() {
+    for world in World::both() {
+        let (layer, limiter) = layer(&world);
+        let failing = service_fn(async |_: Request<Body>| Err::<Response<Body>, _>("broken"));
+        let service = layer.layer(failing);
+        for _ in 0..3 * MAX_PERMITS {
+            let error = service
+                .clone()
+                .oneshot(request("/"))
+                .await
+                .expect_err("an error");
+            assert_eq!(error, "broken");
+            until_free(&limiter, MAX_PERMITS).await;
+        }
+    }
+}
+
+/// An inner layer rejects: the permits of the outer one are released with the response.
+#[tokio::test]
+async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
+    for world in World::both() {
+        let (outer, limiter) = layer(&world);
+        let narrow = crate::inflight::support::permit_policy_of(1, LONG_TTL);
+        let inner = World::memory().limiter([narrow]);
+        let taken = check(&inner).await;
+        let app = Router::new().route("/", get(async || "hello"));
+        let app = app.layer(RateLimitLayer::new(inner.clone())).layer(outer);
+        for _ in 0..3 {
+            let response = app.clone().oneshot(request("/")).await.expect("infallible");
+            assert_eq!(response.status(), 429);
+            drop(response);
+            until_free(&limiter, MAX_PERMITS).await;
+        }
+        drop(taken);
+        let response = app.clone().oneshot(request("/")).await.expect("infallible");
+        assert_eq!(response.status(), 200);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
+        assert_eq!(free(&inner).await, 0);
+        drop(response);
+        until_free(&limiter, MAX_PERMITS).await;
+        assert_eq!(free(&inner).await, 1);
+    }
+}
+
+/// Notes, when it is dropped, how many permits were free then.
+struct FreePermitsOnDrop {
+    limiter: Limiter,
+    seen: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Drop for FreePermitsOnDrop {
+    fn drop(&mut self) {
+        // In process the decision is there at once.
+        let mut look = std::pin::pin!(self.limiter.peek(Key::global()).into_future());
+        let Poll::Ready(decision) = look
+            .as_mut()
+            .poll(&mut Context::from_waker(std::task::Waker::noop()))
+        else {
+            panic!("an answer at once");
+        };
+        let free = decision.expect("a response");
+        let free = free.policy("permits").expect("a policy").remaining();
+        self.seen.lock().expect("no panic").push(free);
+    }
+}
+
+/// Never ready, with a witness inside.
+struct Endless(#[expect(dead_code, reason = "it is dropped")] FreePermitsOnDrop);
+
+impl Future for Endless {
+    type Output = Result<Response<Body>, Infallible>;
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Pending
+    }
+}
+
+/// What a request works with is let go before its permit is: else there is one more at work than there are permits.
+#[tokio::test]
+async fn a_cancelled_request_drops_its_work_before_its_permit() {
+    let world = World::memory();
+    let (layer, limiter) = layer(&world);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let endless = service_fn({
+        let (limiter, seen) = (limiter.clone(), seen.clone());
+        move |_: Request<Body>| {
+            Endless(FreePermitsOnDrop {
+                limiter: limiter.clone(),
+                seen: seen.clone(),
+            })
+        }
+    });
+    let mut service = layer.layer(endless);
+    let mut work = Box::pin(service.call(request("/")));
+    let waker = std::task::Waker::noop();
+    assert!(
+        work.as_mut()
+            .poll(&mut Context::from_waker(waker))
+            .is_pending()
+    );
+    assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
+    drop(work);
+    assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
+}
+
+/// A body that ends, or breaks, with what it works with still inside.
+struct Brief {
+    _witness: FreePermitsOnDrop,
+    ends: Option<Result<(), &'static str>>,
+}
+
+impl http_body::Body for Brief {
+    type Data = bytes::Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, &'static str>>> {
+        Poll::Ready(match self.ends.take() {
+            Some(Err(error)) => Some(Err(error)),
+            _ => None,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_body_drops_its_work_before_its_permit() {
+    let world = World::memory();
+    let (layer, limiter) = layer(&world);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let service = layer.layer(service_fn({
+        let (limiter, seen) = (limiter.clone(), seen.clone());
+        move |_: Request<Body>| {
+            let body = Brief {
+                _witness: FreePermitsOnDrop {
+                    limiter: limiter.clone(),
+                    seen: seen.clone(),
+                },
+                ends: Some(Err("broken")),
+            };
+            async { Ok::<_, Infallible>(Response::new(body)) }
+        }
+    }));
+    let response = service
+        .clone()
+        .oneshot(request("/"))
+        .await
+        .expect("infallible");
+    drop(response);
+    assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
+    assert!(admitted_by_store(&check(&limiter).await));
+
+    // One that breaks is as good as sent.
+    let response = service
+        .clone()
+        .oneshot(request("/"))
+        .await
+        .expect("infallible");
+    let mut body = response.into_body();
+    assert!(body.frame().await.expect("an error").is_err());
+    assert_eq!(free(&limiter).await, MAX_PERMITS);
+}

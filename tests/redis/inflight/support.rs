@@ -1,0 +1,201 @@
+//! What the tests share.
+
+use std::{future::Future, time::Duration};
+
+use testkit::{Clock as ServerClock, Server};
+use tollgate::{
+    Clock, Concurrency, Decision, DecisionSource, Key, Limiter, MemoryStore, OnStoreError, Policy,
+    Quota, RedisStore, extract,
+};
+
+use crate::inflight::counting_clock::CountingClock;
+pub(crate) use crate::inflight::{
+    results::{admitted_by_store, store_error},
+    until::{TEST_TIMEOUT, until},
+};
+
+/// Permits for requests in flight.
+pub(crate) const MAX_PERMITS: u64 = 10;
+
+/// The TTL of an unrenewed permit, by the store's clock.
+pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
+
+/// A TTL that no test outlasts: a permit that is free within it was released.
+pub(crate) const LONG_TTL: Duration = Duration::from_secs(3_600);
+
+/// Neither on a second nor on a millisecond.
+const START: u64 = 1_750_000_000_123_457;
+
+/// A limit of [`MAX_PERMITS`] on all requests together.
+pub(crate) fn permit_policy(life: Duration) -> Policy {
+    permit_policy_of(MAX_PERMITS, life)
+}
+
+pub(crate) fn permit_policy_of(n: u64, life: Duration) -> Policy {
+    let policy = Policy::new("permits", Quota::concurrent(n)).key(extract::global());
+    policy.strategy(Concurrency::with_ttl(life))
+}
+
+/// A store of either kind, on a clock that only moves when it is set.
+pub(crate) enum World {
+    Memory(MemoryStore, CountingClock),
+    Redis(Server, ServerClock),
+}
+
+impl World {
+    pub(crate) fn both() -> [Self; 2] {
+        [Self::memory(), Self::redis()]
+    }
+
+    pub(crate) fn memory() -> Self {
+        let clock = CountingClock::at(START);
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        Self::Memory(store, clock)
+    }
+
+    pub(crate) fn redis() -> Self {
+        let clock = ServerClock::at(START);
+        let server = Server::builder().clock(&clock).start();
+        Self::Redis(server, clock)
+    }
+
+    /// A limiter of these policies that reports store failures; on Redis with its own connections, one for each
+    /// runtime.
+    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+        let builder = match self {
+            Self::Memory(store, _) => Limiter::builder().store(store.clone()),
+            Self::Redis(server, _) => Limiter::builder().store(store(server.url())),
+        };
+        build(builder, policies)
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Memory(..) => "in process",
+            Self::Redis(..) => "on Redis",
+        }
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        match self {
+            Self::Memory(_, clock) => clock.time.advance(by),
+            Self::Redis(_, clock) => clock.advance(by),
+        }
+    }
+
+    pub(crate) fn rewind(&self, by: Duration) {
+        match self {
+            Self::Memory(_, clock) => clock.time.set(clock.time.now() - by),
+            Self::Redis(_, clock) => clock.rewind(by),
+        }
+    }
+
+    /// Waits for the heartbeats of `n` requests in flight that begin after this is called.
+    pub(crate) async fn until_heartbeats(&self, n: u64) {
+        let seen = || match self {
+            Self::Memory(_, clock) => clock.reads(),
+            // The server's own count of what is done to each permit, renewals and releases only.
+            Self::Redis(server, _) => server.calls("zscore"),
+        };
+        // One round may have begun before.
+        let enough = seen() + 2 * n;
+        until("heartbeats come", async || seen() >= enough).await;
+    }
+}
+
+pub(crate) fn store(url: String) -> RedisStore {
+    // Rejections are cached by this process's clock, and only the server's is set.
+    let store = RedisStore::builder()
+        .url(url)
+        .timeout(TEST_TIMEOUT)
+        .connections(1)
+        .rejection_cache_staleness(Duration::ZERO);
+    store.build().expect("a store")
+}
+
+pub(crate) fn build(
+    builder: tollgate::LimiterBuilder,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Limiter {
+    let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
+    let builder = builder.on_store_error(OnStoreError::Reject);
+    builder.build().expect("a limiter")
+}
+
+pub(crate) async fn check(limiter: &Limiter) -> Decision {
+    limiter.check(Key::global()).await
+}
+
+/// Takes one permit after the other until rejected.
+pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
+    let mut held = Vec::new();
+    loop {
+        let decision = check(limiter).await;
+        if !admitted_by_store(&decision) {
+            return held;
+        }
+        held.push(decision);
+        assert!(
+            held.len() <= 2 * MAX_PERMITS as usize,
+            "there is no end to it"
+        );
+    }
+}
+
+/// How many units of `policy` are left.
+pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
+    let seen = limiter.peek(Key::global()).await.expect("a response");
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    seen.policy(policy).expect("its policy").remaining()
+}
+
+/// How many permits are free.
+pub(crate) async fn free(limiter: &Limiter) -> u64 {
+    left_of(limiter, "permits").await
+}
+
+/// Waits until this many permits are free: a release is not awaited where it is made.
+#[track_caller]
+pub(crate) fn until_free(limiter: &Limiter, permits: u64) -> impl Future<Output = ()> {
+    until("permits are free", async move || {
+        free(limiter).await == permits
+    })
+}
+
+/// Takes `n` permits that are neither renewed nor released: the runtime of their holders has ended.
+pub(crate) fn leak_permits(limiter: &Limiter, n: usize) {
+    let limiter = limiter.clone();
+    let thread = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let held = runtime.block_on(async {
+            let mut held = Vec::new();
+            for _ in 0..n {
+                let decision = check(&limiter).await;
+                assert!(admitted_by_store(&decision), "{decision:?}");
+                held.push(decision);
+            }
+            held
+        });
+        drop(runtime);
+        std::mem::forget(held);
+    });
+    thread.join().expect("a thread that ends well");
+}
+
+/// How many permits the server stores, expired ones included.
+#[track_caller]
+pub(crate) fn stored_permits(server: &Server) -> i64 {
+    server.command(&["ZCARD", &server.only_key()]).int()
+}
+
+/// When each permit expires, in microseconds, the next first.
+#[track_caller]
+pub(crate) fn expiries(server: &Server) -> Vec<u64> {
+    let stored_permits = server.command(&["ZRANGE", &server.only_key(), "0", "-1", "WITHSCORES"]);
+    let texts = stored_permits.list().into_iter().map(testkit::Reply::text);
+    let scores = texts.skip(1).step_by(2);
+    scores
+        .map(|score| score.parse().expect("whole microseconds"))
+        .collect()
+}

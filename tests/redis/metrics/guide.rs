@@ -1,0 +1,89 @@
+//! `docs/metrics.md`, read as a table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::metrics::support::file;
+
+/// The guide's metrics, and the labels of each.
+pub(crate) fn metrics() -> BTreeMap<String, Metric> {
+    let guide = file("docs/metrics.md");
+    let rows = guide
+        .lines()
+        .filter(|line| line.starts_with("| `tollgate_"));
+    let metrics = rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let labels = cells[3]
+            .split(", ")
+            .map(|label| label.trim_matches('`').to_owned());
+        let metric = Metric {
+            kind: cells[2].to_owned(),
+            labels: labels
+                .filter(|label| !label.is_empty())
+                .chain(["limiter".to_owned()])
+                .collect(),
+            about: cells[5].to_owned(),
+        };
+        (cells[1].trim_matches('`').to_owned(), metric)
+    });
+    metrics.collect()
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) struct Metric {
+    pub(crate) kind: String,
+    pub(crate) labels: BTreeSet<String>,
+    pub(crate) about: String,
+}
+
+/// The formula of the number of series: a constant, and the factors of policies, shadow policies and servers.
+pub(crate) fn formula() -> [usize; 4] {
+    let guide = file("docs/metrics.md");
+    let line = guide.lines().find(|line| line.contains("* policies"));
+    let line = line.expect("a formula");
+    let words: Vec<&str> = line.split(" + ").collect();
+    let names = ["", " * policies", " * shadow policies", " * servers"];
+    let numbers: Vec<usize> = words
+        .iter()
+        .zip(names)
+        .map(|(word, name)| {
+            word.strip_suffix(name)
+                .and_then(|word| word.parse().ok())
+                .expect(line)
+        })
+        .collect();
+    numbers.try_into().expect(line)
+}
+
+#[test]
+fn the_guide_names_panels_and_alerts_that_exist_and_all_alerts() {
+    let guide = file("docs/metrics.md");
+    let (_, section) = guide.split_once("## Panels and alerts").expect("a section");
+    let (section, _) = section.split_once("\n## ").expect("a next section");
+    let rows: Vec<&str> = section
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains(" | *"))
+        .collect();
+    assert!(rows.len() > 5, "{section}");
+
+    let dashboard: Value = serde_json::from_str(&file("ops/grafana-dashboard.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let panels: BTreeSet<&str> = panels.filter_map(|panel| panel["title"].as_str()).collect();
+    for row in &rows {
+        let named = row.split('*').skip(1).step_by(2);
+        for panel in named {
+            assert!(panels.contains(panel), "no panel {panel:?}");
+        }
+    }
+
+    let rules: Value = yaml_serde::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
+    let groups = rules["groups"].as_array().expect("groups").iter();
+    let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules"));
+    let alerts: BTreeSet<&str> = rules.filter_map(|rule| rule["alert"].as_str()).collect();
+    let named: BTreeSet<&str> = section
+        .split('`')
+        .filter(|word| word.starts_with("Tollgate"))
+        .collect();
+    assert_eq!(named, alerts);
+}

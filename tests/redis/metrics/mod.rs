@@ -1,0 +1,18 @@
+//! Metrics, by Prometheus' exporter: that they are bounded, name no caller, and add up; and that Prometheus, the alert rules and the
+//! dashboard read them.
+
+mod collect;
+mod guide;
+mod leases;
+mod policies;
+mod promtool;
+mod queries;
+mod secrets;
+mod series;
+mod stores;
+mod sums;
+mod support;
+
+use tollgate_tests::exposition;
+
+use tollgate_tests::until;

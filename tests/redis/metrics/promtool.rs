@@ -1,0 +1,90 @@
+//! What Prometheus' own tool says.
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use tollgate::{Ban, Policy, Quota};
+
+use crate::metrics::{
+    queries,
+    support::{Observed, random_key},
+};
+
+/// Runs promtool, and returns what it printed if it failed.
+fn promtool(arguments: &[&str], input: &str) -> Result<(), String> {
+    let mut command = Command::new("promtool");
+    command
+        .current_dir(tollgate_tests::repository("ops"))
+        .args(arguments)
+        .stdin(Stdio::piped());
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped
+        .spawn()
+        .expect("promtool, of Debian's package prometheus");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("promtool reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("promtool ends");
+    let text = [output.stdout, output.stderr].concat();
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&text).into_owned()),
+    }
+}
+
+#[tokio::test]
+async fn promtool_accepts_the_exposition() {
+    let observed = Observed::new();
+    let quota = Quota::requests(3).per_minute();
+    let limiter = observed
+        .limiter()
+        .policy(Policy::new("one", quota))
+        .policy(Policy::new("next", quota).shadow_of("one"))
+        .policy(Policy::new("busy", Quota::concurrent(2)))
+        .policy(
+            Policy::new("abuse", quota)
+                .strategy(Ban::for_duration(crate::metrics::until::TEST_TIMEOUT)),
+        )
+        .build()
+        .expect("a limiter");
+    let mut state = 0;
+    for _ in 0..1_000 {
+        drop(limiter.check(random_key(&mut state)).await);
+    }
+    let text = observed.text();
+    assert_eq!(promtool(&["check", "metrics"], &text), Ok(()), "{text}");
+    let rejected = promtool(&["check", "metrics"], "# TYPE a gauge\na{b=} 1\n");
+    assert!(rejected.is_err(), "promtool says nothing about a mistake");
+}
+
+#[test]
+fn promtool_accepts_the_alert_rules_and_they_fire_when_they_should() {
+    assert_eq!(
+        promtool(&["check", "rules", "prometheus-rules.yml"], ""),
+        Ok(())
+    );
+    assert_eq!(
+        promtool(&["test", "rules", "prometheus-rules-test.yml"], ""),
+        Ok(())
+    );
+}
+
+#[test]
+fn promtool_accepts_the_queries_of_the_dashboard() {
+    let folder = testkit::folder();
+    let path = folder.path().join("rules.yml");
+    let rules = queries::of_dashboard()
+        .into_iter()
+        .enumerate()
+        .map(|(index, query)| {
+            let query = serde_json::to_string(&query).expect("a text");
+            format!("      - {{record: 'panel:query:{index}', expr: {query}}}\n")
+        });
+    let rules = rules.collect::<String>();
+    let text = format!("groups:\n  - name: dashboard\n    rules:\n{rules}");
+    std::fs::write(&path, text).expect("a file");
+    let path = path.to_str().expect("a path");
+    assert_eq!(promtool(&["check", "rules", path], ""), Ok(()));
+}

@@ -1,0 +1,155 @@
+//! The number of series.
+
+use std::{collections::BTreeSet, num::NonZeroUsize, thread};
+
+use testkit::{Cluster, Server};
+use tollgate::{
+    Ban, DecisionSource, Limiter, MemoryStore, Policy, Quota, RedisStore, RedisStoreBuilder,
+};
+
+use crate::metrics::{
+    guide,
+    support::{Exposition, Observed, random, random_key},
+    until::TEST_TIMEOUT,
+};
+
+/// Fewer than are used.
+const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+
+/// The number of series by the guide.
+fn formula(policies: usize, shadows: usize, servers: usize) -> usize {
+    let [always, per_policy, per_shadow, per_server] = guide::formula();
+    always + per_policy * policies + per_shadow * shadows + per_server * servers
+}
+
+/// The series, without their values.
+fn series(exposition: &Exposition) -> BTreeSet<String> {
+    let samples = exposition.0.iter();
+    let series: BTreeSet<_> = samples
+        .map(|sample| format!("{} {:?}", sample.name, sample.labels))
+        .collect();
+    assert_eq!(series.len(), exposition.0.len(), "a series twice");
+    series
+}
+
+fn quota() -> Quota {
+    Quota::requests(3).per_minute()
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+#[test]
+fn a_million_keys_leave_the_series_that_the_guide_says() {
+    let observed = Observed::new();
+    let builder = observed
+        .limiter()
+        .store(MemoryStore::builder().max_keys(MAX_KEYS).build())
+        .policy(Policy::new("one", quota()))
+        .policy(Policy::new("two", quota()).refund_unless(tollgate::outcome::success))
+        .policy(Policy::new("next", quota()).shadow_of("one"));
+    let limiter = builder.build().expect("a limiter");
+    let before = series(&observed.exposition());
+    assert_eq!(before.len(), formula(3, 1, 0));
+
+    let check = |seed: u64| {
+        let mut state = seed;
+        block_on(async {
+            for _ in 0..500_000 {
+                let key = random_key(&mut state);
+                let times = 1 + random(&mut state) % 3;
+                let _ = limiter.check(key).times(times).cost(2).await;
+            }
+        });
+    };
+    thread::scope(|scope| (0..2).for_each(|seed| drop(scope.spawn(move || check(seed)))));
+    let after = observed.exposition();
+    assert_eq!(series(&after), before);
+    assert!(after.value("tollgate_requests_total", &[]) >= 1_000_000.0);
+    assert!(after.value("tollgate_memory_evictions_total", &[]) > 0.0);
+    assert!(after.value("tollgate_decision_seconds_count", &[("source", "store")]) > 1_000.0);
+}
+
+/// Checks so many keys at once.
+fn check_keys(limiter: &Limiter, keys: usize) {
+    let mut state = 1;
+    block_on(async {
+        let checks = (0..keys).map(|_| limiter.check(random_key(&mut state)).into_future());
+        let decisions = futures_util::future::join_all(checks).await;
+        assert!(
+            decisions
+                .iter()
+                .all(|decision| decision.source() == DecisionSource::Store)
+        );
+    });
+}
+
+fn on(observed: &Observed, store: RedisStoreBuilder) -> Limiter {
+    let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
+    let builder = observed.limiter().store(store);
+    let limiter = builder.policy(Policy::new("one", quota())).build();
+    limiter.expect("a limiter")
+}
+
+#[test]
+fn a_server_adds_what_the_guide_says_before_its_first_call() {
+    let server = Server::start();
+    let observed = Observed::new();
+    let limiter = on(&observed, RedisStore::builder().url(server.url()));
+    let before = series(&observed.exposition());
+    assert_eq!(before.len(), formula(1, 0, 1));
+    check_keys(&limiter, 1_000);
+    assert_eq!(series(&observed.exposition()), before);
+
+    // A server that fails has no more.
+    server.kill();
+    let failed = block_on(limiter.check("alice").into_future());
+    assert!(failed.is_admitted() && failed.policies().next().is_none());
+    assert_eq!(series(&observed.exposition()), before);
+}
+
+#[test]
+fn each_node_of_a_cluster_adds_what_the_guide_says() {
+    let cluster = Cluster::start(3, 0);
+    let observed = Observed::new();
+    let limiter = on(&observed, RedisStore::builder().cluster(cluster.urls()));
+    check_keys(&limiter, 1_000);
+    let exposition = observed.exposition();
+    assert_eq!(series(&exposition).len(), formula(1, 0, 3));
+
+    // Each node has its own calls and its own circuit breaker.
+    for node in cluster.nodes() {
+        let node = node.addr().to_string();
+        let calls = |result| {
+            let labels = [("node", &*node), ("result", result)];
+            exposition.value("tollgate_store_calls_total", &labels)
+        };
+        assert!(calls("ok") >= 1.0, "{node}");
+        assert_eq!(calls("error"), 0.0, "{node}");
+        let breaker = exposition.value("tollgate_circuit_breaker_state", &[("node", &node)]);
+        assert_eq!(breaker, 0.0, "{node}");
+    }
+    let requests = exposition.value("tollgate_batch_requests_sum", &[]);
+    assert_eq!(requests, 1_000.0);
+}
+
+#[test]
+fn each_new_policy_adds_what_the_guide_says_and_keeps_its_series_once_it_is_gone() {
+    let observed = Observed::new();
+    let builder = observed.limiter().policy(Policy::new("one", quota()));
+    let limiter = builder.build().expect("a limiter");
+    let ban = Policy::new("abuse", quota()).strategy(Ban::for_duration(TEST_TIMEOUT));
+    let shadow = Policy::new("next", quota()).shadow();
+    let other = Limiter::builder().policy(ban).policy(shadow);
+    let with_two = other.policy(Policy::new("two", quota()));
+    limiter.reconfigure(with_two).expect("valid policies");
+    let after = series(&observed.exposition());
+    assert_eq!(after.len(), formula(4, 1, 0));
+    let back = Limiter::builder().policy(Policy::new("one", quota()));
+    limiter.reconfigure(back).expect("valid policies");
+    assert_eq!(series(&observed.exposition()), after);
+}

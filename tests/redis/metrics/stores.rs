@@ -1,0 +1,232 @@
+//! The metrics of the store, and of its failures.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use testkit::Server;
+use tollgate::{
+    OnStoreError, Policy, Quota, RedisStore, StoreError,
+    observe::{Observer, StoreCallEvent},
+};
+
+use crate::metrics::{
+    support::{Observed, random_key},
+    until::{TEST_TIMEOUT, until},
+};
+
+fn policy() -> Policy {
+    Policy::new("api", Quota::requests(3).per_day())
+}
+
+#[tokio::test]
+async fn calls_their_time_and_the_requests_in_them_are_counted_by_server() {
+    let server = Server::start();
+    let observed = Observed::new();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
+    let builder = observed.limiter().store(store.build().expect("a store"));
+    let limiter = builder.policy(policy()).build().expect("a limiter");
+    let mut state = 0;
+    let checks = (0..100).map(|_| limiter.check(random_key(&mut state)).into_future());
+    futures_util::future::join_all(checks).await;
+    let exposition = observed.exposition();
+    let node = server.addr().to_string();
+    let value = |name, labels: &[(&str, &str)]| {
+        exposition.value(name, &[labels, &[("node", &*node)]].concat())
+    };
+    let calls = |result| value("tollgate_store_calls_total", &[("result", result)]);
+    // The server did not know the script at first, which is no failure.
+    let scripts = server.calls("eval");
+    assert!(scripts >= 1);
+    assert_eq!(
+        [calls("ok"), calls("repeated"), calls("error")],
+        [server.calls("evalsha") as f64, scripts as f64, 0.0]
+    );
+    assert_eq!(exposition.value("tollgate_store_errors_total", &[]), 0.0);
+    assert_eq!(value("tollgate_batch_requests_sum", &[]), 100.0);
+    assert_eq!(value("tollgate_batch_requests_count", &[]), calls("ok"));
+    let timed = value("tollgate_store_call_seconds_count", &[]);
+    assert_eq!(timed, calls("ok") + calls("repeated"));
+    assert_eq!(value("tollgate_circuit_breaker_state", &[]), 0.0);
+    assert!(value("tollgate_store_connections", &[]) >= 1.0);
+    let decided = exposition.value("tollgate_decision_seconds_count", &[("source", "store")]);
+    assert_eq!(decided, 100.0);
+}
+
+/// The value of a metric of calls that failed, and of those by code.
+fn failures(observed: &Observed, code: &str) -> [f64; 2] {
+    let exposition = observed.exposition();
+    [
+        exposition.value("tollgate_store_calls_total", &[("result", "error")]),
+        exposition.value("tollgate_store_errors_total", &[("code", code)]),
+    ]
+}
+
+#[tokio::test]
+async fn a_call_whose_requests_fail_within_the_script_is_counted_as_a_failure() {
+    let server = Server::start();
+    let observed = Observed::new();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
+    let builder = observed.limiter().store(store.build().expect("a store"));
+    let builder = builder.on_store_error(OnStoreError::Reject);
+    let limiter = builder.policy(policy()).build().expect("a limiter");
+    assert!(limiter.check("alice").await.is_admitted());
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    assert!(!limiter.check("bob").await.is_admitted());
+    assert_eq!(failures(&observed, "oom"), [1.0, 1.0]);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+    let key = server.keys().concat();
+    server.command(&["SET", &key, "of another program"]).ok();
+    assert!(!limiter.check("alice").await.is_admitted());
+    assert_eq!(failures(&observed, "corrupt_key"), [2.0, 1.0]);
+    assert!(limiter.check("bob").await.is_admitted());
+    assert_eq!(failures(&observed, "corrupt_key"), [2.0, 1.0]);
+}
+
+/// A server that replies `OK` to everything, which no script does.
+fn server_of_nonsense() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                // A command is `*3`, and then two lines for each of its words, which hold no line ends here.
+                while let Some(line) = lines.next() {
+                    let words = line.strip_prefix('*').and_then(|words| words.parse().ok());
+                    let words: usize = words.expect("a command");
+                    lines.by_ref().take(2 * words).for_each(drop);
+                    (&stream).write_all(b"+OK\r\n").expect("sent");
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_is_counted_as_a_failure() {
+    let observed = Observed::new();
+    let store = RedisStore::builder().url(format!("redis://{}", server_of_nonsense()));
+    let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
+    let builder = observed.limiter().store(store);
+    let builder = builder.on_store_error(OnStoreError::Reject);
+    let limiter = builder.policy(policy()).build().expect("a limiter");
+    assert!(!limiter.check("alice").await.is_admitted());
+    let failed = observed.value("tollgate_requests_total", &[("outcome", "store_failed")]);
+    assert_eq!((failed, failures(&observed, "garbled")), (1.0, [1.0, 1.0]));
+}
+
+#[tokio::test]
+async fn cached_rejections_are_counted_and_have_a_source_of_their_own() {
+    let server = Server::start();
+    let observed = Observed::new();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
+    let builder = observed.limiter().store(store.build().expect("a store"));
+    let limiter = builder.policy(policy()).build().expect("a limiter");
+    for _ in 0..10 {
+        drop(limiter.check("alice").await);
+    }
+    let rejected = |source| {
+        let labels = [("outcome", "rejected"), ("source", source)];
+        observed.value("tollgate_requests_total", &labels)
+    };
+    assert_eq!(rejected("store") + rejected("rejection_cache"), 7.0);
+    assert!(rejected("rejection_cache") >= 1.0);
+    assert_eq!(observed.value("tollgate_rejection_cache_entries", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_requests() {
+    let server = Server::start();
+    let observed = Observed::new();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(Duration::from_millis(500));
+    let builder = observed.limiter().store(store.build().expect("a store"));
+    let limiter = builder.policy(policy()).build().expect("a limiter");
+    assert!(limiter.check("alice").await.is_admitted());
+    let node = server.addr().to_string();
+    let state = || observed.value("tollgate_circuit_breaker_state", &[("node", &node)]);
+    assert_eq!(state(), 0.0);
+    server.kill();
+    let mut asked = 0;
+    until("the circuit breaker opens", async || {
+        asked += 1;
+        assert!(limiter.check("alice").await.is_admitted());
+        state() > 0.0
+    })
+    .await;
+    let exposition = observed.exposition();
+    let uncounted = exposition.value("tollgate_admitted_uncounted_total", &[]);
+    assert_eq!(uncounted, f64::from(asked));
+    let fallback = [("outcome", "admitted"), ("source", "fallback")];
+    assert_eq!(
+        exposition.value("tollgate_requests_total", &fallback),
+        f64::from(asked)
+    );
+    let failed = [("node", &*node), ("result", "error")];
+    let failed = exposition.value("tollgate_store_calls_total", &failed);
+    let by_code = exposition.value("tollgate_store_errors_total", &[]);
+    assert!(
+        failed >= 1.0 && by_code == failed,
+        "{failed} calls, {by_code} by code"
+    );
+    server.restart();
+    until("the circuit breaker closes", async || {
+        drop(limiter.check("alice").await);
+        state() == 0.0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_that_are_rejected_for_a_failed_store_have_an_outcome_of_their_own() {
+    let observed = Observed::new();
+    let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let builder = observed
+        .limiter()
+        .store(store)
+        .on_store_error(OnStoreError::Reject);
+    let limiter = builder.policy(policy()).build().expect("a limiter");
+    assert!(limiter.admit("alice").await.is_err());
+    let failed = [("outcome", "store_failed")];
+    assert_eq!(observed.value("tollgate_requests_total", &failed), 1.0);
+    assert_eq!(
+        observed.value("tollgate_admitted_uncounted_total", &[]),
+        0.0
+    );
+}
+
+#[tokio::test]
+async fn servers_beyond_the_64th_share_a_label() {
+    let observed = Observed::new();
+    let error = StoreError::server("OOM", "");
+    for number in 0..200 {
+        let node = format!("10.0.0.{number}:6379");
+        let call = StoreCallEvent::new(&node, Duration::from_millis(1)).with_ops(2, 2);
+        observed.metrics.on_store_call(&call);
+        observed.metrics.on_store_call(&call.with_error(&error));
+    }
+    let exposition = observed.exposition();
+    let calls = |labels: &[(&str, &str)]| exposition.value("tollgate_store_calls_total", labels);
+    assert_eq!(
+        exposition.find("tollgate_store_connections", &[]).count(),
+        65
+    );
+    assert_eq!(calls(&[("node", "10.0.0.63:6379")]), 2.0);
+    assert_eq!(calls(&[("node", "other"), ("result", "ok")]), 136.0);
+    assert_eq!(calls(&[]), 400.0);
+    assert_eq!(
+        exposition.value("tollgate_store_errors_total", &[("code", "oom")]),
+        200.0
+    );
+}

@@ -1,0 +1,170 @@
+//! Changes of state: bans, permits, waiters; and observers that panic.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, future::join_all};
+use testkit::Server;
+use tollgate::{
+    Ban, Limiter, LocalFallback, MemoryStore, Policy, Quota, RedisStore, TokioClock, extract,
+    observe::{DecisionEvent, DecisionOutcome, Event, Observer, UnitsEvent},
+};
+
+use crate::observe::support::{KEY, Recorder, World, limit};
+
+#[tokio::test]
+async fn a_ban_is_reported_when_it_begins_and_once() {
+    for world in World::both() {
+        let recorder = Recorder::new();
+        let ban = Ban::for_duration(Duration::from_secs(600));
+        let abuse = limit("abuse", "3/h").strategy(ban);
+        let limiter = world.builder().policy(limit("p", "1/month")).policy(abuse);
+        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+        let bans = || recorder.events("BanBegan");
+        let keys = [("p", KEY), ("abuse", KEY)];
+        assert!(limiter.check(keys).await.is_admitted());
+        for _ in 0..2 {
+            assert!(!limiter.check(keys).await.is_admitted());
+        }
+        assert_eq!(bans().len(), 0);
+        // Several are rejected by one call of the store.
+        let rejected = join_all((0..9).map(|_| limiter.check(keys).into_future())).await;
+        assert!(rejected.iter().all(|decision| !decision.is_admitted()));
+        assert_eq!(bans().len(), 1, "{}", world.name());
+        assert!(
+            bans()[0].contains("lasts: 600s, by_hand: false"),
+            "{:?}",
+            bans()
+        );
+        limiter
+            .block(("abuse", KEY), Duration::from_secs(60))
+            .await
+            .expect("a response");
+        assert_eq!(bans().len(), 2);
+        assert!(
+            bans()[1].contains("lasts: 60s, by_hand: true"),
+            "{:?}",
+            bans()
+        );
+    }
+}
+
+#[tokio::test]
+async fn permits_are_reported_and_counted_while_they_are_held() {
+    for world in World::both() {
+        let recorder = Recorder::new();
+        let policy = || Policy::new("slots", Quota::concurrent(3)).key(extract::global());
+        let limiter = world.builder().policy(policy());
+        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+        let held = || limiter.stats().policies[0].permits;
+        let first = limiter.admit(KEY).await.expect("admitted");
+        limiter
+            .reconfigure(Limiter::builder().policy(policy()))
+            .expect("valid");
+        let second = limiter.admit(KEY).await.expect("admitted");
+        assert_eq!(held(), 2);
+        drop(first);
+        assert_eq!(held(), 1);
+        drop(second);
+        assert_eq!(held(), 0);
+        assert_eq!(recorder.events("PermitsHeld").len(), 2);
+        assert_eq!(recorder.events("PermitsReleased").len(), 2);
+        // A released permit is no refund.
+        assert!(recorder.record().units.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_counted_while_they_wait() {
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
+    let limiter = Limiter::builder().store(store);
+    let limiter = limiter.policy(limit("p", "1/min burst 1")).build();
+    let limiter = limiter.expect("valid");
+    let waiters = || limiter.stats().policies[0].waiters;
+    let long = Duration::from_secs(3_600);
+    assert!(limiter.wait(KEY, long).await.is_ok());
+    assert_eq!(waiters(), 0);
+    let mut waiting: Vec<_> = (0..3)
+        .map(|_| limiter.wait(KEY, long).into_future())
+        .collect();
+    for waiting in &mut waiting {
+        assert!(waiting.now_or_never().is_none());
+    }
+    assert_eq!(waiters(), 3);
+    waiting.truncate(1);
+    assert_eq!(waiters(), 1);
+    drop(waiting);
+    assert_eq!(waiters(), 0);
+}
+
+#[tokio::test]
+async fn each_charge_that_is_not_written_back_is_reported() {
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url());
+    let store = store.timeout(Duration::from_secs(10)).build();
+    let recorder = Recorder::new();
+    let limiter = Limiter::builder()
+        .store(store.expect("a store"))
+        .on_store_error(LocalFallback::shared_by(2).write_back(true))
+        .policy(Policy::new("p", Quota::requests(9).per_month()))
+        .observe(recorder.clone());
+    let limiter = limiter.build().expect("valid");
+    drop(server);
+    for key in 0..10_007_u64 {
+        assert!(limiter.check(key).await.is_admitted());
+    }
+    let dropped = recorder.events("WriteBackDropped");
+    assert_eq!(dropped.len(), 7);
+    assert!(dropped[0].contains(r#"policy: "p""#), "{}", dropped[0]);
+    let stats = limiter.stats();
+    assert_eq!(
+        (stats.queued_write_backs, stats.dropped_write_backs),
+        (10_000, 7)
+    );
+    let record = recorder.record();
+    assert_eq!(
+        (record.outcome(DecisionOutcome::Admitted), record.uncounted),
+        (10_007, 0)
+    );
+}
+
+/// Panics whenever it is called.
+#[derive(Debug)]
+struct Panicking;
+
+impl Observer for Panicking {
+    fn on_decision(&self, _: &DecisionEvent<'_>) {
+        panic!("of an observer");
+    }
+
+    fn on_units(&self, _: &UnitsEvent<'_>) {
+        panic!("of an observer");
+    }
+
+    fn on_event(&self, _: &Event<'_>) {
+        panic!("of an observer");
+    }
+}
+
+#[tokio::test]
+async fn an_observer_that_panics_changes_no_count_and_hides_nothing_from_others() {
+    for world in World::both() {
+        let recorder = Recorder::new();
+        let limiter = world.builder().policy(limit("p", "5/month"));
+        let limiter = limiter
+            .observe(Arc::new(Panicking))
+            .observe(recorder.clone());
+        let limiter = limiter.build().expect("valid");
+        for _ in 0..2 {
+            let admission = limiter.admit(KEY).await.expect("admitted");
+            let p = admission.policy("p").expect("known");
+            p.charge(1).await.expect("a response");
+            p.refund(1).await.expect("a response");
+        }
+        assert_eq!(limiter.check(KEY).times(9).await.admitted(), 3);
+        let record = recorder.record();
+        assert_eq!(record.outcome(DecisionOutcome::Admitted), 5);
+        assert_eq!(record.outcome(DecisionOutcome::Rejected), 6);
+        let status = limiter.peek(KEY).await.expect("a response");
+        assert_eq!(status.policy("p").expect("known").remaining(), 0);
+    }
+}

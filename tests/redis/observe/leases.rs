@@ -1,0 +1,277 @@
+//! Leases, as observers and statistics show them.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use testkit::Server;
+use tollgate::{
+    Ban, DecisionSource, FixedWindow, Lease, Limiter, LimiterBuilder, Policy, RedisStore,
+    observe::{
+        DecisionEvent, DecisionOutcome, LeaseStats, NEAR_PERCENT, Observer, PolicyEvent,
+        PolicyKind, PolicyResult, UnitsKind,
+    },
+};
+
+use tracing::Level;
+
+use crate::observe::{
+    log::Log,
+    support::{KEY, Recorder, limit, until},
+};
+
+const COST: u64 = 3;
+
+/// Units of a lease are held for longer than a test takes, unless all are spent or the limiter is shut down.
+fn leased(name: &str) -> Policy {
+    let lease = Lease::max_units(600).ttl(Duration::from_secs(10));
+    let policy = limit(name, "10000000/day").strategy(FixedWindow);
+    policy.lease(lease)
+}
+
+fn on(server: &Server) -> LimiterBuilder {
+    let store = RedisStore::builder().url(server.url());
+    let store = store.timeout(Duration::from_secs(20)).build();
+    Limiter::builder().store(store.expect("a store"))
+}
+
+/// Requests of one key, of a cost, until this limiter holds units for it.
+async fn until_leased(limiter: &Limiter) {
+    until("a lease admits a request", async || {
+        let checks = (0..50).map(|_| limiter.check(KEY).cost(COST).into_future());
+        let decisions = join_all(checks).await;
+        assert!(decisions.iter().all(|decision| decision.is_admitted()));
+        let by_lease = |decision: &tollgate::Decision| decision.source() == DecisionSource::Lease;
+        decisions.iter().any(by_lease)
+    })
+    .await;
+}
+
+/// Requests of one key, until this limiter holds units that they leave.
+async fn until_held(limiter: &Limiter) {
+    until("units are held", async || {
+        until_leased(limiter).await;
+        stats(limiter, "tenant").is_some_and(|leases| leases.held > 0)
+    })
+    .await;
+}
+
+fn stats(limiter: &Limiter, policy: &str) -> Option<LeaseStats> {
+    let leases = limiter.stats().store.leases;
+    leases.into_iter().find(|stats| &*stats.policy == policy)
+}
+
+/// What an observer is called with for a request that a lease admits.
+#[derive(Debug, PartialEq)]
+struct ByLease {
+    outcome: DecisionOutcome,
+    requests: u64,
+    admitted: u64,
+    uncounted: bool,
+    policies: Vec<UnderPolicy>,
+}
+
+/// The result under one policy.
+#[derive(Debug, PartialEq)]
+struct UnderPolicy {
+    index: usize,
+    policy: String,
+    kind: PolicyKind,
+    key: String,
+    results: Vec<(PolicyResult, u64)>,
+    cost: u64,
+    charged: u64,
+    over: u64,
+    limit: u64,
+    is_some_used: bool,
+    is_some_left: bool,
+}
+
+#[derive(Debug, Default)]
+struct Recorded(Mutex<Vec<ByLease>>);
+
+impl Observer for Recorded {
+    fn on_decision(&self, event: &DecisionEvent<'_>) {
+        if event.source != DecisionSource::Lease {
+            return;
+        }
+        assert!(event.error.is_none() && !event.waits, "{event:?}");
+        let under_policy = |policy: PolicyEvent<'_>| {
+            let (limit, remaining) = (policy.limit(), policy.status().remaining);
+            UnderPolicy {
+                index: policy.index,
+                policy: policy.policy.to_owned(),
+                kind: policy.kind,
+                key: policy.key.as_str().to_owned(),
+                results: policy.results(NEAR_PERCENT).collect(),
+                cost: policy.cost,
+                charged: policy.charged,
+                over: policy.over,
+                limit,
+                is_some_used: remaining < limit,
+                is_some_left: remaining > 0,
+            }
+        };
+        let by_lease = ByLease {
+            outcome: event.outcome,
+            requests: event.requests,
+            admitted: event.admitted,
+            uncounted: event.uncounted,
+            policies: event.policies.into_iter().map(under_policy).collect(),
+        };
+        self.0.lock().expect("a lock").push(by_lease);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_a_lease_admits_is_reported_like_others() {
+    let server = Server::start();
+    let recorded = Arc::new(Recorded::default());
+    let recorder = Recorder::new();
+    let ban = limit("abuse", "1000/day").strategy(Ban::for_duration(Duration::from_secs(60)));
+    let limiter = on(&server)
+        .policy(leased("tenant"))
+        .policy(leased("all"))
+        .policy(ban)
+        .observe(recorded.clone())
+        .observe(recorder.clone())
+        .build()
+        .expect("valid");
+    until_leased(&limiter).await;
+    assert!(limiter.check(KEY).cost(COST).await.is_admitted());
+
+    let under = |index, policy: &str| UnderPolicy {
+        index,
+        policy: policy.to_owned(),
+        kind: PolicyKind::Live,
+        key: KEY.as_str().to_owned(),
+        results: vec![(PolicyResult::Within, 1)],
+        cost: COST,
+        charged: COST,
+        over: 0,
+        limit: 10_000_000,
+        is_some_used: true,
+        is_some_left: true,
+    };
+    let expected = ByLease {
+        outcome: DecisionOutcome::Admitted,
+        requests: 1,
+        admitted: 1,
+        uncounted: false,
+        policies: vec![under(0, "tenant"), under(1, "all")],
+    };
+    let recorded = recorded.0.lock().expect("a lock");
+    assert!(!recorded.is_empty());
+    for event in recorded.iter() {
+        assert_eq!(*event, expected);
+    }
+    // Units that are leased and not spent yet are charged for no request.
+    let record = recorder.record();
+    assert_eq!(record.charged("tenant"), COST * record.requests());
+    let by_lease = record.sources[&DecisionSource::Lease];
+    assert_eq!(by_lease, recorded.len() as u64);
+    assert_eq!(
+        (
+            record.units("tenant", UnitsKind::Charged),
+            record.units("tenant", UnitsKind::Refunded)
+        ),
+        (0, 0)
+    );
+    for policy in ["tenant", "all"] {
+        let leases = stats(&limiter, policy).expect(policy);
+        assert_eq!(leases.spent, COST * by_lease, "{leases:?}");
+    }
+    assert!(stats(&limiter, "abuse").is_none());
+}
+
+#[tokio::test]
+async fn leases_are_in_the_state_of_the_store() {
+    let server = Server::start();
+    let limiter = on(&server)
+        .policy(leased("tenant"))
+        .policy(limit("cold", "9000/day"));
+    let limiter = limiter.build().expect("valid");
+    assert!(limiter.stats().store.leases.is_empty());
+    // A policy without leases beside it: all requests are counted in the store.
+    for _ in 0..100 {
+        assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
+    }
+    assert!(limiter.stats().store.leases.is_empty());
+
+    let limiter = on(&server).policy(leased("tenant"));
+    let limiter = limiter.build().expect("valid");
+    until_leased(&limiter).await;
+    let leases = stats(&limiter, "tenant").expect("leases");
+    assert!(
+        leases.spent >= COST && leases.spent.is_multiple_of(COST),
+        "{leases:?}"
+    );
+    let sent = limiter.shutdown(Duration::from_secs(20)).await;
+    sent.expect("all is sent");
+    until("what is left is refunded", async || {
+        is_settled(&stats(&limiter, "tenant").expect("leases"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_log_nothing_and_a_store_that_fails_is_logged_as_without_them() {
+    let log = Log::default();
+    let _guard = log.at(Level::DEBUG);
+    let server = Server::start();
+    let limiter = on(&server).policy(leased("tenant"));
+    let limiter = limiter.build().expect("valid");
+    until_leased(&limiter).await;
+    assert_eq!(log.text(), "");
+    server.kill();
+    // The units that are held are spent first.
+    until("the store fails", async || {
+        let checks = (0..50).map(|_| limiter.check(KEY).cost(COST).into_future());
+        let decisions = join_all(checks).await;
+        assert!(decisions.iter().all(|decision| decision.is_admitted()));
+        let failed = |decision: &tollgate::Decision| decision.source() == DecisionSource::Fallback;
+        decisions.iter().any(failed)
+    })
+    .await;
+    assert_eq!(log.lines("rate limit store failed").len(), 1);
+    assert!(!log.text().contains("lease"), "{}", log.text());
+}
+
+/// Whether no units are held, and what became of all of them is known.
+fn is_settled(leases: &LeaseStats) -> bool {
+    leases.held == 0 && leases.granted == leases.spent + leases.refunded + leases.lapsed
+}
+
+#[tokio::test]
+async fn units_of_a_key_that_is_reset_lapse() {
+    let server = Server::start();
+    let limiter = on(&server).policy(leased("tenant"));
+    let limiter = limiter.build().expect("valid");
+    until_held(&limiter).await;
+    assert!(limiter.reset(KEY).await.is_ok());
+    until("all units are accounted for", async || {
+        is_settled(&stats(&limiter, "tenant").expect("leases"))
+    })
+    .await;
+    let leases = stats(&limiter, "tenant").expect("leases");
+    assert!(leases.lapsed > 0, "{leases:?}");
+}
+
+#[tokio::test]
+async fn units_whose_refund_fails_lapse() {
+    let server = Server::start();
+    let limiter = on(&server).policy(leased("tenant"));
+    let limiter = limiter.build().expect("valid");
+    until_held(&limiter).await;
+    server.kill();
+    // Refunds of leases are sent once.
+    let _ = limiter.shutdown(Duration::from_secs(20)).await;
+    until("all units are accounted for", async || {
+        is_settled(&stats(&limiter, "tenant").expect("leases"))
+    })
+    .await;
+    let leases = stats(&limiter, "tenant").expect("leases");
+    assert!(leases.lapsed > 0, "{leases:?}");
+}

@@ -1,0 +1,168 @@
+//! What a store reports: round trips, the circuit breaker, and its state.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use testkit::Server;
+use tollgate::{
+    Limiter, LimiterBuilder, MemoryStore, OnStoreError, RedisStore, StoreError,
+    observe::{BreakerState, DecisionOutcome, LimiterStats},
+};
+
+use crate::observe::support::{KEY, Record, Recorder, World, limit, until};
+
+fn on(server: &Server) -> LimiterBuilder {
+    let store = RedisStore::builder().url(server.url());
+    let store = store.timeout(Duration::from_secs(10)).connections(1);
+    let builder = Limiter::builder().store(store.build().expect("a store"));
+    builder.policy(limit("p", "1000/month"))
+}
+
+fn requests_of_calls(record: &Record) -> usize {
+    let done = record.calls.iter().filter(|call| call.result == "ok");
+    done.map(|call| call.requests).sum()
+}
+
+#[tokio::test]
+async fn one_event_is_reported_for_each_round_trip_with_all_its_requests() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let limiter = on(&server).observe(recorder.clone());
+    let limiter = limiter.build().expect("valid");
+    let checks =
+        join_all((0..50).map(|key| limiter.check(format!("key-{}", key % 25)).into_future()));
+    assert!(checks.await.iter().all(|decision| decision.is_admitted()));
+    let record = recorder.record();
+    assert_eq!(requests_of_calls(&record), 50);
+    assert!(record.calls.len() < 50, "{} calls", record.calls.len());
+    let first = &record.calls[0];
+    assert_eq!(first.node, server.addr().to_string());
+    let round_trips = server.calls("evalsha") + server.calls("eval");
+    assert_eq!(record.calls.len() as u64, round_trips);
+    // The server did not know the script at first: no failure.
+    let repeated = record.calls.iter().filter(|call| call.result != "ok");
+    assert!(repeated.clone().all(|call| call.result == "repeated"));
+    assert_eq!(repeated.count() as u64, server.calls("eval"));
+    let stats = limiter.stats().store;
+    assert_eq!(stats.nodes.len(), 1);
+    assert_eq!(
+        (&*stats.nodes[0].node, stats.nodes[0].connections),
+        (&*first.node, 1)
+    );
+    assert_eq!(stats.nodes[0].breaker, BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn a_store_that_two_limiters_share_calls_their_observer_once() {
+    let server = Server::start();
+    let (recorder, other) = (Recorder::new(), Recorder::new());
+    let store = RedisStore::builder().url(server.url());
+    let store = store.timeout(Duration::from_secs(10)).build();
+    let store = store.expect("a store");
+    let limiter = |name: &str, observer: Arc<Recorder>| {
+        let builder = Limiter::builder().store(store.clone());
+        let builder = builder.policy(limit(name, "9/month")).observe(observer);
+        builder.build().expect("valid")
+    };
+    let limiters = [
+        limiter("a", recorder.clone()),
+        limiter("b", recorder.clone()),
+        limiter("c", other.clone()),
+    ];
+    assert!(limiters[0].check(KEY).await.is_admitted());
+    recorder.clear();
+    assert!(limiters[0].check(KEY).await.is_admitted());
+    let record = recorder.record();
+    assert_eq!((record.calls.len(), record.requests()), (1, 1));
+    // The calls are the store's, the decisions the limiter's.
+    assert_eq!(other.record().requests(), 0);
+    let weak = Arc::downgrade(&other);
+    drop((limiters, other));
+    assert!(
+        weak.upgrade().is_none(),
+        "the store keeps no observer alive"
+    );
+}
+
+#[tokio::test]
+async fn a_failed_server_is_reported_with_its_errors_and_its_breaker() {
+    let server = Server::start();
+    let recorder = Recorder::new();
+    let limiter = on(&server).on_store_error(OnStoreError::Admit);
+    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    assert!(limiter.check(KEY).await.is_admitted());
+    let (addr, url) = (server.addr().to_string(), server.url());
+    drop((server, url));
+    until("the breaker is open", async || {
+        let decision = limiter.check(KEY).await;
+        assert!(decision.is_admitted());
+        limiter.stats().store.nodes[0].breaker != BreakerState::Closed
+    })
+    .await;
+    let record = recorder.record();
+    assert_eq!(record.outcome(DecisionOutcome::Admitted), record.requests());
+    assert!(record.uncounted >= 3);
+    let failed: Vec<_> = record
+        .calls
+        .iter()
+        .filter(|call| !matches!(call.result, "ok" | "repeated"))
+        .collect();
+    assert!(
+        failed
+            .iter()
+            .all(|call| StoreError::CODES.contains(&call.result))
+    );
+    assert!(
+        failed.iter().any(|call| call.result == "connection"),
+        "{failed:?}"
+    );
+    let opened = format!("BreakerChanged {{ node: {addr:?}, state: Open }}");
+    assert!(record.events.contains(&opened), "{:?}", record.events);
+}
+
+#[tokio::test]
+async fn the_state_of_a_memory_store_has_its_keys() {
+    let store = MemoryStore::new();
+    let limiter = Limiter::builder().store(store.clone());
+    let limiter = limiter.policy(limit("p", "9/month")).build();
+    let limiter = limiter.expect("valid");
+    for key in ["a", "b", "c"] {
+        let _ = limiter.check(("p", key)).await;
+    }
+    let stats = limiter.stats();
+    assert_eq!(stats.store.memory_keys, Some(3));
+    assert_eq!(stats.store.memory_evictions, Some(0));
+    assert_eq!(
+        (
+            stats.generation,
+            &*stats.policies[0].policy,
+            stats.policies[0].limit
+        ),
+        (0, "p", 9)
+    );
+}
+
+#[tokio::test]
+async fn cached_rejections_are_in_the_state_of_the_store() {
+    let server = Server::start();
+    let limiter = on(&server).policy(limit("few", "1/month"));
+    let limiter = limiter.build().expect("valid");
+    assert!(limiter.check(KEY).await.is_admitted());
+    assert!(!limiter.check(KEY).await.is_admitted());
+    assert_eq!(limiter.stats().store.rejection_cache_entries, Some(1));
+}
+
+#[tokio::test]
+async fn a_handle_reads_the_state_for_as_long_as_the_limiter_lives() {
+    let recorder = Recorder::new();
+    let limiter = World::memory().builder().policy(limit("p", "9/month"));
+    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    let handle = recorder.handle().expect("one");
+    let generation = |stats: LimiterStats| stats.generation;
+    assert_eq!(handle.stats().map(generation), Some(0));
+    let next = Limiter::builder().policy(limit("p", "7/month"));
+    limiter.reconfigure(next).expect("valid");
+    assert_eq!(handle.stats().map(generation), Some(1));
+    drop(limiter);
+    assert!(handle.stats().is_none());
+}

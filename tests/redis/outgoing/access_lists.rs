@@ -1,0 +1,108 @@
+//! Lists, which stand before all queues.
+
+use std::convert::Infallible;
+
+use tollgate::{
+    AddressList, DecisionKind, Key, KeyList, Limiter, LimiterBuilder, MemoryStore, OutgoingLayer,
+    Rejected, RetryAfter,
+};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+use crate::outgoing::support::{TEST_TIMEOUT, Time, left, ms, policy, poll_once, queued, wait};
+
+/// One a second, and no names on its lists.
+fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time) {
+    let time = Time::start();
+    let store = MemoryStore::builder().clock(time.clone()).build();
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(policy("p", "1/s burst 1"));
+    (list(limiter).build().expect("a limiter"), time)
+}
+
+fn is_denied(rejected: &Rejected) -> bool {
+    matches!(rejected.decision().kind(), DecisionKind::DenyListed)
+        && rejected.retry_after() == RetryAfter::Never
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_client_is_rejected_at_once_also_behind_other_waiters() {
+    let denied = KeyList::new("p", []);
+    let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
+    let _ = wait(&limiter).await.expect("the first");
+    let [mut head, mut second] = [(); 2].map(|()| queued(wait(&limiter)));
+    denied.replace([Key::global()]);
+    let sent = time.calls();
+    let rejected = wait(&limiter).await.expect_err("denied");
+    assert!(is_denied(&rejected), "{rejected:?}");
+    assert_eq!((time.passed(), time.calls()), (ms(0), sent));
+    // Earlier waiters are decided in their turn.
+    tokio::time::advance(ms(1_000)).await;
+    for waiter in [&mut head, &mut second] {
+        let rejected = poll_once(waiter).expect("its turn").expect_err("denied");
+        assert!(is_denied(&rejected), "{rejected:?}");
+    }
+    assert_eq!(time.calls(), sent);
+    denied.replace([]);
+    assert_eq!(left(&limiter, "p").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_denied_is_not_made() {
+    let denied = KeyList::new("p", [Key::new("mallory")]);
+    let (limiter, time) = listed(|limiter| limiter.deny(denied));
+    let calls = ServiceBuilder::new()
+        .layer(OutgoingLayer::new(limiter).key_with(|who: &&'static str| Key::new(who)))
+        .service(service_fn(async |who: &'static str| {
+            assert_ne!(who, "mallory");
+            Ok::<_, Infallible>(())
+        }));
+    for _ in 0..2 {
+        calls.clone().oneshot("alice").await.expect("called");
+    }
+    assert_eq!(time.passed(), ms(1_000));
+    let error = calls.oneshot("mallory").await.expect_err("denied");
+    let rejected = error.downcast_ref::<Rejected>().expect("a rejection");
+    assert!(is_denied(rejected), "{rejected:?}");
+    assert_eq!(time.passed(), ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_allowed_client_passes_at_once_and_costs_nothing() {
+    let allowed = KeyList::new("p", []);
+    let (limiter, time) = listed(|limiter| limiter.allow(allowed.clone()));
+    let _ = wait(&limiter).await.expect("the first");
+    let mut head = queued(wait(&limiter));
+    allowed.replace([Key::global()]);
+    for _ in 0..3 {
+        let _ = wait(&limiter).await.expect("admitted");
+    }
+    assert_eq!(time.passed(), ms(0));
+    assert!(poll_once(&mut head).is_none());
+    allowed.replace([]);
+    let _ = head.await.expect("a turn");
+    assert_eq!(time.passed(), ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_is_matched_against_lists_and_not_counted() {
+    let denied = AddressList::new(["192.0.2.0/24"]).expect("a list");
+    let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
+    let from = |last| wait(&limiter).address([198, 51, 100, last].into());
+    let rejected = wait(&limiter).address([192, 0, 2, 1].into()).await;
+    assert!(is_denied(&rejected.expect_err("denied")));
+    let _ = from(1).await.expect("the first");
+    let [mut first, mut second] = [1, 2].map(|last| queued(from(last)));
+    // One is denied while it waits; the other, behind it, has an address of its own.
+    denied.replace(["198.51.100.1"]).expect("a list");
+    tokio::time::advance(ms(1_000)).await;
+    let rejected = poll_once(&mut first).expect("its turn");
+    assert!(is_denied(&rejected.expect_err("denied")));
+    let _ = poll_once(&mut second).expect("its turn").expect("admitted");
+    assert_eq!(left(&limiter, "p").await, 0);
+    let rejected = limiter
+        .wait(Key::global(), TEST_TIMEOUT)
+        .address([198, 51, 100, 1].into());
+    assert!(is_denied(&rejected.await.expect_err("denied")));
+    assert_eq!(time.passed(), ms(1_000));
+}

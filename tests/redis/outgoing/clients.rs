@@ -1,0 +1,174 @@
+//! Clients as they are in use, over real sockets, and the types that they make.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body, routing::get};
+use http::Request;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::net::TcpListener;
+use tollgate::{Admission, Key, OutgoingLayer, Rejected, outgoing::InExtensions};
+use tonic::transport::{Channel, Endpoint};
+use tower::{
+    Layer, Service, ServiceBuilder, ServiceExt, retry::Retry, service_fn, util::BoxCloneService,
+};
+
+use crate::outgoing::support::{left, limiter, ms, policy};
+
+/// A server that counts its requests.
+async fn upstream() -> (SocketAddr, Arc<AtomicUsize>) {
+    let served = Arc::new(AtomicUsize::new(0));
+    let count = served.clone();
+    let hello = get(async move || format!("hello {}", count.fetch_add(1, Ordering::SeqCst)));
+    let app = Router::new().route("/", hello);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (address, served)
+}
+
+fn to(address: SocketAddr) -> Request<Empty<axum::body::Bytes>> {
+    let request = Request::get(format!("http://{address}/"));
+    request.body(Empty::new()).expect("a request")
+}
+
+#[tokio::test]
+async fn an_http_client_waits_its_turn_and_is_rejected_if_that_takes_too_long() {
+    let (address, served) = upstream().await;
+    let policies = [
+        policy("burst", "1/20ms burst 1"),
+        policy("daily", "3/day burst 3"),
+    ];
+    let (limiter, time) = limiter(policies);
+    let client: Client<HttpConnector, Empty<axum::body::Bytes>> =
+        Client::builder(TokioExecutor::new()).build_http();
+    let client = ServiceBuilder::new()
+        .layer(OutgoingLayer::new(limiter.clone()).attach(InExtensions))
+        .service(client);
+    for n in 0..3 {
+        let response = client
+            .clone()
+            .oneshot(to(address))
+            .await
+            .expect("a response");
+        assert!(response.extensions().get::<Admission>().is_some());
+        let body = response.into_body().collect().await.expect("a body");
+        assert_eq!(body.to_bytes(), format!("hello {n}"));
+    }
+    assert!(time.passed() >= ms(40));
+    let error = client.oneshot(to(address)).await.expect_err("rejected");
+    let rejected: &Rejected = error.downcast_ref().expect("a rejection");
+    assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_600)));
+    assert_eq!(served.load(Ordering::SeqCst), 3);
+    assert_eq!(left(&limiter, "daily").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_any_type_are_limited() {
+    struct Lookup(u32);
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    let database = ServiceBuilder::new()
+        .layer(OutgoingLayer::new(limiter))
+        .service(service_fn(async |lookup: Lookup| {
+            Ok::<_, Infallible>(lookup.0 * 2)
+        }));
+    let [first, second] = tokio::join!(
+        database.clone().oneshot(Lookup(1)),
+        database.clone().oneshot(Lookup(2)),
+    )
+    .into();
+    assert_eq!((first.expect("found"), second.expect("found")), (2, 4));
+    assert_eq!(time.passed(), ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_retries_waits_for_each_attempt() {
+    #[derive(Clone)]
+    struct Three(u32);
+    impl tower::retry::Policy<(), (), tower::BoxError> for Three {
+        type Future = std::future::Ready<()>;
+
+        fn retry(
+            &mut self,
+            (): &mut (),
+            _: &mut Result<(), tower::BoxError>,
+        ) -> Option<Self::Future> {
+            self.0 = self.0.checked_sub(1)?;
+            Some(std::future::ready(()))
+        }
+
+        fn clone_request(&mut self, (): &()) -> Option<()> {
+            Some(())
+        }
+    }
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    let failing =
+        service_fn(|()| std::future::ready(Err::<(), _>(std::io::Error::other("upstream"))));
+    let attempts = Retry::new(Three(2), OutgoingLayer::new(limiter).layer(failing));
+    attempts.oneshot(()).await.expect_err("it fails");
+    assert_eq!(time.passed(), ms(2_000));
+}
+
+/// Types are as a user would write them: no parameter is named.
+#[tokio::test]
+async fn layers_and_clients_fit_struct_fields_and_are_send() {
+    struct Clients {
+        layer: OutgoingLayer,
+        boxed: BoxCloneService<u32, u32, tower::BoxError>,
+    }
+    fn is_service<Req, S>(service: S) -> S
+    where
+        S: Service<Req, Future: Send> + Clone + Send + Sync + 'static,
+    {
+        service
+    }
+    let (limiter, _) = limiter([policy("p", "100/s")]);
+    let layer = OutgoingLayer::new(limiter.clone()).key(Key::new("a"));
+    let echo = service_fn(async |n: u32| Ok::<_, Infallible>(n));
+    let mut clients = Clients {
+        boxed: BoxCloneService::new(layer.layer(echo)),
+        layer,
+    };
+    let boxed = clients.boxed.ready().await.expect("ready");
+    assert_eq!(boxed.call(7).await.expect("a response"), 7);
+
+    let channel: Channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+    let channel = is_service::<Request<tonic::body::Body>, _>(clients.layer.layer(channel));
+    let error = channel
+        .oneshot(Request::new(tonic::body::Body::empty()))
+        .await;
+    assert!(!error.expect_err("no listener").is::<Rejected>());
+
+    let http = crate::outgoing::plain_http::client();
+    let by_host = clients
+        .layer
+        .clone()
+        .key_with(|request: &reqwest::Request| {
+            Key::new(request.url().host_str().unwrap_or_default())
+        });
+    let http =
+        is_service::<reqwest::Request, _>(ServiceBuilder::new().layer(by_host).service(http));
+    let (address, _) = upstream().await;
+    let url = format!("http://{address}/").parse().expect("a URL");
+    let response = http
+        .oneshot(reqwest::Request::new(reqwest::Method::GET, url))
+        .await;
+    assert_eq!(
+        response.expect("a response").text().await.expect("a body"),
+        "hello 0"
+    );
+
+    let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
+    let _ = is_service::<Request<Body>, _>(clients.layer.layer(client));
+}

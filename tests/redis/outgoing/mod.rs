@@ -1,0 +1,17 @@
+//! Limits on the way out: each waiter gets its turn in order, within the quota, and leaves nothing behind.
+
+mod access_lists;
+mod bans;
+mod batches;
+mod clients;
+mod contention;
+mod in_flight;
+use tollgate_tests::plain_http;
+mod processes;
+mod queue;
+mod redis;
+mod rejections;
+mod service;
+mod shadows;
+mod slow_store;
+mod support;

@@ -1,0 +1,199 @@
+//! On Redis, where other processes may be faster, and results take a while.
+
+use std::{
+    sync::Arc,
+    sync::atomic::AtomicU64,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use testkit::{Clock, Server};
+use tokio::task::JoinSet;
+use tollgate::{FixedWindow, Limiter, OnStoreError, Policy, RedisStore, SlidingLog};
+
+use crate::outgoing::support::{START, left, limiter_on, ms, policy, poll_once, queued, wait};
+
+/// The machine may be busy.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// On connections of its own.
+pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT)
+        .rejection_cache_staleness(Duration::ZERO);
+    limiter_on(store.build().expect("a store"), policies)
+}
+
+pub(crate) async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !probe().await {
+        assert!(
+            start.elapsed() < TEST_TIMEOUT,
+            "not within {TEST_TIMEOUT:?}: {what}"
+        );
+        tokio::time::sleep(ms(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn two_queues_share_a_quota_and_never_exceed_it() {
+    for by_log in [false, true] {
+        let clock = Clock::at(START as u64);
+        let server = Server::builder().clock(&clock).start();
+        let quota = policy("p", "5/50ms");
+        let quota = match by_log {
+            true => quota.strategy(SlidingLog),
+            false => quota.strategy(FixedWindow),
+        };
+        let limiters = [(); 2].map(|()| on(&server, [quota.clone()]));
+        let turns = Arc::new(AtomicU64::new(0));
+        let mut waiting = JoinSet::new();
+        for n in 0..40 {
+            let (limiter, turns) = (limiters[n % 2].clone(), turns.clone());
+            waiting.spawn(async move {
+                let _ = wait(&limiter).await.expect("a turn");
+                turns.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        for round in 1..=8 {
+            // The server's clock is frozen, so each round is one window.
+            let had = || turns.load(Ordering::SeqCst);
+            until("the quota is used", async || had() >= 5 * round).await;
+            // The sleeping waiters call the store again, both of them.
+            let sent = server.calls("evalsha");
+            if round < 8 {
+                until("both look again", async || {
+                    server.calls("evalsha") >= sent + 6
+                })
+                .await;
+            }
+            assert_eq!(had(), 5 * round);
+            // Redis expires a key in the millisecond after its last.
+            clock.advance(ms(51));
+        }
+        while let Some(ended) = waiting.join_next().await {
+            ended.expect("no panic");
+        }
+        assert_eq!(server.immortal_keys(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn waiters_behind_the_first_do_not_call_the_store() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(&server, [policy("p", "1/hour burst 1")]);
+    let _ = wait(&limiter).await.expect("the first");
+    let mut waiting = JoinSet::new();
+    for _ in 0..1_000 {
+        let limiter = limiter.clone();
+        waiting.spawn(async move { wait(&limiter).queue(2_000).await.map(drop) });
+    }
+    let sent = server.calls("evalsha");
+    until("the first of them calls the store", async || {
+        server.calls("evalsha") > sent
+    })
+    .await;
+    left(&limiter, "p").await;
+    assert!(server.calls("evalsha") <= sent + 2);
+    waiting.shutdown().await;
+    clock.advance(Duration::from_secs(3_600));
+    // Nothing is left of them.
+    assert_eq!(left(&limiter, "p").await, 1);
+    let _ = wait(&limiter).await.expect("a turn");
+}
+
+#[tokio::test]
+async fn the_result_for_a_dropped_waiter_goes_to_the_next_one_on_redis() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(&server, [policy("p", "4/hour").strategy(FixedWindow)]);
+    // So that there is a connection.
+    assert_eq!(left(&limiter, "p").await, 4);
+    server.pause();
+    let mut first = queued(wait(&limiter));
+    let mut others: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
+    server.resume();
+    let _ = (&mut first).await.expect("admitted");
+    drop(first);
+    // The second requests all three, and is dropped.
+    server.pause();
+    assert!(poll_once(&mut others[0]).is_none());
+    drop(others.remove(0));
+    assert!(poll_once(&mut others[0]).is_none());
+    server.resume();
+    for other in others {
+        let _ = other.await.expect("admitted");
+    }
+    // The charge of the dropped one is refunded.
+    until("it is refunded", async || left(&limiter, "p").await == 1).await;
+}
+
+#[tokio::test]
+async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(&server, [policy("p", "1/hour").strategy(FixedWindow)]);
+    assert_eq!(left(&limiter, "p").await, 1);
+    for _ in 0..2 {
+        server.pause();
+        // Each is alone in the queue during its call; the second would have to wait for an hour.
+        drop(queued(wait(&limiter)));
+        let second = queued(wait(&limiter));
+        server.resume();
+        let _ = second.await.expect("admitted");
+        assert_eq!(left(&limiter, "p").await, 0);
+        clock.advance(Duration::from_secs(3_601));
+    }
+    // No waiter comes: it is refunded.
+    let sent = server.calls("evalsha");
+    drop(queued(wait(&limiter)));
+    until("it is called", async || server.calls("evalsha") > sent).await;
+    until("it is refunded", async || left(&limiter, "p").await == 1).await;
+}
+
+#[tokio::test]
+async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(&server, [policy("p", "2/300ms").strategy(FixedWindow)]);
+    let _ = wait(&limiter).cost(2).await.expect("all");
+    let waiting = limiter.clone();
+    let mut head = tokio::spawn(async move { wait(&waiting).await });
+    let sent = server.calls("evalsha");
+    until("it is called", async || server.calls("evalsha") > sent).await;
+    let behind = queued(wait(&limiter));
+    clock.advance(ms(301));
+    let _ = (&mut head).await.expect("no panic").expect("admitted");
+    // The call for both is dropped on a thread without the runtime.
+    std::thread::spawn(move || drop(behind))
+        .join()
+        .expect("no panic");
+    until("it is refunded", async || left(&limiter, "p").await == 1).await;
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_holds_no_waiter_longer_than_its_timeout() {
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url()).timeout(ms(100));
+    let limiter = Limiter::builder()
+        .store(store.build().expect("a store"))
+        .policy(policy("p", "1/hour burst 1"))
+        .on_store_error(OnStoreError::Admit);
+    let limiter = limiter.build().expect("a limiter");
+    let _ = wait(&limiter).await.expect("the first");
+    server.pause();
+    let mut waiting = JoinSet::new();
+    for _ in 0..200 {
+        let limiter = limiter.clone();
+        waiting.spawn(async move { wait(&limiter).await.map(drop) });
+    }
+    let start = Instant::now();
+    while let Some(ended) = waiting.join_next().await {
+        ended.expect("no panic").expect("admitted");
+    }
+    // One after the other they would take twenty seconds.
+    assert!(start.elapsed() < Duration::from_secs(10));
+    server.resume();
+}

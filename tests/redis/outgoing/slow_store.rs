@@ -1,0 +1,193 @@
+//! A store whose results take a while, and which carries out detached refunds slowly.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tollgate::{
+    FixedWindow, InvalidValue, Key, Limiter, MemoryStore,
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    strategy::Rule,
+};
+
+use crate::outgoing::support::{Time, limiter_on, ms, policy, poll_once, queued, wait};
+
+/// Charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
+/// long after these tests; a refund takes 30 ms.
+#[derive(Clone, Debug)]
+struct Slow {
+    inner: MemoryStore,
+    open: watch::Sender<bool>,
+}
+
+impl Slow {
+    fn limiter(quota: &str) -> (Limiter, Self, Time) {
+        let time = Time::start();
+        let store = Self {
+            inner: MemoryStore::builder().clock(time.clone()).build(),
+            open: watch::Sender::new(false),
+        };
+        let quota = policy("p", quota).strategy(FixedWindow);
+        (limiter_on(store.clone(), [quota]), store, time)
+    }
+}
+
+impl Store for Slow {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.inner.register(policy, rule)
+    }
+
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        match self.inner.execute(op, counters) {
+            StoreResponse::Ready(response) => {
+                let mut open = self.open.subscribe();
+                StoreResponse::pending(async move {
+                    let opened = open.wait_for(|open| *open).await;
+                    opened.map(drop).expect("it outlives the test");
+                    response
+                })
+            }
+            later => later,
+        }
+    }
+
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.inner.callers(limit, key)
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        for line in counters {
+            let (store, limit) = (self.inner.clone(), line.limit.clone());
+            let (key, receipt, caller) = (line.key, line.receipt, line.caller);
+            let (units, mode) = (line.units, line.mode);
+            tokio::spawn(async move {
+                tokio::time::sleep(ms(30)).await;
+                let line = CounterOp::new(&limit, key).with_units(units);
+                let line = line
+                    .with_receipt(receipt)
+                    .with_caller(caller)
+                    .with_mode(mode);
+                store.execute_detached(op, &[line]);
+            });
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_result_for_a_dropped_waiter_goes_to_the_next_one() {
+    let (limiter, store, time) = Slow::limiter("1/hour");
+    let first = queued(wait(&limiter));
+    let mut second = queued(wait(&limiter));
+    let sent = time.calls();
+    drop(first);
+    assert!(poll_once(&mut second).is_none());
+    store.open.send_replace(true);
+    let _ = poll_once(&mut second)
+        .expect("a response")
+        .expect("admitted");
+    assert_eq!(time.calls(), sent, "nothing was asked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_without_a_waiter_goes_to_a_later_request() {
+    let (limiter, store, time) = Slow::limiter("1/hour");
+    drop(queued(wait(&limiter)));
+    let sent = time.calls();
+    let second = queued(wait(&limiter));
+    // It isn't rejected for a charge without a waiter.
+    let mut hurried = queued(limiter.wait(Key::global(), ms(0)));
+    store.open.send_replace(true);
+    let hurried = async { (&mut hurried).await.expect_err("none is left") };
+    let (second, _) = tokio::join!(second, hurried);
+    let _ = second.expect("admitted");
+    assert_eq!(time.calls(), sent + 1, "only the last one asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_is_rejected_for_a_full_queue_before_the_store_has_rejected_one() {
+    let (limiter, store, time) = Slow::limiter("1/hour");
+    let [first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter).queue(1)));
+    store.open.send_replace(true);
+    let _ = first.await.expect("admitted");
+    // Now the second waits, and the third is one too many.
+    assert!(poll_once(&mut second).is_none());
+    let rejected = poll_once(&mut third)
+        .expect("a response")
+        .expect_err("rejected");
+    assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_590)));
+    assert_eq!(time.passed(), ms(0));
+    drop(second);
+    drop(queued(wait(&limiter).queue(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_left_the_queue_at_its_deadline_takes_no_room_in_it() {
+    let (limiter, store, _) = Slow::limiter("1/hour");
+    store.open.send_replace(true);
+    let _ = wait(&limiter).await.expect("the first");
+    store.open.send_replace(false);
+    // All of them join before the store has returned.
+    let mut first = queued(wait(&limiter));
+    let mut hurried = queued(limiter.wait(Key::global(), ms(1)));
+    let mut last = queued(wait(&limiter).queue(2));
+    store.open.send_replace(true);
+    assert!(poll_once(&mut first).is_none());
+    poll_once(&mut hurried)
+        .expect("a response")
+        .expect_err("rejected");
+    assert!(poll_once(&mut last).is_none(), "one request is ahead of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_charge_without_a_waiter_is_refunded() {
+    let (limiter, store, time) = Slow::limiter("1/hour");
+    drop(queued(wait(&limiter)));
+    store.open.send_replace(true);
+    tokio::time::sleep(ms(50)).await;
+    let _ = wait(&limiter).await.expect("admitted");
+    assert!(time.passed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_is_found_when_it_has_reached_the_store() {
+    let (limiter, store, time) = Slow::limiter("2/min");
+    store.open.send_replace(true);
+    let _ = wait(&limiter).cost(2).await.expect("all");
+    let [mut first, gone, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
+    let minute = Duration::from_secs(60);
+    tokio::time::advance(minute).await;
+    let _ = poll_once(&mut first).expect("its turn").expect("admitted");
+    // Two were admitted together, and one was dropped. Its refund is on the way to the store.
+    assert!(poll_once(&mut last).is_none());
+    drop(gone);
+    assert!(poll_once(&mut last).is_none());
+    let _ = last.await.expect("admitted");
+    assert!(time.passed() >= minute + ms(30));
+    assert!(time.passed() <= minute + ms(100));
+}
+
+#[test]
+fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
+    let build = || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build();
+        runtime.expect("a runtime")
+    };
+    for somebody_behind in [false, true] {
+        let runtime = build();
+        let (limiter, store, _) = runtime.block_on(async {
+            let slow = Slow::limiter("2/hour");
+            drop(queued(wait(&slow.0)));
+            slow
+        });
+        let behind = somebody_behind.then(|| {
+            let _entered = runtime.enter();
+            queued(wait(&limiter))
+        });
+        drop(runtime);
+        drop(behind);
+        // The next one opens a new queue; the other's charge is refunded by the store later.
+        store.open.send_replace(true);
+        let turn = build().block_on(async { wait(&limiter).await });
+        let _ = turn.expect("one is left");
+    }
+}

@@ -1,0 +1,349 @@
+//! Requests that are in progress during the change finish under the policies they started with.
+
+use std::{
+    convert::Infallible,
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures_util::{FutureExt, future::join_all};
+use http::{Request, Response, StatusCode};
+use tokio::sync::{Notify, mpsc};
+use tollgate::{
+    Admission, Concurrency, FixedWindow, InvalidValue, Key, Limiter, MemoryStore, OnStoreError,
+    Policy, Quota, RateLimitLayer, TokioClock, extract, outcome,
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    strategy::Rule,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::reconfigure::support::{
+    KEY, World, admitted_by_store, policy, replace, secs, settings, until, used,
+};
+
+fn window(name: &str, quota: &str) -> Policy {
+    policy(name, quota).strategy(FixedWindow)
+}
+
+fn permits(name: &str, n: u64, ttl: u64) -> Policy {
+    let permits = Policy::new(name, Quota::concurrent(n)).key(extract::global());
+    permits.strategy(Concurrency::with_ttl(secs(ttl)))
+}
+
+#[tokio::test]
+async fn permits_of_removed_and_altered_policies_count_until_they_are_released() {
+    for world in World::both() {
+        let limiter = world.limiter([permits("a", 2, 600), permits("r", 2, 600)]);
+        let first = limiter.admit(KEY).await.expect("a permit");
+        let second = limiter.admit(KEY).await.expect("a permit");
+        replace(&limiter, [window("w", "99/h"), permits("a", 1, 600)]);
+        assert!(
+            !admitted_by_store(&limiter.check(KEY).await),
+            "2 of 1 are in use"
+        );
+        drop(first);
+        until("it is released", async || used(&limiter, "a").await == 1).await;
+        assert!(!admitted_by_store(&limiter.check(KEY).await));
+        replace(&limiter, [permits("r", 5, 600), permits("a", 5, 600)]);
+        until("it is released", async || used(&limiter, "r").await == 1).await;
+        assert_eq!(used(&limiter, "a").await, 1, "{}", world.name());
+        drop(second);
+        until("both are", async || {
+            used(&limiter, "a").await + used(&limiter, "r").await == 0
+        })
+        .await;
+    }
+}
+
+/// Counts renewals.
+#[derive(Clone, Debug)]
+struct Renewals {
+    inner: MemoryStore,
+    n: Arc<AtomicU64>,
+}
+
+impl Store for Renewals {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.inner.register(policy, rule)
+    }
+
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        let renewed = if op == Op::Renew { counters.len() } else { 0 };
+        self.n.fetch_add(renewed as u64, Ordering::SeqCst);
+        self.inner.execute(op, counters)
+    }
+
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.inner.callers(limit, key)
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        self.inner.execute_detached(op, counters);
+    }
+}
+
+/// A limiter by the runtime's time.
+fn timed(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Renewals) {
+    let store = Renewals {
+        inner: MemoryStore::builder().clock(TokioClock::new()).build(),
+        n: Arc::default(),
+    };
+    let limiter = settings(policies).store(store.clone()).build();
+    (limiter.expect("a limiter"), store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_of_a_removed_policy_is_renewed_for_as_long_as_it_is_held() {
+    let (limiter, store) = timed([permits("p", 1, 30)]);
+    let held = limiter.admit(KEY).await.expect("a permit");
+    for round in 1..10 {
+        let name = format!("q{round}");
+        replace(&limiter, [window(&name, "9/h")]);
+        tokio::time::sleep(secs(29)).await;
+    }
+    assert!(store.n.load(Ordering::SeqCst) >= 26);
+    replace(&limiter, [permits("p", 1, 30)]);
+    assert!(limiter.admit(KEY).await.is_err(), "it is held");
+    drop(held);
+    assert!(limiter.admit(KEY).await.is_ok());
+    // Nothing renews what is not held.
+    tokio::time::sleep(secs(31)).await;
+    let renewals = store.n.load(Ordering::SeqCst);
+    tokio::time::sleep(secs(600)).await;
+    assert_eq!(store.n.load(Ordering::SeqCst), renewals);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_renewed_in_time_for_a_shorter_ttl() {
+    let (limiter, _) = timed([permits("p", 1, 30)]);
+    let held = limiter.admit(KEY).await.expect("a permit");
+    tokio::time::sleep(secs(11)).await;
+    replace(&limiter, [permits("p", 1, 3)]);
+    for second in 0..60 {
+        assert!(limiter.admit(KEY).await.is_err(), "held, after {second} s");
+        tokio::time::sleep(secs(1)).await;
+    }
+    replace(&limiter, [permits("p", 1, 30)]);
+    for _ in 0..60 {
+        assert!(limiter.admit(KEY).await.is_err());
+        tokio::time::sleep(secs(1)).await;
+    }
+    drop(held);
+    assert!(limiter.admit(KEY).await.is_ok());
+}
+
+#[tokio::test]
+async fn charges_and_refunds_by_a_removed_policys_admission_go_to_its_counts() {
+    for world in World::both() {
+        let both = || [window("kept", "100/h"), window("removed", "100/h")];
+        let limiter = world.limiter(both());
+        let admission = limiter.admit(KEY).cost(5).await.expect("admitted");
+        let kept = admission.policy("kept").expect("its policy");
+        // What had the first index has the second one now.
+        replace(&limiter, [window("new", "9/h"), window("kept", "50/h")]);
+        let removed = admission.policy("removed").expect("of its own decision");
+        removed.charge(10).await.expect("a response");
+        assert_eq!(removed.refund(3).await.expect("a response")[0].units(), 3);
+        kept.settle(9).await.expect("a response");
+        assert_eq!(used(&limiter, "kept").await, 9, "{}", world.name());
+        assert_eq!(used(&limiter, "new").await, 0);
+        replace(&limiter, both());
+        assert_eq!(used(&limiter, "removed").await, 12);
+        removed.settle(1).await.expect("a response");
+        assert_eq!(used(&limiter, "removed").await, 1);
+        assert!(admission.policy("new").is_err());
+    }
+}
+
+/// A service whose handler reports that it runs, and responds with the status that it is then given.
+fn held_service(
+    layer: &RateLimitLayer,
+    entered: mpsc::UnboundedSender<()>,
+    go_on: Arc<Notify>,
+    status: StatusCode,
+) -> impl Future<Output = Response<String>> + Send + 'static + use<> {
+    let handler = service_fn(move |request: Request<String>| {
+        let (entered, go_on) = (entered.clone(), go_on.clone());
+        async move {
+            entered.send(()).expect("a receiver");
+            go_on.notified().await;
+            drop(request);
+            let response = Response::builder().status(status).body(String::new());
+            Ok::<_, Infallible>(response.expect("a response"))
+        }
+    });
+    let service = layer.layer(handler);
+    async move {
+        let response = service.oneshot(Request::new(String::new())).await;
+        let (parts, body) = response.expect("no error").into_parts();
+        // A charge by outcome is made when the body has ended.
+        let body = http_body_util::BodyExt::collect(body).await;
+        drop(body.expect("a body"));
+        Response::from_parts(parts, String::new())
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_is_charged_or_refunded_under_the_policy_that_the_request_began_with() {
+    for world in World::both() {
+        for (status, charged) in [(StatusCode::OK, 1), (StatusCode::BAD_GATEWAY, 0)] {
+            for removed in [false, true] {
+                let before = || {
+                    [
+                        window("after", "10/h").charge_after(outcome::success),
+                        window("unless", "10/h").refund_unless(outcome::success),
+                    ]
+                };
+                let limiter = world.limiter(before());
+                limiter.reset(KEY).await.expect("a response");
+                let layer = RateLimitLayer::new(limiter.clone());
+                let (entered, mut enters) = mpsc::unbounded_channel();
+                let go_on = Arc::new(Notify::new());
+                let request = held_service(&layer, entered, go_on.clone(), status);
+                let request = tokio::spawn(request);
+                enters.recv().await.expect("it enters the handler");
+                match removed {
+                    true => replace(&limiter, [window("other", "5/h")]),
+                    false => replace(&limiter, [window("unless", "20/h"), window("after", "5/h")]),
+                };
+                go_on.notify_one();
+                assert_eq!(request.await.expect("no panic").status(), status);
+                replace(&limiter, before());
+                until("it is settled", async || {
+                    used(&limiter, "after").await == charged
+                        && used(&limiter, "unless").await == charged
+                })
+                .await;
+            }
+        }
+    }
+}
+
+/// A limiter on Redis, whose server can be paused.
+fn on_redis(policies: impl IntoIterator<Item = Policy>) -> (World, Limiter) {
+    let world = World::redis();
+    let limiter = world.limiter(policies);
+    (world, limiter)
+}
+
+#[tokio::test]
+async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_policies() {
+    let (world, limiter) = on_redis([window("p", "3/h")]);
+    let server = world.redis_server().expect("a server");
+    assert!(limiter.check(KEY).cost(0).await.is_admitted());
+    server.pause();
+    let mut pending: Vec<_> = (0..6).map(|_| limiter.check(KEY).into_future()).collect();
+    for check in &mut pending {
+        assert!(check.now_or_never().is_none(), "the server is paused");
+    }
+    let mut batch = limiter.check(KEY).times(5).into_future();
+    assert!((&mut batch).now_or_never().is_none());
+    replace(&limiter, [window("q", "100/h"), window("p", "5/h")]);
+    server.resume();
+    let decisions = join_all(pending).await;
+    let admitted = decisions
+        .iter()
+        .filter(|decision| admitted_by_store(decision));
+    let admitted = admitted.count() as u64 + batch.await.admitted();
+    assert_eq!(admitted, 3, "by the old policies");
+    for decision in &decisions {
+        assert_eq!(
+            decision.policies().map(|p| p.limit()).collect::<Vec<_>>(),
+            [3]
+        );
+    }
+    assert_eq!(used(&limiter, "p").await, 3);
+    assert_eq!(used(&limiter, "q").await, 0);
+    assert!(limiter.check(KEY).times(2).await.is_admitted());
+    assert!(!limiter.check(KEY).await.is_admitted());
+}
+
+#[tokio::test]
+async fn a_check_that_is_cancelled_after_the_change_leaves_no_charge() {
+    let (world, limiter) = on_redis([window("p", "100/h")]);
+    let server = world.redis_server().expect("a server");
+    assert!(limiter.check(KEY).cost(0).await.is_admitted());
+    server.pause();
+    let mut pending: Vec<_> = (0..9).map(|_| limiter.check(KEY).into_future()).collect();
+    for check in &mut pending {
+        assert!(check.now_or_never().is_none());
+    }
+    replace(&limiter, [window("q", "100/h")]);
+    drop(pending);
+    server.resume();
+    replace(&limiter, [window("p", "100/h")]);
+    limiter
+        .shutdown(crate::reconfigure::support::TEST_TIMEOUT)
+        .await
+        .expect("all is sent");
+    until("all are refunded", async || used(&limiter, "p").await == 0).await;
+}
+
+#[tokio::test]
+async fn calls_that_were_made_before_the_change_and_are_awaited_after_it_find_their_own_policy() {
+    for world in World::both() {
+        let limiter = world.limiter([window("p", "100/h"), window("q", "100/h")]);
+        assert!(limiter.check(KEY).cost(50).await.is_admitted());
+        let (p, q) = (
+            limiter.policy("p").expect("p"),
+            limiter.policy("q").expect("q"),
+        );
+        let credit = q.credit(KEY, 20);
+        let check = limiter.check([("q", KEY)]).cost(7);
+        let reset = p.reset(KEY);
+        let charge = q.charge(KEY, 1);
+        replace(
+            &limiter,
+            [
+                window("first", "9/h"),
+                window("q", "100/h"),
+                window("p", "100/h"),
+            ],
+        );
+        assert_eq!(credit.await.expect("a response").units(), 20);
+        assert!(check.await.is_admitted());
+        charge.await.expect("a response");
+        reset.await.expect("a response");
+        assert_eq!(used(&limiter, "q").await, 38, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 0);
+        assert_eq!(used(&limiter, "first").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_handlers_admission_is_of_one_set_although_the_policies_are_replaced_in_it() {
+    let limiter = settings([window("p", "10/h")])
+        .on_store_error(OnStoreError::Reject)
+        .build()
+        .expect("a limiter");
+    let layer = RateLimitLayer::new(limiter.clone());
+    let inner = limiter.clone();
+    let handler = service_fn(move |request: Request<String>| {
+        let limiter = inner.clone();
+        async move {
+            replace(&limiter, [window("other", "10/h")]);
+            let admission = request
+                .extensions()
+                .get::<Admission>()
+                .expect("an admission");
+            assert_eq!(admission.remaining("p"), Some(9));
+            admission
+                .policy("p")
+                .expect("its policy")
+                .charge(2)
+                .await
+                .expect("a response");
+            Ok::<_, Infallible>(Response::new(String::new()))
+        }
+    });
+    let response = layer
+        .layer(handler)
+        .oneshot(Request::new(String::new()))
+        .await;
+    let response = response.expect("no error");
+    let field = response.headers()["ratelimit"].to_str().expect("text");
+    assert!(field.starts_with(r#""p";r=7"#), "{field}");
+}

@@ -1,0 +1,315 @@
+//! New limits hold at once, and invalid settings change nothing.
+
+use std::{net::IpAddr, thread};
+
+use http::{Request, StatusCode};
+use tollgate::{
+    AddressList, Ban, ConfigError, FixedWindow, Gcra, Key, KeyList, Limiter, LimiterBuilder,
+    LocalFallback, MemoryStore, Policy, PolicyChangeKind, RateLimitLayer, SlidingLog, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::reconfigure::support::{
+    KEY, StrategyKind, World, admitted_by_store, kind, policy, replace, secs, settings, used,
+    used_by,
+};
+
+#[tokio::test]
+async fn new_limits_hold_at_once_for_clones_handles_and_layers_made_before() {
+    for world in World::both() {
+        let limiter = world.limiter([policy("p", "10/h").strategy(FixedWindow)]);
+        let (clone, layer) = (limiter.clone(), RateLimitLayer::new(limiter.clone()));
+        let handle = limiter.policy("p").expect("its policy");
+        let service = layer.layer(service_fn(async |_: Request<String>| {
+            Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+        }));
+        let served = async || {
+            let request = Request::new(String::new());
+            service
+                .clone()
+                .oneshot(request)
+                .await
+                .expect("a response")
+                .status()
+        };
+        assert_eq!(served().await, StatusCode::OK);
+        assert!(clone.check(KEY).await.is_admitted());
+        let changes = replace(&clone, [policy("p", "4/h").strategy(FixedWindow)]);
+        assert_eq!(kind(&changes, "p"), PolicyChangeKind::Altered);
+        assert_eq!(
+            limiter
+                .peek(KEY)
+                .await
+                .expect("a response")
+                .policy("p")
+                .expect("p")
+                .remaining(),
+            2
+        );
+        assert_eq!(handle.policy().expect("its policy").quota().amount(), 4);
+        assert!(limiter.check(KEY).await.is_admitted());
+        assert_eq!(served().await, StatusCode::OK);
+        assert_eq!(served().await, StatusCode::TOO_MANY_REQUESTS);
+        assert!(!clone.check(KEY).await.is_admitted());
+        let status = handle.peek(KEY).await.expect("a response");
+        assert_eq!(
+            status.policy("p").expect("p").remaining(),
+            0,
+            "{}",
+            world.name()
+        );
+        assert_eq!(layer.limiter().policies()[0].quota().amount(), 4);
+    }
+}
+
+#[tokio::test]
+async fn a_thread_that_used_the_old_limits_has_the_new_ones() {
+    let limiter = World::memory().limiter([policy("p", "10/h")]);
+    let (to_thread, commands) = std::sync::mpsc::channel::<u64>();
+    let (replies, from_thread) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        let (limiter, replace_with) = (&limiter, &to_thread);
+        scope.spawn(move || {
+            for _ in commands {
+                let quota = limiter.policies()[0].quota().amount();
+                replies.send(quota).expect("a receiver");
+            }
+        });
+        for amount in [10, 20, 30, 10] {
+            replace(limiter, [policy("p", &format!("{amount}/h"))]);
+            replace_with.send(amount).expect("a receiver");
+            assert_eq!(from_thread.recv().expect("a reply"), amount);
+        }
+        drop(to_thread);
+    });
+}
+
+#[tokio::test]
+async fn a_removed_policy_is_unknown_and_finds_its_counts_when_it_returns() {
+    for world in World::both() {
+        let [p, q] = [policy("p", "10/h"), policy("q", "10/h")];
+        let limiter = world.limiter([p.clone(), q.clone()]);
+        let handle = limiter.policy("q").expect("its policy");
+        assert!(limiter.check(KEY).cost(3).await.is_admitted());
+        let changes = replace(&limiter, [p.clone()]);
+        assert_eq!(kind(&changes, "p"), PolicyChangeKind::Kept);
+        assert_eq!(kind(&changes, "q"), PolicyChangeKind::Removed);
+        assert!(limiter.check(KEY).await.is_admitted());
+        assert!(handle.policy().is_err() && handle.peek(KEY).await.is_err());
+        assert!(limiter.check([("q", KEY)]).await.into_result().is_err());
+        let changes = replace(&limiter, [q, p]);
+        assert_eq!(kind(&changes, "q"), PolicyChangeKind::Added);
+        assert_eq!(used(&limiter, "q").await, 3, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 4);
+        assert!(handle.policy().is_ok());
+    }
+}
+
+#[tokio::test]
+async fn counts_under_another_strategy_start_afresh_and_those_of_a_share_stay_a_share() {
+    for world in World::both() {
+        let limiter = world.limiter([policy("p", "10/min").strategy(Gcra)]);
+        assert!(limiter.check(KEY).cost(6).await.is_admitted());
+        let changes = replace(&limiter, [policy("p", "20/min").strategy(Gcra)]);
+        let counts = changes.policy("p").and_then(|change| change.counts());
+        assert!(
+            counts.is_some_and(|text| text.contains("6 of 10 are 12 of 20")),
+            "{changes}"
+        );
+        assert_eq!(used(&limiter, "p").await, 12);
+        replace(&limiter, [policy("p", "20/min").strategy(SlidingLog)]);
+        assert_eq!(used(&limiter, "p").await, 0);
+        // At 10 a minute, a third of the six is free after 12 s.
+        world.advance(secs(12));
+        replace(&limiter, [policy("p", "10/min").strategy(Gcra)]);
+        assert_eq!(used(&limiter, "p").await, 4, "{}", world.name());
+    }
+}
+
+/// Each invalid set, and words of its error.
+fn invalid_sets() -> Vec<(LimiterBuilder, &'static str)> {
+    let one = || Limiter::builder().policy(policy("p", "10/h"));
+    let bad_file = AddressList::new(["192.0.2.1"]).expect("a list");
+    vec![
+        (Limiter::builder(), "without a policy"),
+        (
+            one().policy(policy("p", "5/h")),
+            "second policy of this name",
+        ),
+        (
+            one().policy(policy("c", "5/h").shadow_of("unknown")),
+            "unknown",
+        ),
+        (one().allow(KeyList::new("unknown", [KEY])), "unknown"),
+        (one().policy(policy("dear", "5/h").cost(6)), "cost of 6"),
+        (
+            one().policy(policy("w", "5/h burst 9").strategy(FixedWindow)),
+            "burst",
+        ),
+        (one().policy(policy("", "5/h")), "name"),
+        (one().skip_path("no-slash"), "no-slash"),
+        (one().on_store_error(LocalFallback::shared_by(0)), "0"),
+        (
+            one().deny(bad_file).store(MemoryStore::new()),
+            "another store",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn invalid_settings_change_nothing_and_are_the_error_of_build() {
+    for world in World::both() {
+        let limiter = world.limiter([policy("p", "10/h"), policy("q", "9/h")]);
+        let layer = RateLimitLayer::new(limiter.clone());
+        assert!(limiter.check(KEY).cost(3).await.is_admitted());
+        let before = format!("{:?}", limiter.policies());
+        for (builder, words) in invalid_sets() {
+            let error = limiter.reconfigure(builder).expect_err(words).to_string();
+            assert!(error.contains(words), "{error}, not {words}");
+            assert_eq!(format!("{:?}", limiter.policies()), before, "{words}");
+        }
+        let built: Vec<Option<ConfigError>> = invalid_sets()
+            .into_iter()
+            .map(|(builder, _)| builder.build().err())
+            .collect();
+        for ((builder, words), built) in invalid_sets().into_iter().zip(built) {
+            let error = limiter.reconfigure(builder).expect_err(words);
+            let built = built.map(|built| built.to_string());
+            assert!(
+                words == "another store" || built == Some(error.to_string()),
+                "{built:?}"
+            );
+        }
+        let error = layer
+            .reconfigure(RateLimitLayer::builder(), |layer| layer.enabled(false))
+            .expect_err("no policy");
+        assert!(error.to_string().contains("without a policy"));
+        assert_eq!(used(&limiter, "p").await, 3);
+        assert_eq!(used(&limiter, "q").await, 3);
+        assert!(limiter.check(KEY).cost(6).await.is_admitted());
+        assert!(!limiter.check(KEY).await.is_admitted(), "{}", world.name());
+    }
+}
+
+/// What requests brought is no part of the settings.
+#[tokio::test]
+async fn a_cost_that_only_a_requests_own_quota_admits_is_an_error_here_as_in_build() {
+    for world in World::both() {
+        let limiter = world.limiter([policy("p", "10/h")]);
+        let large = "1000/h".parse().expect("a quota");
+        assert!(limiter.check(KEY).quota_for("p", large).await.is_admitted());
+        let dear = || settings([policy("p", "10/h").cost(500)]);
+        let error = dear().build().expect_err("too high").to_string();
+        let reconfigured = limiter
+            .reconfigure(dear())
+            .map_err(|error| error.to_string());
+        assert_eq!(reconfigured.err(), Some(error), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_clone_of_the_limiters_store_is_no_other_store() {
+    for world in World::both() {
+        let limiter = world.limiter([policy("p", "10/h")]);
+        assert!(limiter.check(KEY).cost(3).await.is_admitted());
+        let same = world.builder().policy(policy("p", "20/h burst 10"));
+        let changes = limiter.reconfigure(same).expect("its own store");
+        assert_eq!(kind(&changes, "p"), PolicyChangeKind::Altered);
+        let other = World::memory().builder().policy(policy("p", "10/h"));
+        let error = limiter.reconfigure(other).expect_err("another store");
+        assert!(error.to_string().contains("another store"), "{error}");
+        assert_eq!(limiter.policies()[0].quota().amount(), 20);
+    }
+    // Without a store of its own, a limiter has one that no other has.
+    let own = settings([policy("p", "10/h")]).build().expect("a limiter");
+    assert!(own.reconfigure(settings([policy("p", "9/h")])).is_ok());
+}
+
+#[tokio::test]
+async fn access_lists_and_skip_rules_are_replaced_too() {
+    let limiter = World::memory().limiter([policy("p", "10/h").key(extract::peer())]);
+    let mallory: IpAddr = "192.0.2.1".parse().expect("an address");
+    let check = || limiter.check(Key::ip(mallory)).address(mallory);
+    let one = || settings([policy("p", "10/h").key(extract::peer())]);
+    let listed = || AddressList::new(["192.0.2.0/24"]).expect("a list");
+    assert!(check().await.is_admitted());
+    let changes = limiter.reconfigure(one().deny(listed())).expect("valid");
+    assert_eq!(changes.settings().len(), 1, "{changes}");
+    assert!(!check().await.is_admitted());
+    limiter.reconfigure(one().allow(listed())).expect("valid");
+    assert!(check().cost(11).await.is_admitted());
+    limiter.reconfigure(one()).expect("valid");
+    assert_eq!(used_by(&limiter, "p", Key::ip(mallory)).await, 1);
+
+    let parts = Request::get("/health")
+        .body(())
+        .expect("a request")
+        .into_parts()
+        .0;
+    let check = || limiter.check(KEY).parts(&parts);
+    assert!(check().await.is_admitted());
+    limiter
+        .reconfigure(one().skip_path("/health"))
+        .expect("valid");
+    assert!(check().cost(11).await.is_admitted());
+    assert_eq!(used(&limiter, "p").await, 1);
+}
+
+#[tokio::test]
+async fn bans_stay_when_their_policy_is_kept_altered_or_returns() {
+    for world in World::both() {
+        let ban = |time| {
+            Policy::new("ban", "3/min".parse().expect("a quota"))
+                .strategy(Ban::for_duration(secs(time)))
+        };
+        let limiter = world.limiter([policy("p", "10/h"), ban(600)]);
+        let mallory = Key::new("mallory");
+        limiter
+            .block(mallory, secs(1_000))
+            .await
+            .expect("a response");
+        let rejected = async || !limiter.check([("ban", mallory)]).await.is_admitted();
+        assert!(rejected().await);
+        replace(&limiter, [policy("p", "20/h"), ban(600)]);
+        assert!(rejected().await, "kept");
+        replace(&limiter, [policy("p", "20/h"), ban(60)]);
+        assert!(rejected().await, "altered");
+        replace(&limiter, [policy("p", "20/h")]);
+        assert!(
+            limiter.block(mallory, secs(9)).await.is_err(),
+            "there is no ban"
+        );
+        replace(&limiter, [policy("p", "20/h"), ban(60)]);
+        assert!(rejected().await, "returned");
+        limiter.unblock(mallory).await.expect("a response");
+        assert!(!rejected().await, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn each_strategy_counts_on_without_a_gap_while_its_quota_stays() {
+    for world in World::both() {
+        for strategy in StrategyKind::ALL {
+            let name = format!("{strategy:?}");
+            let limiter = world.limiter([strategy.policy(&name, "10/h").key(extract::global())]);
+            for n in 0..12 {
+                // Another setting alters the policy, and not its limit.
+                let altered = strategy.policy(&name, "10/h").key(extract::global());
+                replace(
+                    &limiter,
+                    [altered.missing_key(match n % 2 {
+                        0 => tollgate::extract::MissingKey::Reject,
+                        _ => tollgate::extract::MissingKey::Shared,
+                    })],
+                );
+                let decision = limiter.check(KEY).await;
+                assert_eq!(
+                    admitted_by_store(&decision),
+                    n < 10,
+                    "{name} on {}",
+                    world.name()
+                );
+            }
+        }
+    }
+}

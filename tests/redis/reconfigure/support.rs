@@ -1,0 +1,62 @@
+//! What the tests share.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tollgate::{
+    Changes, Key, Limiter, LimiterBuilder, OnStoreError, Policy, PolicyChangeKind, Quota, extract,
+};
+
+pub(crate) use crate::reconfigure::{
+    results::{admitted_by_store, store_error},
+    strategy_kind::StrategyKind,
+    until::{TEST_TIMEOUT, until},
+    world::{KEY, World, ms, secs},
+};
+
+/// Longer than any request waits here.
+pub(crate) const LONG: Duration = Duration::from_secs(3_600);
+
+/// A key that no case before had.
+pub(crate) fn fresh_key() -> Key {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    Key::new(format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// A policy that counts all clients together.
+pub(crate) fn policy(name: &str, quota: &str) -> Policy {
+    Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
+}
+
+/// New settings of a limiter that reports store failures.
+pub(crate) fn settings(policies: impl IntoIterator<Item = Policy>) -> LimiterBuilder {
+    let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
+    policies.into_iter().fold(builder, LimiterBuilder::policy)
+}
+
+/// Replaces the policies.
+#[track_caller]
+pub(crate) fn replace(limiter: &Limiter, policies: impl IntoIterator<Item = Policy>) -> Changes {
+    let changes = limiter.reconfigure(settings(policies));
+    changes.expect("valid settings")
+}
+
+#[track_caller]
+pub(crate) fn kind(changes: &Changes, policy: &str) -> PolicyChangeKind {
+    changes.policy(policy).expect(policy).kind()
+}
+
+/// How many units of the policy are used under `key`.
+pub(crate) async fn used_by(limiter: &Limiter, policy: &str, key: Key) -> u64 {
+    let status = limiter.peek([(policy, key)]).cost(1).await;
+    let status = status.expect("a response");
+    let status = status.policy(policy).expect(policy);
+    status.limit() - status.remaining()
+}
+
+/// How many units of the policy are used by all clients together.
+pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
+    used_by(limiter, policy, KEY).await
+}

@@ -1,0 +1,367 @@
+//! Requests that wait while the policies are replaced: each is decided once, in its order, under the new ones.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::join_all};
+use http::{Request, Response};
+use tokio::{sync::watch, time::Instant};
+use tollgate::{
+    Admission, Clock, DecisionKind, FixedWindow, InvalidValue, Key, Limiter, MemoryStore,
+    OutgoingLayer, Policy, Quota, Rejected, Timestamp, extract,
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    strategy::Rule,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::reconfigure::support::{KEY, LONG, ms, policy, replace, secs, settings, used};
+
+/// The runtime's own time, which is frozen while there is anything to do and then leaps.
+#[derive(Clone, Debug)]
+struct Time(Instant);
+
+impl Clock for Time {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(1_750_000_000_123_457) + self.0.elapsed()
+    }
+}
+
+fn store() -> (MemoryStore, Time) {
+    let time = Time(Instant::now());
+    (MemoryStore::builder().clock(time.clone()).build(), time)
+}
+
+fn limiter(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Time) {
+    let (store, time) = store();
+    let limiter = settings(policies).store(store).build();
+    (limiter.expect("a limiter"), time)
+}
+
+fn fixed(quota: &str) -> Policy {
+    policy("p", quota).strategy(FixedWindow)
+}
+
+type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>> + Send>>;
+
+/// Joins the queue.
+#[track_caller]
+fn queued(limiter: &Limiter, timeout: Duration) -> Waiter {
+    let mut waiter: Waiter = Box::pin(limiter.wait(KEY, timeout).into_future());
+    assert!((&mut waiter).now_or_never().is_none(), "no need to wait");
+    waiter
+}
+
+/// The numbers of the waiters that were admitted, in order.
+type Order = Arc<Mutex<Vec<usize>>>;
+
+/// Spawns waiters; each one's number is recorded when it is admitted.
+fn spawn_waiters(limiter: &Limiter, n: usize) -> (Vec<tokio::task::JoinHandle<()>>, Order) {
+    let order = Order::default();
+    let tasks = (0..n).map(|number| {
+        let (wait, order) = (limiter.wait(KEY, LONG), order.clone());
+        tokio::spawn(async move {
+            drop(wait.await.expect("admitted"));
+            order.lock().expect("no panic").push(number);
+        })
+    });
+    (tasks.collect(), order)
+}
+
+/// Lets the other tasks run until none can go on: the time is frozen.
+async fn yield_often() {
+    for _ in 0..2_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_admitted_in_their_order_when_the_limit_is_raised() {
+    let (limiter, time) = limiter([fixed("1/h")]);
+    drop(limiter.wait(KEY, LONG).await.expect("the first"));
+    let (waiters, order) = spawn_waiters(&limiter, 1_000);
+    yield_often().await;
+    replace(&limiter, [fixed("601/h")]);
+    yield_often().await;
+    assert_eq!(
+        *order.lock().expect("no panic"),
+        (0..600).collect::<Vec<_>>()
+    );
+    assert_eq!(used(&limiter, "p").await, 601);
+    assert_eq!(time.0.elapsed(), ms(0), "none had to sleep");
+    replace(&limiter, [fixed("2000/h")]);
+    for waiter in waiters {
+        waiter.await.expect("admitted");
+    }
+    assert_eq!(
+        *order.lock().expect("no panic"),
+        (0..1_000).collect::<Vec<_>>()
+    );
+    assert_eq!(used(&limiter, "p").await, 1_001, "none was charged twice");
+    assert_eq!(time.0.elapsed(), ms(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn waiters_on_several_threads_keep_their_order() {
+    for _ in 0..50 {
+        let limiter = settings([fixed("1/h")]).build().expect("a limiter");
+        drop(limiter.wait(KEY, LONG).await.expect("the first"));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for number in 0..16 {
+            // Longer than the window: by the clock of this process a unit may come a moment after the window's end.
+            let mut waiter = queued(&limiter, 2 * LONG);
+            let order = order.clone();
+            tasks.push(tokio::spawn(async move {
+                let admitted = (&mut waiter).await.expect("admitted");
+                let place = admitted.decisions()[0].policy("p").expect("p").remaining();
+                order
+                    .lock()
+                    .expect("no panic")
+                    .push((u64::MAX - place, number));
+            }));
+        }
+        replace(&limiter, [fixed("100/h")]);
+        for task in tasks {
+            task.await.expect("admitted");
+        }
+        // What is left after each charge says when it was made.
+        let mut order = std::mem::take(&mut *order.lock().expect("no panic"));
+        order.sort_unstable();
+        let numbers: Vec<_> = order.into_iter().map(|(_, number)| number).collect();
+        assert_eq!(numbers, (0..16).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_keep_their_own_timeout() {
+    let (limiter, time) = limiter([fixed("1/h")]);
+    drop(limiter.wait(KEY, LONG).await.expect("the first"));
+    // The window ends in an hour, and the next one for the second would a day later.
+    let [first, second] =
+        [3_605, 20_000].map(|timeout| tokio::spawn(queued(&limiter, secs(timeout))));
+    yield_often().await;
+    tokio::time::advance(secs(3_000)).await;
+    replace(&limiter, [fixed("1/day")]);
+    drop(first.await.expect("no panic").expect("admitted"));
+    assert_eq!(time.0.elapsed(), secs(3_600));
+    let rejected = second
+        .await
+        .expect("no panic")
+        .expect_err("a day is too long");
+    assert_eq!(time.0.elapsed(), secs(3_600));
+    assert!(matches!(rejected.decision().kind(), DecisionKind::Rejected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_counts_from_the_first_poll_and_not_from_the_change() {
+    let permits = |n| Policy::new("p", Quota::concurrent(n)).key(extract::global());
+    let (limiter, time) = limiter([permits(2).cost(2)]);
+    let held = limiter.wait(KEY, LONG).await.expect("permits");
+    let waiters = [(); 3].map(|()| tokio::spawn(queued(&limiter, secs(10))));
+    yield_often().await;
+    for _ in 0..3 {
+        tokio::time::advance(secs(3)).await;
+        replace(&limiter, [permits(2), policy("q", "9/h")]);
+        yield_often().await;
+    }
+    for waiter in waiters {
+        assert!(waiter.await.expect("no panic").is_err());
+        assert_eq!(time.0.elapsed(), secs(10));
+    }
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_for_a_removed_policy_are_rejected_as_if_they_named_an_unknown_one() {
+    let (limiter, _) = limiter([fixed("1/h"), policy("q", "1/h")]);
+    let wait = |name: &str| limiter.wait([(name, KEY)], LONG).into_future();
+    let (first, second) = (wait("p"), wait("q"));
+    drop((
+        first.await.expect("admitted"),
+        second.await.expect("admitted"),
+    ));
+    let waiters = [wait("p"), wait("p"), wait("q")].map(tokio::spawn);
+    yield_often().await;
+    replace(&limiter, [policy("q", "2/h burst 2")]);
+    let [first, second, other] = waiters;
+    for removed in [first, second] {
+        let rejected = removed.await.expect("no panic").expect_err("unknown");
+        let kind = rejected.decision().kind().clone();
+        assert!(matches!(kind, DecisionKind::UnknownPolicy(_)), "{kind:?}");
+    }
+    drop(other.await.expect("no panic").expect("admitted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_waiter_is_lost_or_admitted_twice_by_several_changes_in_a_row() {
+    let (limiter, _) = limiter([fixed("1/h")]);
+    drop(limiter.wait(KEY, LONG).await.expect("the first"));
+    let (waiters, order) = spawn_waiters(&limiter, 500);
+    yield_often().await;
+    for round in 0..100 {
+        let quota = format!("{}/h", 1 + 3 * round);
+        replace(&limiter, [fixed(&quota)]);
+        if round % 3 == 0 {
+            yield_often().await;
+        }
+    }
+    yield_often().await;
+    assert_eq!(
+        *order.lock().expect("no panic"),
+        (0..297).collect::<Vec<_>>()
+    );
+    assert_eq!(used(&limiter, "p").await, 298);
+    replace(&limiter, [fixed("1000/h")]);
+    for waiter in waiters {
+        waiter.await.expect("admitted");
+    }
+    assert_eq!(used(&limiter, "p").await, 501);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_waiters_leave_no_charge_behind() {
+    let (limiter, _) = limiter([fixed("1/h")]);
+    drop(limiter.wait(KEY, LONG).await.expect("the first"));
+    let mut waiters: Vec<_> = (0..9).map(|_| queued(&limiter, LONG)).collect();
+    replace(&limiter, [fixed("5/h")]);
+    // The leader and others leave before they are polled again.
+    drop(waiters.remove(0));
+    drop(waiters.remove(4));
+    let mut admitted = 0;
+    for waiter in &mut waiters {
+        admitted += u64::from((&mut *waiter).now_or_never().is_some());
+    }
+    for waiter in &mut waiters[admitted as usize..] {
+        admitted += u64::from((&mut *waiter).now_or_never().is_some());
+    }
+    assert_eq!(admitted, 4);
+    drop(waiters);
+    assert_eq!(used(&limiter, "p").await, 5);
+}
+
+/// Charges at once, and returns the result when it is open.
+#[derive(Clone, Debug)]
+struct Slow {
+    inner: MemoryStore,
+    open: watch::Sender<bool>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Slow {
+    fn limiter(policy: Policy) -> (Limiter, Self, Time) {
+        let (inner, time) = store();
+        let store = Self {
+            inner,
+            open: watch::Sender::new(true),
+            calls: Arc::default(),
+        };
+        let limiter = settings([policy]).store(store.clone()).build();
+        (limiter.expect("a limiter"), store, time)
+    }
+}
+
+impl Store for Slow {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.inner.register(policy, rule)
+    }
+
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let StoreResponse::Ready(response) = self.inner.execute(op, counters) else {
+            unreachable!("it is in process");
+        };
+        let mut open = self.open.subscribe();
+        StoreResponse::pending(async move {
+            let opened = open.wait_for(|open| *open).await;
+            opened.map(drop).expect("it outlives the test");
+            response
+        })
+    }
+
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.inner.callers(limit, key)
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        self.inner.execute_detached(op, counters);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_admission_that_is_in_flight_during_the_change_counts_once() {
+    let (limiter, store, _) = Slow::limiter(fixed("3/h"));
+    store.open.send_replace(false);
+    let (waiters, order) = spawn_waiters(&limiter, 9);
+    yield_often().await;
+    assert_eq!(store.calls.load(Ordering::SeqCst), 1);
+    replace(&limiter, [fixed("6/h")]);
+    yield_often().await;
+    assert!(order.lock().expect("no panic").is_empty());
+    store.open.send_replace(true);
+    yield_often().await;
+    assert_eq!(*order.lock().expect("no panic"), (0..6).collect::<Vec<_>>());
+    assert_eq!(used(&limiter, "p").await, 6);
+    replace(&limiter, [fixed("9/h")]);
+    for waiter in waiters {
+        waiter.await.expect("admitted");
+    }
+    assert_eq!(*order.lock().expect("no panic"), (0..9).collect::<Vec<_>>());
+    assert_eq!(used(&limiter, "p").await, 9);
+}
+
+/// The rejection says how long to wait under the old policies, which is longer than the timeout; the new ones admit.
+#[tokio::test(start_paused = true)]
+async fn no_waiter_is_rejected_for_a_wait_that_the_old_policies_reported_after_the_change() {
+    let (limiter, store, time) = Slow::limiter(fixed("1/h"));
+    assert!(limiter.check(KEY).await.is_admitted());
+    store.open.send_replace(false);
+    let waiters = [(); 5].map(|()| queued(&limiter, secs(10)));
+    replace(&limiter, [fixed("100/h")]);
+    store.open.send_replace(true);
+    for waiter in waiters {
+        assert!(waiter.await.is_ok(), "100 an hour are in force");
+    }
+    assert_eq!(used(&limiter, "p").await, 6);
+    assert_eq!(time.0.elapsed(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn outgoing_requests_that_wait_are_sent_under_the_new_limit() {
+    let (limiter, time) = limiter([fixed("1/h")]);
+    let layer = OutgoingLayer::new(limiter.clone()).timeout(LONG);
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        Ok::<_, std::convert::Infallible>(Response::new(()))
+    }));
+    let send = || tokio::spawn(service.clone().oneshot(Request::new(())));
+    assert!(send().await.expect("no panic").is_ok());
+    let sent = [(); 20].map(|()| send());
+    yield_often().await;
+    replace(&limiter, [fixed("21/h")]);
+    for response in join_all(sent).await {
+        assert!(response.expect("no panic").is_ok());
+    }
+    assert_eq!(used(&limiter, "p").await, 21);
+    assert_eq!(time.0.elapsed(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_of_before_the_change_wakes_a_waiter_when_it_is_released() {
+    let permits = |n| Policy::new("p", Quota::concurrent(n)).key(extract::global());
+    let (limiter, time) = limiter([permits(1)]);
+    let held = limiter.wait(KEY, LONG).await.expect("a permit");
+    let waiter = tokio::spawn(queued(&limiter, LONG));
+    yield_often().await;
+    replace(&limiter, [policy("q", "9/h"), permits(1)]);
+    yield_often().await;
+    let before = time.0.elapsed();
+    drop(held);
+    drop(waiter.await.expect("no panic").expect("admitted"));
+    assert_eq!(time.0.elapsed(), before, "it was woken");
+}

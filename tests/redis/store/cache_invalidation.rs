@@ -1,0 +1,290 @@
+//! What invalidates a cached rejection, for which keys, and what it costs to know.
+
+use std::{convert::Infallible, future::IntoFuture, time::Duration};
+
+use http::{Request, Response, StatusCode};
+use testkit::{Proxy, Server};
+use tokio::time::timeout;
+use tollgate::{
+    DecisionSource, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::store::{
+    rejection_cache::{
+        BOUND, SameTime, epoch_is_read, key, ms, store, three_a_minute, use_up, wait, world,
+    },
+    support::{StrategyKind, TEST_TIMEOUT, limiter, until},
+};
+
+async fn source(limiter: &Limiter) -> DecisionSource {
+    limiter.check(key()).await.source()
+}
+
+#[tokio::test]
+async fn rejections_are_cached_by_default() {
+    let server = Server::start();
+    let store = RedisStore::open(server.url()).expect("a store");
+    let limiter = limiter(store, [Policy::new("p", Quota::requests(1).per_week())]);
+    // The machine may be busy for longer than a request has time.
+    until("it is rejected", async || {
+        let decision = limiter.check(key()).await;
+        decision.source() == DecisionSource::Store && !decision.is_admitted()
+    })
+    .await;
+    assert_eq!(source(&limiter).await, DecisionSource::RejectionCache);
+}
+
+#[tokio::test]
+async fn requests_of_at_least_the_cost_are_rejected_from_cache_and_smaller_ones_are_sent() {
+    let (clock, server) = world();
+    let limiter = three_a_minute(store(&server, &clock));
+    let check = |cost| limiter.check(key()).cost(cost).into_future();
+    assert!(check(1).await.is_admitted());
+    let rejected = check(3).await;
+    assert_eq!(
+        (wait(&rejected), rejected.source()),
+        (Some(ms(20_000)), DecisionSource::Store)
+    );
+    let calls = server.calls("evalsha");
+    clock.advance(ms(300));
+    for _ in 0..3 {
+        let rejected = check(3).await;
+        assert_eq!(
+            (wait(&rejected), rejected.source()),
+            (Some(ms(19_700)), DecisionSource::RejectionCache)
+        );
+        // More than there ever is: no wait helps.
+        let never = check(4).await;
+        assert_eq!(
+            (wait(&never), never.source()),
+            (None, DecisionSource::RejectionCache)
+        );
+        assert_eq!(
+            never.policy("p").expect("a policy").retry_after(),
+            RetryAfter::Never
+        );
+    }
+    assert_eq!(server.calls("evalsha"), calls);
+    let admitted = check(2).await;
+    assert_eq!(
+        (admitted.is_admitted(), admitted.source()),
+        (true, DecisionSource::Store)
+    );
+    // A rejection of a smaller cost is cached with more detail.
+    let rejected = check(1).await;
+    assert_eq!(
+        (wait(&rejected), rejected.source()),
+        (Some(ms(19_700)), DecisionSource::Store)
+    );
+    for (cost, millis) in [(1, 19_700), (2, 39_700), (3, 59_700)] {
+        let rejected = check(cost).await;
+        assert_eq!(
+            (wait(&rejected), rejected.source()),
+            (Some(ms(millis)), DecisionSource::RejectionCache)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_raised_quota_applies_at_once() {
+    let (clock, server) = world();
+    let store = store(&server, &clock);
+    // The count is what it was, and not the share of the quota.
+    let of = |quota| limiter(store.clone(), [StrategyKind::Fixed.policy("p", quota)]);
+    let three = of("3/min");
+    let _ = use_up(&three).await;
+    assert_eq!(source(&three).await, DecisionSource::RejectionCache);
+    // The caller's own, and the policy's, by a limiter that was built anew.
+    let tier = three
+        .check(key())
+        .quota_for("p", "4/min".parse().expect("a quota"));
+    assert!(tier.await.is_admitted());
+    assert!(of("5/min").check(key()).await.is_admitted());
+    assert_eq!(source(&three).await, DecisionSource::RejectionCache);
+}
+
+/// Though no task waits for it.
+#[tokio::test]
+async fn a_refund_by_a_response_is_available_at_once() {
+    let (clock, server) = world();
+    let layer = RateLimitLayer::builder()
+        .store(store(&server, &clock))
+        .policy(
+            Policy::new("p", Quota::requests(1).per_week())
+                .key(extract::global())
+                .refund_unless(|_| false),
+        )
+        .build()
+        .expect("a layer");
+    let limiter = layer.limiter().clone();
+    let service = layer.layer(service_fn(move |_: Request<()>| {
+        let limiter = limiter.clone();
+        async move {
+            for expected in [DecisionSource::Store, DecisionSource::RejectionCache] {
+                let rejected = limiter.check(Key::global()).await;
+                assert_eq!(
+                    (rejected.is_admitted(), rejected.source()),
+                    (false, expected)
+                );
+            }
+            Ok::<_, Infallible>(Response::new(()))
+        }
+    }));
+    for _ in 0..3 {
+        let Ok(response) = service.clone().oneshot(Request::new(())).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        drop(response);
+    }
+}
+
+/// Checks of one batch are decided together, whatever is called between them.
+#[tokio::test]
+async fn a_rejection_from_before_a_refund_is_not_cached_after_it() {
+    let (clock, server) = world();
+    let limiter = three_a_minute(store(&server, &clock));
+    let _ = use_up(&limiter).await;
+    let (other, _, rejected) = tokio::join!(
+        limiter.check(Key::new("other")),
+        limiter.reset(key()),
+        limiter.check(key()),
+    );
+    assert!(other.is_admitted() && !rejected.is_admitted());
+    assert_eq!(rejected.source(), DecisionSource::Store);
+    assert!(limiter.check(key()).await.is_admitted());
+}
+
+/// It had two policies, one of which rejected another request meanwhile, on another connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_refund_of_a_dropped_request_is_available_at_once() {
+    for try_again in 0.. {
+        let (clock, server) = world();
+        let proxy = Proxy::to(server.addr());
+        let store = RedisStore::builder()
+            .url(format!("redis://{}", proxy.addr()))
+            .timeout(TEST_TIMEOUT)
+            .rejection_cache_clock(SameTime(clock.clone()))
+            .connections(8);
+        let policies = ["a", "b"].map(|name| Policy::new(name, Quota::requests(1).per_week()));
+        let limiter = limiter(store.build().expect("a store"), policies);
+        let (a, b) = (("a", Key::new("x")), ("b", Key::new("y")));
+        // All are connected by now.
+        for key in 0..100 {
+            let key = Key::new(key.to_string());
+            assert_eq!(
+                limiter.peek(key).await.expect("a response").source(),
+                DecisionSource::Store
+            );
+        }
+        let calls = server.calls("evalsha");
+        proxy.delay(Duration::from_secs(2));
+        let gone = tokio::spawn(limiter.check([a, b]).into_future());
+        until("it is charged", async || server.calls("evalsha") > calls).await;
+        // Its reply is being delayed by now, or will be.
+        let sent = timeout(Duration::from_secs(1), async {
+            until("it is delayed", async || proxy.delayed() > 0).await;
+            proxy.pass();
+            limiter.check([b]).await
+        });
+        let Ok(rejected) = sent.await else {
+            // Behind it, on the same connection.
+            assert!(try_again < 20);
+            continue;
+        };
+        assert_eq!(
+            (rejected.is_admitted(), rejected.source()),
+            (false, DecisionSource::Store)
+        );
+        assert_eq!(
+            limiter.check([b]).await.source(),
+            DecisionSource::RejectionCache
+        );
+        gone.abort();
+        until("it is had", async || limiter.check([b]).await.is_admitted()).await;
+        return;
+    }
+}
+
+/// The rejection would be used for as long as the epoch is unchanged.
+#[tokio::test]
+async fn a_refund_of_another_process_is_seen_by_the_epoch() {
+    const STEP: Duration = ms(250);
+    let (clock, server) = world();
+    let here = three_a_minute(store(&server, &clock));
+    let there = three_a_minute(store(&server, &clock));
+    let _ = use_up(&here).await;
+    epoch_is_read(&server, 1).await;
+    // Sent once more, now that the epoch is known.
+    clock.advance(BOUND);
+    let read = async |source_now| {
+        let reads = server.calls("get");
+        assert_eq!(source(&here).await, source_now);
+        epoch_is_read(&server, reads + 1).await;
+    };
+    read(DecisionSource::Store).await;
+    // It's read when the last time is half a bound ago.
+    let half_a_bound = async || {
+        clock.advance(STEP);
+        assert_eq!(source(&here).await, DecisionSource::RejectionCache);
+        clock.advance(STEP);
+        read(DecisionSource::RejectionCache).await;
+    };
+    for _ in 0..6 {
+        half_a_bound().await;
+    }
+    let _ = there.reset(key()).await.expect("a response");
+    half_a_bound().await;
+    assert!(here.check(key()).await.is_admitted());
+}
+
+/// One read is enough for all keys.
+#[tokio::test]
+async fn any_number_of_cached_rejections_costs_two_epoch_reads_per_bound() {
+    const KEYS: u64 = 50;
+    let (clock, server) = world();
+    let policy = Policy::new("p", Quota::requests(1).per_week());
+    let limiter = limiter(store(&server, &clock), [policy]);
+    let keys = || (0..KEYS).map(|key| Key::new(key.to_string()));
+    for key in keys() {
+        assert!(limiter.check(key).await.is_admitted());
+        assert!(!limiter.check(key).await.is_admitted());
+    }
+    epoch_is_read(&server, 1).await;
+    // A key that was rejected before the epoch was known is sent once more.
+    clock.advance(BOUND);
+    for key in keys() {
+        assert!(!limiter.check(key).await.is_admitted());
+    }
+    epoch_is_read(&server, 2).await;
+    server.reset_stats();
+    let mut read = 0;
+    for step in 1..=40 {
+        clock.advance(BOUND / 10);
+        for key in keys() {
+            assert_eq!(
+                limiter.check(key).await.source(),
+                DecisionSource::RejectionCache
+            );
+        }
+        if step % 5 == 0 {
+            read += 1;
+            epoch_is_read(&server, read).await;
+        }
+    }
+    assert_eq!((server.calls("get"), server.calls("evalsha")), (8, 0));
+}
+
+/// A policy whose rejections count beside others has the last word on all of them.
+#[tokio::test]
+async fn beside_a_policy_with_charged_rejections_nothing_is_cached() {
+    let (clock, server) = world();
+    let policies = [
+        Policy::new("few", Quota::requests(1).per_minute()),
+        Policy::new("counts", Quota::requests(9).per_minute()).charge_rejected(true),
+    ];
+    let limiter = limiter(store(&server, &clock), policies);
+    assert!(limiter.check(key()).await.is_admitted());
+    for _ in 0..3 {
+        assert_eq!(source(&limiter).await, DecisionSource::Store);
+    }
+}

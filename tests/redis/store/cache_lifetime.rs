@@ -1,0 +1,185 @@
+//! What ends a cached rejection: changes by this process, at once; all others, within the bound.
+
+use std::{
+    env, fs,
+    future::IntoFuture,
+    os::unix::fs::FileExt,
+    time::{Duration, Instant},
+};
+
+use testkit::{Clock as ServerClock, Server};
+use tollgate::{DecisionSource, Key, Limiter, Policy, Quota, RedisStore};
+
+use crate::store::{
+    rejection_cache::{
+        BOUND, epoch_is_read, key, store, three_a_minute, use_up, wait_for_read_replies, world,
+    },
+    support::{START, StrategyKind, TEST_TIMEOUT, limiter, until},
+};
+
+/// A limiter whose key is rejected from memory, for as long as nothing changes in the store.
+async fn rejecting(server: &Server, clock: &ServerClock) -> Limiter {
+    let limiter = three_a_minute(store(server, clock));
+    let _ = use_up(&limiter).await;
+    epoch_is_read(server, 1).await;
+    let read = async |source| {
+        let reads = server.calls("get");
+        assert_eq!(limiter.check(key()).await.source(), source);
+        epoch_is_read(server, reads + 1).await;
+    };
+    // Sent once more, now that the epoch is known.
+    clock.advance(BOUND);
+    read(DecisionSource::Store).await;
+    for _ in 0..4 {
+        clock.advance(BOUND / 2);
+        read(DecisionSource::RejectionCache).await;
+    }
+    limiter
+}
+
+/// Sends requests until the key is admitted: within the bound after the event the store is called again.
+async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &ServerClock) {
+    for step in 1..=12 {
+        clock.advance(BOUND / 4);
+        let decision = limiter.check(key()).await;
+        if decision.is_admitted() {
+            return;
+        }
+        assert!(
+            decision.source() != DecisionSource::RejectionCache || step < 4,
+            "rejected from memory {step} quarters of the bound later"
+        );
+        // Time for what is read meanwhile, on a new connection.
+        for _ in 0..20 {
+            wait_for_read_replies(server).await;
+        }
+    }
+    until("it is admitted", async || {
+        limiter.check(key()).await.is_admitted()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cached_rejection_does_not_outlive_a_server_that_comes_back_empty() {
+    let (clock, server) = world();
+    let limiter = rejecting(&server, &clock).await;
+    server.kill();
+    server.restart();
+    ends_within_the_bound(&limiter, &server, &clock).await;
+}
+
+#[tokio::test]
+async fn a_cached_rejection_does_not_outlive_a_flush_of_the_server() {
+    let (clock, server) = world();
+    let limiter = rejecting(&server, &clock).await;
+    server.command(&["FLUSHALL"]).ok();
+    ends_within_the_bound(&limiter, &server, &clock).await;
+}
+
+/// The key of the epoch is back with them.
+#[tokio::test]
+async fn a_cached_rejection_does_not_outlive_a_server_that_comes_back_with_older_counts() {
+    let (clock, server) = world();
+    let limiter = rejecting(&server, &clock).await;
+    assert_eq!(server.command(&["DEL", "tg:g3:p:k"]).int(), 1);
+    server.command(&["SAVE"]).ok();
+    server.kill();
+    server.restart();
+    ends_within_the_bound(&limiter, &server, &clock).await;
+}
+
+#[tokio::test]
+async fn a_reset_ends_cached_rejections_under_every_quota_of_the_key() {
+    let (clock, server) = world();
+    let limiter = limiter(
+        store(&server, &clock),
+        [StrategyKind::Fixed.policy("p", "9/min")],
+    );
+    let as_tier = || {
+        let quota = "1/min".parse().expect("a quota");
+        limiter.check(key()).quota_for("p", quota).into_future()
+    };
+    assert!(as_tier().await.is_admitted());
+    for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
+        let rejected = as_tier().await;
+        assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
+    }
+    let _ = limiter.reset(key()).await.expect("a response");
+    assert!(as_tier().await.is_admitted());
+}
+
+#[tokio::test]
+async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_cached_rejection_at_once()
+{
+    let (clock, server) = world();
+    let store = store(&server, &clock);
+    let [here, there] = [0, 1].map(|_| three_a_minute(store.clone()));
+    let _ = use_up(&here).await;
+    assert_eq!(
+        here.check(key()).await.source(),
+        DecisionSource::RejectionCache
+    );
+    let _ = there.reset(key()).await.expect("a response");
+    let paid = there.check(key()).await.into_result().expect("admitted");
+    for _ in 0..2 {
+        assert!(here.check(key()).await.is_admitted());
+    }
+    for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
+        assert_eq!(here.check(key()).await.source(), source);
+    }
+    paid.policy("p")
+        .expect("a policy")
+        .refund(1)
+        .await
+        .expect("a refund");
+    assert!(here.check(key()).await.is_admitted());
+}
+
+const URL: &str = "TOLLGATE_TEST_WALL_CLOCK_URL";
+
+/// Runs as a process of its own, below, whose wall clock is a file. It does nothing in a plain run of the tests.
+#[tokio::test]
+async fn child_process_whose_wall_clock_is_set_back() {
+    let (Ok(url), Ok(clock)) = (env::var(URL), env::var("TESTKIT_CLOCK")) else {
+        return;
+    };
+    let clock = fs::OpenOptions::new().write(true).open(clock);
+    let clock = clock.expect("a clock");
+    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
+    // Nothing but time ends a rejection meanwhile.
+    let store = store.rejection_cache_staleness(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::requests(1).per_second());
+    let limiter = limiter(store.build().expect("a store"), [policy]);
+    let key = Key::new("k");
+    until("it is rejected", async || {
+        !limiter.check(key).await.is_admitted()
+    })
+    .await;
+    let rejected = Instant::now();
+    until("it is admitted", async || {
+        clock
+            .write_all_at(&START.to_ne_bytes(), 0)
+            .expect("it is set");
+        limiter.check(key).await.is_admitted()
+    })
+    .await;
+    println!("admitted after {:?}", rejected.elapsed());
+}
+
+#[test]
+fn a_wall_clock_that_is_set_back_extends_no_cached_rejection() {
+    let server = Server::start();
+    let clock = ServerClock::at(START);
+    let mut process =
+        tollgate_tests::child::test(module_path!(), "child_process_whose_wall_clock_is_set_back");
+    process.env(URL, server.url());
+    clock.put_in(&mut process);
+    let output = process.output().expect("a process");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("admitted after"),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

@@ -1,0 +1,128 @@
+//! What a ban rejects is rejected from memory: unlike other rejections beside a ban, it counts nowhere.
+
+use std::time::Duration;
+
+use testkit::{Clock, Server};
+use tollgate::{Ban, DecisionSource, Key, Limiter, Policy, Quota};
+
+use crate::store::{
+    rejection_cache::{BOUND, key, ms, store, world},
+    support::limiter,
+};
+
+/// One request a minute; three rejections ban for ten minutes.
+fn banning(server: &Server, clock: &Clock) -> Limiter {
+    let policies = [
+        Policy::new("p", Quota::requests(1).per_minute()).charge_rejected(true),
+        Policy::new("ban", Quota::requests(3).per_minute())
+            .strategy(Ban::for_duration(Duration::from_secs(600))),
+    ];
+    limiter(store(server, clock), policies)
+}
+
+/// Where a rejection comes from, and its wait.
+async fn rejected(limiter: &Limiter) -> (DecisionSource, Duration) {
+    let decision = limiter.check(key()).await;
+    let source = decision.source();
+    let rejected = decision.into_result().expect_err("a rejection");
+    (source, rejected.retry_after().duration().expect("a wait"))
+}
+
+#[tokio::test]
+async fn a_banned_client_costs_the_server_one_call_per_bound() {
+    use DecisionSource::{RejectionCache, Store};
+    let (clock, server) = world();
+    let limiter = banning(&server, &clock);
+    assert!(limiter.check(key()).await.is_admitted());
+    // Each of these is counted.
+    for wait in [120, 120, 600] {
+        assert_eq!(rejected(&limiter).await, (Store, Duration::from_secs(wait)));
+    }
+    server.reset_stats();
+    for _ in 0..100 {
+        clock.advance(ms(5));
+        assert_eq!(rejected(&limiter).await.0, RejectionCache);
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+    assert_eq!(
+        rejected(&limiter).await,
+        (RejectionCache, Duration::from_secs(600) - ms(500))
+    );
+    clock.advance(BOUND);
+    assert_eq!(rejected(&limiter).await.0, Store);
+    assert_eq!(rejected(&limiter).await.0, RejectionCache);
+    // Another client of the same limiter is not rejected with it.
+    assert!(limiter.check(Key::new("other")).await.is_admitted());
+}
+
+#[tokio::test]
+async fn rejections_are_counted_again_when_a_ban_has_ended() {
+    let (clock, server) = world();
+    let policies = [
+        Policy::new("p", Quota::requests(1).per_week()),
+        Policy::new("ban", Quota::requests(1).per_minute()).strategy(Ban::for_duration(BOUND / 2)),
+    ];
+    let limiter = limiter(store(&server, &clock), policies);
+    assert!(limiter.check(key()).await.is_admitted());
+    for _ in 0..3 {
+        // The first begins a ban, each time a longer one.
+        assert_eq!(rejected(&limiter).await.0, DecisionSource::Store);
+        assert_eq!(rejected(&limiter).await.0, DecisionSource::RejectionCache);
+        let seen = limiter.peek([("ban", key())]).await.expect("a response");
+        let left = seen
+            .policy("ban")
+            .expect("a decision")
+            .retry_after()
+            .duration();
+        clock.advance(left.expect("a ban"));
+    }
+}
+
+#[tokio::test]
+async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_others() {
+    let (clock, server) = world();
+    let [here, there] = [0, 1].map(|_| banning(&server, &clock));
+    for (lifts, source) in [
+        (&here, DecisionSource::Store),
+        (&there, DecisionSource::RejectionCache),
+    ] {
+        let _ = here.reset(key()).await.expect("a response");
+        let hour = Duration::from_secs(3_600);
+        there.block(key(), hour).await.expect("a ban");
+        clock.advance(BOUND);
+        assert_eq!(rejected(&here).await, (DecisionSource::Store, hour - BOUND));
+        lifts.unblock(key()).await.expect("no ban");
+        let decision = here.check(key()).await;
+        assert_eq!(decision.source(), source);
+        assert_eq!(decision.is_admitted(), source == DecisionSource::Store);
+        clock.advance(BOUND);
+    }
+    assert!(here.check(key()).await.is_admitted());
+}
+
+#[tokio::test]
+async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_cached() {
+    use DecisionSource::{RejectionCache, Store};
+    let (clock, server) = world();
+    let policies = [
+        Policy::new("p", Quota::requests(1).per_minute()),
+        Policy::block_list("blocked"),
+    ];
+    let limiter = limiter(store(&server, &clock), policies);
+    assert!(limiter.check(key()).await.is_admitted());
+    let minute = Duration::from_secs(60);
+    assert_eq!(rejected(&limiter).await, (Store, minute));
+    server.reset_stats();
+    for _ in 0..100 {
+        assert_eq!(rejected(&limiter).await, (RejectionCache, minute));
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+
+    // A block holds once the wait is over, and its end within the bound.
+    limiter.block(key(), 10 * minute).await.expect("a block");
+    clock.advance(minute);
+    assert_eq!(rejected(&limiter).await, (Store, 9 * minute));
+    limiter.unblock(key()).await.expect("no block");
+    clock.advance(BOUND);
+    assert!(limiter.check(key()).await.is_admitted());
+}

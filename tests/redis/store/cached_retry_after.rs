@@ -1,0 +1,209 @@
+//! The wait of a cached rejection is the one that the store would return.
+
+use std::{future::IntoFuture, time::Duration};
+
+use testkit::{Clock, Server};
+use tollgate::{Decision, DecisionSource, Key, Limiter, Policy, Quota};
+
+use crate::store::{
+    rejection_cache::{BOUND, epoch_is_read, key, ms, store, world},
+    support::{EACH, StrategyKind, limiter, store as forgetful},
+};
+
+fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {
+    let source = rejected.source();
+    let error = rejected.into_result().expect_err("a rejection");
+    (source, error.retry_after().duration())
+}
+
+/// The store's result at the same instant. A rejection changes nothing.
+async fn in_the_store(
+    server: &Server,
+    strategy: StrategyKind,
+    quota: &str,
+    cost: u64,
+) -> Option<Duration> {
+    let pending = limiter(forgetful(server), [strategy.policy("p", quota)]);
+    source_and_wait(pending.check(key()).cost(cost).await).1
+}
+
+#[tokio::test]
+async fn a_larger_cost_gets_the_stores_wait() {
+    for strategy in EACH {
+        let (clock, server) = world();
+        let quota = "10/min";
+        let limiter = limiter(store(&server, &clock), [strategy.policy("p", quota)]);
+        let check = |cost| limiter.check(key()).cost(cost).into_future();
+        for cost in [3, 4, 3] {
+            assert!(check(cost).await.is_admitted(), "{strategy:?}");
+            clock.advance(ms(1_300));
+        }
+        // What the bucket of a minute that holds none of them yields.
+        while check(1).await.is_admitted() {}
+        clock.advance(ms(10));
+        let of_any_cost = !matches!(strategy, StrategyKind::Log | StrategyKind::Sliding(_));
+        for cost in [1, 2, 5, 10, 1] {
+            let (source, wait) = source_and_wait(check(cost).await);
+            assert_eq!(
+                wait,
+                in_the_store(&server, strategy, quota, cost).await,
+                "{strategy:?} {cost}"
+            );
+            if of_any_cost {
+                assert_eq!(
+                    source,
+                    DecisionSource::RejectionCache,
+                    "{strategy:?} {cost}"
+                );
+            }
+            // An equal request is always rejected from the cache.
+            assert_eq!(
+                source_and_wait(check(cost).await),
+                (DecisionSource::RejectionCache, wait),
+                "{strategy:?} {cost}"
+            );
+        }
+    }
+}
+
+/// One each 20 s for an address, one each 30 s after three at once for a tenant.
+fn by_address_and_tenant(server: &Server, clock: &Clock) -> Limiter {
+    let policies = [
+        Policy::new("address", Quota::requests(3).per_minute().burst(1)),
+        Policy::new("tenant", Quota::requests(2).per_minute().burst(3)),
+    ];
+    limiter(store(server, clock), policies)
+}
+
+fn from(address: &str, tenant: &str) -> [(&'static str, Key); 2] {
+    [("address", Key::new(address)), ("tenant", Key::new(tenant))]
+}
+
+/// By other addresses, and another process.
+async fn use_up_tenant(server: &Server, clock: &Clock, tenant: &str) {
+    let others = by_address_and_tenant(server, clock);
+    for address in ["b", "c", "d"] {
+        let _ = others.check(from(address, tenant)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_policy_without_a_cached_state_is_evaluated_by_the_store() {
+    let (clock, server) = world();
+    let limiter = by_address_and_tenant(&server, &clock);
+    assert!(limiter.check(from("a", "t")).await.is_admitted());
+    let rejected = source_and_wait(limiter.check(from("a", "t")).await);
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
+    use_up_tenant(&server, &clock, "u").await;
+    clock.advance(ms(2));
+    let rejected = source_and_wait(limiter.check(from("a", "u")).await);
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(29_998))));
+    let rejected = source_and_wait(limiter.check(from("a", "t")).await);
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(19_998))));
+}
+
+/// Has the epoch read by a check, and returns its result.
+async fn reads(
+    server: &Server,
+    check: impl Future<Output = Decision>,
+) -> (DecisionSource, Option<Duration>) {
+    let reads = server.calls("get");
+    let response = source_and_wait(check.await);
+    epoch_is_read(server, reads + 1).await;
+    response
+}
+
+#[tokio::test]
+async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
+    let (clock, server) = world();
+    let limiter = by_address_and_tenant(&server, &clock);
+    let check = || limiter.check(from("a", "t")).into_future();
+    assert!(check().await.is_admitted());
+    let rejected = reads(&server, check()).await;
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
+    // Sent once more, now that the epoch is known.
+    clock.advance(BOUND);
+    let rejected = reads(&server, check()).await;
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
+    use_up_tenant(&server, &clock, "t").await;
+    clock.advance(BOUND / 2);
+    let rejected = reads(&server, check()).await;
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
+    clock.advance(BOUND / 2);
+    assert_eq!(
+        source_and_wait(check().await),
+        (DecisionSource::Store, Some(ms(28_000)))
+    );
+}
+
+/// Two limiters of three a minute, in processes of their own.
+fn here_and_there(server: &Server, clock: &Clock) -> [Limiter; 2] {
+    [0, 1].map(|_| {
+        let policy = Policy::new("p", Quota::requests(3).per_minute());
+        limiter(store(server, clock), [policy])
+    })
+}
+
+#[tokio::test]
+async fn a_wait_that_smaller_requests_may_change_is_cached_for_the_bound() {
+    let (clock, server) = world();
+    let [here, there] = here_and_there(&server, &clock);
+    let dear = || here.check(key()).cost(3).into_future();
+    assert!(here.check(key()).await.is_admitted());
+    let rejected = reads(&server, dear()).await;
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
+    clock.advance(BOUND);
+    let rejected = reads(&server, dear()).await;
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
+    assert!(there.check(key()).cost(2).await.is_admitted());
+    clock.advance(BOUND / 2);
+    let rejected = reads(&server, dear()).await;
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
+    clock.advance(BOUND / 2);
+    assert_eq!(
+        source_and_wait(dear().await),
+        (DecisionSource::Store, Some(ms(58_000)))
+    );
+}
+
+/// Such as what a response turns out to cost.
+#[tokio::test]
+async fn a_charge_past_the_quota_by_another_process_lengthens_a_wait_within_the_bound() {
+    let (clock, server) = world();
+    let [here, there] = here_and_there(&server, &clock);
+    let check = || here.check(key()).into_future();
+    assert!(here.check(key()).cost(3).await.is_admitted());
+    let rejected = reads(&server, check()).await;
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
+    clock.advance(BOUND);
+    let rejected = reads(&server, check()).await;
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
+    assert_eq!(
+        there.charge(key(), 3).await.expect("a response").source(),
+        DecisionSource::Store
+    );
+    clock.advance(BOUND / 2);
+    let rejected = reads(&server, check()).await;
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
+    clock.advance(BOUND / 2);
+    assert_eq!(
+        source_and_wait(check().await),
+        (DecisionSource::Store, Some(ms(78_000)))
+    );
+}
+
+#[tokio::test]
+async fn a_charge_past_the_quota_by_this_process_lengthens_a_wait_at_once() {
+    let (clock, server) = world();
+    let [limiter, _] = here_and_there(&server, &clock);
+    assert!(limiter.check(key()).cost(3).await.is_admitted());
+    assert!(!limiter.check(key()).await.is_admitted());
+    let rejected = source_and_wait(limiter.check(key()).await);
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(20_000))));
+    assert_eq!(
+        limiter.charge(key(), 3).await.expect("a response").source(),
+        DecisionSource::Store
+    );
+    let rejected = source_and_wait(limiter.check(key()).await);
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(80_000))));
+}

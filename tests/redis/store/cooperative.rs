@@ -1,0 +1,182 @@
+//! Decisions made in process take part in tokio's cooperative scheduling: a loop of them leaves the other tasks of its
+//! thread their turns.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Request, StatusCode};
+use testkit::Server;
+use tokio::task::yield_now;
+use tollgate::{
+    DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer,
+    RedisStore, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::store::support::{hello, store_error, until};
+
+const KEY: Key = Key::global();
+
+const DECISIONS: u64 = 10_000;
+
+/// What tokio gives a task before it has to yield.
+const TURN: u64 = 128;
+
+/// Makes decisions in a loop, beside a task that does nothing but count them; checks that it had its turns.
+async fn assert_yields(what: &str, mut decide: impl AsyncFnMut()) {
+    let (made, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let other = tokio::spawn({
+        let (made, most) = (made.clone(), most.clone());
+        async move {
+            loop {
+                let before = made.load(Ordering::Relaxed);
+                yield_now().await;
+                most.fetch_max(made.load(Ordering::Relaxed) - before, Ordering::Relaxed);
+            }
+        }
+    });
+    yield_now().await;
+    for _ in 0..DECISIONS {
+        decide().await;
+        made.fetch_add(1, Ordering::Relaxed);
+    }
+    yield_now().await;
+    other.abort();
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= TURN, "{what}: {most} decisions between two turns");
+    assert!(most > 0, "{what}: the other task saw none of them");
+}
+
+fn limiter(units: u64) -> Limiter {
+    let policy = Policy::new("p", Quota::requests(units).per_month());
+    let limiter = Limiter::builder().policy(policy).build();
+    limiter.expect("a limiter")
+}
+
+#[tokio::test]
+async fn checks_in_process_yield() {
+    let (open, closed) = (limiter(1_000_000), limiter(1));
+    assert!(closed.check(KEY).await.is_admitted());
+    assert_yields("admitted", async || {
+        assert!(open.check(KEY).await.is_admitted());
+    })
+    .await;
+    assert_yields("rejected", async || {
+        assert!(!closed.check(KEY).await.is_admitted());
+    })
+    .await;
+    assert_yields("peeked at", async || {
+        assert!(!closed.peek(KEY).await.expect("a response").would_admit());
+    })
+    .await;
+    assert_yields("charged", async || {
+        let _ = closed.charge(KEY, 1).await.expect("a response");
+    })
+    .await;
+    assert_yields("reset", async || {
+        let _ = closed.reset(KEY).await.expect("a response");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn waits_that_are_over_at_once_yield() {
+    let (open, closed) = (limiter(1_000_000), limiter(1));
+    assert!(closed.check(KEY).await.is_admitted());
+    assert_yields("let in at once", async || {
+        let _ = open.wait(KEY, Duration::ZERO).await.expect("room");
+    })
+    .await;
+    assert_yields("rejected at once", async || {
+        closed.wait(KEY, Duration::ZERO).await.expect_err("no room");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refunds_and_lists_of_callers_in_process_yield() {
+    let limiter = limiter(1_000_000);
+    let mut decision = limiter.check(KEY).cost(DECISIONS).await;
+    assert_yields("refunded", async || {
+        decision.refund(1).await.expect("a response");
+    })
+    .await;
+    assert_yields("listed", async || {
+        limiter
+            .policy("p")
+            .expect("a policy")
+            .callers(KEY)
+            .await
+            .expect("a response");
+    })
+    .await;
+}
+
+/// A client that tries again at once would keep its thread otherwise.
+#[tokio::test]
+async fn rejections_by_a_layer_yield() {
+    let policy = Policy::new("p", Quota::requests(1).per_month()).key(extract::global());
+    let layer = RateLimitLayer::builder().policy(policy).build();
+    let service = layer.expect("a layer").layer(service_fn(hello));
+    let ask = async || {
+        let Ok(response) = service.clone().oneshot(Request::new(())).await;
+        response.status()
+    };
+    assert_eq!(ask().await, StatusCode::OK);
+    assert_yields("rejected by a layer", async || {
+        assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cached_rejections_yield() {
+    let server = Server::start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .rejection_cache_staleness(Duration::from_secs(3_600));
+    let limiter = Limiter::builder()
+        .store(store.build().expect("a store"))
+        .policy(Policy::new("p", Quota::requests(1).per_month()))
+        .build()
+        .expect("a limiter");
+    until("it is rejected from memory", async || {
+        limiter.check(KEY).await.source() == DecisionSource::RejectionCache
+    })
+    .await;
+    assert_yields("remembered", async || {
+        assert!(!limiter.check(KEY).await.is_admitted());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn decisions_in_place_of_a_failed_store_yield() {
+    let fallback = LocalFallback::shared_by(1).into();
+    for response in [OnStoreError::Admit, OnStoreError::Reject, fallback] {
+        let port = testkit::free_port();
+        let store = RedisStore::open(format!("redis://127.0.0.1:{port}")).expect("a store");
+        let limiter = Limiter::builder()
+            .store(store)
+            .policy(Policy::new("p", Quota::requests(1).per_month()))
+            .on_store_error(response)
+            .build()
+            .expect("a limiter");
+        // From the fourth on they are decided without a call.
+        for _ in 0..4 {
+            assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
+        }
+        if response == OnStoreError::Reject {
+            store_error(&limiter.check(KEY).await);
+        }
+        assert_yields(&format!("{response:?}"), async || {
+            assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
+        })
+        .await;
+    }
+}

@@ -1,0 +1,398 @@
+//! No more than the quota, no less, and an exact `Retry-After`.
+
+use std::{future::IntoFuture, time::Duration};
+
+use tollgate::{Key, RetryAfter};
+
+use crate::store::support::{
+    EACH, START, StrategyKind, TWO, admitted_by_store, each_with, hammer, limiter, on_a_clock,
+    quotas, single, store, used,
+};
+
+/// How long each of these periods may be, in seconds.
+const PERIOD_SECONDS: [(&str, i64); 3] = [("min", 60), ("h", 3_600), ("month", 31 * 86_400)];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
+    let (_clock, server) = on_a_clock();
+    for (strategy, quota) in each_with(EACH, ["1000/min", "1000/month"]) {
+        server.flush();
+        let limiters = [0, 1].map(|_| single(&server, strategy, quota));
+        let (rounds, requests) = match TWO.contains(&strategy) {
+            true => (3, 20_000),
+            false => (1, 5_000),
+        };
+        for round in 0..rounds {
+            let key = Key::new(round.to_string());
+            let admitted = hammer(&limiters, key, 64, requests).await;
+            assert_eq!(admitted, 1_000, "{strategy:?}, {quota}, round {round}");
+            assert_eq!(used(&limiters[0], key).await, [1_000]);
+        }
+    }
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_what_was_admitted_is_charged_whatever_each_request_costs() {
+    let (_clock, server) = on_a_clock();
+    for (strategy, quota) in each_with(EACH, ["1000/min", "1000/month"]) {
+        server.flush();
+        let limiters = [0, 1].map(|_| single(&server, strategy, quota));
+        let tasks: Vec<_> = (0..32)
+            .map(|task: u64| {
+                let limiter = limiters[task as usize % 2].clone();
+                tokio::spawn(async move {
+                    let mut charged = 0;
+                    for step in 0..60 {
+                        // Some cost more than there ever is.
+                        let cost = [1, 2, 3, 7, 1_001][(task + step) as usize % 5];
+                        let decision = limiter.check(Key::new("key")).cost(cost).await;
+                        charged += cost * u64::from(admitted_by_store(&decision));
+                        if step % 4 == 0 {
+                            used(&limiter, Key::new("key")).await;
+                        }
+                    }
+                    charged
+                })
+            })
+            .collect();
+        let mut charged = 0;
+        for task in tasks {
+            charged += task.await.expect("a task ends well");
+        }
+        // Those that cost one fill up what the others leave.
+        assert_eq!(charged, 1_000, "{strategy:?}, {quota}");
+        let used = used(&limiters[0], Key::new("key")).await;
+        assert_eq!(used, [1_000], "{strategy:?}, {quota}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_several_policies_each_is_charged_only_for_requests_that_all_admit() {
+    let (_clock, server) = on_a_clock();
+    for period in ["min", "month"] {
+        server.flush();
+        // The dearest gives out first, after 666 requests: each of the others would have admitted more.
+        let limiters = [0, 1].map(|_| {
+            limiter(
+                store(&server),
+                [
+                    StrategyKind::Gcra.policy("tenant", &format!("900/{period}")),
+                    StrategyKind::Fixed.policy("user", &format!("100/{period}")),
+                    StrategyKind::Gcra
+                        .policy("bytes", &format!("2000/{period}"))
+                        .cost(3),
+                ],
+            )
+        });
+        let keys = |user: u64| {
+            [
+                ("tenant", Key::new("acme")),
+                ("user", Key::new(format!("user-{user}"))),
+                ("bytes", Key::new("acme")),
+            ]
+        };
+        let tasks: Vec<_> = (0..64)
+            .map(|task: u64| {
+                let limiter = limiters[task as usize % 2].clone();
+                tokio::spawn(async move {
+                    let mut admitted = [0; 8];
+                    for step in 0..60 {
+                        let user = (task + step) % 8;
+                        let decision = limiter.check(keys(user)).await;
+                        admitted[user as usize] += u64::from(admitted_by_store(&decision));
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let mut admitted = [0; 8];
+        for task in tasks {
+            let more = task.await.expect("a task ends well");
+            for (sum, more) in admitted.iter_mut().zip(more) {
+                *sum += more;
+            }
+        }
+        assert_eq!(admitted.iter().sum::<u64>(), 666, "{admitted:?}");
+        for (user, admitted) in (0..).zip(admitted) {
+            let used = used(&limiters[0], keys(user)).await;
+            assert_eq!(used, [666, admitted, 1_998], "user {user}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
+    let (clock, server) = on_a_clock();
+    let mut failures = Vec::new();
+    let quotas = [
+        (StrategyKind::Gcra, "10/s burst 3"),
+        (StrategyKind::Gcra, "7/min"),
+        (StrategyKind::Gcra, "3/h burst 5"),
+        (StrategyKind::Gcra, "999983/s burst 10"),
+        (StrategyKind::Fixed, "3/10s"),
+        (StrategyKind::Fixed, "1/ms"),
+        (StrategyKind::Fixed, "4/month"),
+        (StrategyKind::Bucket, "10/s burst 3"),
+        (StrategyKind::Bucket, "7/min"),
+        (StrategyKind::Calendar, "3/10s"),
+        (StrategyKind::Calendar, "4/day"),
+        (StrategyKind::Calendar, "4/month"),
+        (StrategyKind::List, "3/10s"),
+        (StrategyKind::List, "1/ms"),
+        (StrategyKind::Log, "3/10s"),
+        (StrategyKind::Log, "1/ms"),
+        (StrategyKind::Sliding(1), "3/10s"),
+        (StrategyKind::Sliding(1), "7/min"),
+    ];
+    for (strategy, quota) in quotas {
+        let limiter = single(&server, strategy, quota);
+        for cost in [1, 2, 3] {
+            if cost
+                > limiter
+                    .policies()
+                    .iter()
+                    .map(|policy| policy.quota().capacity())
+                    .sum()
+            {
+                continue;
+            }
+            server.flush();
+            clock.set(START + cost * 1_111);
+            let check = || limiter.check(Key::new("key")).cost(cost).into_future();
+            // Apart in a log, and yet not as slow as the fastest refills.
+            let apart = Duration::from_micros(u64::from(strategy == StrategyKind::Log));
+            // The second time it begins where the first wait ended.
+            for round in 0..3 {
+                let mut rejected = check().await;
+                let mut admitted = 0;
+                while admitted_by_store(&rejected) {
+                    admitted += 1;
+                    assert!(
+                        admitted <= 20,
+                        "{strategy:?} {quota}, round {round}: no end"
+                    );
+                    clock.advance(apart);
+                    rejected = check().await;
+                }
+                let RetryAfter::In(wait) = rejected.retry_after() else {
+                    panic!("{strategy:?} {quota}: {rejected:?}");
+                };
+                let (now, wait) = (clock.micros(), wait.as_micros() as u64);
+                // A server may remove a key as soon as its last millisecond begins.
+                let ends = server.expires_at(&server.only_key()) as u64 * 1_000;
+                let verdict = rejected.policy("p").expect("a policy");
+                if ends < now + verdict.reset_after().as_micros() as u64 {
+                    failures.push(format!(
+                        "{strategy:?} {quota}, round {round}: {ends} ends at {now}"
+                    ));
+                }
+                for early in [1_000, 1].into_iter().filter(|early| *early <= wait) {
+                    clock.set(now + wait - early);
+                    let decision = check().await;
+                    if admitted_by_store(&decision) {
+                        failures.push(format!(
+                            "{strategy:?} {quota}, round {round}: {early} µs early"
+                        ));
+                    }
+                }
+                clock.set(now + wait);
+                let decision = check().await;
+                if !admitted_by_store(&decision) {
+                    failures.push(format!("{strategy:?} {quota}, round {round}: {decision:?}"));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[tokio::test]
+async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_crossing_charge() {
+    let (clock, server) = on_a_clock();
+    let mut failures = Vec::new();
+    let touches = [
+        "admit",
+        "reject",
+        "reject what costs too much",
+        "admit for free",
+        "peek",
+        "charge",
+        "refund",
+    ];
+    for (strategy, (period, secs)) in each_with(EACH, PERIOD_SECONDS) {
+        let limiter = single(&server, strategy, &format!("10/{period}"));
+        let check = |cost| limiter.check(Key::new("key")).cost(cost).into_future();
+        for touch in touches {
+            // Short of it too: left by a clock that stepped back, or by a quota of a longer period.
+            for command in [["PERSIST", ""], ["PEXPIRE", "9999999999"]] {
+                server.flush();
+                clock.set(START);
+                let mut first = check(6).await;
+                let key = server.only_key();
+                assert_eq!(server.immortal_keys(), [""; 0]);
+                let args = [command[0], &key, command[1]];
+                let args: Vec<_> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
+                assert_eq!(server.command(&args).int(), 1);
+                match touch {
+                    // Where units come back within seconds, the next request that needs a later end mends it.
+                    "admit" if (strategy, period) == (StrategyKind::Gcra, "min") => {
+                        for _ in 0..11 {
+                            assert!(admitted_by_store(&check(1).await));
+                            clock.advance(Duration::from_secs(6));
+                        }
+                    }
+                    "admit" => assert!(admitted_by_store(&check(1).await)),
+                    "reject" => assert!(!admitted_by_store(&check(5).await)),
+                    "reject what costs too much" => assert!(!admitted_by_store(&check(11).await)),
+                    "admit for free" => assert!(admitted_by_store(&check(0).await)),
+                    "peek" => assert_eq!(used(&limiter, Key::new("key")).await, [6]),
+                    "charge" => assert!(admitted_by_store(
+                        &limiter
+                            .charge(Key::new("key"), 9)
+                            .await
+                            .expect("a response")
+                    )),
+                    "refund" => drop(first.refund(2).await.expect("a response")),
+                    other => unreachable!("{other}"),
+                }
+                let ttl = server.command(&["PTTL", &key]).int();
+                // A debt of one capacity takes two periods to drain; a bucket stays for the one after it.
+                let most = 2 * secs * 1_000 + 64_000;
+                if !(1..=most).contains(&ttl) {
+                    let [command, _] = command;
+                    failures.push(format!(
+                        "{strategy:?}, 10/{period}, {command}, {touch}: {ttl} ms"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// Not even until it is touched again, which may be never.
+#[tokio::test]
+async fn no_charge_and_no_refund_leaves_a_key_immortal() {
+    let (_clock, server) = on_a_clock();
+    for (strategy, quota) in each_with(EACH, quotas(10)) {
+        server.flush();
+        let limiter = single(&server, strategy, &quota);
+        let check = || limiter.check(Key::new("key")).cost(2).into_future();
+        assert!(admitted_by_store(&check().await));
+        assert_eq!(
+            server.immortal_keys(),
+            [""; 0],
+            "{strategy:?}, {quota}, the first charge"
+        );
+        let mut second = check().await;
+        assert_eq!(
+            server.immortal_keys(),
+            [""; 0],
+            "{strategy:?}, {quota}, the second charge"
+        );
+        second.refund(1).await.expect("a response");
+        assert_eq!(
+            server.immortal_keys(),
+            [""; 0],
+            "{strategy:?}, {quota}, a refund"
+        );
+        assert!(admitted_by_store(
+            &limiter
+                .charge(Key::new("key"), 9)
+                .await
+                .expect("a response")
+        ));
+        assert_eq!(
+            server.immortal_keys(),
+            [""; 0],
+            "{strategy:?}, {quota}, a debt"
+        );
+    }
+}
+
+/// A window that was refunded in full counts zero, and has a TTL like any other.
+#[tokio::test]
+async fn a_key_with_a_count_of_zero_is_not_immortal_either() {
+    let (clock, server) = on_a_clock();
+    for (strategy, quota) in each_with(EACH, quotas(10)) {
+        server.flush();
+        let limiter = single(&server, strategy, &quota);
+        let mut decision = limiter.check(Key::new("key")).cost(6).await;
+        let given = decision.refund(6).await.expect("a response");
+        assert_eq!(given[0].units(), 6);
+        // Not the epoch, which the next refund deletes.
+        for key in server.keys().iter().filter(|key| *key != "tg:gen") {
+            server.command(&["PERSIST", key]).ok();
+        }
+        assert_eq!(used(&limiter, Key::new("key")).await, [0]);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(server.immortal_keys(), [""; 0], "{strategy:?}, {quota}");
+    }
+}
+
+#[tokio::test]
+async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on() {
+    let (_clock, server) = on_a_clock();
+    let policies = EACH.map(|strategy| strategy.policy(&format!("{strategy:?}"), "20/month"));
+    let limiter = limiter(store(&server), policies);
+    let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
+    // Half of the keys are used up.
+    for (index, key) in keys.iter().enumerate() {
+        let cost = 1 + 19 * (index as u64 % 2);
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(key)).cost(cost).await
+        ));
+    }
+    assert_eq!(server.keys().len(), 20 * EACH.len());
+    for key in server.keys() {
+        assert_eq!(server.command(&["PERSIST", &key]).int(), 1);
+    }
+    assert_eq!(server.immortal_keys().len(), 20 * EACH.len());
+    for (index, key) in keys.iter().enumerate() {
+        let admitted = match index % 4 {
+            0 | 1 => admitted_by_store(&limiter.check(Key::new(key)).await),
+            _ => {
+                let seen = limiter.peek(Key::new(key)).await;
+                seen.expect("a response").would_admit()
+            }
+        };
+        assert_eq!(admitted, index % 2 == 0, "{key}");
+    }
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn every_key_in_redis_names_its_policy_also_if_the_callers_part_is_hashed() {
+    let (_clock, server) = on_a_clock();
+    let long = "a name of sixty-four characters, the most that a policy may have";
+    let shown = long.replace(' ', "%20").replace(',', "%2C");
+    for name in ["p", "per-tenant", long] {
+        let policies = EACH.map(|strategy| strategy.policy(name, "10/h"));
+        for policy in policies {
+            let limiter = limiter(store(&server), [policy]);
+            for key in [
+                Key::new("a"),
+                Key::new("a-user-of-23-characters"),
+                Key::new("x".repeat(1_000)),
+                Key::secret("token"),
+                Key::ip("2001:db8:ffff:ffff::1".parse().expect("an address")),
+                Key::tuple([Key::new("tenant"), Key::new("user")]),
+                Key::global(),
+                Key::missing(),
+            ] {
+                assert!(admitted_by_store(&limiter.check(key).await));
+            }
+        }
+    }
+    let keys = server.keys();
+    assert_eq!(keys.len(), 3 * EACH.len() * 8);
+    for key in keys {
+        let [prefix, _format, policy, own] = &key.splitn(4, ':').collect::<Vec<_>>()[..] else {
+            panic!("{key}");
+        };
+        assert_eq!(*prefix, "tg");
+        assert!(["p", "per-tenant", &shown].contains(policy), "{key}");
+        assert!((1..=23).contains(&own.len()), "{key}");
+    }
+}

@@ -1,0 +1,290 @@
+//! A server that is gone, silent, full or unwilling: no request hangs, nothing is half charged, and service resumes.
+
+use std::{
+    future::IntoFuture,
+    time::{Duration, Instant},
+};
+
+use http::{Request, StatusCode};
+use testkit::Server;
+use tollgate::{
+    DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, StoreError, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::store::support::{
+    PAIRS, StrategyKind, admitted_by_store, each_with, hello, on_a_clock, pair, quotas, single,
+    store, store_error, until, used,
+};
+
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+/// More than any test requests. Units refill within microseconds, or within seconds.
+const FAST: &str = "1000000/min";
+const SLOW: &str = "1000000/month";
+
+/// On a busy machine. What hangs, hangs for longer.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// Without a breaker: each request finds out for itself.
+fn impatient(server: &Server, response: OnStoreError, quota: &str) -> Limiter {
+    let store = RedisStore::builder().url(server.url()).timeout(TIMEOUT);
+    let store = store.no_circuit_breaker();
+    Limiter::builder()
+        .store(store.build().expect("a store"))
+        .policy(StrategyKind::Gcra.policy("p", quota))
+        .on_store_error(response)
+        .build()
+        .expect("a limiter")
+}
+
+async fn resumed(limiter: &Limiter) {
+    // Each worker may have to find out for itself.
+    for key in 0..16 {
+        resumed_on(limiter, &key.to_string()).await;
+    }
+}
+
+async fn resumed_on(limiter: &Limiter, key: &str) {
+    until("the store counts again", async || {
+        limiter.check(Key::new(key)).await.source() == DecisionSource::Store
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_killed_redis_the_configured_action_applies_until_it_is_back() {
+    let server = Server::start();
+    let admitting = impatient(&server, OnStoreError::Admit, FAST);
+    let rejecting = impatient(&server, OnStoreError::Reject, SLOW);
+    for _ in 0..2 {
+        resumed(&admitting).await;
+        resumed(&rejecting).await;
+        server.kill();
+        for key in 0..16 {
+            let key = Key::new(key.to_string());
+            let decision = admitting.check(key).await;
+            assert!(decision.is_admitted(), "{decision:?}");
+            assert_eq!(decision.source(), DecisionSource::Fallback);
+            assert_eq!(decision.policies().len(), 0);
+
+            let decision = rejecting.check(key).await;
+            assert_eq!(decision.source(), DecisionSource::Fallback);
+            let error = store_error(&decision);
+            assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
+        }
+        server.restart();
+    }
+    resumed(&admitting).await;
+    resumed(&rejecting).await;
+    // What was admitted without being counted was charged nowhere: the second restart emptied the server.
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+/// One failed request is what it takes to see that a connection is dead; the next one has a new connection.
+#[tokio::test]
+async fn a_restarted_redis_costs_a_key_one_request_at_most() {
+    let server = Server::start();
+    for quota in quotas(100) {
+        let limiter = single(&server, StrategyKind::Gcra, &quota);
+        for _ in 0..3 {
+            assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+            server.restart();
+            let first = limiter.check(Key::new("key")).await;
+            if first.source() != DecisionSource::Store {
+                assert!(matches!(store_error(&first), StoreError::Connection(_)));
+            }
+            assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_killed_amid_traffic_leaves_no_request_without_a_result() {
+    let server = Server::start();
+    let limiter = impatient(&server, OnStoreError::Reject, FAST);
+    resumed(&limiter).await;
+    let tasks: Vec<_> = (0..32)
+        .map(|task: u64| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let mut slowest = Duration::ZERO;
+                let (mut by_store, mut faults) = (0, 0);
+                while by_store < 100 || faults == 0 {
+                    let start = Instant::now();
+                    let decision = limiter.check(Key::new(task.to_string())).await;
+                    slowest = slowest.max(start.elapsed());
+                    match decision.source() {
+                        DecisionSource::Store => by_store += 1,
+                        _ => faults += 1,
+                    }
+                }
+                slowest
+            })
+        })
+        .collect();
+    tokio::task::block_in_place(|| {
+        server.kill();
+        // Long enough for each task to meet it: they go on until they did.
+        while tasks.iter().any(|task| task.is_finished()) {
+            std::thread::yield_now();
+        }
+    });
+    tokio::time::sleep(TIMEOUT).await;
+    server.restart();
+    for task in tasks {
+        let slowest = task.await.expect("a task ends well");
+        assert!(slowest < TIMEOUT + SLACK, "{slowest:?}");
+    }
+}
+
+/// A charge whose reply was lost stays charged; nothing else is lost, and no key gets more than the quota.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
+    let (_clock, server) = on_a_clock();
+    for quota in ["1000/min", "1000/month"] {
+        server.flush();
+        let limiters = [0, 1].map(|_| single(&server, StrategyKind::Gcra, quota));
+        let tasks: Vec<_> = (0..32)
+            .map(|task| {
+                let limiter = limiters[task % 2].clone();
+                tokio::spawn(async move {
+                    let (mut admitted, mut faults) = (0, 0);
+                    for _ in 0..200 {
+                        let decision = limiter.check(Key::new("key")).await;
+                        match decision.source() {
+                            DecisionSource::Store => admitted += u64::from(decision.is_admitted()),
+                            _ => faults += 1,
+                        }
+                    }
+                    (admitted, faults)
+                })
+            })
+            .collect();
+        for _ in 0..20 {
+            tokio::task::block_in_place(|| {
+                server
+                    .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+                    .ok();
+            });
+        }
+        let (mut admitted, mut faults) = (0, 0);
+        for task in tasks {
+            let (more, failed) = task.await.expect("a response");
+            (admitted, faults) = (admitted + more, faults + failed);
+        }
+        resumed_on(&limiters[0], "key").await;
+        let [used] = used(&limiters[0], Key::new("key")).await[..] else {
+            panic!("one policy")
+        };
+        assert!(
+            admitted <= used && used <= 1_000,
+            "{admitted} admitted, {used} used"
+        );
+        assert!(
+            used <= admitted + faults,
+            "{admitted} admitted, {faults} failed, {used} used"
+        );
+    }
+}
+
+/// A server that was made a replica behind its clients' backs rejects writes, until they connect elsewhere or it is a
+/// master again.
+#[tokio::test]
+async fn a_demoted_master_charges_nothing_and_is_used_again_once_promoted() {
+    let (_clock, server) = on_a_clock();
+    for (order, quota) in each_with(PAIRS, quotas(10)) {
+        let both = pair(&server, order, &quota);
+        server.flush();
+        assert!(admitted_by_store(&both.check(Key::new("key")).await));
+        let nowhere = testkit::free_port().to_string();
+        server.command(&["REPLICAOF", "127.0.0.1", &nowhere]).ok();
+        let error = store_error(&both.check(Key::new("key")).await);
+        assert!(
+            matches!(&error, StoreError::Server { code, .. } if &**code == "READONLY"),
+            "{order:?}, {quota}: {error:?}"
+        );
+        assert_eq!(used(&both, Key::new("key")).await, [1, 1]);
+        server.command(&["REPLICAOF", "NO", "ONE"]).ok();
+        assert!(admitted_by_store(&both.check(Key::new("key")).await));
+        assert_eq!(used(&both, Key::new("key")).await, [2, 2]);
+    }
+}
+
+#[tokio::test]
+async fn behind_a_layer_a_store_failure_is_a_503_or_admitted_as_configured() {
+    let server = Server::start();
+    server.kill();
+    for (answer, status) in [
+        (OnStoreError::Reject, StatusCode::SERVICE_UNAVAILABLE),
+        (OnStoreError::Admit, StatusCode::OK),
+    ] {
+        let policy = StrategyKind::Gcra
+            .policy("p", "10/h")
+            .key(extract::global());
+        let layer = RateLimitLayer::builder()
+            .store(store(&server))
+            .policy(policy)
+            .on_store_error(answer);
+        let service = layer.build().expect("a layer").layer(service_fn(hello));
+        let Ok(response) = service.oneshot(Request::new(())).await;
+        assert_eq!(response.status(), status);
+    }
+}
+
+/// Two hundred requests, while the server is silent.
+async fn all_decided(limiter: &Limiter) {
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..200)
+        .map(|task: u64| {
+            let key = Key::new((task % 50).to_string());
+            tokio::spawn(limiter.check(key).into_future())
+        })
+        .collect();
+    for task in tasks {
+        let decision = task.await.expect("a response");
+        assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
+        assert!(matches!(store_error(&decision), StoreError::Timeout));
+    }
+    let took = start.elapsed();
+    assert!((TIMEOUT..TIMEOUT + SLACK).contains(&took), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_accepts_and_never_replies_holds_no_request_past_the_deadline() {
+    let server = Server::start();
+    let limiter = impatient(&server, OnStoreError::Reject, FAST);
+    // First it hangs before there is a connection, then with all connections made.
+    for _ in 0..2 {
+        server.pause();
+        all_decided(&limiter).await;
+        all_decided(&limiter).await;
+        server.resume();
+        resumed(&limiter).await;
+    }
+}
+
+/// Each request's deadline counts from its own arrival, not from its batch's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_later_request_waits_no_longer_for_a_silent_redis() {
+    let server = Server::start();
+    let limiter = impatient(&server, OnStoreError::Reject, FAST);
+    resumed(&limiter).await;
+    server.pause();
+    let mut tasks = Vec::new();
+    for _ in 0..20 {
+        let limiter = limiter.clone();
+        tasks.push(tokio::spawn(async move {
+            let start = Instant::now();
+            let decision = limiter.check(Key::new("key")).await;
+            assert!(matches!(store_error(&decision), StoreError::Timeout));
+            start.elapsed()
+        }));
+        tokio::time::sleep(TIMEOUT / 20).await;
+    }
+    for task in tasks {
+        let took = task.await.expect("a response");
+        assert!((TIMEOUT..TIMEOUT + SLACK).contains(&took), "{took:?}");
+    }
+    server.resume();
+}

@@ -1,0 +1,246 @@
+//! What others left under a policy's key is left alone, and admits no request.
+
+use std::{
+    future::IntoFuture,
+    io::Write,
+    sync::{Arc, Mutex},
+};
+
+use testkit::Server;
+use tollgate::{DecisionSource, Key, Limiter, OnMisconfiguration, OnStoreError, StoreError};
+
+use crate::store::results::CallResult;
+use crate::store::support::{
+    EACH, PAIRS, admitted_by_store, contents, each_with, on_a_clock, pair, quotas, single, store,
+    store_error, used,
+};
+
+const STRINGS: [&str; 15] = [
+    "nan",
+    // Nothing can be added to it.
+    "9223372036854775807",
+    "1e30",
+    "-5",
+    "",
+    " 5",
+    "0x10",
+    "1234567890123456789012345678901234567890",
+    "5.0",
+    "5\n",
+    "+5",
+    ":",
+    "1:2:3",
+    "nan:1",
+    "1:-1",
+];
+
+/// Puts a value under `key` in place of its own: each type in turn, with a TTL and without.
+fn plantings(server: &Server, key: &str, mut with: impl FnMut(&str)) {
+    let list: &[&str] = &["RPUSH", key, "nan", "-5"];
+    let hash: &[&str] = &["HSET", key, "count", "5"];
+    let strings = STRINGS.map(|value| ["SET", key, value]);
+    let kinds = [list, hash]
+        .into_iter()
+        .chain(strings.iter().map(|args| &args[..]));
+    for (index, plant) in kinds.enumerate() {
+        server.command(&["DEL", key]).ok();
+        server.command(plant).ok();
+        if index % 2 == 0 {
+            server.command(&["PEXPIRE", key, "5000000"]).ok();
+        }
+        let before = contents(server, key);
+        with(plant.last().expect("a value"));
+        assert_eq!(contents(server, key), before, "after {plant:?}");
+    }
+}
+
+#[track_caller]
+fn assert_foreign(decision: &impl CallResult, name: &str) {
+    let error = store_error(decision);
+    assert!(
+        matches!(&error, StoreError::CorruptKey { key, .. } if key.contains(name)),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
+    let (_clock, server) = on_a_clock();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for (strategy, quota) in each_with(EACH, quotas(10_000)) {
+        server.flush();
+        let limiter = single(&server, strategy, &quota);
+        assert!(
+            runtime
+                .block_on(async { admitted_by_store(&limiter.check(Key::new("planted")).await) })
+        );
+        let name = server.only_key();
+        let mut rounds = 0;
+        plantings(&server, &name, |value| {
+            rounds += 1;
+            runtime.block_on(async {
+                let others = (0..20).map(|key| {
+                    let limiter = limiter.clone();
+                    tokio::spawn(async move { limiter.check(Key::new(key.to_string())).await })
+                });
+                let others: Vec<_> = others.collect();
+                let (first, second) = tokio::join!(
+                    limiter.check(Key::new("planted")),
+                    limiter.check(Key::new("fine"))
+                );
+                assert_foreign(&first, &name);
+                assert!(admitted_by_store(&second), "beside {value:?}");
+                for other in others {
+                    assert!(
+                        admitted_by_store(&other.await.expect("a response")),
+                        "beside {value:?}"
+                    );
+                }
+            });
+        });
+        runtime.block_on(async {
+            for key in ["fine", "7"] {
+                let used = used(&limiter, Key::new(key)).await;
+                assert_eq!(used, [rounds], "{strategy:?}, {quota}");
+            }
+        });
+    }
+}
+
+#[test]
+fn no_operation_changes_a_foreign_value() {
+    let (_clock, server) = on_a_clock();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for (strategy, quota) in each_with(EACH, quotas(100)) {
+        server.flush();
+        let limiter = single(&server, strategy, &quota);
+        let check = async || limiter.check(Key::new("planted")).cost(60).await;
+        let mut charged = runtime.block_on(check());
+        let name = server.only_key();
+        plantings(&server, &name, |value| {
+            runtime.block_on(async {
+                let (peek, charge, reset, costly) = tokio::join!(
+                    limiter.peek(Key::new("planted")),
+                    limiter.charge(Key::new("planted"), 3),
+                    limiter.reset(Key::new("planted")),
+                    limiter.check(Key::new("planted")).cost(99),
+                );
+                for status in [peek, charge, reset] {
+                    assert_foreign(&status, &name);
+                }
+                assert_foreign(&costly, &name);
+                let refund = charged.refund(1).await;
+                assert!(
+                    matches!(refund, Err(StoreError::CorruptKey { .. })),
+                    "{value:?}: {refund:?}"
+                );
+            });
+        });
+    }
+}
+
+#[test]
+fn beside_a_foreign_value_no_other_policy_is_charged() {
+    let (_clock, server) = on_a_clock();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for (order, quota) in each_with(PAIRS, quotas(100)) {
+        for foreign in [0, 1] {
+            server.flush();
+            let both = pair(&server, order, &quota);
+            let keys = |name: &str| {
+                let mut keys = [("first", Key::new("whole")), ("second", Key::new("whole"))];
+                keys[foreign].1 = Key::new(name);
+                keys
+            };
+            // The whole policy's key first, so that the other one is the key that is missing then.
+            let whole = [["first", "second"][1 - foreign]];
+            let names = runtime.block_on(async {
+                assert!(admitted_by_store(&both.check(keys("fine")).await));
+                let before = server.keys();
+                assert!(admitted_by_store(&both.check(keys("planted")).await));
+                let mut after = server.keys();
+                after.retain(|key| !before.contains(key));
+                after
+            });
+            let [name] = &names[..] else {
+                panic!("one key more: {names:?}")
+            };
+            let mut expected = 2;
+            plantings(&server, name, |value| {
+                runtime.block_on(async {
+                    let (bad, good) = tokio::join!(
+                        both.check(keys("planted")).cost(7),
+                        both.check(keys("fine")),
+                    );
+                    assert_foreign(&bad, name);
+                    assert!(admitted_by_store(&good), "beside {value:?}");
+                    expected += 1;
+                    let used = used(&both, keys("fine")).await;
+                    assert_eq!(used[1 - foreign], expected, "{whole:?} beside {value:?}");
+                });
+            });
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("a log")).into_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("a log").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_the_key() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    // For all threads: whether a callsite is enabled may be decided by a thread that listens for nothing. No other
+    // test's key is `logged`.
+    tracing::subscriber::set_global_default(subscriber).expect("the first one");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let (_clock, server) = on_a_clock();
+    for (strategy, quota) in each_with(EACH, quotas(10)) {
+        server.flush();
+        let limiter = Limiter::builder()
+            .store(store(&server))
+            .policy(strategy.policy("p", &quota))
+            .on_store_error(OnStoreError::Admit)
+            .on_misconfiguration(OnMisconfiguration::AsStoreError)
+            .build()
+            .expect("a limiter");
+        let check = || runtime.block_on(limiter.check(Key::new("logged")).into_future());
+        assert!(admitted_by_store(&check()));
+        let name = server.only_key();
+        plantings(&server, &name, |value| {
+            let decision = check();
+            assert!(decision.is_admitted(), "{value:?}: {decision:?}");
+            assert_eq!(decision.source(), DecisionSource::Fallback, "{value:?}");
+            assert_eq!(decision.policies().len(), 0);
+        });
+        let text = log.text();
+        let mut lines = text.lines();
+        assert!(
+            lines.any(|line| line.contains("ERROR") && line.contains(&name)),
+            "{text}"
+        );
+    }
+}

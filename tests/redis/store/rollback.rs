@@ -1,0 +1,190 @@
+//! A charge whose result is not read is refunded.
+
+use std::{
+    future::{Future, IntoFuture, poll_fn},
+    task::Poll,
+    time::Duration,
+};
+
+use http::{Request, StatusCode};
+use tokio::time::timeout;
+use tollgate::{Key, Limiter, RateLimitLayer, extract};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::store::support::{
+    EACH, admitted_by_store, hello, limiter, on_a_clock, single, store, until, used,
+};
+
+/// Sends 400 requests, of which every other is dropped at once; returns how many had a result.
+async fn half_of_them_leave(limiter: &Limiter) -> u64 {
+    let tasks: Vec<_> = (0..400)
+        .map(|client| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let check = limiter.check(Key::new("key")).into_future();
+                if client % 2 == 0 {
+                    return admitted_by_store(&check.await);
+                }
+                timeout(Duration::ZERO, check)
+                    .await
+                    .is_ok_and(|decision| admitted_by_store(&decision))
+            })
+        })
+        .collect();
+    let mut read = 0;
+    for task in tasks {
+        read += u64::from(task.await.expect("a response"));
+    }
+    assert!(read >= 200, "{read} were answered");
+    read
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_dropped_before_its_result_costs_nothing_and_affects_no_other_result() {
+    let (_clock, server) = on_a_clock();
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
+        let read = half_of_them_leave(&limiter).await;
+        until(
+            &format!("{strategy:?}: what was not read is refunded"),
+            async || used(&limiter, Key::new("key")).await == [read],
+        )
+        .await;
+    }
+}
+
+/// Time passes before a charge is refunded. What has not refilled by then is still a whole unit, less some milliseconds
+/// of 43 minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_request_costs_nothing_while_time_passes_either() {
+    let (clock, server) = on_a_clock();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            clock.advance(Duration::from_millis(1));
+        }
+    });
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
+        let read = half_of_them_leave(&limiter).await;
+        until(
+            &format!("{strategy:?}: what was not read is refunded"),
+            async || {
+                let used = used(&limiter, Key::new("key")).await;
+                used == [read] || used == [read + 1]
+            },
+        )
+        .await;
+    }
+}
+
+/// The result is there, and is not read.
+#[tokio::test]
+async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
+    let (_clock, server) = on_a_clock();
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
+        let mut left = Box::pin(limiter.check(Key::new("key")).into_future());
+        poll_fn(|cx| {
+            assert!(left.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        // Results come in the order of the requests.
+        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+        assert_eq!(used(&limiter, Key::new("key")).await, [2], "{strategy:?}");
+        drop(left);
+        until(
+            &format!("{strategy:?}: what was not read is refunded"),
+            async || used(&limiter, Key::new("key")).await == [1],
+        )
+        .await;
+    }
+}
+
+/// Layers stack: a request that an inner layer rejects costs nothing in an outer one.
+#[tokio::test]
+async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
+    let (_clock, server) = on_a_clock();
+    for strategy in EACH {
+        server.flush();
+        let layer = |name: &str, quota| {
+            let policy = strategy.policy(name, quota).key(extract::global());
+            RateLimitLayer::new(limiter(store(&server), [policy]))
+        };
+        let (outer, inner) = (layer("outer", "1000/month"), layer("inner", "1/month"));
+        let service = outer.layer(inner.layer(service_fn(hello)));
+        for number in 0..20 {
+            let Ok(response) = service.clone().oneshot(Request::new(())).await;
+            let status = match number {
+                0 => StatusCode::OK,
+                _ => StatusCode::TOO_MANY_REQUESTS,
+            };
+            assert_eq!(response.status(), status);
+        }
+        until(
+            &format!("{strategy:?}: the outer layer gives back"),
+            async || used(outer.limiter(), Key::global()).await == [1],
+        )
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_dropped_while_the_script_runs_costs_nothing() {
+    let (_clock, server) = on_a_clock();
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
+        assert_eq!(used(&limiter, Key::new("key")).await, [0]);
+        server.pause();
+        let tasks: Vec<_> = (0..100)
+            .map(|_| tokio::spawn(limiter.check(Key::new("key")).cost(2).into_future()))
+            .collect();
+        // Some are in flight by now, some wait for the next batch.
+        until("the worker has sent what came first", async || {
+            tokio::task::yield_now().await;
+            true
+        })
+        .await;
+        let (gone, stay): (Vec<_>, Vec<_>) =
+            tasks.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+        for (_, task) in &gone {
+            task.abort();
+        }
+        for (_, task) in gone {
+            assert!(task.await.expect_err("it was aborted").is_cancelled());
+        }
+        server.resume();
+        for (_, task) in stay {
+            assert!(admitted_by_store(&task.await.expect("a response")));
+        }
+        until("what was not read is refunded", async || {
+            used(&limiter, Key::new("key")).await == [100]
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_check_of_several_requests_has_all_of_them_refunded() {
+    let (_clock, server) = on_a_clock();
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "1000/month");
+        // The same batch has a request that is not dropped, which shows when the batch is over.
+        let several = limiter
+            .check(Key::new("key"))
+            .cost(3)
+            .times(5)
+            .into_future();
+        let several = timeout(Duration::ZERO, several);
+        let (left, stayed) = tokio::join!(several, async {
+            server.command(&["PING"]).ok();
+            limiter.check(Key::new("key")).await
+        });
+        assert!(left.is_err() && admitted_by_store(&stayed));
+        until("all that was not read is refunded", async || {
+            used(&limiter, Key::new("key")).await == [1]
+        })
+        .await;
+    }
+}

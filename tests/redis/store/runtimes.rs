@@ -1,0 +1,256 @@
+//! A store belongs to no runtime: it outlives them, and serves several.
+
+use std::{future::IntoFuture, sync::mpsc, thread};
+
+use testkit::Server;
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{DecisionKind, DecisionSource, Key, Limiter, OnMisconfiguration, StoreError};
+
+use crate::store::support::{
+    StrategyKind, admitted_by_store, hammer, single, store, store_error, used,
+};
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+#[test]
+fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
+    let server = Server::start();
+    let connections = || server.info("stats", "total_connections_received");
+    let before = connections();
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
+    let clone = limiter.clone();
+    drop(clone);
+    let runtime = multi_thread();
+    runtime.block_on(async {
+        // Creating a check sends nothing, until it is awaited.
+        drop(limiter.check(Key::new("key")).into_future());
+        tokio::task::yield_now().await;
+    });
+    assert_eq!(connections(), before);
+    assert!(admitted_by_store(
+        &runtime.block_on(limiter.check(Key::new("key")).into_future())
+    ));
+    assert_ne!(connections(), before);
+}
+
+#[test]
+fn an_application_starts_while_redis_is_down() {
+    let server = Server::start();
+    server.kill();
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
+    server.restart();
+    assert!(admitted_by_store(
+        &current_thread().block_on(limiter.check(Key::new("key")).into_future())
+    ));
+}
+
+#[test]
+fn a_limiter_outlives_its_runtimes() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "100/h");
+    for round in 1..=5 {
+        for runtime in [current_thread(), multi_thread()] {
+            let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
+            assert!(admitted_by_store(&decision), "round {round}: {decision:?}");
+        }
+    }
+    assert_eq!(
+        current_thread().block_on(used(&limiter, Key::new("key"))),
+        [10]
+    );
+}
+
+/// A runtime that ends takes its tasks along, those that wait for a result too; the next one must not notice.
+#[test]
+fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Fixed, "1000/h");
+    server.pause();
+    for runtime in [current_thread(), multi_thread()] {
+        runtime.block_on(async {
+            for _ in 0..50 {
+                drop(tokio::spawn(limiter.check(Key::new("key")).into_future()));
+            }
+            tokio::task::yield_now().await;
+        });
+        runtime.shutdown_background();
+    }
+    server.resume();
+    let decision = current_thread().block_on(limiter.check(Key::new("key")).into_future());
+    assert!(admitted_by_store(&decision));
+}
+
+#[test]
+fn two_runtimes_at_once_share_one_count() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "500/month");
+    let threads = [0, 1].map(|_| {
+        let limiter = limiter.clone();
+        thread::spawn(move || {
+            let limiters = [limiter];
+            current_thread().block_on(hammer(&limiters, Key::new("key"), 16, 1_000))
+        })
+    });
+    let admitted = threads.map(|thread| thread.join().expect("a thread ends well"));
+    assert_eq!(admitted.iter().sum::<u64>(), 500, "{admitted:?}");
+}
+
+/// Between two `block_on`s nothing drives a current-thread runtime, and nothing in it moves.
+#[test]
+fn a_stalled_runtime_delays_no_request() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "100/h");
+    let still = current_thread();
+    assert!(admitted_by_store(
+        &still.block_on(limiter.check(Key::new("key")).into_future())
+    ));
+    // Its workers are left with requests that are never sent.
+    still.block_on(async {
+        for _ in 0..10 {
+            drop(tokio::spawn(limiter.check(Key::new("key")).into_future()));
+        }
+    });
+    let other = current_thread();
+    for _ in 0..10 {
+        assert!(admitted_by_store(
+            &other.block_on(limiter.check(Key::new("key")).into_future())
+        ));
+    }
+    assert!(admitted_by_store(
+        &still.block_on(limiter.check(Key::new("key")).into_future())
+    ));
+}
+
+/// Connections of a shared pool may have been made in a runtime that has ended, or is stalled.
+#[test]
+fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
+    let server = Server::start();
+    let config = deadpool_redis::Config::from_url(server.url());
+    let pool = config
+        .builder()
+        .expect("a configuration")
+        .max_size(8)
+        .runtime(deadpool_redis::Runtime::Tokio1)
+        .build()
+        .expect("a pool");
+    for round in 1..=10 {
+        let store = tollgate::RedisStore::builder()
+            .pool(pool.clone())
+            .timeout(crate::store::support::TEST_TIMEOUT)
+            .build()
+            .expect("a store");
+        let limiter =
+            crate::store::support::limiter(store, [StrategyKind::Gcra.policy("p", "100/h")]);
+        let runtime = current_thread();
+        let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
+        assert!(admitted_by_store(&decision), "round {round}");
+    }
+}
+
+#[test]
+fn a_check_outside_any_runtime_is_an_error() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
+    let error = store_error(&poll_outside(&limiter));
+    assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+}
+
+#[test]
+fn in_a_runtime_without_timers_the_store_is_misconfigured() {
+    is_misconfigured_in(Builder::new_current_thread().enable_io());
+}
+
+#[test]
+fn in_a_runtime_without_io_the_store_is_misconfigured() {
+    is_misconfigured_in(Builder::new_current_thread().enable_time());
+}
+
+fn is_misconfigured_in(runtime: &mut Builder) {
+    let server = Server::start();
+    let unsuitable = runtime.build().expect("a runtime");
+    let limiter = |on_misconfiguration| {
+        let policy = StrategyKind::Gcra.policy("p", "10/h");
+        let limiter = Limiter::builder().store(store(&server)).policy(policy);
+        let limiter = limiter.on_misconfiguration(on_misconfiguration).build();
+        limiter.expect("a limiter")
+    };
+    let (rejects, admits) = (
+        limiter(OnMisconfiguration::Reject),
+        limiter(OnMisconfiguration::AsStoreError),
+    );
+    let check = |limiter: &Limiter| limiter.check(Key::new("key")).into_future();
+    // Also once it has connections, in another runtime.
+    let suitable = multi_thread();
+    for used_units in [1, 2] {
+        let decision = unsuitable.block_on(check(&rejects));
+        assert!(!decision.is_admitted(), "{decision:?}");
+        let error = store_error(&decision);
+        assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+        let decision = unsuitable.block_on(check(&admits));
+        let kind = decision.kind();
+        assert!(matches!(kind, DecisionKind::Admitted), "{kind:?}");
+        assert_eq!(decision.source(), DecisionSource::Fallback);
+        let health = unsuitable.block_on(rejects.health_check());
+        let issues = health.issues().iter();
+        let mut issues = issues.map(ToString::to_string);
+        assert!(issues.any(|issue| issue.contains("no suitable tokio runtime")));
+        assert!(admitted_by_store(&suitable.block_on(check(&rejects))));
+        assert_eq!(
+            suitable.block_on(used(&admits, Key::new("key"))),
+            [used_units]
+        );
+    }
+}
+
+/// Tokio's own futures need a runtime to be polled in; a result that is there at once does not.
+fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
+    let (sender, response) = mpsc::channel();
+    let check = limiter.check(Key::new("key")).into_future();
+    thread::spawn(move || {
+        let mut check = std::pin::pin!(check);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        if let std::task::Poll::Ready(decision) = check.as_mut().poll(&mut context) {
+            drop(sender.send(decision));
+        }
+    })
+    .join()
+    .expect("it doesn't panic");
+    response.try_recv().expect("a result at once")
+}
+
+/// Dropping the last handle ends the workers and closes their connections, in a runtime that goes on.
+#[tokio::test]
+async fn a_store_that_is_dropped_closes_its_connections() {
+    let server = Server::start();
+    let connected = || {
+        let clients = server.command(&["CLIENT", "LIST"]).text();
+        clients.lines().count()
+    };
+    let before = connected();
+    let limiter =
+        crate::store::support::limiter(store(&server), [StrategyKind::Gcra.policy("p", "100/h")]);
+    for key in 0..32 {
+        assert!(admitted_by_store(
+            &limiter.check(Key::new(key.to_string())).await
+        ));
+    }
+    assert!(connected() > before);
+    drop(limiter);
+    crate::store::support::until("the workers close their connections", async || {
+        connected() == before
+    })
+    .await;
+}

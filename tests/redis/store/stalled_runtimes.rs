@@ -1,0 +1,379 @@
+//! A current-thread runtime that is not driven delays neither the requests that left it nor their refunds, if another
+//! runtime of the process uses the store.
+
+#![expect(
+    clippy::async_yields_async,
+    reason = "futures are polled on one runtime and awaited on another"
+)]
+
+use std::{
+    future::{Future, IntoFuture, poll_fn},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use http::{Request, StatusCode};
+use testkit::Server;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+use tollgate::{
+    CheckFuture, Concurrency, Decision, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer,
+    RedisStore, StoreError, extract,
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::store::support::{
+    StrategyKind, TEST_TIMEOUT, admitted_by_store, hello, limiter, store_error, until, used,
+};
+
+const KEY: Key = Key::global();
+
+const TIMEOUT: Duration = Duration::from_millis(200);
+
+fn current_thread() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+fn multi_thread() -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    let builder = builder.worker_threads(1).enable_all();
+    builder.build().expect("a runtime")
+}
+
+fn store(server: &Server, deadline: Duration) -> RedisStore {
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(deadline)
+        .rejection_cache_staleness(Duration::ZERO)
+        .no_circuit_breaker();
+    store.build().expect("a store")
+}
+
+fn single(server: &Server, deadline: Duration) -> Limiter {
+    limiter(
+        store(server, deadline),
+        [StrategyKind::Fixed.policy("p", "100/month")],
+    )
+}
+
+async fn poll_once<F: Future + Unpin>(future: &mut F) {
+    poll_fn(|cx| {
+        assert!(Box::pin(&mut *future).as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// A check that was polled in `runtime`, and is not sent yet.
+fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
+    runtime.block_on(async {
+        let mut check = limiter.check(KEY).into_future();
+        poll_once(&mut check).await;
+        check
+    })
+}
+
+/// The decision of a check that is awaited on another runtime.
+fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
+    runtime
+        .block_on(async { timeout(TEST_TIMEOUT, check).await })
+        .expect("a result by the deadline")
+}
+
+#[test]
+fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
+    let server = Server::start();
+    for other in [current_thread(), multi_thread()] {
+        for known in [false, true] {
+            server.flush();
+            let limiter = single(&server, TIMEOUT);
+            let still = current_thread();
+            assert!(admitted_by_store(
+                &still.block_on(limiter.check(KEY).into_future())
+            ));
+            if known {
+                assert!(admitted_by_store(
+                    &other.block_on(limiter.check(KEY).into_future())
+                ));
+            }
+            let before = 1 + u64::from(known);
+            let decision = awaited_in(&other, asked_in(&still, &limiter));
+            assert!(matches!(store_error(&decision), StoreError::Timeout));
+            // It is not sent when the runtime moves on.
+            for _ in 0..3 {
+                assert_eq!(still.block_on(used(&limiter, KEY)), [before]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
+    let server = Server::start();
+    let (still, other) = (current_thread(), multi_thread());
+    let limiter = single(&server, TIMEOUT);
+    assert!(admitted_by_store(
+        &still.block_on(limiter.check(KEY).into_future())
+    ));
+    server.pause();
+    let check = still.block_on(async {
+        let mut check = limiter.check(KEY).into_future();
+        poll_once(&mut check).await;
+        // It is sent.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        check
+    });
+    let decision = awaited_in(&other, check);
+    assert!(matches!(store_error(&decision), StoreError::Timeout));
+    server.resume();
+    assert!(admitted_by_store(
+        &still.block_on(limiter.check(KEY).into_future())
+    ));
+}
+
+#[test]
+fn a_check_awaited_without_timers_completes_if_another_runtime_runs() {
+    let without_a_runtime = block_on::<CheckFuture>;
+    let without_timers = |check: CheckFuture| {
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(check)
+    };
+    let server = Server::start();
+    let (still, other) = (current_thread(), multi_thread());
+    let limiter = single(&server, TIMEOUT);
+    assert!(admitted_by_store(
+        &other.block_on(limiter.check(KEY).into_future())
+    ));
+    for awaited in [without_a_runtime, without_timers] {
+        let check = asked_in(&still, &limiter);
+        let (sender, response) = mpsc::channel();
+        thread::spawn(move || {
+            let _ = sender.send(awaited(check));
+        });
+        let decision = response.recv_timeout(TEST_TIMEOUT).expect("a response");
+        assert!(matches!(store_error(&decision), StoreError::Timeout));
+    }
+}
+
+/// As `tower::buffer` does: a worker calls the service, and the caller awaits its response.
+#[test]
+fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
+    let server = Server::start();
+    let (still, other) = (current_thread(), multi_thread());
+    let layer = RateLimitLayer::builder()
+        .store(store(&server, TIMEOUT))
+        .policy(Policy::new("p", Quota::requests(9).per_month()).key(extract::global()))
+        .on_store_error(OnStoreError::Reject);
+    let layer = layer.build().expect("a layer");
+    let mut service = layer.layer(service_fn(hello));
+    let response = still.block_on(async {
+        let Ok(service) = service.ready().await;
+        service.call(Request::new(()))
+    });
+    let response = other.block_on(async { timeout(TEST_TIMEOUT, response).await });
+    let Ok(response) = response.expect("a result by the deadline");
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+fn permit_limiter(server: &Server) -> Limiter {
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
+    limiter(store(server, TIMEOUT), [policy])
+}
+
+/// A permit is held on `runtime`, which is driven no more when this returns.
+async fn held(limiter: &Limiter) -> Decision {
+    let decision = limiter.check(KEY).await;
+    assert!(admitted_by_store(&decision));
+    decision
+}
+
+#[test]
+fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
+    let server = Server::start();
+    for other in [current_thread(), multi_thread()] {
+        server.flush();
+        let limiter = permit_limiter(&server);
+        // Either may have been the first.
+        let (early, late) = (current_thread(), current_thread());
+        let outside = early.block_on(held(&limiter));
+        assert_eq!(other.block_on(used(&limiter, KEY)), [1]);
+        late.block_on(async { drop(held(&limiter).await) });
+        early.block_on(async { drop(held(&limiter).await) });
+        drop(outside);
+        other.block_on(until("all are free", async || {
+            used(&limiter, KEY).await == [0]
+        }));
+    }
+}
+
+#[test]
+fn a_permit_dropped_in_a_runtime_without_timers_is_freed_by_another() {
+    let server = Server::start();
+    let limiter = permit_limiter(&server);
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    let (ended, other) = (current_thread(), current_thread());
+    let [first, second] = [(); 2].map(|()| ended.block_on(held(&limiter)));
+    without_timers.block_on(async { drop(first) });
+    drop(ended);
+    // No runtime is left that could send it.
+    without_timers.block_on(async { drop(second) });
+    other.block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+#[test]
+fn a_permit_dropped_with_no_other_runtime_is_freed_when_its_runtime_is_driven() {
+    let server = Server::start();
+    let limiter = permit_limiter(&server);
+    let still = current_thread();
+    still.block_on(async { drop(held(&limiter).await) });
+    let outside = still.block_on(held(&limiter));
+    drop(outside);
+    still.block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+#[test]
+fn a_permit_of_an_ended_runtime_is_freed_by_another() {
+    let server = Server::start();
+    let limiter = permit_limiter(&server);
+    let (ended, other) = (current_thread(), current_thread());
+    assert_eq!(other.block_on(used(&limiter, KEY)), [0]);
+    ended.block_on(async { drop(held(&limiter).await) });
+    let outside = ended.block_on(held(&limiter));
+    drop(ended);
+    drop(outside);
+    other.block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+/// Some of them are in flight, and the others queue behind those.
+#[test]
+fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
+    const MANY: u64 = 1_000;
+    let server = Server::start();
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(MANY)).strategy(hour);
+    let limiter = limiter(store(&server, TEST_TIMEOUT), [policy]);
+    let (ended, other) = (current_thread(), current_thread());
+    let held = ended.block_on(join_all(
+        (0..MANY).map(|_| limiter.check(KEY).into_future()),
+    ));
+    assert!(held.iter().all(admitted_by_store));
+    assert_eq!(other.block_on(used(&limiter, KEY)), [MANY]);
+    server.pause();
+    ended.block_on(async {
+        drop(held);
+        tokio::task::yield_now().await;
+    });
+    drop(ended);
+    server.resume();
+    other.block_on(until("all are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+#[test]
+fn a_permit_dropped_after_every_runtime_ended_is_freed_by_the_next() {
+    let server = Server::start();
+    let limiter = permit_limiter(&server);
+    let ended = current_thread();
+    let outside = ended.block_on(held(&limiter));
+    ended.block_on(async { drop(held(&limiter).await) });
+    drop(ended);
+    drop(outside);
+    current_thread().block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+/// Records when a future was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() {
+    let server = Server::start();
+    for runtime in [current_thread(), multi_thread()] {
+        server.flush();
+        let limiter = single(&server, TEST_TIMEOUT);
+        let check = runtime.block_on(async {
+            let mut check = limiter.check(KEY).into_future();
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(woken.clone());
+            let mut pinned = Box::pin(&mut check);
+            server.pause();
+            let polled = pinned.as_mut().poll(&mut Context::from_waker(&waker));
+            server.resume();
+            assert!(polled.is_pending());
+            drop(pinned);
+            until("it has a result", async || woken.0.load(Ordering::SeqCst)).await;
+            check
+        });
+        assert_eq!(runtime.block_on(used(&limiter, KEY)), [1]);
+        thread::spawn(move || drop(check)).join().expect("a thread");
+        runtime.block_on(until("it is refunded", async || {
+            used(&limiter, KEY).await == [0]
+        }));
+    }
+}
+
+/// The whole runtime is blocked for longer than the request has time.
+#[test]
+fn a_check_whose_runtime_is_blocked_past_its_deadline_is_not_charged() {
+    let server = Server::start();
+    let runtime = current_thread();
+    let limiter = single(&server, TIMEOUT);
+    runtime.block_on(async {
+        assert!(admitted_by_store(&limiter.check(KEY).await));
+        let mut check = limiter.check(KEY).into_future();
+        poll_once(&mut check).await;
+        thread::sleep(2 * TIMEOUT);
+        assert!(matches!(store_error(&check.await), StoreError::Timeout));
+        for _ in 0..3 {
+            assert_eq!(used(&limiter, KEY).await, [1]);
+        }
+    });
+}
+
+/// Drives a future on this thread alone.
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        let mut future = Box::pin(&mut future);
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}

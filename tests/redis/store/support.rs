@@ -1,0 +1,101 @@
+//! What the tests share.
+
+use std::{convert::Infallible, time::Duration};
+
+use http::{Request, Response};
+use testkit::{Clock, Server};
+use tollgate::{Limiter, RedisStore};
+
+pub(crate) use crate::store::{
+    load::{hammer, limiter, used},
+    results::{admitted_by_store, store_error},
+    strategy_kind::StrategyKind,
+    until::{TEST_TIMEOUT, until},
+};
+
+/// Neither on a second nor on a millisecond.
+pub(crate) const START: u64 = 1_750_000_000_123_457;
+
+/// A server whose clock only moves when it is set. Calendar windows and buckets are counted on one: by the real clock
+/// they end at any moment, at a full hour and at the end of a month.
+pub(crate) fn on_a_clock() -> (Clock, Server) {
+    let clock = Clock::at(START);
+    let server = Server::builder().clock(&clock).start();
+    (clock, server)
+}
+
+/// Each strategy once: they share a server, and windows of other buckets would go on with what one has counted.
+pub(crate) const EACH: [StrategyKind; 7] = {
+    let [each @ .., _] = StrategyKind::ALL;
+    each
+};
+
+/// One of each kind: a value that is complete by itself, and one that needs its TTL.
+pub(crate) const TWO: [StrategyKind; 2] = [StrategyKind::Gcra, StrategyKind::Fixed];
+
+/// Two in one decision: each comes first, each comes second, and beside strings and lists.
+pub(crate) const PAIRS: [[StrategyKind; 2]; 10] = [
+    [StrategyKind::Gcra, StrategyKind::Fixed],
+    [StrategyKind::Fixed, StrategyKind::Gcra],
+    [StrategyKind::Bucket, StrategyKind::List],
+    [StrategyKind::List, StrategyKind::Bucket],
+    [StrategyKind::Calendar, StrategyKind::Log],
+    [StrategyKind::Log, StrategyKind::Calendar],
+    [StrategyKind::Sliding(1), StrategyKind::Gcra],
+    [StrategyKind::Fixed, StrategyKind::Sliding(1)],
+    [StrategyKind::List, StrategyKind::Log],
+    [StrategyKind::Log, StrategyKind::List],
+];
+
+/// With ten units a period, one comes back within seconds, minutes or days. GCRA moves a key's end seldom where units come
+/// back within seconds, and with each charge otherwise.
+pub(crate) const PERIODS: [&str; 3] = ["min", "h", "month"];
+
+/// This many units per each of the periods.
+pub(crate) fn quotas(units: u64) -> [String; 3] {
+    PERIODS.map(|period| format!("{units}/{period}"))
+}
+
+/// Each of these with each of those.
+pub(crate) fn each_with<A: Copy, B: Clone, const M: usize, const N: usize>(
+    these: [A; M],
+    those: [B; N],
+) -> impl Iterator<Item = (A, B)> {
+    let with_each = move |this| those.clone().map(|that| (this, that));
+    these.into_iter().flat_map(with_each)
+}
+
+pub(crate) fn store(server: &Server) -> RedisStore {
+    store_at(server.url())
+}
+
+pub(crate) fn store_at(url: String) -> RedisStore {
+    // Rejections are cached by this process's clock, and only the server's is set.
+    let store = RedisStore::builder()
+        .url(url)
+        .timeout(TEST_TIMEOUT)
+        .rejection_cache_staleness(Duration::ZERO);
+    store.build().expect("a store")
+}
+
+/// A limiter on connections of its own, under one policy `p`.
+pub(crate) fn single(server: &Server, strategy: StrategyKind, quota: &str) -> Limiter {
+    limiter(store(server), [strategy.policy("p", quota)])
+}
+
+/// A limiter on connections of its own, under policies `first` and `second`.
+pub(crate) fn pair(server: &Server, [first, second]: [StrategyKind; 2], quota: &str) -> Limiter {
+    let policies = [first.policy("first", quota), second.policy("second", quota)];
+    limiter(store(server), policies)
+}
+
+/// A handler.
+pub(crate) async fn hello(_: Request<()>) -> Result<Response<String>, Infallible> {
+    Ok(Response::new("hello".to_owned()))
+}
+
+/// What a key holds and when it ends, whatever its type is.
+pub(crate) fn contents(server: &Server, key: &str) -> (testkit::Reply, i64) {
+    let dump = server.command(&["DUMP", key]).ok();
+    (dump, server.expires_at(key))
+}

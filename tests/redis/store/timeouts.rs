@@ -1,0 +1,99 @@
+//! A request whose timeout passes before it is sent is not sent.
+
+use std::{future::IntoFuture, time::Duration};
+
+use testkit::{Proxy, Server};
+use tokio::time::sleep;
+use tollgate::{DecisionSource, Key, RedisStore, StoreError};
+
+use crate::store::support::{
+    StrategyKind, admitted_by_store, limiter, on_a_clock, store_error, until,
+};
+
+const TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// It shares a batch with others, which waits for its connection for longer than the request does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
+    let server = Server::start();
+    for try_again in 0.. {
+        let proxy = Proxy::to(server.addr());
+        let store = RedisStore::builder()
+            .url(format!("redis://{}", proxy.addr()))
+            .timeout(TIMEOUT)
+            .no_circuit_breaker();
+        let limiter = limiter(
+            store.build().expect("a store"),
+            [StrategyKind::Fixed.policy("p", "9/week")],
+        );
+        let ask = |name: &str| {
+            let key = Key::new(format!("{name}{try_again}"));
+            tokio::spawn(limiter.check(key).into_future())
+        };
+        proxy.hold();
+        let first = ask("first");
+        // These two go together, once the first has given up.
+        sleep(TIMEOUT / 5).await;
+        let late = ask("late");
+        sleep(TIMEOUT / 2).await;
+        let last = ask("last");
+        for gone in [first, late] {
+            let decision = gone.await.expect("a response");
+            assert!(matches!(store_error(&decision), StoreError::Timeout));
+        }
+        proxy.pass();
+        let decision = last.await.expect("a response");
+        if decision.source() != DecisionSource::Store {
+            // The machine was busy elsewhere.
+            assert!(try_again < 5, "{decision:?}");
+            continue;
+        }
+        assert!(decision.is_admitted());
+        let keys = server.keys();
+        assert!(keys.iter().any(|key| key.contains("last")), "{keys:?}");
+        assert!(!keys.iter().any(|key| key.contains("late")), "{keys:?}");
+        return;
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// It came before those whose batch is in flight when its own returns, and has less time than they.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
+    let (clock, server) = on_a_clock();
+    let proxy = Proxy::to(server.addr());
+    let store = RedisStore::builder()
+        .url(format!("redis://{}", proxy.addr()))
+        .timeout(TIMEOUT)
+        .rejection_cache_staleness(Duration::ZERO)
+        .connections(1)
+        .no_circuit_breaker();
+    let store = store.build().expect("a store");
+    let daily = limiter(
+        store.clone(),
+        [StrategyKind::Calendar.policy("daily", "9/day")],
+    );
+    let weekly = limiter(store, [StrategyKind::Fixed.policy("weekly", "9/week")]);
+    for limiter in [&daily, &weekly] {
+        assert!(admitted_by_store(&limiter.check(Key::global()).await));
+    }
+    // The next one is sent with the wrong day.
+    clock.advance(40 * DAY);
+    proxy.delay(TIMEOUT / 2);
+    let again = tokio::spawn(daily.check(Key::global()).into_future());
+    until("it is to be sent again", async || proxy.delayed() > 0).await;
+    server.pause();
+    sleep(TIMEOUT / 3).await;
+    // Enough for one more call, and no third one.
+    let later = (0..40).map(|key| {
+        let check = weekly.check(Key::new(key.to_string()));
+        tokio::spawn(check.into_future())
+    });
+    let later: Vec<_> = later.collect();
+    let decision = again.await.expect("a response");
+    let waiting = later.iter().filter(|task| !task.is_finished()).count();
+    server.resume();
+    assert!(matches!(store_error(&decision), StoreError::Timeout));
+    assert_eq!(waiting, 40);
+}

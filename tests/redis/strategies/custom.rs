@@ -1,0 +1,391 @@
+//! Strategies from outside the crate: on both stores, beside the crate's own, batched and merged like them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+use tollgate::{
+    InvalidValue, Key, Policy, Quota, StoreError, Timestamp,
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy,
+    },
+};
+
+use crate::strategies::support::{
+    KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send, send_concurrently,
+    store_error,
+};
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../examples/custom_strategy.rs"]
+mod custom_strategy;
+
+pub(crate) use custom_strategy::Trial;
+
+fn trial(name: &str) -> Policy {
+    Policy::new(name, Quota::requests(5).per_day()).strategy(Trial)
+}
+
+#[tokio::test]
+async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
+    for world in World::both() {
+        let limiter = world.limiter([trial("trial")]);
+        assert_eq!(
+            send_concurrently(&limiter, KEY, 64).await,
+            5,
+            "{}",
+            world.name()
+        );
+        world.advance(secs(86_399));
+        assert_eq!(send(&limiter, KEY, 1).await, 0);
+        world.advance(secs(1));
+        let mut last = limiter.check(KEY).cost(5).await;
+        assert!(admitted_by_store(&last), "{}", world.name());
+        assert_eq!(last.refund(2).await.expect("a refund")[0].units(), 2);
+        assert_eq!(left(&limiter, KEY).await, 2);
+        assert!(!admitted_by_store(&limiter.check(KEY).cost(3).await));
+        if let Some(server) = world.redis_server() {
+            assert_eq!(server.immortal_keys(), [""; 0]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
+    for world in World::both() {
+        for strategy in StrategyKind::ALL {
+            for first in [true, false] {
+                let key = fresh_key();
+                // The one is used up by the sixth request; the other allows fewer under the second key.
+                let mut policies = vec![trial("trial"), strategy.policy("ours", "3/day")];
+                if !first {
+                    policies.reverse();
+                }
+                let limiter = world.limiter(policies);
+                let check =
+                    |trial: Key, ours: Key| limiter.check([("trial", trial), ("ours", ours)]);
+                let used = async |trial: Key, ours: Key| {
+                    let seen = limiter
+                        .peek([("trial", trial), ("ours", ours)])
+                        .await
+                        .expect("a response");
+                    let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
+                    (
+                        used("trial").expect("a policy"),
+                        used("ours").expect("a policy"),
+                    )
+                };
+                assert_eq!(check(key, key).times(9).await.admitted(), 3);
+                assert_eq!(
+                    used(key, key).await,
+                    (3, 3),
+                    "{strategy:?} on {}",
+                    world.name()
+                );
+                let other = fresh_key();
+                assert_eq!(check(key, other).times(9).await.admitted(), 2);
+                assert_eq!(
+                    used(key, other).await,
+                    (5, 2),
+                    "{strategy:?} on {}",
+                    world.name()
+                );
+                assert!(!admitted_by_store(&check(key, other).await));
+                assert_eq!(
+                    used(key, other).await,
+                    (5, 2),
+                    "{strategy:?}: a rejected request is not charged"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_batch() {
+    let world = World::redis();
+    let policies = [trial("trial"), StrategyKind::Gcra.policy("ours", "1000/s")];
+    let limiter = world.limiter(policies);
+    // The script is there.
+    assert_eq!(send(&limiter, fresh_key(), 1).await, 1);
+    world.server().reset_stats();
+    let key = fresh_key();
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        tasks.spawn(limiter.check(key).into_future());
+    }
+    let admitted = tasks
+        .join_all()
+        .await
+        .iter()
+        .filter(|decision| admitted_by_store(decision))
+        .count();
+    assert_eq!(admitted, 5);
+    assert_eq!(
+        world.server().calls("evalsha"),
+        1,
+        "64 requests share one batch"
+    );
+    // One entry: one write under each policy.
+    assert_eq!(world.server().calls("set"), 2);
+
+    world.server().reset_stats();
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        tasks.spawn(limiter.check(fresh_key()).into_future());
+    }
+    assert!(tasks.join_all().await.iter().all(admitted_by_store));
+    let calls = world.server().calls("evalsha");
+    assert!(calls <= 8, "64 keys took {calls} calls of four workers");
+}
+
+/// Half a strategy, for Redis alone: it counts, and then fails for each request of cost two.
+#[derive(Clone, Copy, Debug)]
+struct Broken {
+    /// Whether it undoes its own write, as the contract has it.
+    tidy: bool,
+    /// How many units more than the quota its script is given.
+    surplus: i64,
+}
+
+impl Broken {
+    const fn new(tidy: bool) -> Self {
+        Self { tidy, surplus: 0 }
+    }
+}
+
+const BROKEN: &str = r"
+    local function available(key, p)
+      local value = call('GET', key)
+      local used = value and number(key, value, 8) or 0
+      return p[1] - used, used
+    end
+
+    local function charge(key, p, used, _, _, units)
+      call('SET', key, format('%d', used + units), 'PX', '60000')
+      if units == 2 then
+        local ok, why = pcall(call, 'LPUSH', key, 'a bad call')
+        if p[2] == 1 then
+          call('SET', key, format('%d', used), 'PX', '60000')
+        end
+        error(why, 0)
+      end
+      return used + units
+    end
+
+    local function refund(key, p, used, _, _, charged_at, window_id, remaining, want)
+      local back = min(want, remaining, used)
+      call('SET', key, format('%d', used - back), 'PX', '60000')
+      return back, used - back
+    end
+
+    return { available = available, charge = charge, refund = refund, repair = function() end }
+";
+
+impl Strategy for Broken {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(Bound {
+            units: quota.amount(),
+            script: Some(LuaScript::new(
+                BROKEN,
+                [quota.amount() as i64 + self.surplus, i64::from(self.tidy)],
+            )),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Bound {
+    units: u64,
+    script: Option<LuaScript>,
+}
+
+impl Rule for Bound {
+    fn state_format(&self) -> &'static str {
+        "z1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.units
+    }
+
+    fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+        let [used] = snapshot.values();
+        let left = self.units.saturating_sub(used as u64);
+        let retry_after = match cost <= left {
+            true => tollgate::RetryAfter::Now,
+            false => tollgate::RetryAfter::In(secs(60)),
+        };
+        QuotaStatus::new(left, retry_after, secs(60))
+    }
+
+    fn script(&self) -> Option<LuaScript> {
+        self.script.clone()
+    }
+
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharged() {
+    let world = World::redis();
+    for strategy in StrategyKind::ALL {
+        for first in [true, false] {
+            for tidy in [true, false] {
+                world.server().flush();
+                let mut policies = vec![
+                    strategy.policy("ours", "10/min"),
+                    Policy::new("broken", Quota::requests(100).per_minute())
+                        .strategy(Broken::new(tidy)),
+                ];
+                if first {
+                    policies.reverse();
+                }
+                let limiter = world.limiter(policies);
+                let used = async || {
+                    let seen = limiter.peek(KEY).await.expect("a response");
+                    let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
+                    (
+                        used("ours").expect("a policy"),
+                        used("broken").expect("a policy"),
+                    )
+                };
+                assert_eq!(send(&limiter, KEY, 3).await, 3);
+                let failed = limiter.check(KEY).cost(2).await;
+                assert!(matches!(
+                    store_error(&failed),
+                    StoreError::CorruptKey { .. } | StoreError::Server { .. }
+                ));
+                let (ours, broken) = used().await;
+                assert_eq!(ours, 3, "{strategy:?}, broken first: {first}");
+                assert!(broken == 3 || !tidy, "{strategy:?}: {broken}");
+                // Many at once, some of which fail.
+                let mut tasks = JoinSet::new();
+                for n in 0..12 {
+                    tasks.spawn(limiter.check(KEY).cost(1 + n % 2).into_future());
+                }
+                let decisions = tasks.join_all().await;
+                let passed = decisions
+                    .iter()
+                    .filter(|decision| decision.is_admitted())
+                    .count() as u64;
+                assert!(passed >= 1, "{strategy:?}");
+                let charged: u64 = decisions
+                    .iter()
+                    .filter(|decision| decision.is_admitted())
+                    .map(|decision| decision.policies().next().expect("a policy").cost())
+                    .sum();
+                assert_eq!(
+                    used().await.0,
+                    3 + charged,
+                    "{strategy:?}, broken first: {first}"
+                );
+                assert_eq!(world.server().immortal_keys(), [""; 0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_strategy_for_redis_only_is_a_config_error_in_process() {
+    let policy = Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken::new(true));
+    let error = World::memory().builder().policy(policy.clone()).build();
+    let error = error.expect_err("a mistake");
+    assert_eq!(error.policy(), Some("broken"));
+    assert!(error.value().contains("on Redis only"), "{error}");
+    assert!(error.expected().contains("RedisStore"), "{error}");
+    assert!(World::redis().builder().policy(policy).build().is_ok());
+}
+
+#[test]
+fn a_script_with_another_capacity_than_its_rule_is_a_config_error() {
+    let (tidy, surplus) = (true, 1);
+    let policy = Policy::new("broken", Quota::requests(5).per_minute());
+    let policy = policy.strategy(Broken { tidy, surplus });
+    let error = World::redis().builder().policy(policy).build();
+    let error = error.expect_err("a mistake");
+    assert_eq!(error.policy(), Some("broken"));
+    assert!(error.value().contains("parameters [6, 1]"), "{error}");
+    assert!(error.expected().contains("capacity, 5,"), "{error}");
+}
+
+/// Counts in process alone.
+#[derive(Clone, Copy, Debug)]
+struct Local;
+
+impl Strategy for Local {
+    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(Local))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Once(bool);
+
+impl State for Once {
+    fn expires_at(&self) -> Timestamp {
+        Timestamp::from_micros(i64::MAX)
+    }
+}
+
+impl LocalRule for Local {
+    type State = Once;
+
+    fn available(&self, state: &mut Once, _now: Timestamp) -> i64 {
+        i64::from(!state.0)
+    }
+
+    fn charge(&self, state: &mut Once, _now: Timestamp, _units: u64, _caller: &Key) {
+        state.0 = true;
+    }
+
+    fn refund(&self, state: &mut Once, _: Timestamp, _: &ChargeReceipt, want: u64, _: &Key) -> u64 {
+        state.0 = false;
+        want
+    }
+
+    fn snapshot(&self, state: &Once, _now: Timestamp, _cost: u64) -> Snapshot {
+        Snapshot::new([i64::from(state.0)])
+    }
+}
+
+impl Rule for Local {
+    fn state_format(&self) -> &'static str {
+        "z2"
+    }
+
+    fn capacity(&self) -> u64 {
+        1
+    }
+
+    fn status(&self, snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
+        let [used] = snapshot.values();
+        let retry_after = match used {
+            0 => tollgate::RetryAfter::Now,
+            _ => tollgate::RetryAfter::Never,
+        };
+        QuotaStatus::new(1 - used as u64, retry_after, Duration::ZERO)
+    }
+
+    fn script(&self) -> Option<LuaScript> {
+        None
+    }
+
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
+    }
+}
+
+#[tokio::test]
+async fn a_strategy_for_in_process_only_is_a_config_error_on_redis() {
+    let policy = Policy::new("local", Quota::requests(1).per_minute()).strategy(Local);
+    let error = World::redis().builder().policy(policy.clone()).build();
+    let error = error.expect_err("a mistake");
+    assert_eq!(error.policy(), Some("local"));
+    assert!(error.value().contains("in process only"), "{error}");
+    assert!(error.expected().contains("MemoryStore"), "{error}");
+    let limiter = World::memory().limiter([policy]);
+    assert_eq!(send(&limiter, KEY, 3).await, 1);
+}

@@ -1,0 +1,343 @@
+//! GCRA's keys on Redis: what a single command takes, and when they end.
+//!
+//! An arrival time is stored modulo a cycle of 225,000,000 s, and a key ends at the end of a minute
+//! (`src/strategy/rate/gcra.lua`): the tests are about where cycles and minutes meet.
+
+use std::time::Duration;
+
+use testkit::Server;
+use tokio::task::JoinSet;
+use tollgate::{DecisionKind, Key, Limiter, RedisStore, RetryAfter};
+
+use crate::strategies::support::{KEY, START, StrategyKind, World, left, secs, send};
+
+#[tokio::test]
+async fn a_repeated_request_is_counted_by_one_command() {
+    let world = World::redis();
+    world.set(START + 1_000_000);
+    let limiter = world.single(StrategyKind::Gcra, "600/min");
+    let server = world.server();
+    let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
+    // It comes, and comes again.
+    assert_eq!(send(&limiter, KEY, 2).await, 2);
+    server.reset_stats();
+    assert_eq!(send(&limiter, KEY, 400).await, 400);
+    assert_eq!(calls(), [400, 0, 0, 0]);
+    // On to the next minute of its arrival time: 590 x 0.1 s.
+    assert_eq!(send(&limiter, KEY, 198).await, 198);
+    assert_eq!(calls(), [598, 0, 1, 0]);
+    // Rejections leave all as it was.
+    let key = server.keys().concat();
+    let before = server.command(&["GET", &key]).text().to_owned();
+    assert_eq!(send(&limiter, KEY, 1).await, 0);
+    assert_eq!(server.command(&["GET", &key]).text(), before);
+}
+
+#[tokio::test]
+async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back() {
+    let world = World::redis();
+    world.set(START + 100_000_000);
+    let quotas = ["600/min", "1000/min burst 2000", "500/h"];
+    let policies =
+        quotas.map(|quota| StrategyKind::Gcra.policy(&quota.replace(['/', ' '], "-"), quota));
+    let limiter = world.limiter(policies);
+    let server = world.server();
+    let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
+    // Keys that were charged twice are old.
+    assert_eq!(send(&limiter, KEY, 2).await, 2);
+    server.reset_stats();
+    assert_eq!(send(&limiter, KEY, 300).await, 300);
+    // 300 x 7.2 s are 36 minutes, and 300 x 0.1 s are into the next one.
+    assert_eq!(calls(), [900, 0, 37, 0]);
+    // 498 more are too many for the last alone, as one request and one by one: it is charged for none, nor are others.
+    let contents = || {
+        let mut keys = server.keys();
+        keys.sort();
+        keys.iter()
+            .map(|key| server.command(&["GET", key]).text())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(send(&limiter, KEY, 198).await, 198);
+    let before = contents();
+    server.reset_stats();
+    assert_eq!(send(&limiter, KEY, 5).await, 0);
+    assert_eq!(calls(), [30, 0, 0, 0]);
+    assert_eq!(contents(), before);
+    assert_eq!(limiter.check(KEY).times(7).await.admitted(), 0);
+    assert_eq!(contents(), before);
+}
+
+/// What is done to keys that have no TTL, or one that is too long.
+#[derive(Clone, Copy, Debug)]
+enum Touch {
+    Reject,
+    Peek,
+    CrossALap,
+    ComeBackStale,
+}
+
+#[tokio::test]
+async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
+    for quotas in [
+        &["6/min"][..],
+        &["6/min", "20/min"],
+        &["20/min", "100/min", "6/min"],
+    ] {
+        for touch in [
+            Touch::Reject,
+            Touch::Peek,
+            Touch::CrossALap,
+            Touch::ComeBackStale,
+        ] {
+            for spoil in [&["PERSIST"][..], &["PEXPIRE", "9999999999"]] {
+                let case = format!("{quotas:?} {touch:?} {spoil:?}");
+                let world = World::redis();
+                let policies = quotas
+                    .iter()
+                    .map(|quota| StrategyKind::Gcra.policy(&quota.replace('/', "-"), quota));
+                let limiter = world.limiter(policies);
+                assert_eq!(send(&limiter, KEY, 6).await, 6, "{case}");
+                let server = world.server();
+                if let Touch::CrossALap = touch {
+                    world.advance(secs(59));
+                }
+                for key in server.keys() {
+                    let command = [&[spoil[0], &key], &spoil[1..]].concat();
+                    assert_eq!(server.command(&command).int(), 1, "{case}");
+                }
+                match touch {
+                    Touch::Reject => assert_eq!(send(&limiter, KEY, 1).await, 0, "{case}"),
+                    Touch::Peek => drop(limiter.peek(KEY).await.expect("a response")),
+                    Touch::CrossALap => assert_eq!(send(&limiter, KEY, 5).await, 5, "{case}"),
+                    Touch::ComeBackStale => {
+                        world.advance(secs(200));
+                        assert_eq!(send(&limiter, KEY, 7).await, 6, "{case}");
+                    }
+                }
+                for key in server.keys() {
+                    let ttl = server.command(&["PTTL", &key]).int();
+                    // Arrival times are at most a minute ahead.
+                    assert!(
+                        (0..=120_000).contains(&ttl),
+                        "{case}: {key} ends in {ttl} ms"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_hundred_keys_that_lost_their_ttl_are_repaired_in_one_batch() {
+    let world = World::redis();
+    let limiter = world.single(StrategyKind::Gcra, "1/min");
+    let ask_all = || async {
+        let tasks: JoinSet<_> = (0..200_u64)
+            .map(|key| limiter.check(Key::new(format!("{key:03}"))).into_future())
+            .collect();
+        let decisions = tasks.join_all().await;
+        decisions
+            .iter()
+            .filter(|decision| decision.is_admitted())
+            .count()
+    };
+    assert_eq!(ask_all().await, 200);
+    let server = world.server();
+    for key in server.keys() {
+        server.command(&["PERSIST", &key]).ok();
+    }
+    assert_eq!(server.immortal_keys().len(), 200);
+    assert_eq!(ask_all().await, 0);
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_key_created_by_a_rejected_request_is_deleted() {
+    let world = World::redis();
+    let narrow = StrategyKind::Gcra.policy("narrow", "2/min");
+    let limiter = world.limiter([StrategyKind::Gcra.policy("wide", "100/h"), narrow]);
+    assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
+    let keys = world.server().keys();
+    assert_eq!(keys.len(), 2);
+    // The policy that rejects has a key, and the other one has none any more.
+    let wide = keys.iter().find(|key| key.contains("wide")).expect("a key");
+    world.server().command(&["DEL", wide]).ok();
+    assert_eq!(send(&limiter, KEY, 1).await, 0);
+    assert_eq!(world.server().keys().len(), 1);
+}
+
+#[tokio::test]
+async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
+    // Ages up to two cycles, of the deepest debt.
+    for (quota, refill) in [
+        ("60/h", 3_600),
+        ("2/h burst 60", 108_000),
+        ("1/400days", 34_560_000),
+    ] {
+        let world = World::redis();
+        let limiter = world.single(StrategyKind::Gcra, quota);
+        let interval = refill / quota.parse::<tollgate::Quota>().expect(quota).capacity();
+        for age in (0..=240_u64).map(|part| part * (225_000_000 * 2 / 240)) {
+            world.set(START);
+            world.server().flush();
+            let _ = limiter.charge(KEY, 1_000).await.expect("a response");
+            let key = world.server().only_key();
+            world.server().command(&["PERSIST", &key]).ok();
+            world.advance(secs(age));
+            let wait = match limiter.peek(KEY).await.expect("a response").retry_after() {
+                RetryAfter::Now => 0,
+                RetryAfter::In(wait) => wait.as_micros() as u64,
+                RetryAfter::Unknown | RetryAfter::Never => panic!("{quota}"),
+            };
+            assert!(
+                wait <= (refill + interval) * 1_000_000,
+                "{quota}, {age} s: {wait} µs"
+            );
+            if (2 * refill..=3 * 365 * 86_400).contains(&age) {
+                assert_eq!(wait, 0, "{quota}, {age} s");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_ends_with_the_first_full_minute_at_or_after_its_arrival_time() {
+    let world = World::redis();
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    let ttl = |world: &World| {
+        let key = world.server().only_key();
+        world.server().command(&["PTTL", &key]).int()
+    };
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
+    assert_eq!(ttl(&world), 60_000);
+    // 60 s is the end of the first minute, and 66 s is in the second.
+    assert_eq!(send(&limiter, KEY, 9).await, 9);
+    assert_eq!(ttl(&world), 60_000);
+    world.advance(secs(6));
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
+    assert_eq!(ttl(&world), 114_000);
+}
+
+#[tokio::test]
+async fn if_one_policy_rejects_no_other_is_charged() {
+    for world in World::both() {
+        let wide = StrategyKind::Gcra.policy("wide", "1000/min");
+        let narrow = StrategyKind::Gcra.policy("narrow", "3/min");
+        let other = StrategyKind::Gcra.policy("other", "500/min");
+        let limiter = world.limiter([wide, narrow, other]);
+        // Singly, and merged.
+        assert_eq!(send(&limiter, KEY, 5).await, 3);
+        assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
+        let seen = limiter.peek(KEY).await.expect("a response");
+        let left: Vec<_> = seen.policies().map(|policy| policy.remaining()).collect();
+        assert_eq!(left, [997, 0, 497], "{}", world.name());
+        let key = Key::new("other");
+        assert_eq!(limiter.check(key).times(10).await.admitted(), 3);
+    }
+}
+
+#[tokio::test]
+async fn keys_of_one_call_are_counted_separately_whichever_have_room() {
+    for world in World::both() {
+        let limiter =
+            world.limiter(["10/min", "1000/min"].map(|q| StrategyKind::Gcra.policy(q, q)));
+        let tasks: Vec<_> = (0..30_u64)
+            .flat_map(|key| vec![key; key as usize])
+            .map(|key| {
+                let check = limiter.check(Key::new(format!("{key:02}")));
+                tokio::spawn(async move { (key, check.await.admitted()) })
+            })
+            .collect();
+        let mut admitted = [0; 30];
+        for task in tasks {
+            let (key, passed) = task.await.expect("a task ends well");
+            admitted[key as usize] += passed;
+        }
+        let right: Vec<_> = (0..30).map(|key| key.min(10)).collect();
+        assert_eq!(admitted[..], right, "{}", world.name());
+    }
+}
+
+/// A limiter whose user may not run some commands.
+pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limiter {
+    let mut order = vec![
+        "ACL", "SETUSER", "gate", "reset", "on", "nopass", "~*", "+@all",
+    ];
+    order.extend(rights);
+    server.command(&order).ok();
+    let url = server.url().replace("redis://", "redis://gate:any@");
+    let store = RedisStore::builder()
+        .url(url)
+        .rejection_cache_staleness(Duration::ZERO);
+    let limiter = Limiter::builder().store(store.build().expect("a store"));
+    let limiter = limiter.on_store_error(tollgate::OnStoreError::Reject);
+    let policies = quotas
+        .iter()
+        .map(|quota| StrategyKind::Gcra.policy(quota, quota));
+    let limiter = policies.fold(limiter, |on, policy| on.policy(policy));
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn a_user_without_incrby_still_counts() {
+    let server = Server::start();
+    let limiter = without(&server, &["-incrby"], &["10/min", "5/min"]);
+    assert_eq!(send(&limiter, KEY, 20).await, 5);
+    assert_eq!(left(&limiter, KEY).await, 5);
+    let limiter = without(&server, &["-incrby"], &["20/min"]);
+    assert_eq!(send(&limiter, KEY, 30).await, 20);
+    assert_eq!(server.calls("incrby"), 0);
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_read_expiries_still_counts() {
+    let server = Server::start();
+    let rights = ["-pttl", "-pexpiretime"];
+    let known = if server.version() < (7, 0) { 1 } else { 2 };
+    let limiter = without(&server, &rights[..known], &["600/min"]);
+    assert_eq!(send(&limiter, KEY, 20).await, 20);
+    assert!(left(&limiter, KEY).await < 600);
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_change_expiries_still_counts() {
+    let server = Server::start();
+    // Each takes a minute of its own.
+    for quotas in [
+        &["1/min burst 1000"][..],
+        &["1/min burst 900", "1/min burst 800"],
+    ] {
+        server.flush();
+        let limiter = without(&server, &["-pexpireat"], quotas);
+        assert_eq!(send(&limiter, KEY, 20).await, 20);
+        let seen = limiter.peek(KEY).await.expect("a response");
+        assert!(
+            seen.policies()
+                .all(|policy| policy.limit() - policy.remaining() == 20),
+            "{seen:?}"
+        );
+        for key in server.keys() {
+            let ttl = server.command(&["PTTL", &key]).int();
+            assert!(
+                (19 * 60_000..=21 * 60_000).contains(&ttl),
+                "{key} ends in {ttl} ms"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_set_leaves_no_key_behind() {
+    let server = Server::start();
+    for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
+        let limiter = without(&server, &["-set"], quotas);
+        server.reset_stats();
+        for _ in 0..3 {
+            let decision = limiter.check(KEY).await;
+            let store_error = matches!(decision.kind(), DecisionKind::StoreFailed(_));
+            assert!(store_error, "{decision:?}");
+        }
+        assert!(server.calls("incrby") > 0);
+        assert_eq!(server.keys(), [""; 0]);
+    }
+}

@@ -1,0 +1,153 @@
+//! GCRA on Redis beside its fast path: what is left under a key by refunds, peeks and rejections, and where units end.
+
+use std::time::Duration;
+
+use tollgate::Quota;
+
+use crate::strategies::{
+    gcra_expiry::without,
+    support::{KEY, START, StrategyKind, World, admitted_by_store, left, secs, send},
+};
+
+/// The end of the only key, in ms from now.
+fn ttl(world: &World) -> i64 {
+    let key = world.server().only_key();
+    world.server().command(&["PTTL", &key]).int()
+}
+
+fn writes(world: &World) -> [u64; 4] {
+    ["set", "del", "pexpireat", "incrby"].map(|command| world.server().calls(command))
+}
+
+#[tokio::test]
+async fn a_manual_charge_to_a_full_minute_ends_the_key_with_that_minute() {
+    let world = World::redis();
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    assert!(admitted_by_store(
+        &limiter.charge(KEY, 10).await.expect("a response")
+    ));
+    assert_eq!(ttl(&world), 60_000);
+    assert!(admitted_by_store(
+        &limiter.charge(KEY, 1).await.expect("a response")
+    ));
+    assert_eq!(ttl(&world), 120_000);
+}
+
+#[tokio::test]
+async fn a_refund_of_all_that_was_charged_leaves_no_key() {
+    let world = World::redis();
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    let mut decision = limiter.check(KEY).cost(3).await;
+    let refunds = decision.refund(3).await.expect("a refund");
+    assert_eq!(refunds[0].units(), 3);
+    let policy = decision.policy("p").expect("a policy");
+    assert_eq!(policy.remaining(), 10);
+    assert_eq!(world.server().keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_refund_after_a_reset_makes_no_key() {
+    let world = World::redis();
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    let mut decision = limiter.check(KEY).cost(10).await;
+    assert!(admitted_by_store(
+        &limiter.reset(KEY).await.expect("a response")
+    ));
+    world.server().reset_stats();
+    decision.refund(3).await.expect("a refund");
+    // The key of the epoch is deleted.
+    assert_eq!(writes(&world), [0, 1, 0, 0]);
+    assert_eq!(left(&limiter, KEY).await, 10);
+}
+
+#[tokio::test]
+async fn a_refund_of_refilled_units_refunds_none() {
+    let world = World::redis();
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    let mut decision = limiter.check(KEY).cost(3).await;
+    world.advance(secs(20));
+    assert_eq!(send(&limiter, KEY, 4).await, 4);
+    let refunds = decision.refund(3).await.expect("a refund");
+    assert_eq!(refunds[0].units(), 0);
+    assert_eq!(left(&limiter, KEY).await, 6);
+}
+
+#[tokio::test]
+async fn a_peek_writes_nothing_unless_the_key_is_expired() {
+    let world = World::redis();
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    assert_eq!(left(&limiter, KEY).await, 10);
+    assert_eq!(writes(&world), [0; 4]);
+    assert_eq!(send(&limiter, KEY, 10).await, 10);
+    world.server().reset_stats();
+    assert_eq!(left(&limiter, KEY).await, 0);
+    assert!(!admitted_by_store(&limiter.check(KEY).cost(11).await));
+    assert_eq!(writes(&world), [0; 4]);
+    // Its key lasts longer than its arrival time, if it has no end.
+    let key = world.server().only_key();
+    world.server().command(&["PERSIST", &key]).ok();
+    world.advance(secs(90));
+    assert_eq!(left(&limiter, KEY).await, 10);
+    assert_eq!(world.server().keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn no_unit_refills_50_ns_early_under_policies_of_two_strategies() {
+    for world in World::both() {
+        // A unit takes 3,000,000.05 µs.
+        let quota = Quota::requests(20).per(Duration::from_micros(60_000_001));
+        let policies = [
+            StrategyKind::Gcra.count("p", quota),
+            StrategyKind::Fixed.policy("q", "99/h"),
+        ];
+        let limiter = world.limiter(policies);
+        assert_eq!(limiter.check(KEY).times(20).await.admitted(), 20);
+        world.advance(secs(3));
+        assert_eq!(send(&limiter, KEY, 1).await, 0, "{}", world.name());
+        world.advance(Duration::from_micros(1));
+        assert_eq!(send(&limiter, KEY, 2).await, 1, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_stored_zero_is_no_arrival_time_even_shortly_before_a_round_ends() {
+    let world = World::redis();
+    world.set(START - 30_000_000);
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
+    let key = world.server().only_key();
+    world.server().command(&["SET", &key, "0"]).ok();
+    assert_eq!(left(&limiter, KEY).await, 10);
+}
+
+#[tokio::test]
+async fn a_user_without_the_rights_to_set_and_to_delete_leaves_no_key_behind() {
+    let world = World::redis();
+    for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
+        let limiter = without(world.server(), &["-set", "-del"], quotas);
+        let _ = limiter.check(KEY).await;
+        assert_eq!(world.server().keys(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_key_to_be_cut_that_cannot_be_set_is_left_unchanged() {
+    let world = World::redis();
+    world.set(START + 1_000_000);
+    let quotas = ["1/min burst 4", "2/min burst 9"];
+    let all = without(world.server(), &[], &quotas);
+    assert_eq!(all.check(KEY).times(2).await.admitted(), 2);
+    // Two and a half hours ahead, where four minutes and a half are a full burst.
+    let mut keys = world.server().keys();
+    keys.sort();
+    let far = "180020000000";
+    world.server().command(&["SET", &keys[1], far]).ok();
+    let values = || {
+        let values = keys.iter().map(|key| world.server().command(&["GET", key]));
+        values.map(|value| value.text()).collect::<Vec<_>>()
+    };
+    let before = values();
+    let limiter = without(world.server(), &["-set"], &quotas);
+    assert!(!limiter.check(KEY).times(3).await.is_admitted());
+    assert_eq!(values(), before);
+}

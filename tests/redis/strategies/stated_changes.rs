@@ -1,0 +1,180 @@
+//! What `Changes` says of the counts is what happens to them.
+
+use proptest::{prelude::*, sample::select};
+use tollgate::{Ban, Limiter, Policy, PolicyChange, PolicyChangeKind, Quota};
+
+use crate::strategies::{
+    properties::{check, runtime},
+    support::{START, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send},
+};
+
+/// A policy `p`, as a document has it.
+#[derive(Clone, Debug)]
+struct Edit {
+    strategy: StrategyKind,
+    quota: String,
+}
+
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    let strategy = prop_oneof![3 => Just(StrategyKind::Gcra), 4 => select(&StrategyKind::ALL)];
+    let period = select(&["1s", "40s", "min", "90s", "h", "day"]);
+    let burst = prop::option::of(1..=60_u64);
+    let edit =
+        (strategy, 1..=40_u64, period, burst).prop_map(|(strategy, requests, period, burst)| {
+            let burst = burst.filter(|_| strategy.has_burst());
+            let burst = burst.map_or(String::new(), |burst| format!(" burst {burst}"));
+            Edit {
+                strategy,
+                quota: format!("{requests}/{period}{burst}"),
+            }
+        });
+    // Most edits change the quota alone.
+    prop::collection::vec((edit, any::<bool>(), any::<bool>()), 2..12).prop_map(|edits| {
+        let mut last: Option<Edit> = None;
+        let kept = edits
+            .into_iter()
+            .map(|(mut edit, same_strategy, same_strategy_too)| {
+                if let Some(last) = last.as_ref().filter(|_| same_strategy || same_strategy_too)
+                    && (last.strategy.has_burst() || !edit.quota.contains("burst"))
+                {
+                    edit.strategy = last.strategy;
+                }
+                last = Some(edit.clone());
+                edit
+            });
+        kept.collect()
+    })
+}
+
+fn capacity(quota: &str) -> u64 {
+    quota.parse::<Quota>().expect(quota).capacity()
+}
+
+/// The units that are left by what is said of a policy's counts, of which `used` were used.
+fn left_as_stated(change: &PolicyChange, before: &str, after: &str, used: u64) -> u64 {
+    let capacity = capacity(after);
+    let Some(counts) = change.counts() else {
+        assert_eq!(change.kind(), PolicyChangeKind::Kept);
+        return capacity - used;
+    };
+    let first = counts.split(';').next().expect("a part");
+    if counts.contains("start afresh") {
+        return capacity;
+    }
+    let Some((_, example)) = first.split_once(": ") else {
+        assert!(first.starts_with("the count"), "{counts}");
+        return capacity - used;
+    };
+    let (of, becomes) = example.split_once(" are ").expect(example);
+    assert_eq!(of, format!("{used} of {}", self::capacity(before)));
+    if becomes.contains("all ") {
+        return 0;
+    }
+    let units = becomes.strip_suffix(&format!(" of {capacity}"));
+    capacity - units.expect(becomes).parse::<u64>().expect(becomes)
+}
+
+#[test]
+fn after_any_edit_the_counts_are_what_the_changes_say() {
+    let runtime = runtime();
+    for world in World::both() {
+        check(120, edits(), |edits| {
+            runtime.block_on(async {
+                world.set(START + 10_000_000);
+                let [first, rest @ ..] = &edits[..] else {
+                    return;
+                };
+                let limiter = world.single(first.strategy, &first.quota);
+                let mut last = first;
+                for edit in rest {
+                    let key = fresh_key();
+                    // Three fifths, as in the examples.
+                    let used = (capacity(&last.quota) * 3).div_ceil(5);
+                    let charged = limiter.charge(key, used).await.expect("a response");
+                    assert!(admitted_by_store(&charged));
+                    let policy = edit.strategy.policy("p", &edit.quota);
+                    let changes = limiter.reconfigure(Limiter::builder().policy(policy));
+                    let changes = changes.expect("a valid policy");
+                    let change = changes.policy("p").expect("a policy");
+                    assert_eq!(
+                        left(&limiter, key).await,
+                        left_as_stated(change, &last.quota, &edit.quota, used),
+                        "{changes} on {}",
+                        world.name()
+                    );
+                    last = edit;
+                }
+            });
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_ban_and_its_counted_rejections_stay_and_the_next_ban_follows_the_new_settings() {
+    for world in World::both() {
+        world.set(START);
+        let policies = |quota: &str, ban: u64| {
+            let ban = Ban::for_duration(secs(ban)).max_duration(secs(ban));
+            let quota = quota.parse::<Quota>().expect(quota);
+            let daily = StrategyKind::Fixed.policy("daily", "1/day");
+            [daily, Policy::new("abuse", quota).strategy(ban)]
+        };
+        let limiter = world.limiter(policies("3/min", 600));
+        let reconfigure = |quota: &str, ban: u64| {
+            let builder = policies(quota, ban)
+                .into_iter()
+                .fold(Limiter::builder(), |builder, policy| builder.policy(policy));
+            let changes = limiter.reconfigure(builder).expect("valid policies");
+            let counts = changes.policy("abuse").expect("a policy").counts();
+            let stay =
+                "counted rejections and bans stay, and the next ban follows the new settings";
+            assert_eq!(counts, Some(stay));
+        };
+        let key = fresh_key();
+        let banned_for = async || {
+            let seen = limiter.peek(key).await.expect("a response");
+            let abuse = seen.policy("abuse").expect("a policy");
+            (
+                abuse.remaining(),
+                abuse.retry_after().duration().expect("a wait"),
+            )
+        };
+        // One request is admitted, two are rejected.
+        assert_eq!(send(&limiter, key, 3).await, 1);
+        reconfigure("5/min", 600);
+        assert_eq!(banned_for().await, (3, secs(0)), "{}", world.name());
+        assert_eq!(send(&limiter, key, 3).await, 0);
+        assert_eq!(banned_for().await.1, secs(600), "{}", world.name());
+        reconfigure("1/min", 60);
+        assert_eq!(banned_for().await.1, secs(600), "{}", world.name());
+        world.advance(secs(600));
+        assert_eq!(send(&limiter, key, 1).await, 0);
+        assert_eq!(banned_for().await.1, secs(60), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn the_counts_of_a_removed_policy_count_again_until_they_expire() {
+    for world in World::both() {
+        for strategy in StrategyKind::ALL {
+            world.set(START);
+            let (kept, removed) = (strategy.policy("kept", "9/h"), strategy.policy("p", "5/h"));
+            let limiter = world.limiter([kept.clone(), removed.clone()]);
+            let key = fresh_key();
+            assert_eq!(send(&limiter, key, 3).await, 3);
+            let without = Limiter::builder().policy(kept.clone());
+            let changes = limiter.reconfigure(without).expect("a valid policy");
+            let p = changes.policy("p").expect("a policy");
+            assert_eq!(p.kind(), PolicyChangeKind::Removed);
+            assert_eq!(p.counts(), Some("its counts expire by themselves"));
+            let with = Limiter::builder().policy(removed).policy(kept);
+            let changes = limiter.reconfigure(with).expect("valid policies");
+            let p = changes.policy("p").expect("a policy");
+            assert_eq!(p.kind(), PolicyChangeKind::Added);
+            let name = format!("{strategy:?} on {}", world.name());
+            assert_eq!(left(&limiter, key).await, 2, "{name}");
+            world.advance(secs(2 * 3_600));
+            assert_eq!(left(&limiter, key).await, 5, "{name}");
+        }
+    }
+}

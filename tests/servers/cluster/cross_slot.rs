@@ -1,0 +1,341 @@
+//! Requests whose keys are in several slots: never too much is admitted, and what is rejected leaves nothing behind.
+
+use std::{future::IntoFuture, time::Duration};
+
+use testkit::Cluster;
+use tokio::time::timeout;
+use tollgate::{Concurrency, Keys, Limiter, Policy, Quota, RetryAfter, SettleError, StoreError};
+
+use crate::cluster::{
+    every_policy::refund_every,
+    support::{
+        MasterKeys, StrategyKind, admitted_by_store, cluster, hammer, keys, limiter, store,
+        store_by, store_error, until, used,
+    },
+};
+
+fn three([a, b, c]: [(StrategyKind, &str); 3]) -> Limiter {
+    let policies = [("a", a), ("b", b), ("c", c)];
+    let policies = policies.map(|(name, (strategy, quota))| strategy.policy(name, quota));
+    limiter(store(cluster()), policies)
+}
+
+/// What is used by each policy. What refills with time is refunded less the moment for which it was held: of a month's
+/// quota far less than a unit, which shows as one.
+#[track_caller]
+fn all_used(used: &[u64], strategies: [StrategyKind; 3], each: u64) {
+    for (used, strategy) in used.iter().zip(strategies) {
+        let flows = matches!(strategy, StrategyKind::Gcra | StrategyKind::Bucket);
+        assert!(
+            *used == each || flows && *used == each + 1,
+            "{strategies:?}: {used} and not {each}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_than_the_smallest_quota_is_admitted_and_no_charge_is_left_over() {
+    for (round, strategy) in StrategyKind::ALL.into_iter().enumerate() {
+        let master_keys = MasterKeys::find(cluster(), &format!("quiet{round}-")).await;
+        let strategies = [
+            strategy,
+            StrategyKind::ALL[(round + 3) % StrategyKind::ALL.len()],
+            StrategyKind::Fixed,
+        ];
+        let [a, b, c] = strategies;
+        let new = || three([(a, "200/month"), (b, "120/month"), (c, "160/month")]);
+        let limiters = [new(), new()];
+        let keys = master_keys.apart();
+        let admitted = hammer(&limiters, keys.clone(), 64, 600).await;
+        assert!(admitted <= 120, "{strategy:?}: {admitted}");
+        all_used(
+            &used(&limiters[0], keys.clone()).await,
+            strategies,
+            admitted,
+        );
+        // What was rejected in between has not been lost.
+        for _ in admitted.min(119)..119 {
+            assert!(
+                admitted_by_store(&limiters[1].check(keys.clone()).await),
+                "{strategy:?}"
+            );
+        }
+        let mut last = 0;
+        while admitted_by_store(&limiters[0].check(keys.clone()).await) {
+            last += 1;
+        }
+        assert!(last <= 1, "{strategy:?}: {last} too many");
+        all_used(
+            &used(&limiters[0], keys).await,
+            strategies,
+            admitted.max(119) + last,
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_single_request_is_decided_as_on_one_server() {
+    let master_keys = MasterKeys::find(cluster(), "alone").await;
+    let limiter = three([
+        (StrategyKind::Fixed, "5/h"),
+        (StrategyKind::Gcra, "2/h"),
+        (StrategyKind::Log, "9/h"),
+    ]);
+    let keys = master_keys.apart();
+    for left in [[4, 1, 8], [3, 0, 7]] {
+        let decision = limiter.check(keys.clone()).await;
+        assert!(admitted_by_store(&decision));
+        let shown: Vec<_> = decision.policies().map(|v| v.remaining()).collect();
+        assert_eq!(shown, left);
+    }
+    for _ in 0..3 {
+        let rejected = limiter.check(keys.clone()).await;
+        assert!(!admitted_by_store(&rejected));
+        let shown: Vec<_> = rejected
+            .policies()
+            .map(|v| (v.rejected(), v.remaining()))
+            .collect();
+        assert_eq!(shown, [(false, 3), (true, 0), (false, 7)], "{rejected:?}");
+        assert!(
+            matches!(rejected.retry_after(), RetryAfter::In(wait) if wait > Duration::from_secs(1_700))
+        );
+    }
+    assert_eq!(used(&limiter, keys).await, [2, 2, 2]);
+}
+
+#[tokio::test]
+async fn several_requests_at_once_are_admitted_as_far_as_all_policies_have_room() {
+    let master_keys = MasterKeys::find(cluster(), "several").await;
+    let limiter = three([
+        (StrategyKind::Fixed, "50/h"),
+        (StrategyKind::List, "7/h"),
+        (StrategyKind::Log, "20/h"),
+    ]);
+    let decision = limiter.check(master_keys.apart()).times(10).await;
+    assert_eq!(decision.admitted(), 7);
+    assert_eq!(used(&limiter, master_keys.apart()).await, [7, 7, 7]);
+    assert_eq!(
+        limiter
+            .check(master_keys.apart())
+            .times(10)
+            .await
+            .admitted(),
+        0
+    );
+    assert_eq!(used(&limiter, master_keys.apart()).await, [7, 7, 7]);
+}
+
+#[tokio::test]
+async fn a_huge_cost_is_rejected_in_all_slots_and_a_huge_charge_is_a_debt_of_one_capacity() {
+    let master_keys = MasterKeys::find(cluster(), "huge").await;
+    let limiter = three([
+        (StrategyKind::Fixed, "5/h"),
+        (StrategyKind::Gcra, "5/h"),
+        (StrategyKind::List, "5/h"),
+    ]);
+    let keys = master_keys.apart();
+    for cost in [1 << 52, 1 << 63, (1 << 63) + 1_000, u64::MAX - 7, u64::MAX] {
+        let rejected = limiter.check(keys.clone()).cost(cost).times(cost).await;
+        assert!(!admitted_by_store(&rejected), "{cost}");
+        assert_eq!(rejected.retry_after(), RetryAfter::Never, "{cost}");
+        assert_eq!(used(&limiter, keys.clone()).await, [0; 3], "{cost}");
+        assert!(
+            admitted_by_store(
+                &limiter
+                    .charge(keys.clone(), cost)
+                    .await
+                    .expect("a response")
+            ),
+            "{cost}"
+        );
+        assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{cost}");
+        assert!(
+            !admitted_by_store(&limiter.check(keys.clone()).await),
+            "{cost}"
+        );
+        let _ = limiter.reset(keys.clone()).await.expect("a response");
+    }
+    let free = limiter.check(keys).cost(0).times(u64::MAX).await;
+    assert_eq!(free.admitted(), u64::from(u32::MAX));
+}
+
+#[tokio::test]
+async fn a_charge_in_all_slots_is_refunded_in_all_slots() {
+    for (round, strategy) in StrategyKind::ALL.into_iter().enumerate() {
+        let master_keys = MasterKeys::find(cluster(), &format!("back{round}-")).await;
+        let limiter = three([
+            (strategy, "9/month"),
+            (StrategyKind::Gcra, "8/month"),
+            (strategy, "7/month"),
+        ]);
+        let keys = master_keys.apart();
+        let decision = limiter.check(keys.clone()).cost(3).await;
+        let admission = decision.into_result().expect("admitted");
+        assert_eq!(used(&limiter, keys.clone()).await, [3; 3], "{strategy:?}");
+        refund_every(&admission, 2).await.expect("a refund");
+        assert_eq!(used(&limiter, keys.clone()).await, [1; 3], "{strategy:?}");
+        let _ = limiter.charge(keys.clone(), 4).await.expect("a response");
+        assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{strategy:?}");
+        let _ = limiter.reset(keys.clone()).await.expect("a response");
+        assert_eq!(used(&limiter, keys).await, [0; 3], "{strategy:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_dropped_before_its_result_costs_nothing_in_any_slot() {
+    let master_keys = MasterKeys::find(cluster(), "leave").await;
+    let limiter = three([
+        (StrategyKind::Gcra, "1000/month"),
+        (StrategyKind::Log, "1000/month"),
+        (StrategyKind::List, "1000/month"),
+    ]);
+    let keys = master_keys.apart();
+    let tasks: Vec<_> = (0..400)
+        .map(|client| {
+            let check = limiter.check(keys.clone()).into_future();
+            tokio::spawn(async move {
+                if client % 2 == 0 {
+                    return admitted_by_store(&check.await);
+                }
+                let patience = Duration::from_micros(client * 10);
+                timeout(patience, check)
+                    .await
+                    .is_ok_and(|decision| admitted_by_store(&decision))
+            })
+        })
+        .collect();
+    let mut read = 0;
+    for task in tasks {
+        read += u64::from(task.await.expect("a response"));
+    }
+    assert!((200..400).contains(&read), "{read} were answered");
+    until("unread charges are refunded", async || {
+        let used = used(&limiter, keys.clone()).await;
+        // What refills with time is refunded less the moments for which it was held, which show as one unit.
+        used[1..] == [read; 2] && (read..=read + 1).contains(&used[0])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn permits_are_held_and_released_in_all_slots() {
+    let master_keys = MasterKeys::find(cluster(), "flight").await;
+    let policies = [
+        Policy::new("a", Quota::concurrent(2)).strategy(Concurrency::default()),
+        StrategyKind::Gcra.policy("b", "9/h"),
+        Policy::new("c", Quota::concurrent(5)).strategy(Concurrency::default()),
+    ];
+    let limiter = limiter(store(cluster()), policies);
+    let held: Vec<_> = [
+        limiter.check(master_keys.apart()).await,
+        limiter.check(master_keys.apart()).await,
+    ]
+    .into();
+    assert!(held.iter().all(admitted_by_store));
+    assert!(!admitted_by_store(
+        &limiter.check(master_keys.apart()).await
+    ));
+    assert_eq!(used(&limiter, master_keys.apart()).await, [2, 2, 2]);
+    drop(held);
+    until("all permits are released", async || {
+        used(&limiter, master_keys.apart()).await == [0, 2, 0]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
+    let cluster = Cluster::start(3, 0);
+    let master_keys = MasterKeys::find(&cluster, "fails").await;
+    let policies = [("a", "9/h"), ("b", "9/h"), ("c", "9/h")]
+        .map(|(name, quota)| StrategyKind::Gcra.policy(name, quota));
+    let limiter = limiter(store_by(&cluster, Duration::from_millis(500)), policies);
+    assert!(admitted_by_store(&limiter.check(master_keys.apart()).await));
+    let name = |master: usize| {
+        format!(
+            ":{}:{}",
+            ["a", "b", "c"][master],
+            master_keys.key(master).as_str()
+        )
+    };
+    let [(foreign, 1)] = &keys(&cluster, &name(1))[..] else {
+        panic!("a key of the second master");
+    };
+    cluster.nodes()[1]
+        .command(&["SET", foreign, "something else", "PX", "60000"])
+        .ok();
+    let decision = limiter.check(master_keys.apart()).await;
+    assert!(
+        matches!(store_error(&decision), StoreError::CorruptKey { .. }),
+        "{decision:?}"
+    );
+    let others: Keys = [("a", master_keys.key(0)), ("c", master_keys.key(2))].into();
+    until("the others are refunded", async || {
+        used(&limiter, others.clone()).await == [1, 1]
+    })
+    .await;
+
+    cluster.nodes()[1].pause();
+    let decision = limiter.check(master_keys.apart()).await;
+    assert!(
+        matches!(store_error(&decision), StoreError::Timeout),
+        "{decision:?}"
+    );
+    until("the others are refunded", async || {
+        used(&limiter, others.clone()).await == [1, 1]
+    })
+    .await;
+    // Unconditional operations are done in all slots or in none, too, also when one of the nodes is not called any
+    // more.
+    for _ in 0..6 {
+        let charged = limiter.charge(master_keys.apart(), 2).await;
+        assert!(charged.is_err(), "{charged:?}");
+    }
+    let decision = limiter.check(master_keys.apart()).await;
+    assert!(
+        matches!(store_error(&decision), StoreError::CircuitOpen { .. }),
+        "{decision:?}"
+    );
+    until("the others are refunded", async || {
+        used(&limiter, others.clone()).await == [1, 1]
+    })
+    .await;
+    cluster.nodes()[1].resume();
+}
+
+#[tokio::test]
+async fn the_error_of_a_settlement_in_several_slots_names_the_settled_policies() {
+    let master_keys = MasterKeys::find(cluster(), "settled").await;
+    let limiter = three([
+        (StrategyKind::Fixed, "9/month"),
+        (StrategyKind::Fixed, "8/month"),
+        (StrategyKind::Fixed, "7/month"),
+    ]);
+    let all = master_keys.apart();
+    let admission = limiter.admit(all.clone()).cost(3).await.expect("room");
+    let each = |cost| [("a", cost), ("b", cost), ("c", cost)];
+    for cost in [5, 2] {
+        admission.settle_each(each(cost)).await.expect("a response");
+        assert_eq!(used(&limiter, all.clone()).await, [cost; 3]);
+    }
+    let of_b = keys(cluster(), &format!(":b:{}", master_keys.key(1).as_str()));
+    let [(foreign, master)] = &of_b[..] else {
+        panic!("{of_b:?}");
+    };
+    let master = &cluster().nodes()[*master];
+    master.command(&["SET", foreign, "something else", "PX", "60000"]);
+    let error = admission
+        .settle_each(each(6))
+        .await
+        .expect_err("a foreign key");
+    let SettleError::Store { settled, error, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");
+    assert_eq!(
+        settled.iter().map(|name| &**name).collect::<Vec<_>>(),
+        ["a", "c"]
+    );
+    master.command(&["DEL", foreign]);
+    assert_eq!(used(&limiter, all).await, [6, 0, 6]);
+}

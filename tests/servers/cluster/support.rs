@@ -1,0 +1,88 @@
+//! What the tests share.
+
+use std::{sync::OnceLock, time::Duration};
+
+use testkit::{Cluster, Server};
+use tollgate::{Key, Keys, RedisStore};
+
+pub(crate) use crate::cluster::{
+    load::{hammer, limiter, used},
+    results::{admitted_by_store, store_error},
+    strategy_kind::StrategyKind,
+    until::{TEST_TIMEOUT, until},
+};
+
+/// One for all tests that leave its nodes as they are. Their policies' names keep their keys apart.
+pub(crate) fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::start(3, 1))
+}
+
+pub(crate) fn store(cluster: &Cluster) -> RedisStore {
+    store_by(cluster, TEST_TIMEOUT)
+}
+
+/// A store with this timeout.
+pub(crate) fn store_by(cluster: &Cluster, deadline: Duration) -> RedisStore {
+    let store = RedisStore::builder()
+        .cluster(cluster.urls())
+        .timeout(deadline)
+        .rejection_cache_staleness(Duration::ZERO);
+    store.build().expect("a store")
+}
+
+/// The masters' keys whose names hold `part`, and the index of the master that each is on.
+pub(crate) fn keys(cluster: &Cluster, part: &str) -> Vec<(String, usize)> {
+    let masters = cluster.nodes()[..3].iter().enumerate();
+    let keys = masters.flat_map(|(at, node)| node.keys().into_iter().map(move |key| (key, at)));
+    keys.filter(|(key, _)| key.contains(part)).collect()
+}
+
+/// Keys of three masters, and the hash tag of each, such as `{a7}`.
+#[derive(Clone, Debug)]
+pub(crate) struct MasterKeys(pub(crate) [(Key, String); 3]);
+
+impl MasterKeys {
+    /// `name` distinguishes them from others.
+    pub(crate) async fn find(cluster: &Cluster, name: &str) -> Self {
+        let probe = limiter(store(cluster), [StrategyKind::Gcra.policy("q", "9/month")]);
+        let mut found: [Option<(Key, String)>; 3] = Default::default();
+        for number in 0.. {
+            let key = Key::new(format!("{name}{number}"));
+            assert!(admitted_by_store(&probe.check(key).await));
+            let name = format!(":q:{}", key.as_str());
+            let mut found_here = keys(cluster, &name);
+            found_here.retain(|(key, _)| key.ends_with(&name));
+            let [(name, master)] = &found_here[..] else {
+                panic!("one key is named {name}");
+            };
+            let tag = name.split_inclusive('}').next().expect("a tag");
+            found[*master] = Some((key, tag.replace("tg:", "")));
+            if let [Some(a), Some(b), Some(c)] = &found {
+                return Self([a.clone(), b.clone(), c.clone()]);
+            }
+        }
+        unreachable!()
+    }
+
+    pub(crate) fn key(&self, master: usize) -> Key {
+        self.0[master].0
+    }
+
+    /// For policies `a`, `b` and `c`, a key of a master of its own.
+    pub(crate) fn apart(&self) -> Keys {
+        [("a", self.key(0)), ("b", self.key(1)), ("c", self.key(2))].into()
+    }
+
+    /// The slot of a key.
+    pub(crate) fn slot(&self, cluster: &Cluster, master: usize) -> i64 {
+        let node = &cluster.nodes()[0];
+        node.command(&["CLUSTER", "KEYSLOT", &self.0[master].1])
+            .int()
+    }
+}
+
+/// How often a script was called at a node.
+pub(crate) fn calls(node: &Server) -> u64 {
+    node.calls("evalsha") + node.calls("eval")
+}

@@ -1,0 +1,324 @@
+//! What is found out before the first request.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use testkit::{Clock, Cluster, Server};
+use tollgate::{
+    Ban, CalendarWindow, Concurrency, DecisionSource, FixedWindow, HealthIssue, Key, Limiter,
+    ListWindow, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+use crate::deployments::support::{TEST_TIMEOUT, at as counts_at, key, limiter, until};
+
+/// Every strategy.
+fn all(store: RedisStore) -> Limiter {
+    let week = |name| Policy::new(name, Quota::requests(9).per_week());
+    let builder = Limiter::builder()
+        .store(store)
+        .policy(week("gcra"))
+        .policy(week("bucket").strategy(TokenBucket))
+        .policy(week("window").strategy(FixedWindow))
+        .policy(week("calendar").strategy(CalendarWindow::utc()))
+        .policy(week("list").strategy(ListWindow))
+        .policy(week("log").strategy(SlidingLog))
+        .policy(week("sliding").strategy(SlidingWindow::new()))
+        .policy(week("ban").strategy(Ban::for_duration(Duration::from_secs(60))))
+        .policy(Policy::new("flight", Quota::concurrent(3)).strategy(Concurrency::default()))
+        .policy(week("shadow").shadow());
+    builder.build().expect("a limiter")
+}
+
+fn at(url: &str) -> Limiter {
+    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
+    all(store.build().expect("a store"))
+}
+
+#[tokio::test]
+async fn a_healthy_server_has_no_problems_and_is_left_without_a_key() {
+    let server = Server::builder()
+        .arg("maxmemory-policy", "allkeys-lru")
+        .start();
+    let health = at(&server.url()).health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
+    assert_eq!(health.unchecked(), [""; 0]);
+    assert_eq!(server.keys(), [""; 0]);
+    assert!(tried_all(&server));
+}
+
+/// Each policy was tested with every operation, from acquiring to resetting, and the permits were renewed.
+fn tried_all(server: &Server) -> bool {
+    server.calls("evalsha") > 6 * 10
+}
+
+/// Which policies lack this right, by the words of all that is wrong.
+async fn lacking(server: &Server, command: &str) -> Vec<String> {
+    let rights = format!("~tg:* +@all -{command}");
+    server.acl("lacks", "pw", &rights);
+    let health = at(&server.url_as("lacks", "pw")).health_check().await;
+    let quoted = format!("'{command}'");
+    let problems = health.issues().iter();
+    let policies = problems.filter_map(|problem| match problem {
+        HealthIssue::MissingPermission {
+            policy, message, ..
+        } => {
+            assert!(message.contains(&quoted), "{message}");
+            Some(policy.to_string())
+        }
+        HealthIssue::NoInvalidationKey { .. } if ["get", "set", "pttl"].contains(&command) => None,
+        other => panic!("{other}"),
+    });
+    let mut policies: Vec<_> = policies.collect();
+    policies.sort_unstable();
+    assert_eq!(server.keys(), [""; 0], "without {command}");
+    policies
+}
+
+/// Such as those that only refunds, renewals and mending need.
+#[tokio::test]
+async fn a_missing_right_that_is_rarely_needed_is_reported_at_once() {
+    let server = Server::start();
+    // `SET` with the words of all others.
+    let set = [
+        "ban", "bucket", "calendar", "gcra", "shadow", "sliding", "window",
+    ];
+    let all = [
+        "ban", "bucket", "calendar", "flight", "gcra", "list", "log", "shadow", "sliding", "window",
+    ];
+    assert_eq!(lacking(&server, "set").await, set);
+    assert_eq!(lacking(&server, "get").await, set);
+    // Before 7.0 the one is needed, since then the other.
+    let (ends, other) = match server.version() {
+        (..7, _) => ("pttl", None),
+        _ => ("pexpiretime", Some("pttl")),
+    };
+    for command in ["del", ends, "time"] {
+        assert_eq!(lacking(&server, command).await, all, "{command}");
+    }
+    let mended = lacking(&server, "pexpireat").await;
+    for policy in ["gcra", "window", "list", "log", "flight"] {
+        assert!(mended.iter().any(|its| its == policy), "{mended:?}");
+    }
+    for command in ["zrem", "zscore", "zrangebyscore", "zremrangebyscore"] {
+        assert_eq!(lacking(&server, command).await, ["flight"], "{command}");
+    }
+    assert_eq!(lacking(&server, "lrem").await, ["list", "log"]);
+    if let Some(other) = other {
+        assert_eq!(lacking(&server, other).await, [""; 0]);
+    }
+}
+
+/// By which processes know that what they have cached still holds.
+#[tokio::test]
+async fn a_missing_right_to_read_the_epoch_is_reported() {
+    let server = Server::start();
+    server.acl("keys", "pw", "~tg:??:* +@all");
+    let health = at(&server.url_as("keys", "pw")).health_check().await;
+    let [HealthIssue::NoInvalidationKey { key, .. }] = health.issues() else {
+        panic!("{health:?}");
+    };
+    assert_eq!(&**key, "tg:gen");
+    // The value is left alone.
+    server.command(&["SET", "tg:gen", "5", "PX", "60000"]).ok();
+    server.acl("all", "pw", "~tg:* +@all");
+    let health = at(&server.url_as("all", "pw")).health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
+    assert_eq!(server.command(&["GET", "tg:gen"]).text(), "5");
+    assert!(server.command(&["PTTL", "tg:gen"]).int() > 0);
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
+    let server = Server::start();
+    server.acl("limits", "pw", "~tg:* +@all -rpush -config");
+    let health = at(&server.url_as("limits", "pw")).health_check().await;
+    let named: Vec<_> = health
+        .issues()
+        .iter()
+        .map(|problem| match problem {
+            HealthIssue::MissingPermission {
+                policy, message, ..
+            } if message.contains("'rpush'") => &**policy,
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(named, ["list", "log"]);
+    assert_eq!(server.keys(), [""; 0]);
+    // Rights that counting doesn't need aren't checked.
+    server.acl("script", "pw", "~tg:* +@all -evalsha");
+    let health = at(&server.url_as("script", "pw")).health_check().await;
+    assert_eq!(health.issues().len(), 10);
+    assert!(
+        health.issues()[0].to_string().contains("evalsha"),
+        "{health:?}"
+    );
+    server.acl("few", "pw", "~tg:* +@all -info");
+    let health = at(&server.url_as("few", "pw")).health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
+    assert_eq!(health.unchecked(), ["version", "eviction", "role"]);
+}
+
+#[tokio::test]
+async fn a_fault_that_all_tiers_of_a_policy_share_is_listed_once() {
+    let server = Server::start();
+    server.acl("limits", "pw", "~tg:* +@all -rpush");
+    let store = RedisStore::builder().url(server.url_as("limits", "pw"));
+    let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
+    let quota = |amount| Quota::requests(amount).per_day();
+    let tiered = |name| Policy::new(name, quota(5)).tier_quotas([quota(6), quota(7)]);
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(tiered("list").strategy(ListWindow))
+        .policy(tiered("gcra"))
+        .policy(tiered("log").strategy(SlidingLog));
+    let health = limiter.build().expect("a limiter").health_check().await;
+    let policies: Vec<_> = health
+        .issues()
+        .iter()
+        .map(|issue| match issue {
+            HealthIssue::MissingPermission { policy, .. } => &**policy,
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(policies, ["list", "log"], "{health:?}");
+    assert_eq!(health.unlisted_issues(), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_may_lose_counts_is_reported() {
+    let server = Server::builder()
+        .arg("maxmemory", "100mb")
+        .arg("maxmemory-policy", "volatile-ttl")
+        .start();
+    let health = at(&server.url()).health_check().await;
+    let [HealthIssue::EvictionEnabled { policy, .. }] = health.issues() else {
+        panic!("{health:?}");
+    };
+    assert_eq!(&**policy, "volatile-ttl");
+}
+
+#[tokio::test]
+async fn a_replica_is_reported() {
+    let master = Server::start();
+    let replica = Server::builder().replica_of(&master).start();
+    let health = at(&replica.url()).health_check().await;
+    let (replicas, others): (Vec<_>, Vec<_>) = health
+        .issues()
+        .iter()
+        .partition(|problem| matches!(problem, HealthIssue::Replica { .. }));
+    assert_eq!(replicas.len(), 1, "{health:?}");
+    // Nothing can be counted there. After three such failures in a row, it isn't called any more.
+    assert_eq!(others.len(), 10, "{others:?}");
+    let says = |problem: &&HealthIssue, what| problem.to_string().contains(what);
+    let readonly = &others[..3];
+    assert!(readonly.iter().all(|problem| says(problem, "READONLY")));
+    let unasked = |problem| says(problem, "READONLY") || says(problem, "circuit breaker is open");
+    assert!(others.iter().skip(3).all(unasked), "{others:?}");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_far_off_is_reported() {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after the epoch");
+    let hour = Duration::from_secs(3_600);
+    for (shown, later) in [(now + hour, true), (now - hour, false)] {
+        let clock = Clock::at(shown.as_micros() as u64);
+        let server = Server::builder().clock(&clock).start();
+        let health = at(&server.url()).health_check().await;
+        let [HealthIssue::ClockSkew { by, ahead, .. }] = health.issues() else {
+            panic!("{health:?}");
+        };
+        assert_eq!(*ahead, later);
+        assert!(
+            (Duration::from_secs(3_000)..Duration::from_secs(4_200)).contains(by),
+            "{by:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_reported() {
+    let port = testkit::free_port();
+    let health = at(&format!("redis://gate:hush@127.0.0.1:{port}/1"))
+        .health_check()
+        .await;
+    let [issue @ HealthIssue::Unreachable { .. }] = health.issues() else {
+        panic!("{health:?}");
+    };
+    // It is named, in case there are several, and its password isn't.
+    let text = issue.to_string();
+    let address = format!("127.0.0.1:{port} can't be reached:");
+    assert!(text.starts_with(&address), "{text}");
+    assert!(!text.contains("hush"), "{text}");
+}
+
+#[tokio::test]
+async fn each_master_of_a_cluster_is_checked() {
+    let cluster = Cluster::start(3, 1);
+    let store = RedisStore::builder()
+        .cluster(cluster.urls())
+        .timeout(TEST_TIMEOUT);
+    let limiter = all(store.build().expect("a store"));
+    let health = limiter.health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
+    let masters = &cluster.nodes()[..3];
+    for master in masters {
+        assert_eq!(master.keys(), [""; 0]);
+        assert!(tried_all(master));
+    }
+    masters[1]
+        .command(&["CONFIG", "SET", "maxmemory", "100mb"])
+        .ok();
+    masters[1]
+        .command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"])
+        .ok();
+    let health = limiter.health_check().await;
+    let [HealthIssue::EvictionEnabled { server, .. }] = health.issues() else {
+        panic!("{health:?}");
+    };
+    assert_eq!(**server, format!("127.0.0.1:{}", masters[1].port()));
+}
+
+/// A ping waits for longer than requests do. None of them is to wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ping_that_waits_for_a_silent_server_delays_no_request() {
+    let server = Server::start();
+    // By now the server has the script, which is all that this user may run that writes.
+    let known = counts_at(&server.url());
+    assert!(known.check(key()).await.is_admitted());
+    server.acl("asks", "pw", "~tg:* +@all -eval");
+    let store = RedisStore::builder()
+        .url(server.url_as("asks", "pw"))
+        .timeout(Duration::from_millis(200))
+        .no_circuit_breaker();
+    let limiter = limiter(store.build().expect("a store"), 3);
+    until("it's connected", async || limiter.peek(key()).await.is_ok()).await;
+    server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
+    let pinging = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.health_check().await }
+    });
+    until("the ping is being held", async || {
+        let clients = server.command(&["CLIENT", "LIST"]).text();
+        clients.contains(" cmd=evalsha ") && clients.contains(" flags=b ")
+    })
+    .await;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let decision = limiter.check(Key::new("other")).await;
+        assert_eq!(decision.source(), DecisionSource::Fallback);
+        assert!(start.elapsed() < Duration::from_secs(2), "{decision:?}");
+    }
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+    pinging.await.expect("it ends");
+}
+
+#[tokio::test]
+async fn a_store_in_process_has_no_problems() {
+    let policy = Policy::new("p", Quota::requests(9).per_week());
+    let limiter = Limiter::builder()
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    assert!(limiter.health_check().await.is_healthy());
+}

@@ -1,0 +1,270 @@
+//! A master that sentinels watch.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use testkit::{Sentinel, Server};
+use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, StoreError, Timestamp};
+
+use crate::deployments::support::{
+    TEST_TIMEOUT, admitted_by_store, key, limiter, store_error, until,
+};
+
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+fn watched(group: &Sentinel) -> Limiter {
+    let store = RedisStore::builder()
+        .sentinel(group.master_name(), group.sentinel_urls())
+        .timeout(TIMEOUT)
+        .rejection_cache_staleness(Duration::ZERO);
+    limiter(store.build().expect("a store"), 1_000)
+}
+
+async fn used(limiter: &Limiter) -> u64 {
+    let seen = limiter.peek(key()).await.expect("a response");
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let policy = seen.policy("p").expect("a policy");
+    policy.limit() - policy.remaining()
+}
+
+/// Waits until every replica has what the master has.
+async fn replicated(group: &Sentinel) {
+    let offset = |server: &Server| server.info("replication", "master_repl_offset");
+    let master = group.master();
+    until("the replicas have it all", async || {
+        group
+            .servers()
+            .iter()
+            .all(|server| offset(server) == offset(master))
+    })
+    .await;
+}
+
+/// A limiter that has admitted this many requests, all of which are replicated.
+async fn counting(group: &Sentinel, admitted: u64) -> Limiter {
+    let limiter = watched(group);
+    for _ in 0..admitted {
+        assert!(admitted_by_store(&limiter.check(key()).await));
+    }
+    replicated(group).await;
+    limiter
+}
+
+#[tokio::test]
+async fn a_failed_master_is_replaced_and_replicated_counts_stay() {
+    let group = Sentinel::start();
+    let limiter = counting(&group, 10).await;
+    let old = group.master();
+    old.kill();
+    let faults = AtomicU64::new(0);
+    until("another master serves", async || {
+        let sent = Instant::now();
+        let decision = limiter.check(key()).await;
+        assert!(sent.elapsed() < TIMEOUT * 3, "{:?}", sent.elapsed());
+        if decision.source() == DecisionSource::Store {
+            return true;
+        }
+        faults.fetch_add(1, Ordering::Relaxed);
+        false
+    })
+    .await;
+    assert!(faults.into_inner() > 0);
+    until("all sentinels tell of the new one", async || {
+        group.master().port() != old.port()
+    })
+    .await;
+    // None was admitted twice, and the last one was the first at the new master.
+    assert_eq!(used(&limiter).await, 11);
+    // The old one comes back, and is made a replica. No client calls it any more.
+    old.restart();
+    for _ in 0..5 {
+        assert!(admitted_by_store(&limiter.check(key()).await));
+    }
+    assert_eq!(used(&limiter).await, 16);
+}
+
+#[tokio::test]
+async fn a_demoted_master_is_left_at_its_first_error() {
+    let group = Sentinel::start();
+    let limiter = counting(&group, 10).await;
+    let old = group.master();
+    let failover = ["SENTINEL", "FAILOVER", group.master_name()];
+    group.sentinels()[0].command(&failover).ok();
+    until("the old one is a replica", async || {
+        old.info("replication", "role").as_deref() == Some("slave")
+    })
+    .await;
+    // At most one round trip is spent on learning it, and its reply proves that nothing was charged.
+    let first = limiter.check(key()).await;
+    let learned = match first.source() {
+        DecisionSource::Store => 1,
+        _ => {
+            assert!(
+                matches!(store_error(&first), StoreError::Server { code, .. } if &*code == "READONLY")
+            );
+            0
+        }
+    };
+    until("the sentinels tell of the new one", async || {
+        group.master().port() != old.port()
+    })
+    .await;
+    until("the new one serves", async || {
+        limiter.peek(key()).await.is_ok()
+    })
+    .await;
+    let before = used(&limiter).await;
+    assert!(before <= 10 + learned);
+    for _ in 0..5 {
+        assert!(admitted_by_store(&limiter.check(key()).await));
+    }
+    assert_eq!(used(&limiter).await, before + 5);
+}
+
+#[tokio::test]
+async fn a_reported_server_that_is_no_master_is_not_used() {
+    let group = Sentinel::start();
+    let master = group.master();
+    let port = group.servers()[1].port().to_string();
+    // By hand: the sentinels take a while to notice.
+    master.command(&["REPLICAOF", "127.0.0.1", &port]).ok();
+    let decision = watched(&group).peek(key()).await;
+    let StoreError::Server { code, message, .. } = store_error(&decision) else {
+        panic!("{decision:?}");
+    };
+    assert_eq!(&*code, "READONLY");
+    assert!(message.contains("sentinels"), "{message}");
+}
+
+/// Writes that were not replicated are lost with their master: as many more are admitted, and not one more.
+#[tokio::test]
+async fn charges_that_were_not_replicated_may_be_admitted_once_more() {
+    let group = Sentinel::start();
+    let limiter = counting(&group, 300).await;
+    let replicas = || group.servers()[1..].iter();
+    replicas().for_each(Server::pause);
+    for _ in 0..200 {
+        assert!(admitted_by_store(&limiter.check(key()).await));
+    }
+    let old = group.master();
+    old.kill();
+    replicas().for_each(Server::resume);
+    until("another master serves", async || {
+        limiter.peek(key()).await.is_ok()
+    })
+    .await;
+    until("all sentinels tell of the new one", async || {
+        group.master().port() != old.port()
+    })
+    .await;
+    let known = used(&limiter).await;
+    assert!((300..=500).contains(&known), "{known}");
+    let mut more = 0;
+    while admitted_by_store(&limiter.check(key()).await) {
+        more += 1;
+    }
+    assert_eq!(more, 1_000 - known);
+}
+
+/// The replica has the key of the epoch, which was copied before, and not the counts.
+#[tokio::test]
+async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_counts() {
+    const BOUND: Duration = Duration::from_secs(60);
+    let group = Sentinel::start();
+    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+    let store = RedisStore::builder()
+        .sentinel(group.master_name(), group.sentinel_urls())
+        .timeout(TEST_TIMEOUT)
+        .rejection_cache_clock(clock.clone())
+        .rejection_cache_staleness(BOUND);
+    let limiter = limiter(store.build().expect("a store"), 1);
+    let old = group.master();
+    let other = Key::new("other");
+    // The read of the epoch has its reply before those of later calls.
+    let wait_for_it = async || {
+        for _ in 0..20 {
+            assert!(!limiter.peek(other).await.expect("a response").would_admit());
+        }
+    };
+    let knows_epoch = |server: &Server| server.keys().iter().any(|key| key == "tg:gen");
+    assert!(admitted_by_store(&limiter.check(other).await));
+    assert!(!admitted_by_store(&limiter.check(other).await));
+    until("the epoch is read", async || knows_epoch(old)).await;
+    wait_for_it().await;
+    replicated(&group).await;
+    let replicas = || group.servers()[1..].iter();
+    replicas().for_each(Server::pause);
+    // What is sent to them from now on doesn't even wait for them.
+    old.command(&["CLIENT", "KILL", "TYPE", "replica"]).int();
+    assert!(admitted_by_store(&limiter.check(key()).await));
+    assert!(!admitted_by_store(&limiter.check(key()).await));
+    let read_at = async |server: &Server| {
+        let reads = server.calls("get");
+        clock.advance(BOUND / 2);
+        assert_eq!(
+            limiter.check(key()).await.source(),
+            DecisionSource::RejectionCache
+        );
+        until("the epoch is read", async || server.calls("get") > reads).await;
+        wait_for_it().await;
+    };
+    for _ in 0..4 {
+        read_at(old).await;
+    }
+    old.kill();
+    replicas().for_each(Server::resume);
+    let named = |sentinel: &Server| {
+        let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", group.master_name()];
+        sentinel.command(&ask).list()[1].clone().text()
+    };
+    until("all sentinels tell of the new one", async || {
+        let old = old.port().to_string();
+        group
+            .sentinels()
+            .iter()
+            .all(|sentinel| named(sentinel) != old)
+    })
+    .await;
+    let new = group.master();
+    assert!(knows_epoch(new));
+    until("the new one serves", async || {
+        limiter.peek(other).await.is_ok()
+    })
+    .await;
+    read_at(new).await;
+    clock.advance(BOUND / 2);
+    assert!(limiter.check(key()).await.is_admitted());
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_down_or_does_not_know_the_master_is_skipped() {
+    let group = Sentinel::start();
+    let gone = format!("redis://127.0.0.1:{}", testkit::free_port());
+    let mut urls = vec![gone.clone()];
+    urls.extend(group.sentinel_urls());
+    group.sentinels()[1].pause();
+    let store = RedisStore::sentinel(group.master_name(), urls).expect("a store");
+    let some = limiter(store, 9);
+    until("it is found", async || {
+        some.check(key()).await.source() == DecisionSource::Store
+    })
+    .await;
+    group.sentinels()[1].resume();
+    let store = RedisStore::sentinel("unknown", group.sentinel_urls()).expect("a store");
+    let stranger = limiter(store, 9);
+    let decision = stranger.check(key()).await;
+    assert!(
+        matches!(store_error(&decision), StoreError::Server { code, .. } if &*code == "NOMASTER"),
+        "{decision:?}"
+    );
+    assert!(store_error(&decision).is_misconfiguration());
+    let none = limiter(RedisStore::sentinel("m", [gone]).expect("a store"), 9);
+    assert!(matches!(
+        store_error(&none.check(key()).await),
+        StoreError::Connection(_)
+    ));
+    let mistake = RedisStore::sentinel("m", [""; 0]).expect_err("a mistake");
+    assert!(mistake.to_string().contains("sentinel"), "{mistake}");
+}

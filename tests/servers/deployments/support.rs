@@ -1,0 +1,34 @@
+//! What the tests share.
+
+use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore};
+
+pub(crate) use crate::deployments::{
+    results::{admitted_by_store, store_error},
+    until::{TEST_TIMEOUT, until},
+};
+
+/// A limiter under one policy `p` of `n` a week, which reports store failures.
+pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
+    let policy = Policy::new("p", Quota::requests(quota).per_week());
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let limiter = limiter.on_store_error(OnStoreError::Reject);
+    limiter.build().expect("a limiter")
+}
+
+/// A limiter on the server that `url` names.
+pub(crate) fn at(url: &str) -> Limiter {
+    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
+    limiter(store.build().expect("a store"), 3)
+}
+
+pub(crate) fn key() -> Key {
+    Key::new("k")
+}
+
+/// Admits three, and no more.
+pub(crate) async fn counts(limiter: &Limiter) {
+    for _ in 0..3 {
+        assert!(admitted_by_store(&limiter.check(key()).await));
+    }
+    assert!(!admitted_by_store(&limiter.check(key()).await));
+}

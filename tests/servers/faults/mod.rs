@@ -1,0 +1,21 @@
+//! When the store fails: no request waits past its deadline, no key gets more than its share, and the store is in use
+//! again soon.
+
+mod breaker;
+mod calls;
+mod connections;
+mod error_codes;
+mod fallback;
+mod fallback_settlements;
+mod load;
+mod misconfigured;
+mod outages;
+mod per_policy;
+mod probes;
+mod refunds;
+mod settlements;
+mod shutdown;
+mod support;
+use tollgate_tests::until;
+mod waiting;
+mod write_back;

@@ -1,0 +1,131 @@
+//! Each policy has its own action: a login stays closed while a read stays open.
+
+use tollgate::{
+    Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    Quota, StoreError,
+};
+
+use crate::faults::support::{nowhere, quota, store_error};
+
+fn named(name: &'static str, response: impl Into<OnStoreError>) -> Policy {
+    Policy::new(name, quota(4)).on_store_error(response)
+}
+
+fn of(response: OnStoreError, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    let limiter = Limiter::builder().store(nowhere()).on_store_error(response);
+    let limiter = policies
+        .into_iter()
+        .fold(limiter, |l, policy| l.policy(policy));
+    limiter.build().expect("a limiter")
+}
+
+fn names(decision: &Decision) -> Vec<&str> {
+    decision.policies().map(|policy| policy.policy()).collect()
+}
+
+const HALF: LocalFallback = LocalFallback::shared_by(2);
+
+#[tokio::test]
+async fn policies_without_an_action_use_the_limiters() {
+    for (general, admits) in [(OnStoreError::Admit, true), (OnStoreError::Reject, false)] {
+        let limiter = of(general, [Policy::new("p", quota(4))]);
+        let decision = limiter.check(Key::new("key")).await;
+        assert_eq!(decision.is_admitted(), admits);
+        assert_eq!(decision.source(), DecisionSource::Fallback);
+    }
+}
+
+#[tokio::test]
+async fn a_login_stays_closed_while_a_read_stays_open() {
+    let policies = [
+        Policy::new("read", quota(4)).missing_key(tollgate::MissingKey::Skip),
+        named("login", OnStoreError::Reject).missing_key(tollgate::MissingKey::Skip),
+    ];
+    let limiter = of(OnStoreError::Admit, policies);
+    let (key, read, login) = (Key::new("key"), "read", "login");
+    assert!(limiter.check([(read, key)]).await.is_admitted());
+    for decision in [
+        limiter.check([(login, key)]).await,
+        limiter.check([(read, key), (login, key)]).await,
+    ] {
+        let error = store_error(&decision);
+        assert!(
+            matches!(
+                error,
+                StoreError::Connection(_) | StoreError::CircuitOpen { .. }
+            ),
+            "{error:?}"
+        );
+    }
+    assert!(limiter.check([(read, key)]).await.is_admitted());
+}
+
+#[tokio::test]
+async fn one_policy_that_rejects_rejects_for_all_and_nothing_is_charged_in_process() {
+    let policies = [named("shared", HALF), named("closed", OnStoreError::Reject)];
+    let limiter = of(OnStoreError::Admit, policies);
+    let key = Key::new("key");
+    for _ in 0..3 {
+        store_error(&limiter.check(key).await);
+    }
+    // Alone it still has all of its share.
+    let seen = limiter.check([("shared", key)]).cost(0).await;
+    assert_eq!(seen.policy("shared").expect("a policy").remaining(), 2);
+}
+
+#[tokio::test]
+async fn policies_that_fall_back_are_evaluated_and_those_that_admit_are_not() {
+    let policies = [named("open", OnStoreError::Admit), named("shared", HALF)];
+    let limiter = of(OnStoreError::Reject, policies);
+    let check = || limiter.check(Key::new("key"));
+    for remaining in [1, 0] {
+        let decision = check().await;
+        assert!(decision.is_admitted());
+        assert_eq!(names(&decision), ["shared"]);
+        let policy = decision.policy("shared").expect("a policy");
+        assert_eq!((policy.limit(), policy.remaining()), (2, remaining));
+    }
+    let rejected = check().await;
+    assert!(matches!(rejected.kind(), DecisionKind::Rejected));
+    assert_eq!(rejected.source(), DecisionSource::Fallback);
+}
+
+#[tokio::test]
+async fn several_policies_that_fall_back_are_all_charged_or_none() {
+    let policies = [
+        named("two", HALF),
+        Policy::new("one", quota(1)).on_store_error(LocalFallback::shared_by(9)),
+    ];
+    let limiter = of(OnStoreError::Admit, policies);
+    let key = Key::new("key");
+    assert!(limiter.check(key).await.is_admitted());
+    for _ in 0..3 {
+        let rejected = limiter.check(key).await;
+        assert!(!rejected.is_admitted());
+        assert!(rejected.policy("one").expect("a policy").rejected());
+        assert_eq!(rejected.policy("two").expect("a policy").remaining(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_shadows_action_is_ignored() {
+    for response in [OnStoreError::Reject, HALF.into()] {
+        let policies = [
+            named("live", OnStoreError::Admit),
+            named("shadow", response).shadow(),
+        ];
+        let limiter = of(response, policies);
+        for _ in 0..5 {
+            let decision = limiter.check(Key::new("key")).await;
+            assert!(decision.is_admitted() && decision.shadows().len() == 0);
+        }
+    }
+}
+
+#[test]
+fn a_share_that_cannot_be_counted_is_a_config_error_of_its_policy() {
+    // What fits into a whole quota fits into its share; what doesn't is a mistake anyway.
+    let quota = Quota::requests(u64::MAX).per_second();
+    let limiter = Limiter::builder().policy(Policy::new("p", quota).on_store_error(HALF));
+    assert_eq!(limiter.build().unwrap_err().policy(), Some("p"));
+}

@@ -1,0 +1,339 @@
+//! Refunds that no task waits for, made while the store fails, are carried out when it is back.
+
+use std::{convert::Infallible, future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, future::join_all};
+use http::{Request, Response};
+use testkit::{Proxy, Server};
+use tokio::{sync::Semaphore, task::JoinSet};
+use tollgate::{
+    Admission, CallError, Concurrency, DecisionSource, FixedWindow, Key, Limiter, OnStoreError,
+    Policy, Quota, RateLimitLayer, RedisStore, StoreError, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::faults::support::{Log, builder, opened, quota, resumed, seen_by_the_store, until, url};
+
+const KEY: Key = Key::global();
+
+/// Permits that are not free again by themselves within this test.
+fn permit_policy(store: RedisStore, many: u64) -> Limiter {
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(Policy::new("p", Quota::concurrent(many)).strategy(hour));
+    let limiter = limiter.on_store_error(OnStoreError::Reject);
+    limiter.build().expect("a limiter")
+}
+
+fn network() -> (Server, Arc<Proxy>, RedisStore) {
+    let server = Server::start();
+    let proxy = Arc::new(Proxy::to(server.addr()));
+    let store = builder(url(proxy.addr())).build().expect("a store");
+    (server, proxy, store)
+}
+
+async fn take(limiter: &Limiter, many: usize) -> Vec<Admission> {
+    let mut held = Vec::new();
+    for _ in 0..many {
+        held.push(limiter.check(KEY).await.into_result().expect("a permit"));
+    }
+    held
+}
+
+async fn left(limiter: &Limiter) -> u64 {
+    let seen = seen_by_the_store(limiter, KEY).await;
+    seen.policy("p").expect("a policy").remaining()
+}
+
+/// Permits dropped in an outage are free after it, as the limiter or one in another process sees it.
+async fn are_free_after_an_outage(permits: u64, seen_by_another: bool) {
+    let (server, proxy, store) = network();
+    let limiter = permit_policy(store, permits);
+    let observer = match seen_by_another {
+        true => permit_policy(crate::faults::support::store(&server), permits),
+        false => limiter.clone(),
+    };
+    let held = take(&limiter, permits as usize).await;
+    assert_eq!(left(&observer).await, 0);
+    proxy.cut();
+    opened(&limiter).await;
+    drop(held);
+    proxy.pass();
+    until("all are free", async || left(&observer).await == permits).await;
+}
+
+/// More than one batch holds.
+#[tokio::test]
+async fn permits_released_during_an_outage_are_free_after_it() {
+    are_free_after_an_outage(300, false).await;
+}
+
+/// Another process finds them free, though this one sends nothing more.
+#[tokio::test]
+async fn permits_are_released_although_no_request_comes() {
+    are_free_after_an_outage(3, true).await;
+}
+
+/// They are in a batch without a reply, or in the queue behind it.
+#[tokio::test]
+async fn permits_released_as_the_network_fails_are_free_after_it() {
+    let (_server, proxy, store) = network();
+    let limiter = permit_policy(store, 20);
+    let held = take(&limiter, 20).await;
+    proxy.hold();
+    for place in held {
+        drop(place);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    opened(&limiter).await;
+    proxy.cut();
+    proxy.pass();
+    resumed(&limiter).await;
+    until("all are free", async || left(&limiter).await == 20).await;
+}
+
+/// The server acquired them, and its reply was lost: the requests will never hold them, nor renew them.
+#[tokio::test]
+async fn permits_whose_reply_was_lost_are_free_after_the_outage() {
+    let (server, proxy, store) = network();
+    let limiter = permit_policy(store, 4);
+    let other = permit_policy(crate::faults::support::store(&server), 4);
+    for times in [1, 3] {
+        resumed(&limiter).await;
+        proxy.halve();
+        let decision = limiter.check(KEY).times(times).await;
+        assert!(!decision.is_admitted(), "{decision:?}");
+        proxy.pass();
+        resumed(&limiter).await;
+        until("all are free", async || left(&other).await == 4).await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_breaker_permits_are_free_after_the_next_reply() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let store = builder(url(proxy.addr())).no_circuit_breaker();
+    let limiter = permit_policy(store.build().expect("a store"), 5);
+    let held = take(&limiter, 5).await;
+    proxy.cut();
+    drop(held);
+    for _ in 0..5 {
+        assert!(limiter.peek(KEY).await.is_err());
+    }
+    proxy.pass();
+    resumed(&limiter).await;
+    until("all are free", async || left(&limiter).await == 5).await;
+}
+
+/// A layer that refunds each request when it has its response.
+fn refunding_layer(store: RedisStore, units: u64, cost: u64) -> RateLimitLayer {
+    let policy = Policy::new("p", quota(units))
+        .strategy(FixedWindow)
+        .key(extract::global())
+        .cost(cost)
+        .refund_unless(|_| false);
+    let layer = RateLimitLayer::builder()
+        .store(store)
+        .policy(policy)
+        .on_store_error(OnStoreError::Reject);
+    layer.build().expect("a layer")
+}
+
+type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A request that is charged five, and given them back with the response. While it is handled, something happens.
+async fn reserve_and_refund(
+    store: RedisStore,
+    meanwhile: impl Fn() -> Meanwhile + Clone,
+) -> Limiter {
+    let layer = refunding_layer(store, 100, 5);
+    let limiter = layer.limiter().clone();
+    assert_eq!(
+        limiter.charge(KEY, 10).await.expect("a response").source(),
+        DecisionSource::Store
+    );
+    let handler = move |_: Request<()>| {
+        let meanwhile = meanwhile();
+        async move {
+            meanwhile.await;
+            Ok::<_, Infallible>(Response::new(()))
+        }
+    };
+    let service = layer.layer(service_fn(handler));
+    let Ok(response) = service.oneshot(Request::new(())).await;
+    drop(response);
+    limiter
+}
+
+#[tokio::test]
+async fn a_refund_that_was_not_sent_is_made_later() {
+    let (_server, proxy, store) = network();
+    let other = permit_policy(store.clone(), 1);
+    let (network, pending) = (proxy.clone(), other.clone());
+    let outage = move || -> Meanwhile {
+        let (network, pending) = (network.clone(), pending.clone());
+        Box::pin(async move {
+            network.cut();
+            opened(&pending).await;
+        })
+    };
+    let limiter = reserve_and_refund(store, outage).await;
+    proxy.pass();
+    resumed(&other).await;
+    until("it is refunded", async || left(&limiter).await == 90).await;
+}
+
+/// The server ran it, and its reply was lost: refunded again, it would be ten.
+#[tokio::test]
+async fn a_refund_that_may_have_run_is_not_made_again() {
+    let (_server, proxy, store) = network();
+    let other = permit_policy(store.clone(), 1);
+    let network = proxy.clone();
+    let outage = move || -> Meanwhile {
+        network.hold();
+        Box::pin(async {})
+    };
+    let limiter = reserve_and_refund(store, outage).await;
+    opened(&other).await;
+    proxy.pass();
+    resumed(&other).await;
+    until("it is refunded", async || left(&limiter).await >= 90).await;
+    for _ in 0..10 {
+        resumed(&other).await;
+        assert_eq!(left(&limiter).await, 90);
+    }
+}
+
+/// One call that fails opens no breaker, so nothing probes the server either.
+#[tokio::test]
+async fn a_permit_is_free_after_its_release_failed_although_nothing_else_is_sent() {
+    let (server, proxy, store) = network();
+    let limiter = permit_policy(store, 1);
+    let other = permit_policy(crate::faults::support::store(&server), 1);
+    let held = take(&limiter, 1).await;
+    proxy.hold();
+    drop(held);
+    // Behind the refund.
+    let behind = limiter.peek(KEY).await;
+    assert!(matches!(behind, Err(CallError::Store(StoreError::Timeout))));
+    proxy.cut();
+    proxy.pass();
+    until("it is free", async || left(&other).await == 1).await;
+}
+
+/// The caller of the refund was dropped.
+#[tokio::test]
+async fn a_refund_cancelled_before_it_was_sent_is_made_later() {
+    let (_server, proxy, store) = network();
+    let windows = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = Limiter::builder().store(store).policy(windows);
+    let limiter = limiter.on_store_error(OnStoreError::Reject).build();
+    let limiter = limiter.expect("a limiter");
+    let mut charged = limiter.check(KEY).cost(40).await;
+    assert_eq!(left(&limiter).await, 60);
+    proxy.hold();
+    // The refund waits in the queue behind this one.
+    let mut sent = limiter.peek(KEY).into_future();
+    assert!((&mut sent).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    assert!(charged.refund(40).now_or_never().is_none());
+    proxy.cut();
+    assert!(sent.await.is_err());
+    // Calls after the refund fail, so it did too.
+    opened(&limiter).await;
+    proxy.pass();
+    resumed(&limiter).await;
+    until("it is refunded", async || left(&limiter).await == 100).await;
+}
+
+/// However many they are: each was held by this process.
+#[tokio::test]
+async fn all_permits_that_are_dropped_at_once_are_free_again() {
+    const MANY: u64 = 6_000;
+    for outage in [true, false] {
+        let (_server, proxy, store) = network();
+        let limiter = permit_policy(store, MANY);
+        let keys = ["a", "b"].map(Key::new);
+        let mut held = Vec::new();
+        // A few at a time, so that none times out on a slow machine.
+        for _ in 0..MANY / 500 {
+            let taken = keys.iter().flat_map(|key| vec![*key; 500]);
+            let taken = taken.map(|key| limiter.check(key).into_future());
+            held.extend(join_all(taken).await);
+        }
+        assert!(held.iter().all(|decision| decision.is_admitted()));
+        if outage {
+            proxy.cut();
+            opened_by_peeks(&limiter).await;
+        }
+        drop(held);
+        proxy.pass();
+        for key in keys {
+            until("all are free", async || {
+                let seen = seen_by_the_store(&limiter, key).await;
+                seen.policy("p").expect("a policy").remaining() == MANY
+            })
+            .await;
+        }
+        assert_eq!(limiter.health_check().await.dropped_refunds(), 0);
+    }
+}
+
+/// By requests that take no permit, whose refund would be kept as well.
+async fn opened_by_peeks(limiter: &Limiter) {
+    until("the breaker opens", async || {
+        let seen = limiter.peek(KEY).await;
+        matches!(seen, Err(CallError::Store(StoreError::CircuitOpen { .. })))
+    })
+    .await;
+}
+
+/// Refunds of windows' units, whose responses come during an outage.
+#[tokio::test]
+async fn dropped_refunds_are_counted_and_logged_once_an_outage() {
+    const MANY: usize = 10_007;
+    let log = Log::get();
+    let (_server, proxy, store) = network();
+    let layer = refunding_layer(store, 20_000, 1);
+    let limiter = layer.limiter().clone();
+    for episode in 1..=2 {
+        let handled = Arc::new(Semaphore::new(0));
+        let responses = Arc::new(Semaphore::new(0));
+        let mut requests = JoinSet::new();
+        // A few at a time, so that none times out on a slow machine.
+        for begun in (1..=MANY).step_by(500) {
+            for _ in begun..(begun + 500).min(MANY + 1) {
+                let (handled, responses) = (handled.clone(), responses.clone());
+                let handler = move |_: Request<()>| {
+                    let (handled, responses) = (handled.clone(), responses.clone());
+                    async move {
+                        handled.add_permits(1);
+                        drop(responses.acquire().await);
+                        Ok::<_, Infallible>(Response::new(()))
+                    }
+                };
+                requests.spawn(layer.layer(service_fn(handler)).oneshot(Request::new(())));
+            }
+            let begun = (begun + 499).min(MANY);
+            until("they are handled", async || {
+                handled.available_permits() == begun
+            })
+            .await;
+        }
+        proxy.cut();
+        opened_by_peeks(&limiter).await;
+        responses.add_permits(MANY);
+        requests.join_all().await;
+        let health = limiter.health_check().await;
+        assert_eq!(health.dropped_refunds(), 7 * episode);
+        assert_eq!(log.lines("refunds dropped"), episode as usize);
+        proxy.pass();
+        let kept = 20_000 - 7 * episode;
+        until("those that are kept are sent", async || {
+            left(&limiter).await == kept
+        })
+        .await;
+    }
+}

@@ -1,0 +1,177 @@
+//! Settlements that meet an outage: kept where nothing waits for them, and an error where something does.
+
+use std::{thread, time::Duration};
+
+use testkit::{Proxy, Server};
+use tollgate::{
+    Admission, CallError, FixedWindow, Key, Limiter, OnStoreError, Policy, RedisStore, StoreError,
+    UnitMeter,
+};
+
+use crate::faults::support::{
+    Log, TEST_TIMEOUT, builder, opened, quota, resumed, store, until, url, used_on_the_store,
+};
+
+const KEY: Key = Key::global();
+
+/// Nothing refills before the window ends.
+fn limiter(store: RedisStore) -> Limiter {
+    let policy = Policy::new("p", quota(1_000))
+        .strategy(FixedWindow)
+        .cost(200);
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let limiter = limiter.on_store_error(OnStoreError::Reject);
+    limiter.build().expect("a limiter")
+}
+
+fn network() -> (Server, Proxy) {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    (server, proxy)
+}
+
+fn through(network: &Proxy) -> RedisStore {
+    builder(url(network.addr())).build().expect("a store")
+}
+
+/// A request that was charged 200, and used `units`.
+async fn metered(limiter: &Limiter, units: u64) -> (Admission, UnitMeter) {
+    let admission = limiter.admit(KEY).await.expect("room");
+    let mut meter = admission.policy("p").expect("a policy").meter();
+    meter.add(units);
+    (admission, meter)
+}
+
+#[tokio::test]
+async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
+    for (units, outside) in [(5, false), (5, true), (300, false), (300, true)] {
+        let (server, network) = network();
+        let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
+        let (admission, meter) = metered(&limiter, units).await;
+        network.cut();
+        opened(&limiter).await;
+        match outside {
+            true => thread::spawn(move || drop(meter)).join().expect("no panic"),
+            false => drop(meter),
+        }
+        let error = limiter.shutdown(Duration::from_millis(50)).await;
+        let error = error.expect_err("an outage");
+        assert_eq!((error.operations(), error.write_backs()), (1, 0));
+        network.pass();
+        limiter
+            .shutdown(TEST_TIMEOUT)
+            .await
+            .expect("the store replies");
+        assert_eq!(used_on_the_store(&other, KEY).await, units);
+        let health = limiter.health_check().await;
+        assert_eq!((health.dropped_refunds(), health.unconfirmed()), (0, 0));
+        drop(admission);
+    }
+}
+
+/// They wait for a call without a reply.
+#[tokio::test]
+async fn a_meter_whose_settlement_was_not_sent_before_the_outage_is_settled_after_it() {
+    let (server, network) = network();
+    let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
+    let (_admission, meter) = metered(&limiter, 5).await;
+    network.hold();
+    let peek = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.peek(KEY).await.is_err() }
+    });
+    tokio::task::yield_now().await;
+    drop(meter);
+    assert!(peek.await.expect("no panic"));
+    network.cut();
+    network.pass();
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store replies");
+    assert_eq!(used_on_the_store(&other, KEY).await, 5);
+}
+
+#[tokio::test]
+async fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
+    let log = Log::get();
+    let (server, network) = network();
+    let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
+    let (admission, meter) = metered(&limiter, 5).await;
+    network.halve();
+    drop(meter);
+    until("it is uncertain", async || {
+        limiter.health_check().await.unconfirmed() == 1
+    })
+    .await;
+    network.pass();
+    resumed(&limiter).await;
+    // Its reply was lost, and it was carried out.
+    assert_eq!(used_on_the_store(&other, KEY).await, 5);
+    let lines = log.matching("may not have been settled");
+    assert!(
+        lines.iter().any(|line| line.contains("policy=\"p\"")),
+        "{lines:?}"
+    );
+    drop(admission);
+}
+
+#[tokio::test]
+async fn settling_again_after_an_unknown_outcome_is_an_error_that_says_so() {
+    let (_server, network) = network();
+    let limiter = limiter(through(&network));
+    for (first, retries) in [(5, [5, 400]), (300, [300, 100])] {
+        resumed(&limiter).await;
+        let _ = limiter.reset(KEY).await.expect("a response");
+        let admission = limiter.admit(KEY).await.expect("room");
+        let policy = admission.policy("p").expect("a policy");
+        network.halve();
+        let error = policy.settle(first).await.expect_err("a lost answer");
+        let unknown = matches!(error, StoreError::Timeout | StoreError::Connection(_));
+        assert!(unknown, "{error}");
+        network.pass();
+        resumed(&limiter).await;
+        for true_cost in retries {
+            let error = policy
+                .settle(true_cost)
+                .await
+                .expect_err("an unknown charge");
+            let unconfirmed =
+                matches!(&error, StoreError::Unconfirmed { policy, .. } if &**policy == "p");
+            assert!(unconfirmed, "{error}");
+            assert_eq!(
+                error.to_string(),
+                "the request's charge under policy \"p\" is unknown: the store did not respond to an earlier charge or refund"
+            );
+        }
+        let all = admission.settle_each([("p", first)]).await;
+        assert!(
+            all.expect_err("an unknown charge")
+                .to_string()
+                .contains("is unknown")
+        );
+        assert_eq!(used_on_the_store(&limiter, KEY).await, first);
+    }
+}
+
+#[tokio::test]
+async fn settling_again_after_nothing_was_sent_settles() {
+    let (_server, network) = network();
+    let limiter = limiter(through(&network));
+    let admission = limiter.admit(KEY).await.expect("room");
+    let policy = admission.policy("p").expect("a policy");
+    network.cut();
+    until("the breaker opens", async || {
+        let seen = limiter.peek(KEY).await;
+        matches!(seen, Err(CallError::Store(StoreError::CircuitOpen { .. })))
+    })
+    .await;
+    for true_cost in [5, 300] {
+        let error = policy.settle(true_cost).await.expect_err("an outage");
+        assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error}");
+    }
+    network.pass();
+    resumed(&limiter).await;
+    policy.settle(5).await.expect("a response");
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 5);
+}

@@ -1,0 +1,189 @@
+//! What is queued in a process is sent to the store before the process ends, or the error lists what is not.
+
+use std::{thread, time::Duration};
+
+use futures_util::FutureExt;
+use testkit::{Proxy, Server};
+use tokio::runtime::Builder;
+use tollgate::{
+    Admission, Concurrency, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
+    RedisStore,
+};
+
+use crate::faults::support::{
+    TEST_TIMEOUT, builder, opened, opened_in_process, policy, quota, store, url, used_on_the_store,
+};
+
+const KEY: Key = Key::global();
+
+const MOMENT: Duration = Duration::from_millis(50);
+
+fn network() -> (Server, Proxy) {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    (server, proxy)
+}
+
+/// A limiter of permits that are not free again by themselves within this test.
+fn permits(store: RedisStore) -> Limiter {
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(300)).strategy(hour);
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let limiter = limiter.on_store_error(OnStoreError::Reject).build();
+    limiter.expect("a limiter")
+}
+
+/// A limiter that counts in process while the store fails, and writes it back.
+fn writing_back(store: RedisStore) -> Limiter {
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let fallback = LocalFallback::shared_by(2).write_back(true);
+    limiter.on_store_error(fallback).build().expect("a limiter")
+}
+
+fn through(network: &Proxy) -> RedisStore {
+    builder(url(network.addr())).build().expect("a store")
+}
+
+async fn held(limiter: &Limiter, many: usize) -> Vec<Admission> {
+    let mut held = Vec::new();
+    for _ in 0..many {
+        held.push(limiter.admit(KEY).await.expect("a permit"));
+    }
+    held
+}
+
+#[tokio::test]
+async fn permits_dropped_right_before_a_shutdown_are_free() {
+    let (server, network) = network();
+    let (limiter, other) = (permits(through(&network)), permits(store(&server)));
+    // More than one call takes.
+    let held = held(&limiter, 200).await;
+    drop(held);
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store replies");
+    assert_eq!(used_on_the_store(&other, KEY).await, 0);
+}
+
+#[tokio::test]
+async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
+    let (server, network) = network();
+    let (limiter, other) = (permits(through(&network)), permits(store(&server)));
+    let held = held(&limiter, 200).await;
+    network.cut();
+    opened(&limiter).await;
+    drop(held);
+    let error = limiter.shutdown(MOMENT).await.expect_err("an outage");
+    // Requests without a reply may hold permits too.
+    let operations = error.operations();
+    assert!(operations >= 200 && error.write_backs() == 0, "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        format!("not sent to the store in time: {operations} refunds and charges, 0 write-backs")
+    );
+    network.pass();
+    // They stay queued, for a second call.
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store replies");
+    assert_eq!(used_on_the_store(&other, KEY).await, 0);
+    // Nothing has ended.
+    let admission = limiter.admit(KEY).await.expect("a permit");
+    assert_eq!(used_on_the_store(&other, KEY).await, 1);
+    drop(admission);
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store replies");
+    assert_eq!(used_on_the_store(&other, KEY).await, 0);
+}
+
+#[tokio::test]
+async fn charges_in_process_are_written_back_by_a_shutdown() {
+    let (server, network) = network();
+    let (limiter, other) = (
+        writing_back(through(&network)),
+        writing_back(store(&server)),
+    );
+    let charged_on_redis = limiter.check(KEY).cost(3).await;
+    assert!(charged_on_redis.is_admitted());
+    network.cut();
+    opened_in_process(&limiter).await;
+    assert!(limiter.check(KEY).cost(4).await.is_admitted());
+    let error = limiter.shutdown(MOMENT).await.expect_err("an outage");
+    assert_eq!((error.operations(), error.write_backs()), (0, 1));
+    network.pass();
+    limiter
+        .shutdown(TEST_TIMEOUT)
+        .await
+        .expect("the store replies");
+    assert_eq!(used_on_the_store(&other, KEY).await, 7);
+}
+
+#[tokio::test]
+async fn background_settlements_of_meters_are_made_by_a_shutdown() {
+    let server = Server::start();
+    let counting = || {
+        let limiter = Limiter::builder().store(store(&server)).policy(policy(100));
+        limiter.build().expect("a limiter")
+    };
+    let (limiter, other) = (counting(), counting());
+    for (units, outside) in [(20, false), (30, true)] {
+        let admission = limiter.admit(KEY).await.expect("room");
+        let mut meter = admission.policy("p").expect("a policy").meter();
+        meter.add(units);
+        match outside {
+            true => thread::spawn(move || drop(meter)).join().expect("no panic"),
+            false => drop(meter),
+        }
+        limiter
+            .shutdown(TEST_TIMEOUT)
+            .await
+            .expect("the store replies");
+    }
+    assert_eq!(used_on_the_store(&other, KEY).await, 50);
+}
+
+#[tokio::test]
+async fn with_nothing_queued_a_shutdown_is_done_at_once() {
+    let (_server, network) = network();
+    let limiter = writing_back(through(&network));
+    assert!(limiter.check(KEY).await.is_admitted());
+    network.cut();
+    assert_eq!(limiter.shutdown(TEST_TIMEOUT).now_or_never(), Some(Ok(())));
+}
+
+#[test]
+fn a_shutdown_in_process_needs_no_runtime() {
+    let limiter = Limiter::builder().policy(policy(9)).build();
+    let limiter = limiter.expect("a limiter");
+    assert_eq!(limiter.shutdown(TEST_TIMEOUT).now_or_never(), Some(Ok(())));
+}
+
+#[test]
+fn a_shutdown_without_timers_reports_at_once_what_is_queued() {
+    let (server, network) = network();
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let limiter = permits(through(&network));
+    let held = runtime.block_on(held(&limiter, 3));
+    network.cut();
+    // Not sent, since the runtime is not driven.
+    drop(held);
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    for result in [
+        limiter.shutdown(TEST_TIMEOUT).now_or_never(),
+        Some(without_timers.block_on(limiter.shutdown(TEST_TIMEOUT))),
+    ] {
+        let error = result.expect("a result at once").expect_err("queued");
+        assert_eq!((error.operations(), error.write_backs()), (3, 0));
+    }
+    network.pass();
+    let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
+    sent.expect("the store responds");
+    let other = permits(store(&server));
+    assert_eq!(runtime.block_on(used_on_the_store(&other, KEY)), 0);
+}

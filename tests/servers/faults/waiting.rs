@@ -1,0 +1,172 @@
+//! Waiting for a turn while the store fails.
+
+use std::{
+    future::IntoFuture,
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt;
+use testkit::Server;
+use tokio::runtime::Builder;
+use tollgate::{
+    Admission, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    Quota, Rejected, StoreError,
+};
+
+use crate::faults::support::{TEST_TIMEOUT, nowhere, store, until};
+
+const KEY: Key = Key::global();
+
+fn limiter(store: tollgate::RedisStore, response: impl Into<OnStoreError>) -> Limiter {
+    let quota = Quota::requests(20).per_second().burst(2);
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(Policy::new("p", quota));
+    let limiter = limiter.on_store_error(response);
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn waiters_are_admitted_at_the_rate_of_the_share() {
+    let limiter = limiter(nowhere(), LocalFallback::shared_by(2));
+    let start = Instant::now();
+    for _ in 0..5 {
+        let admission = limiter.wait(KEY, TEST_TIMEOUT).await.expect("its turn");
+        assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
+    }
+    // One at once, and four at ten a second.
+    assert!(start.elapsed() >= Duration::from_millis(400));
+}
+
+#[tokio::test]
+async fn a_wait_ends_at_once_when_the_store_fails() {
+    let limiter = limiter(nowhere(), OnStoreError::Reject);
+    for _ in 0..10 {
+        let rejected = limiter
+            .wait(KEY, Duration::MAX)
+            .await
+            .expect_err("a store error");
+        assert!(matches!(
+            rejected.decision().kind(),
+            DecisionKind::StoreFailed(_)
+        ));
+    }
+}
+
+#[tokio::test]
+async fn waiters_are_admitted_or_rejected_as_configured_when_the_store_dies() {
+    for (response, admits) in [
+        (OnStoreError::Admit, true),
+        (OnStoreError::Reject, false),
+        (LocalFallback::shared_by(1).into(), true),
+    ] {
+        let server = Server::start();
+        let limiter = limiter(store(&server), response);
+        let charged = limiter.charge(KEY, 3).await.expect("a response");
+        assert_eq!(charged.source(), DecisionSource::Store);
+        let waiting: Vec<_> = (0..4)
+            .map(|_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { limiter.wait(KEY, TEST_TIMEOUT).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        server.kill();
+        for waiting in waiting {
+            let admitted = waiting.await.expect("a response");
+            assert_eq!(admitted.is_ok(), admits, "{response:?}: {admitted:?}");
+        }
+    }
+}
+
+/// A limiter with the default action on failures.
+fn by_default(store: tollgate::RedisStore) -> Limiter {
+    let policy = Policy::new("p", Quota::requests(1_000_000).per_second());
+    let limiter = Limiter::builder().store(store).policy(policy);
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn calls_with_a_failed_store_wait_until_their_timeout_and_are_then_rejected() {
+    let limiter = by_default(nowhere());
+    let (timeout, start) = (Duration::from_millis(300), Instant::now());
+    let waiting: Vec<_> = (0..1_000)
+        .map(|key| {
+            // Some queue behind each other, and some alone.
+            let key = Key::new((key % 100).to_string());
+            tokio::spawn(limiter.wait(key, timeout).into_future())
+        })
+        .collect();
+    let mut passed = 0;
+    for waiting in waiting {
+        match waiting.await.expect("a response") {
+            Ok(_) => passed += 1,
+            Err(rejected) => assert!(matches!(
+                rejected.decision().kind(),
+                DecisionKind::StoreFailed(_)
+            )),
+        }
+    }
+    assert_eq!(passed, 0, "of 1,000 calls, in {:?}", start.elapsed());
+    assert!(start.elapsed() >= timeout);
+}
+
+#[tokio::test]
+async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
+    let server = Server::start();
+    let limiter = by_default(store(&server));
+    server.kill();
+    let waiting: Vec<_> = (0..4)
+        .map(|key| {
+            tokio::spawn(
+                limiter
+                    .wait(Key::new((key % 2).to_string()), TEST_TIMEOUT)
+                    .into_future(),
+            )
+        })
+        .collect();
+    until("the outage is met", async || {
+        limiter.check(KEY).await.source() == DecisionSource::Fallback
+    })
+    .await;
+    assert!(
+        waiting.iter().all(|call| !call.is_finished()),
+        "none passes"
+    );
+    server.restart();
+    for waiting in waiting {
+        let admission = waiting.await.expect("a response").expect("its turn");
+        assert_eq!(admission.decisions()[0].source(), DecisionSource::Store);
+    }
+}
+
+#[test]
+fn waiting_without_timers_is_rejected_and_does_not_panic() {
+    let policy = Policy::new("p", Quota::requests(1).per_hour());
+    let limiter = Limiter::builder().policy(policy).build();
+    let limiter = limiter.expect("a limiter");
+    let wait = || {
+        let timeout = Duration::from_secs(36_000);
+        limiter.wait(KEY, timeout).into_future()
+    };
+    let without_timers = Builder::new_current_thread().build().expect("a runtime");
+    let with_timers = Builder::new_current_thread().enable_time().build();
+    let with_timers = with_timers.expect("a runtime");
+    let is_rejected = |result: Result<Admission, Rejected>| {
+        let rejected = result.expect_err("it would have to wait");
+        let kind = rejected.decision().kind();
+        let error = matches!(kind, DecisionKind::StoreFailed(StoreError::NoRuntime(_)));
+        assert!(error, "{kind:?}");
+    };
+    let admitted = wait().now_or_never().expect("at once");
+    assert!(admitted.is_ok(), "there is room for the first");
+    for _ in 0..2 {
+        is_rejected(wait().now_or_never().expect("at once"));
+        is_rejected(without_timers.block_on(wait()));
+    }
+    // Behind another one, which waits.
+    let mut first = wait();
+    with_timers.block_on(async { assert!((&mut first).now_or_never().is_none()) });
+    is_rejected(wait().now_or_never().expect("at once"));
+    is_rejected(without_timers.block_on(wait()));
+}

@@ -1,0 +1,389 @@
+//! What was admitted in process is charged on Redis when it is back, once, if so configured.
+
+use std::time::Duration;
+
+use testkit::{Proxy, Server};
+use tollgate::{
+    Ban, DecisionSource, FixedWindow, Gcra, Key, Limiter, ListWindow, LocalFallback, Policy, Quota,
+    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+use crate::faults::support::{
+    Log, TEST_TIMEOUT, admitted_in_process, builder, calendar, opened_in_process, quota, resumed,
+    until, url, used_on_the_store,
+};
+
+const KEY: Key = Key::global();
+
+fn limiter(store: RedisStore, policy: Policy, write_back: bool) -> Limiter {
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let fallback = LocalFallback::shared_by(2).write_back(write_back);
+    let limiter = limiter.on_store_error(fallback);
+    limiter.build().expect("a limiter")
+}
+
+fn network() -> (Server, Proxy) {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    (server, proxy)
+}
+
+/// What is sent once has a long time to arrive: the network fails at once, and a busy machine does not.
+fn through(network: &Proxy) -> RedisStore {
+    let store = builder(url(network.addr())).timeout(TEST_TIMEOUT / 10);
+    store.build().expect("a store")
+}
+
+async fn used(limiter: &Limiter) -> u64 {
+    used_on_the_store(limiter, KEY).await
+}
+
+/// Three units on Redis, then four in process, then Redis again, which never lost its own.
+async fn three_and_four(network: &Proxy, limiter: &Limiter) {
+    assert_eq!(
+        limiter.check(KEY).cost(3).await.source(),
+        DecisionSource::Store
+    );
+    network.cut();
+    opened_in_process(limiter).await;
+    for _ in 0..2 {
+        assert!(limiter.check(KEY).cost(2).await.is_admitted());
+    }
+    network.pass();
+    resumed(limiter).await;
+}
+
+#[tokio::test]
+async fn local_charges_are_written_back_once_by_every_strategy() {
+    let (server, network) = network();
+    let policy = || Policy::new("p", quota(100));
+    for policy in [
+        policy().strategy(Gcra),
+        policy().strategy(TokenBucket),
+        policy().strategy(FixedWindow),
+        calendar(100),
+        policy().strategy(ListWindow),
+        policy().strategy(SlidingLog),
+        policy().strategy(SlidingWindow::new()),
+    ] {
+        server.flush();
+        let limiter = limiter(through(&network), policy.clone(), true);
+        three_and_four(&network, &limiter).await;
+        until("it is written back", async || used(&limiter).await == 7).await;
+        for _ in 0..5 {
+            resumed(&limiter).await;
+        }
+        assert_eq!(used(&limiter).await, 7, "{policy:?}");
+
+        network.cut();
+        opened_in_process(&limiter).await;
+        assert!(limiter.check(KEY).await.is_admitted());
+        network.pass();
+        resumed(&limiter).await;
+        until("what is new is", async || used(&limiter).await >= 8).await;
+        assert_eq!(used(&limiter).await, 8, "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn local_charges_are_not_written_back_unless_configured() {
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100));
+    let limiter = limiter(through(&network), policy, false);
+    three_and_four(&network, &limiter).await;
+    for _ in 0..5 {
+        resumed(&limiter).await;
+    }
+    assert_eq!(used(&limiter).await, 3);
+}
+
+#[tokio::test]
+async fn local_charges_refunded_before_are_not_written_back() {
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), policy, true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    let mut decision = limiter.check(KEY).cost(9).await;
+    assert_eq!(decision.refund(5).await.expect("units")[0].units(), 5);
+    network.pass();
+    resumed(&limiter).await;
+    until("it is written back", async || used(&limiter).await == 4).await;
+    // A later refund finds nothing in process, and leaves the count on Redis alone.
+    decision.refund(4).await.expect("a response");
+    assert_eq!(used(&limiter).await, 4);
+}
+
+#[tokio::test]
+async fn local_charges_of_many_keys_are_all_written_back() {
+    let (server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), policy, true);
+    let key = |key: u64| Key::new(key.to_string());
+    server.kill();
+    for many in 0..1_000 {
+        assert!(limiter.check(key(many)).await.is_admitted());
+    }
+    server.restart();
+    resumed(&limiter).await;
+    until("all are written back", async || {
+        // Some of them are sent after each reply of the store.
+        resumed(&limiter).await;
+        // One more key is this check's.
+        server.keys().len() > 1_000
+    })
+    .await;
+    for many in 0..1_000 {
+        let seen = limiter.peek(key(many)).await.expect("a response");
+        assert_eq!(seen.policy("p").expect("a policy").remaining(), 99);
+    }
+}
+
+/// Every strategy that counts a rate, and its limiter on a store of its own.
+fn every(network: &Proxy, units: u64) -> Vec<(Policy, Limiter)> {
+    let policy = || Policy::new("p", quota(units));
+    let policies = [
+        policy().strategy(Gcra),
+        policy().strategy(TokenBucket),
+        policy().strategy(FixedWindow),
+        calendar(units),
+        policy().strategy(ListWindow),
+        policy().strategy(SlidingLog),
+        policy().strategy(SlidingWindow::new()),
+    ];
+    let limiters = policies.into_iter().map(|policy| {
+        let limiter = limiter(through(network), policy.clone(), true);
+        (policy, limiter)
+    });
+    limiters.collect()
+}
+
+#[tokio::test]
+async fn a_process_admits_its_share_once_however_often_the_store_fails() {
+    let (_server, network) = network();
+    let limiters = every(&network, 100);
+    let mut admitted = vec![0; limiters.len()];
+    for outage in 0..6 {
+        network.cut();
+        for (admitted, (_, limiter)) in admitted.iter_mut().zip(&limiters) {
+            opened_in_process(limiter).await;
+            // Some of them before the last outage, too many in the end.
+            *admitted += admitted_in_process(limiter, KEY, 15 + 10 * outage).await;
+        }
+        network.pass();
+        for (admitted, (_, limiter)) in admitted.iter().zip(&limiters) {
+            resumed(limiter).await;
+            until("it is written back", async || {
+                used(limiter).await >= *admitted.min(&100)
+            })
+            .await;
+        }
+    }
+    for (admitted, (policy, limiter)) in admitted.into_iter().zip(&limiters) {
+        assert_eq!(admitted, 50, "{policy:?}");
+        assert_eq!(used(limiter).await, 50, "{policy:?}: written back once");
+        let decision = limiter.check(KEY).times(200).await;
+        assert_eq!(decision.source(), DecisionSource::Store);
+        assert_eq!(decision.admitted(), 50, "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn charges_of_a_later_outage_that_are_refunded_are_not_written_back() {
+    let (_server, network) = network();
+    for (policy, limiter) in every(&network, 100) {
+        for (cost, back, total) in [(9, 5, 4), (8, 6, 6)] {
+            network.cut();
+            opened_in_process(&limiter).await;
+            let mut decision = limiter.check(KEY).cost(cost).await;
+            let refunds = decision.refund(back).await.expect("units");
+            assert_eq!(refunds[0].units(), back);
+            network.pass();
+            resumed(&limiter).await;
+            until("it is written back", async || {
+                resumed(&limiter).await;
+                used(&limiter).await >= total
+            })
+            .await;
+            assert_eq!(used(&limiter).await, total, "{policy:?}");
+        }
+        let _ = limiter.reset(KEY).await.expect("a response");
+    }
+}
+
+#[tokio::test]
+async fn settlements_in_process_after_the_outage_are_written_back_too() {
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), policy, true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    let admission = limiter.check(KEY).await.into_result().expect("room");
+    network.pass();
+    resumed(&limiter).await;
+    until("the first unit is written back", async || {
+        used(&limiter).await == 1
+    })
+    .await;
+    admission
+        .policy("p")
+        .expect("a policy")
+        .settle(30)
+        .await
+        .expect("a response");
+    until("the rest is", async || {
+        resumed(&limiter).await;
+        used(&limiter).await == 30
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn charges_that_were_reset_are_not_written_back() {
+    let (_server, network) = network();
+    let tier = quota(1_000);
+    for own_quota in [None, Some(tier)] {
+        let ban = Ban::for_duration(Duration::from_secs(600));
+        let limiter = Limiter::builder()
+            .store(through(&network))
+            .policy(
+                Policy::new("p", quota(100))
+                    .strategy(FixedWindow)
+                    .tier_quotas([tier]),
+            )
+            .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
+            .on_store_error(LocalFallback::shared_by(2).write_back(true))
+            .build()
+            .expect("a limiter");
+        network.cut();
+        opened_in_process(&limiter).await;
+        let check = limiter.check(KEY).cost(9);
+        let check = match own_quota {
+            Some(quota) => check.quota_for("p", quota),
+            None => check,
+        };
+        assert!(check.await.is_admitted());
+        network.pass();
+        // Bans are lifted without a decision, with which charges would be written back.
+        until("the store replies", async || {
+            limiter.unblock(Key::new("other")).await.is_ok()
+        })
+        .await;
+        assert_eq!(
+            limiter.reset(KEY).await.expect("a response").source(),
+            DecisionSource::Store
+        );
+        for _ in 0..5 {
+            resumed(&limiter).await;
+        }
+        assert_eq!(used(&limiter).await, 0, "under {own_quota:?}");
+    }
+}
+
+#[tokio::test]
+async fn charges_of_a_tier_are_written_back_to_the_tier() {
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(Gcra);
+    let limiter = limiter(through(&network), policy, true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    let tier = quota(1_000);
+    for _ in 0..30 {
+        let decision = limiter.check(KEY).cost(10).quota_for("p", tier).await;
+        assert!(decision.is_admitted());
+    }
+    network.pass();
+    resumed(&limiter).await;
+    until("it is written back", async || {
+        let seen = limiter
+            .peek(KEY)
+            .quota_for("p", tier)
+            .await
+            .expect("a response");
+        seen.policy("p").expect("a policy").remaining() == 700
+    })
+    .await;
+    // Three tenths of a month, under the policy's own quota too.
+    assert_eq!(used(&limiter).await, 30);
+}
+
+#[tokio::test]
+async fn permits_and_bans_are_not_written_back() {
+    let (server, network) = network();
+    let ban = Ban::for_duration(Duration::from_secs(600));
+    let limiter = Limiter::builder()
+        .store(through(&network))
+        .policy(Policy::new("p", quota(8)).strategy(FixedWindow))
+        .policy(Policy::new("places", Quota::concurrent(8)))
+        .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
+        .on_store_error(LocalFallback::shared_by(2).write_back(true))
+        .build()
+        .expect("a limiter");
+    server.flush();
+    network.cut();
+    until("the store failed", async || {
+        limiter.check(Key::new("other")).cost(0).await.source() == DecisionSource::Fallback
+    })
+    .await;
+    let key = Key::new("key");
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(limiter.check(key).await.into_result().expect("a permit"));
+    }
+    // Two rejections, one less than the ban's share allows.
+    for _ in 0..2 {
+        assert!(!limiter.check(key).await.is_admitted());
+    }
+    network.pass();
+    let seen = async || {
+        let seen = limiter.peek(key).await.ok()?;
+        let left = |name| seen.policy(name).map(|policy| policy.remaining());
+        Some((left("p"), left("places")))
+    };
+    until("the rate is written back", async || {
+        seen().await == Some((Some(4), Some(8)))
+    })
+    .await;
+    for _ in 0..5 {
+        assert_eq!(
+            limiter
+                .peek(Key::new("other"))
+                .await
+                .expect("a response")
+                .source(),
+            DecisionSource::Store
+        );
+    }
+    assert_eq!(seen().await, Some((Some(4), Some(8))));
+    let keys = server.keys();
+    assert_eq!(keys.len(), 1, "the rate's alone: {keys:?}");
+}
+
+/// Two episodes, of which each has more keys than are noted.
+#[tokio::test]
+async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
+    let log = Log::get();
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), policy, true);
+    assert_eq!(limiter.health_check().await.dropped_write_backs(), 0);
+    for episode in 1..=2 {
+        network.cut();
+        opened_in_process(&limiter).await;
+        for key in 0..10_007 {
+            let key = Key::new(format!("{episode} {key}"));
+            assert!(limiter.check(key).await.is_admitted());
+        }
+        let health = limiter.health_check().await;
+        assert_eq!(health.dropped_write_backs(), 7 * episode);
+        assert_eq!(log.lines("write-backs dropped"), episode as usize);
+        network.pass();
+        // 64 of them are sent after each reply of the store.
+        for _ in 0..10_000 / 64 + 1 {
+            until("the store replies", async || {
+                limiter.peek(KEY).await.is_ok()
+            })
+            .await;
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Scenes that the test programs share: stores on clocks that are set, servers' logs, waiting, load.
+
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    reason = "helpers of tests"
+)]
+
+pub mod charges;
+pub mod child;
+pub mod chromium;
+pub mod counting_clock;
+pub mod every_policy;
+pub mod example;
+pub mod exposition;
+pub mod load;
+pub mod log;
+pub mod plain_http;
+pub mod results;
+pub mod rights;
+pub mod rng;
+pub mod strategy_kind;
+pub mod two_clocks;
+pub mod until;
+pub mod world;
+
+use std::path::{Path, PathBuf};
+
+/// A path in the repository, relative to its root.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}

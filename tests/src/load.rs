@@ -1,0 +1,60 @@
+//! Limiters that report store failures, and concurrent requests through them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tollgate::{DecisionSource, Keys, Limiter, LimiterBuilder, OnStoreError, Policy, RedisStore};
+
+use crate::results::admitted_by_store;
+
+/// A limiter that reports store failures.
+pub fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    let builder = Limiter::builder().store(store);
+    let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
+    let limiter = builder.on_store_error(OnStoreError::Reject);
+    limiter.build().expect("a limiter")
+}
+
+/// What is used of each policy's quota, of those in the shadow last.
+pub async fn used(limiter: &Limiter, keys: impl Into<Keys>) -> Vec<u64> {
+    let seen = limiter.peek(keys).await.expect("a response");
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let policies = seen.policies().chain(seen.shadows());
+    policies
+        .map(|policy| policy.limit() - policy.remaining())
+        .collect()
+}
+
+/// Sends `requests` requests from `tasks` tasks, each over one of the limiters in turn; returns how many were admitted.
+pub async fn hammer(
+    limiters: &[Limiter],
+    keys: impl Into<Keys>,
+    tasks: usize,
+    requests: u64,
+) -> u64 {
+    let (keys, tickets) = (keys.into(), Arc::new(AtomicU64::new(requests)));
+    let limiters = limiters.iter().cycle().take(tasks).cloned();
+    let tasks: Vec<_> = limiters
+        .map(|limiter| {
+            let (keys, tickets) = (keys.clone(), tickets.clone());
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                let next = |left: u64| left.checked_sub(1);
+                while tickets
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+                    .is_ok()
+                {
+                    admitted += u64::from(admitted_by_store(&limiter.check(keys.clone()).await));
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await.expect("a task ends well");
+    }
+    admitted
+}

@@ -1,0 +1,60 @@
+//! What a call returns.
+
+use std::fmt::Debug;
+
+use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, StoreError};
+
+/// A decision, or how keys stand.
+pub trait CallResult: Debug {
+    /// The kind and the source of the result.
+    fn outcome(&self) -> (DecisionKind, DecisionSource);
+}
+
+impl<T: CallResult> CallResult for &T {
+    fn outcome(&self) -> (DecisionKind, DecisionSource) {
+        (**self).outcome()
+    }
+}
+
+impl CallResult for Decision {
+    fn outcome(&self) -> (DecisionKind, DecisionSource) {
+        (self.kind().clone(), self.source())
+    }
+}
+
+/// A direct call that was carried out; whether a request would be admitted is [`LimitStatus::would_admit`].
+impl CallResult for LimitStatus {
+    fn outcome(&self) -> (DecisionKind, DecisionSource) {
+        (DecisionKind::Admitted, self.source())
+    }
+}
+
+impl CallResult for Result<LimitStatus, CallError> {
+    fn outcome(&self) -> (DecisionKind, DecisionSource) {
+        match self {
+            Ok(status) => status.outcome(),
+            Err(CallError::Store(error)) => {
+                let kind = DecisionKind::StoreFailed(error.clone());
+                (kind, DecisionSource::Fallback)
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Whether it was admitted, by the store itself.
+#[track_caller]
+pub fn admitted_by_store(result: &impl CallResult) -> bool {
+    let (kind, source) = result.outcome();
+    assert_eq!(source, DecisionSource::Store, "{result:?}");
+    matches!(kind, DecisionKind::Admitted)
+}
+
+/// The store error that a call failed with.
+#[track_caller]
+pub fn store_error(result: &impl CallResult) -> StoreError {
+    match result.outcome() {
+        (DecisionKind::StoreFailed(error), _) => error,
+        other => panic!("{other:?} in place of a fault"),
+    }
+}

@@ -1,0 +1,144 @@
+//! A store of either kind on a clock that only moves when it is set.
+
+use std::time::Duration;
+
+use testkit::{Clock as ServerClock, Server};
+use tollgate::{
+    Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, OnStoreError, Policy, RateLimitLayer,
+    RedisStore, Timestamp,
+};
+
+use crate::strategy_kind::StrategyKind;
+pub use crate::until::TEST_TIMEOUT;
+
+/// A full hour, 2027-01-15 08:00:00 UTC.
+pub const START: u64 = 1_800_000_000_000_000;
+
+pub const KEY: Key = Key::global();
+
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// A store and its clock.
+pub struct World {
+    store: Backing,
+    time: Time,
+}
+
+#[expect(clippy::large_enum_variant, reason = "there are few")]
+enum Backing {
+    Memory(MemoryStore),
+    Redis(RedisStore, Server),
+}
+
+enum Time {
+    Local(ManualClock),
+    Server(ServerClock),
+}
+
+impl World {
+    pub fn memory() -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(START as i64));
+        Self {
+            store: Backing::Memory(MemoryStore::builder().clock(clock.clone()).build()),
+            time: Time::Local(clock),
+        }
+    }
+
+    pub fn redis() -> Self {
+        let clock = ServerClock::at(START);
+        let server = Server::builder().clock(&clock).start();
+        let store = RedisStore::builder()
+            .url(server.url())
+            .timeout(TEST_TIMEOUT)
+            // Rejections are cached by this process's clock, and only the server's is set.
+            .rejection_cache_staleness(Duration::ZERO);
+        Self {
+            store: Backing::Redis(store.build().expect("a store"), server),
+            time: Time::Server(clock),
+        }
+    }
+
+    pub fn both() -> [Self; 2] {
+        [Self::memory(), Self::redis()]
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self.store {
+            Backing::Memory(_) => "memory",
+            Backing::Redis(..) => "redis",
+        }
+    }
+
+    /// The server, if there is one.
+    pub fn redis_server(&self) -> Option<&Server> {
+        match &self.store {
+            Backing::Memory(_) => None,
+            Backing::Redis(_, server) => Some(server),
+        }
+    }
+
+    #[track_caller]
+    pub fn server(&self) -> &Server {
+        self.redis_server().expect("a world on Redis")
+    }
+
+    pub fn builder(&self) -> LimiterBuilder {
+        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
+        match &self.store {
+            Backing::Memory(store) => builder.store(store.clone()),
+            Backing::Redis(store, _) => builder.store(store.clone()),
+        }
+    }
+
+    /// A limiter on this store that reports store failures.
+    #[track_caller]
+    pub fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+        let policies = policies.into_iter();
+        let builder = policies.fold(self.builder(), LimiterBuilder::policy);
+        builder.build().expect("a limiter")
+    }
+
+    /// A limiter under one policy `p`.
+    #[track_caller]
+    pub fn single(&self, strategy: StrategyKind, quota: &str) -> Limiter {
+        self.limiter([strategy.policy("p", quota)])
+    }
+
+    /// A layer on this store that reports store failures.
+    #[track_caller]
+    pub fn layer(&self, policies: impl IntoIterator<Item = Policy>) -> RateLimitLayer {
+        RateLimitLayer::new(self.limiter(policies))
+    }
+
+    /// Every key on the server ends by itself.
+    #[track_caller]
+    pub fn no_key_is_immortal(&self) {
+        if let Some(server) = self.redis_server() {
+            assert_eq!(server.immortal_keys(), Vec::<String>::new());
+        }
+    }
+
+    pub fn set(&self, micros: u64) {
+        match &self.time {
+            Time::Local(clock) => clock.set(Timestamp::from_micros(micros as i64)),
+            Time::Server(clock) => clock.set(micros),
+        }
+    }
+
+    pub fn now(&self) -> u64 {
+        match &self.time {
+            Time::Local(clock) => tollgate::Clock::now(clock).as_micros() as u64,
+            Time::Server(clock) => clock.micros(),
+        }
+    }
+
+    pub fn advance(&self, by: Duration) {
+        self.set(self.now() + by.as_micros() as u64);
+    }
+}
