@@ -1,8 +1,6 @@
 //! The project's chores, run as `cargo xtask COMMAND`: the command line.
 
-mod baseline;
 mod bench;
-mod folders;
 mod fuzz;
 mod guide;
 mod imports;
@@ -13,7 +11,6 @@ mod soak;
 mod test;
 mod tools;
 mod tree;
-mod words;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -69,7 +66,6 @@ fn main() -> ExitCode {
             Ok(soak) => conclude("soak", root().and_then(|root| soak::run(&root, &soak))),
             Err(mistake) => misused(&mistake),
         },
-        ["shorten"] => conclude("shorten", root().and_then(|root| test::shorten(&root))),
         [] => misused("a command is needed"),
         [other, ..] => misused(&format!("no such command: {other}")),
     }
@@ -93,7 +89,6 @@ fn usage() -> String {
     for usage in [plots::USAGE, bench::USAGE, fuzz::USAGE, soak::USAGE] {
         text += &format!("  {usage}\n");
     }
-    text += "  shorten                    take what is gone off the lists of xtask/baseline\n";
     text + "  help                       this text"
 }
 

@@ -4,9 +4,6 @@ use std::path::Path;
 
 use crate::run::{Outcome, capture, grep, line};
 
-/// A source file longer than this likely holds more than one idea.
-const MAX_LINES: usize = 400;
-
 /// Absolute paths under these exist on one machine only.
 const FOREIGN: [&str; 3] = ["tmp", "root", "work"];
 
@@ -25,12 +22,6 @@ pub(crate) fn check(root: &Path) -> Outcome {
             broken.push(rule.broken);
         }
     }
-    let long = long_files(root)?;
-    if !long.is_empty() {
-        println!("files of more than {MAX_LINES} lines:");
-        long.iter().for_each(|file| println!("    {file}"));
-        broken.push("a file that is too long");
-    }
     if broken.is_empty() {
         Ok(())
     } else {
@@ -38,7 +29,7 @@ pub(crate) fn check(root: &Path) -> Outcome {
     }
 }
 
-fn rules() -> [Rule; 4] {
+fn rules() -> [Rule; 3] {
     // Put together here so that no rule finds itself.
     let sibling = ["shared"].map(|name| format!(r"\.\./{name}")).join("|");
     let foreign = FOREIGN.join("|");
@@ -61,12 +52,6 @@ fn rules() -> [Rule; 4] {
             files: &["*.rs"],
             broken: "an ignored test",
         },
-        Rule {
-            // `required-features` in Cargo.toml says so when the target is asked for.
-            pattern: r"^#!\[cfg\(".into(),
-            files: &["tests/*/main.rs"],
-            broken: "a test target that is empty without a feature",
-        },
     ]
 }
 
@@ -80,34 +65,4 @@ fn matches(root: &Path, rule: &Rule) -> Outcome<String> {
         Some(0 | 1) => Ok(places),
         _ => Err(format!("`{}` failed", line(&grep))),
     }
-}
-
-/// The Rust files with too many lines: of the library, the other packages, and all tests.
-fn long_files(root: &Path) -> Outcome<Vec<String>> {
-    let mut count = grep(root);
-    // Each line matches.
-    count.args(["-c", "-e", "", "--", "*.rs"]);
-    let (counts, code) = capture(&mut count)?;
-    match code {
-        Some(0) => Ok(counts
-            .lines()
-            .filter(|line| is_long(line))
-            .map(str::to_owned)
-            .collect()),
-        _ => Err(format!("`{}` failed", line(&count))),
-    }
-}
-
-/// Whether a line `file:count` counts too many lines.
-fn is_long(count: &str) -> bool {
-    let lines = count
-        .rsplit_once(':')
-        .and_then(|(_, lines)| lines.parse().ok());
-    lines.is_none_or(|lines: usize| lines > MAX_LINES)
-}
-
-#[test]
-fn a_file_of_more_than_400_lines_is_long() {
-    let long = ["src/lib.rs:400", "src/lib.rs:401", "a:b.rs:5"].map(is_long);
-    assert_eq!(long, [false, true, false]);
 }

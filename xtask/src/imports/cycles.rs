@@ -1,4 +1,4 @@
-//! Files and folders that depend on each other.
+//! Folders that depend on each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,13 +27,9 @@ impl Cycle {
     }
 }
 
-/// Every cycle between files, then every one between the folders and files of a folder.
+/// Every cycle between the folders in a folder, and between them and the files beside them.
 pub(super) fn find(edges: &Edges) -> Vec<Cycle> {
-    let between_files = edges
-        .iter()
-        .map(|((from, to), example)| ((text(from), text(to)), example.clone()))
-        .collect();
-    let mut cycles = components(&between_files);
+    let mut cycles = Vec::new();
     for folder in folders(edges) {
         let mut inside = BTreeMap::new();
         for ((from, to), example) in edges {
@@ -44,11 +40,9 @@ pub(super) fn find(edges: &Edges) -> Vec<Cycle> {
                 inside.entry((a, b)).or_insert(example);
             }
         }
-        let cycles_of_folders = components(&inside).into_iter();
-        // Without a folder among them, it is a cycle of files, listed above.
-        cycles.extend(
-            cycles_of_folders.filter(|cycle| cycle.members.iter().any(|name| name.ends_with('/'))),
-        );
+        // Files of one folder may use each other.
+        let has_folder = |cycle: &Cycle| cycle.members.iter().any(|name| name.ends_with('/'));
+        cycles.extend(components(&inside).into_iter().filter(has_folder));
     }
     cycles
 }
@@ -65,16 +59,18 @@ fn folders(edges: &Edges) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// The file or folder directly in `folder` that a file belongs to.
+/// The file or folder directly in `folder` that a file belongs to, unless it is the folder's own file.
 fn entry(folder: &Path, file: &Path) -> Option<String> {
     let inside = file.strip_prefix(folder).ok()?;
     let mut parts = inside.components();
     let first = folder.join(parts.next()?);
-    Some(if parts.next().is_some() {
-        format!("{}/", text(&first))
-    } else {
-        text(&first)
-    })
+    if parts.next().is_some() {
+        return Some(format!("{}/", text(&first)));
+    }
+    let is_own = ["lib.rs", "main.rs", "mod.rs"]
+        .iter()
+        .any(|name| first.ends_with(name));
+    (!is_own).then(|| text(&first))
 }
 
 /// The strongly connected components of more than one node.

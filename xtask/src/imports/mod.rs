@@ -1,10 +1,9 @@
-//! Imports between the files of a crate: none lead in a circle.
+//! Imports between the folders of a crate: none lead in a circle.
 //!
-//! A file depends on another if it imports one of its items, or mentions one in code, types or
-//! macros' arguments. A path through a re-export leads to the file that defines the item, so that
-//! no re-export hides a cycle. Declaring a module is no dependency, and neither is listing a
-//! child's items with `pub use`, unless the parent's own code uses them. Tests are left out:
-//! items that are compiled for tests alone may import anything.
+//! A file depends on another if it imports one of its items, or mentions one in code, types or macros' arguments; so do
+//! the folders that they are in. A path through a re-export leads to the file that defines the item, so that no re-export
+//! hides a cycle. Files of one folder may depend on each other, and a folder's own file, `mod.rs`, on its children. Tests are
+//! left out: items that are compiled for tests alone may import anything.
 
 mod conditions;
 mod cycles;
@@ -14,7 +13,6 @@ mod resolve;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use self::cycles::Cycle;
@@ -28,36 +26,18 @@ const CRATES: [(&str, &str); 3] = [
     ("xtask/src", "main.rs"),
 ];
 
-/// The cycles that were there when the check was written: one file or folder per line, and an
-/// empty line between two cycles.
-const KNOWN: &str = "xtask/baseline/cycles.txt";
-
-/// Fails on a cycle that is not known, and on a known one that is gone or smaller.
+/// Fails on a cycle.
 pub(crate) fn check(root: &Path) -> Outcome {
-    let known = fs::read_to_string(root.join(KNOWN)).map_err(failed)?;
     let found = find_all(root)?;
     for cycle in &found {
         println!("{}", show(cycle));
     }
-    compare(&parse(&known), &found)
-}
-
-/// Takes off the list what is gone.
-pub(crate) fn shorten(root: &Path) -> Outcome {
-    let text = fs::read_to_string(root.join(KNOWN)).map_err(failed)?;
-    let known = parse(&text);
-    let comments = text.lines().filter(|line| line.starts_with('#'));
-    let mut text: String = comments.map(|line| format!("{line}\n")).collect();
-    for Cycle { members, .. } in find_all(root)? {
-        if known.iter().any(|cycle| members.is_subset(cycle)) {
-            text += &format!("\n{}\n", names(&members).replace(' ', "\n"));
-        }
+    let wrong: Vec<String> = found.iter().map(|cycle| names(&cycle.members)).collect();
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("import cycles: {}", wrong.join("; ")))
     }
-    fs::write(root.join(KNOWN), text).map_err(failed)
-}
-
-fn failed(error: std::io::Error) -> String {
-    format!("{KNOWN}: {error}")
 }
 
 fn find_all(root: &Path) -> Outcome<Vec<Cycle>> {
@@ -76,70 +56,6 @@ fn find(folder: &Path, file: &str, prefix: &str) -> Outcome<Vec<Cycle>> {
         cycle.add_prefix(prefix);
     }
     Ok(cycles)
-}
-
-fn parse(known: &str) -> Vec<BTreeSet<String>> {
-    let mut cycles = vec![BTreeSet::new()];
-    for line in known.lines().filter(|line| !line.starts_with('#')) {
-        match cycles.last_mut() {
-            Some(cycle) if !line.is_empty() => {
-                cycle.insert(line.to_owned());
-            }
-            _ => cycles.push(BTreeSet::new()),
-        }
-    }
-    cycles.retain(|cycle| !cycle.is_empty());
-    cycles
-}
-
-fn compare(known: &[BTreeSet<String>], found: &[Cycle]) -> Outcome {
-    let mut wrong = Vec::new();
-    for Cycle { members, .. } in found {
-        if known.contains(members) {
-            continue;
-        }
-        let listed = |cycle: &&BTreeSet<String>| !cycle.is_disjoint(members);
-        let before: Vec<_> = known.iter().filter(listed).collect();
-        if before.iter().any(|cycle| members.is_subset(cycle)) {
-            // What is left of the known cycle; the loop below says that the list is too long.
-            continue;
-        }
-        let before: BTreeSet<_> = before.into_iter().flatten().collect();
-        let added: Vec<&str> = members
-            .iter()
-            .filter(|name| !before.contains(name))
-            .map(String::as_str)
-            .collect();
-        wrong.push(if before.is_empty() {
-            format!("a new import cycle: {}", added.join(", "))
-        } else if added.is_empty() {
-            "known import cycles have become one".to_owned()
-        } else {
-            format!("files added to a known import cycle: {}", added.join(", "))
-        });
-    }
-    for cycle in known {
-        if found.iter().any(|found| found.members == *cycle) {
-            continue;
-        }
-        let left: Vec<String> = found
-            .iter()
-            .filter(|found| found.members.is_subset(cycle))
-            .map(|found| names(&found.members))
-            .collect();
-        let gone = names(cycle);
-        wrong.push(if left.is_empty() {
-            format!("{KNOWN} lists a cycle that is gone; take it off the list: {gone}")
-        } else {
-            let left = left.join(" / ");
-            format!("{KNOWN} lists a cycle that is smaller now ({gone}); what is left: {left}")
-        });
-    }
-    if wrong.is_empty() {
-        Ok(())
-    } else {
-        Err(wrong.join("; "))
-    }
 }
 
 fn names(members: &BTreeSet<String>) -> String {

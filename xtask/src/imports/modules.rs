@@ -36,10 +36,6 @@ pub(super) struct Module {
     pub(super) globs: Vec<Vec<String>>,
     /// Everything of another module that this one may depend on.
     pub(super) mentions: Vec<Mention>,
-    /// The methods that each trait of this module declares.
-    pub(super) traits: HashMap<String, BTreeSet<String>>,
-    /// The methods that this module calls.
-    pub(super) calls: BTreeSet<String>,
 }
 
 /// A path in the code of a module.
@@ -94,8 +90,6 @@ impl Modules {
             names: HashMap::new(),
             globs: Vec::new(),
             mentions: Vec::new(),
-            traits: HashMap::new(),
-            calls: BTreeSet::new(),
         });
         self.all.len() - 1
     }
@@ -160,15 +154,7 @@ impl Module {
             },
             syn::Item::Static(item) => (&item.ident, Space::Value),
             syn::Item::Struct(item) => (&item.ident, Space::Type),
-            syn::Item::Trait(item) => {
-                let methods = item.items.iter().filter_map(|item| match item {
-                    syn::TraitItem::Fn(method) => Some(method.sig.ident.to_string()),
-                    _ => None,
-                });
-                self.traits
-                    .insert(item.ident.to_string(), methods.collect());
-                (&item.ident, Space::Type)
-            }
+            syn::Item::Trait(item) => (&item.ident, Space::Type),
             syn::Item::Type(item) => (&item.ident, Space::Type),
             syn::Item::Union(item) => (&item.ident, Space::Type),
             _ => return,
@@ -324,11 +310,6 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             let public = !matches!(item.vis, syn::Visibility::Inherited);
             self.module.import(&item.tree, &[], public);
         }
-    }
-
-    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        self.module.calls.insert(call.method.to_string());
-        visit::visit_expr_method_call(self, call);
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

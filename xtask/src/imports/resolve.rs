@@ -34,7 +34,8 @@ pub(super) fn edges(modules: &Modules) -> Edges {
         for mention in &module.mentions {
             for target in modules.follow(id, &mention.path, &mut Seen::new()) {
                 let file = &modules.all[target.module()].file;
-                if *file != module.file && modules.depends(id, mention, &target) {
+                // Naming a module is no use of it: what is used of it is mentioned on its own.
+                if *file != module.file && !matches!(target, Target::Module(_)) {
                     edges
                         .entry((module.file.clone(), file.clone()))
                         .or_insert_with(|| example(mention));
@@ -56,34 +57,6 @@ fn example(mention: &Mention) -> String {
 }
 
 impl Modules {
-    /// Whether a module that mentions a target depends on it.
-    fn depends(&self, id: ModuleId, mention: &Mention, target: &Target) -> bool {
-        match (mention.kind, target) {
-            // Naming a module is no use of it: what is used of it is mentioned on its own.
-            (_, Target::Module(_)) => false,
-            // A module may list its children's items as its own: it then depends on those that
-            // its code mentions, or whose methods it calls.
-            (Kind::Reexport, target) if self.is_within(target.module(), id) => {
-                let Target::Type(module, name) = target else {
-                    return false;
-                };
-                let methods = self.all[*module].traits.get(name);
-                methods.is_some_and(|methods| !methods.is_disjoint(&self.all[id].calls))
-            }
-            _ => true,
-        }
-    }
-
-    fn is_within(&self, mut id: ModuleId, ancestor: ModuleId) -> bool {
-        loop {
-            match self.all[id].parent {
-                Some(parent) if parent == ancestor => return true,
-                Some(parent) => id = parent,
-                None => return false,
-            }
-        }
-    }
-
     fn follow(&self, id: ModuleId, path: &[String], seen: &mut Seen) -> BTreeSet<Target> {
         let Some((first, rest)) = path.split_first() else {
             return BTreeSet::new();

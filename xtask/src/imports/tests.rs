@@ -1,5 +1,6 @@
 //! Small crates, each with one form of import.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -37,13 +38,13 @@ fn cycles(files: &[(&str, &str)]) -> Vec<String> {
     found.iter().map(|cycle| names(&cycle.members)).collect()
 }
 
-/// `a.rs` depends on `b.rs` by what is given, and `b.rs` on `a.rs` by an import.
+/// The folder `a` depends on `b` by what is given, and `b` on `a` by an import.
 fn depends(code: &str) -> bool {
     let found = cycles(&[
         ("lib.rs", "mod a; mod b;"),
-        ("a.rs", &format!("{code}\npub struct A;")),
+        ("a/mod.rs", &format!("{code}\npub struct A;")),
         (
-            "b.rs",
+            "b/mod.rs",
             "use crate::a::A;
             pub struct B;
             pub enum E { One }
@@ -54,7 +55,7 @@ fn depends(code: &str) -> bool {
             pub(crate) use m;",
         ),
     ]);
-    assert!(found.is_empty() || found == ["a.rs b.rs"], "{found:?}");
+    assert!(found.is_empty() || found == ["a/ b/"], "{found:?}");
     !found.is_empty()
 }
 
@@ -140,33 +141,13 @@ fn what_is_not_a_use_does_not_count() {
 #[test]
 fn a_cycle_behind_a_reexport_is_found() {
     let found = cycles(&[
-        ("lib.rs", "mod strategy;"),
-        (
-            "strategy/mod.rs",
-            "mod memory; mod table; pub use memory::State; pub use table::*;",
-        ),
-        (
-            "strategy/memory.rs",
-            "use crate::strategy::Table; pub struct State(Table);",
-        ),
-        (
-            "strategy/table.rs",
-            "use super::State; pub struct Table(Box<State>);",
-        ),
-    ]);
-    assert_eq!(found, ["strategy/memory.rs strategy/table.rs"]);
-}
-
-#[test]
-fn a_reexport_of_a_reexport_under_another_name_leads_to_the_definition() {
-    let found = cycles(&[
         ("lib.rs", "mod a; mod b; pub use b::Third as Fourth;"),
-        ("a.rs", "use crate::Fourth; pub struct A(Fourth);"),
+        ("a/mod.rs", "use crate::Fourth; pub struct A(Fourth);"),
         ("b/mod.rs", "mod c; pub use self::c::Second as Third;"),
-        ("b/c.rs", "pub use d::First as Second; mod d;"),
+        ("b/c/mod.rs", "pub use d::First as Second; mod d;"),
         ("b/c/d.rs", "pub struct First(Option<Box<crate::a::A>>);"),
     ]);
-    assert_eq!(found, ["a.rs b/c/d.rs", "a.rs b/"]);
+    assert_eq!(found, ["a/ b/"]);
 }
 
 #[test]
@@ -184,38 +165,30 @@ fn an_item_and_a_module_of_one_name_are_kept_apart() {
 }
 
 #[test]
-fn a_parent_and_a_child_that_use_each_other_are_a_cycle() {
-    let child = ("a/child.rs", "use super::Parent; pub struct Child(Parent);");
-    for parent in [
-        "mod child; use child::Child; pub struct Parent;",
-        "mod child; pub use child::Child; pub struct Parent; fn f(_: Child) {}",
-        "mod child; pub struct Parent; fn f(_: child::Child) {}",
-    ] {
-        let found = cycles(&[("lib.rs", "mod a;"), ("a/mod.rs", parent), child]);
-        assert_eq!(found, ["a/child.rs a/mod.rs"], "{parent}");
-    }
-    for parent in [
-        "mod child; pub struct Parent;",
-        "pub mod child; pub use child::Child; pub struct Parent;",
-        "mod child; pub(crate) use child::*; pub struct Parent;",
-    ] {
-        let found = cycles(&[("lib.rs", "mod a;"), ("a/mod.rs", parent), child]);
-        assert!(found.is_empty(), "{parent}");
-    }
+fn files_of_one_folder_and_a_folder_and_its_children_may_use_each_other() {
+    let found = cycles(&[
+        ("lib.rs", "mod a; pub struct Root(a::Parent);"),
+        (
+            "a/mod.rs",
+            "mod b; mod c; mod d; pub struct Parent(b::B, d::D);",
+        ),
+        ("a/b.rs", "pub struct B(super::c::C, crate::Root);"),
+        ("a/c.rs", "pub struct C(Box<super::b::B>);"),
+        ("a/d/mod.rs", "pub struct D(Box<super::Parent>);"),
+    ]);
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]
-fn a_parent_that_calls_a_method_of_a_childs_trait_depends_on_it() {
-    let child = (
-        "a/child.rs",
-        "use super::Parent; pub trait Act { fn act(&self); }",
-    );
-    let parent = "mod child; pub use child::Act; pub struct Parent;";
-    let calling = format!("{parent} fn f(parent: &Parent) {{ parent.act(); }}");
-    let found = cycles(&[("lib.rs", "mod a;"), ("a/mod.rs", &calling), child]);
-    assert_eq!(found, ["a/child.rs a/mod.rs"]);
-    let found = cycles(&[("lib.rs", "mod a;"), ("a/mod.rs", parent), child]);
-    assert!(found.is_empty());
+fn a_folder_and_a_file_beside_it_that_use_each_other_are_a_cycle() {
+    let found = cycles(&[
+        ("lib.rs", "mod a; mod b;"),
+        ("a/mod.rs", "mod one; pub mod two;"),
+        ("a/one.rs", "use crate::b::B;"),
+        ("a/two.rs", "pub struct Two;"),
+        ("b.rs", "use crate::a::two::Two; pub struct B;"),
+    ]);
+    assert_eq!(found, ["a/ b.rs"]);
 }
 
 #[test]
@@ -233,44 +206,21 @@ fn folders_that_use_each_other_are_a_cycle_though_their_files_are_none() {
 }
 
 #[test]
-fn a_long_cycle_names_every_file_and_an_import_of_each() {
+fn a_long_cycle_names_every_folder_and_an_import_of_each() {
     let source = Crate::new(&[
         ("lib.rs", "mod a; mod b; mod c; mod d;"),
-        ("a.rs", "use crate::b::B; pub struct A;"),
-        ("b.rs", "use crate::c::C; pub struct B;"),
-        ("c.rs", "pub struct C(crate::a::A);"),
-        ("d.rs", "use crate::a::A;"),
+        ("a/mod.rs", "use crate::b::B; pub struct A;"),
+        ("b/mod.rs", "use crate::c::C; pub struct B;"),
+        ("c/mod.rs", "pub struct C(crate::a::A);"),
+        ("d/mod.rs", "use crate::a::A;"),
     ]);
     let found = find(&source.0, "lib.rs", "src/").expect("sources that parse");
     assert_eq!(found.len(), 1);
     assert_eq!(
         show(&found[0]),
-        "import cycle of 3: src/a.rs src/b.rs src/c.rs\n    \
-         src/a.rs -> src/b.rs    use crate::b::B\n    \
-         src/b.rs -> src/c.rs    use crate::c::C\n    \
-         src/c.rs -> src/a.rs    crate::a::A\n"
+        "import cycle of 3: src/a/ src/b/ src/c/\n    \
+         src/a/ -> src/b/    a/mod.rs: use crate::b::B\n    \
+         src/b/ -> src/c/    b/mod.rs: use crate::c::C\n    \
+         src/c/ -> src/a/    c/mod.rs: crate::a::A\n"
     );
-}
-
-fn cycle(members: &str) -> Cycle {
-    Cycle {
-        members: members.split(' ').map(str::to_owned).collect(),
-        edges: Default::default(),
-    }
-}
-
-#[test]
-fn the_list_of_known_cycles_only_shrinks() {
-    let known = parse("# why\n\na\nb\nc\n\nd\ne\n");
-    assert_eq!(known.len(), 2);
-    let check = |found: &[&str]| {
-        let found: Vec<Cycle> = found.iter().map(|members| cycle(members)).collect();
-        compare(&known, &found).err().unwrap_or_default()
-    };
-    assert_eq!(check(&["a b c", "d e"]), "");
-    assert_eq!(check(&["a b c", "d e", "f g"]), "a new import cycle: f, g");
-    assert!(check(&["a b c f", "d e"]).contains("added to a known import cycle: f"));
-    assert!(check(&["a b c d e"]).contains("have become one"));
-    assert!(check(&["a b c"]).contains("gone; take it off the list: d e"));
-    assert!(check(&["a b", "d e"]).contains("smaller now (a b c); what is left: a b"));
 }

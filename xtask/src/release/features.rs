@@ -10,7 +10,11 @@ use crate::test;
 const MAIN: [&str; 6] = ["admin", "axum", "config", "metrics", "redis", "tonic"];
 
 pub(super) fn alone(root: &Path, _: &mut Skipped) -> Outcome {
-    test::features(root)
+    for feature in test::feature_names(root)? {
+        println!("    {feature}");
+        test::bare_clippy(root, &["--features", &feature])?;
+    }
+    Ok(())
 }
 
 pub(super) fn pairs(root: &Path, _: &mut Skipped) -> Outcome {

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use self::skipped::Skipped;
 use crate::run::Outcome;
-use crate::test;
+use crate::{soak, test};
 
 pub(crate) const USAGE: &str = "\
 release-check [--only STEP[,STEP]]
@@ -27,7 +27,7 @@ pub(crate) struct Step {
     run: fn(&Path, &mut Skipped) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 11] = [
+pub(crate) static STEPS: [Step; 12] = [
     Step {
         name: "package",
         about: "the packages build by themselves and are small",
@@ -72,6 +72,11 @@ pub(crate) static STEPS: [Step; 11] = [
         name: "pairs",
         about: "lints, with each pair of the main features",
         run: features::pairs,
+    },
+    Step {
+        name: "soak",
+        about: "a minute of load on stores that fail in every way",
+        run: |root, _| soak::minute(root),
     },
     Step {
         name: "msrv",

@@ -1,15 +1,20 @@
 //! `cargo xtask test`: the steps, in their order.
 
+mod results;
 pub(crate) mod server;
 
 use std::path::Path;
 use std::time::Instant;
 
+use self::results::{Results, TIMED, TIMED_PROGRAM};
 use crate::run::{Outcome, cargo, command, metadata, succeed};
-use crate::{folders, fuzz, guide, imports, soak, tools, tree, words};
+use crate::{fuzz, guide, imports, soak, tools, tree};
 
 /// The library's package. The others depend on it.
 pub(crate) const PACKAGE: &str = "tollgate";
+
+/// How many of the slowest tests are listed.
+const SLOWEST: usize = 10;
 
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -17,7 +22,7 @@ pub(crate) struct Step {
     run: fn(&Path) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 13] = [
+pub(crate) static STEPS: [Step; 10] = [
     Step {
         name: "tools",
         about: "the programs the tests need, installed where apt-get can",
@@ -29,9 +34,9 @@ pub(crate) static STEPS: [Step; 13] = [
         run: fmt,
     },
     Step {
-        name: "clippy",
-        about: "lints, with all features and with none",
-        run: clippy,
+        name: "tree",
+        about: "sources without foreign paths, unsafe code or ignored tests; no import cycles; guides name what exists",
+        run: tree,
     },
     Step {
         name: "lua",
@@ -39,18 +44,23 @@ pub(crate) static STEPS: [Step; 13] = [
         run: lua,
     },
     Step {
+        name: "clippy",
+        about: "lints, with all features, the default ones and none",
+        run: clippy,
+    },
+    Step {
         name: "features",
-        about: "lints, with each feature alone",
+        about: "the library compiles with each feature alone",
         run: features,
     },
     Step {
         name: "tests",
-        about: "tests and documentation tests, with all features, with few and with none",
+        about: "tests, documentation tests and examples, with all features; a few tests with few features",
         run: tests,
     },
     Step {
         name: "soak",
-        about: "a minute of load on stores that fail in every way",
+        about: "15 seconds of load on stores that fail in every way",
         run: soak::short,
     },
     Step {
@@ -59,29 +69,9 @@ pub(crate) static STEPS: [Step; 13] = [
         run: docs,
     },
     Step {
-        name: "examples",
-        about: "every example builds",
-        run: examples,
-    },
-    Step {
         name: "fuzz",
         about: "every fuzz target compiles",
         run: fuzz::check,
-    },
-    Step {
-        name: "tree",
-        about: "the sources stand alone and keep the house rules",
-        run: tree::check,
-    },
-    Step {
-        name: "layout",
-        about: "no imports in a circle, no crowded folders, and no guide to what is gone",
-        run: layout,
-    },
-    Step {
-        name: "words",
-        about: "no words in comments, messages and guides that the project does without",
-        run: words::check,
     },
 ];
 
@@ -115,18 +105,19 @@ pub(crate) fn select_of<'a, S>(
 }
 
 pub(crate) fn run(root: &Path, steps: &[&Step]) -> Outcome {
-    let start = Instant::now();
-    let elapsed = || format!("{:.1} s", start.elapsed().as_secs_f64());
-    let count = steps.len();
+    let (start, count) = (Instant::now(), steps.len());
+    let mut times = String::new();
     for (index, Step { name, about, run }) in steps.iter().enumerate() {
-        println!(
-            "==> [{}/{count}] {name}: {about} ({})",
-            index + 1,
-            elapsed()
-        );
-        run(root).map_err(|reason| format!("step {name}, after {}: {reason}", elapsed()))?;
+        println!("==> [{}/{count}] {name}: {about}", index + 1);
+        let begun = Instant::now();
+        let outcome = run(root);
+        let seconds = begun.elapsed().as_secs_f64();
+        times += &format!("    {seconds:>6.1} s  {name}\n");
+        outcome.map_err(|reason| format!("step {name}, after {seconds:.1} s: {reason}"))?;
     }
-    println!("cargo xtask test: passed, {count} steps in {}", elapsed());
+    print!("==> where the time went\n{times}");
+    let seconds = start.elapsed().as_secs_f64();
+    println!("cargo xtask test: passed, {count} steps in {seconds:.1} s");
     Ok(())
 }
 
@@ -140,17 +131,10 @@ fn lua(root: &Path) -> Outcome {
     succeed(command("luacheck", &["--no-color", "--quiet", "."]).current_dir(root))
 }
 
-fn layout(root: &Path) -> Outcome {
+fn tree(root: &Path) -> Outcome {
     let cycles = imports::check(root);
-    let folders = folders::check(root);
-    guide::check(root).and(folders).and(cycles)
-}
-
-/// Takes off the lists of known faults what is gone.
-pub(crate) fn shorten(root: &Path) -> Outcome {
-    imports::shorten(root)?;
-    folders::shorten(root)?;
-    words::shorten(root)
+    let guides = guide::check(root);
+    tree::check(root).and(guides).and(cycles)
 }
 
 fn fmt(root: &Path) -> Outcome {
@@ -160,19 +144,28 @@ fn fmt(root: &Path) -> Outcome {
 fn clippy(root: &Path) -> Outcome {
     let everything = ["clippy", "--workspace", "--all-targets", "--all-features"];
     succeed(cargo(root, &everything).args(["--", "-D", "warnings"]))?;
+    // The library and the examples, as most users build them.
+    let default = ["clippy", "--all-targets"];
+    succeed(cargo(root, &default).args(["--", "-D", "warnings"]))?;
     bare_clippy(root, &[])
 }
 
-/// Code that only one feature uses is dead without it, which a build of everything cannot see.
-pub(crate) fn features(root: &Path) -> Outcome {
+fn features(root: &Path) -> Outcome {
     for feature in feature_names(root)? {
         println!("    {feature}");
-        bare_clippy(root, &["--features", &feature])?;
+        let words = [
+            "check",
+            "--package",
+            PACKAGE,
+            "--lib",
+            "--no-default-features",
+        ];
+        succeed(cargo(root, &words).args(["--features", &feature]))?;
     }
     Ok(())
 }
 
-/// The library only: development dependencies would turn features of shared dependencies on
+/// Code that only one feature uses is dead without it, which a build of everything cannot see. The library only: development dependencies would turn features of shared dependencies on
 /// and hide that one is missing.
 pub(crate) fn bare_clippy(root: &Path, selection: &[&str]) -> Outcome {
     let bare = ["clippy", "-p", PACKAGE, "--lib", "--no-default-features"];
@@ -198,17 +191,32 @@ pub(crate) fn feature_names(root: &Path) -> Outcome<Vec<String>> {
 }
 
 fn tests(root: &Path) -> Outcome {
-    let everything = ["test", "--workspace", "--all-features", "--no-fail-fast"];
-    succeed(&mut cargo(root, &everything))?;
+    let everything = ["--workspace", "--all-features"];
+    // Tests start the examples and the programs.
+    let all_targets = ["build", "--tests", "--bins", "--examples"];
+    succeed(cargo(root, &all_targets).args(everything))?;
+
+    let mut results = Results::default();
+    let mut test = cargo(root, &["test", "--tests", "--no-fail-fast"]);
+    test.args(everything)
+        .args(TIMED)
+        .arg("--")
+        .args(TIMED_PROGRAM);
+    let outcome = results.run(&mut test);
+    print!("==> the slowest tests\n{}", results.slowest(SLOWEST));
+    outcome?;
+    succeed(cargo(root, &["test", "--doc"]).args(everything))?;
+
     // The layer as most users build it, and where it counts in process alone.
-    let layer = ["test", "-p", PACKAGE, "--test", "http"];
-    succeed(&mut cargo(root, &layer))?;
-    let in_process = ["--no-default-features", "--features", "axum"];
-    succeed(cargo(root, &layer).args(in_process))?;
-    // Cargo takes --lib and --doc only one at a time.
+    succeed(&mut cargo(
+        root,
+        &["test", "--package", PACKAGE, "--test", "smoke"],
+    ))?;
+    let bare = ["test", "--package", PACKAGE, "--no-default-features"];
+    succeed(cargo(root, &bare).args(["--features", "axum", "--test", "smoke"]))?;
+    // Cargo takes --doc only alone.
     for target in ["--lib", "--doc"] {
-        let bare = ["test", "-p", PACKAGE, "--no-default-features", target];
-        succeed(&mut cargo(root, &bare))?;
+        succeed(cargo(root, &bare).arg(target))?;
     }
     Ok(())
 }
@@ -216,8 +224,4 @@ fn tests(root: &Path) -> Outcome {
 pub(crate) fn docs(root: &Path) -> Outcome {
     let everything = ["doc", "--workspace", "--all-features", "--no-deps"];
     succeed(cargo(root, &everything).env("RUSTDOCFLAGS", "-D warnings"))
-}
-
-fn examples(root: &Path) -> Outcome {
-    succeed(&mut cargo(root, &["build", "--examples", "--all-features"]))
 }

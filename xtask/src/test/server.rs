@@ -1,15 +1,15 @@
 //! `cargo xtask test --server`: the tests whose outcome a server decides, on another server than the distribution's Redis.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::panic;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use testkit::{Clock, Reply, Server};
 
-use crate::run::{Outcome, cargo, line};
+use super::results::Results;
+use crate::run::{Outcome, cargo};
 use crate::tools;
 
 pub(crate) const USAGE: &str = "\
@@ -53,51 +53,18 @@ const CANDIDATES: [Candidate; 4] = [
 ];
 
 /// The test programs whose outcome a server decides.
-const TESTS: [&str; 17] = [
-    "admin",
-    "calendar",
-    "charging",
-    "clock",
-    "cluster",
-    "conformance",
-    "deployments",
-    "differential",
-    "explain",
-    "faults",
-    "groups",
-    "inflight",
-    "leases",
-    "reconfigure",
-    "redis",
-    "servers",
-    "strategies",
-];
+const TESTS: [&str; 4] = ["clock", "groups", "redis", "servers"];
 
 /// The unit tests that start servers, by the module that they are in.
 const UNIT_TESTS: &str = "store::redis";
 
-/// The tests of encrypted connections, in the program `deployments`.
-const TLS_TESTS: &str = "tls::";
+/// The tests of encrypted connections, in the program `servers`.
+const TLS_TESTS: &str = "deployments::tls::";
 
 /// The other test programs, and why they are not run.
-const OTHERS: [(&[&str], &str); 4] = [
-    (&["allocations"], "counts what the client allocates"),
+const OTHERS: [(&[&str], &str); 3] = [
     (
-        &[
-            "cases",
-            "cli",
-            "config_reload",
-            "dashboard",
-            "documents",
-            "examples",
-            "http",
-            "metrics",
-            "migration",
-            "observe",
-            "outgoing",
-            "printed",
-            "sockets",
-        ],
+        &["cases", "cli", "memory", "migration", "process", "smoke"],
         "send a server nothing that the tests above do not",
     ),
     (
@@ -146,15 +113,15 @@ pub(crate) fn run(root: &Path, program: &str) -> Outcome {
     if !tested.tls {
         integration.args(["--skip", TLS_TESTS]);
     }
-    let mut counts = Counts::default();
-    let outcomes = [unit, integration].map(|mut command| counts.run(&mut command));
+    let mut results = Results::default();
+    let outcomes = [unit, integration].map(|mut command| results.run(&mut command));
 
     println!("==> cargo xtask test --server: the end");
     tested.describe();
     let seconds = start.elapsed().as_secs_f64();
     println!(
         "    {} tests passed, {} failed, in {seconds:.0} s",
-        counts.passed, counts.failed
+        results.passed, results.failed
     );
     outcomes.into_iter().collect()
 }
@@ -213,47 +180,6 @@ impl Tested {
     }
 }
 
-/// How many tests passed and failed, by the lines that end each test program.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counts {
-    passed: usize,
-    failed: usize,
-}
-
-impl Counts {
-    fn run(&mut self, command: &mut Command) -> Outcome {
-        let name = line(command);
-        let spawned = command.stdout(Stdio::piped()).spawn();
-        let mut child = spawned.map_err(|error| format!("`{name}` did not start: {error}"))?;
-        if let Some(output) = child.stdout.take() {
-            for printed in BufReader::new(output).lines().map_while(Result::ok) {
-                println!("{printed}");
-                self.add(&printed);
-            }
-        }
-        let status = child.wait().map_err(|error| error.to_string())?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(format!("`{name}`: {status}")),
-        }
-    }
-
-    fn add(&mut self, printed: &str) {
-        let Some(result) = printed.strip_prefix("test result: ") else {
-            return;
-        };
-        for part in result.split([';', '.']) {
-            let mut words = part.split_whitespace();
-            let count = words.next().and_then(|word| word.parse::<usize>().ok());
-            match (count, words.next()) {
-                (Some(count), Some("passed")) => self.passed += count,
-                (Some(count), Some("failed")) => self.failed += count,
-                _ => {}
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -299,20 +225,5 @@ mod tests {
             .copied()
             .collect();
         assert_eq!(tested, images);
-    }
-
-    #[test]
-    fn counts_are_those_of_all_test_programs() {
-        let mut counts = Counts::default();
-        counts.add("running 3 tests");
-        counts.add("test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2.51s");
-        counts.add("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 9 filtered out; finished in 0.13s");
-        assert_eq!(
-            counts,
-            Counts {
-                passed: 14,
-                failed: 1
-            }
-        );
     }
 }
