@@ -2,7 +2,7 @@
 //! CORS, tracing, compression and a timeout. In process; on Redis, for any number of processes, if `REDIS_URL` is set.
 //!
 //! ```text
-//! cargo run --example axum_full
+//! cargo run --example axum_full --features compression
 //! curl -i http://127.0.0.1:3000/api/items     # 20 at once and 2 a second, for each address, on all routes together
 //! curl -i http://127.0.0.1:3000/api/search    # of these 5 a minute
 //! curl -i -X POST -H 'x-api-key: k' 'http://127.0.0.1:3000/api/reports?ms=100'    # and of these 3, for each API key
