@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Method, Request, request::Parts};
 use tollgate::{CallError, DecisionKind, Key, Limiter, Policy, Quota};
 
-use crate::http::{calls::limiter, log::Log};
+use crate::http::support::{Log, limiter};
 
 /// A policy that takes all of its settings from requests: the quota from one header, the cost from another.
 pub(crate) fn by_request() -> Policy {

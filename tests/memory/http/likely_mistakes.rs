@@ -7,8 +7,7 @@ use tower::Layer;
 
 use crate::http::{
     extractors::{address, counted_by},
-    log::Log,
-    support::{hello, send, status, to, with},
+    support::{Log, empty, hello, send, status, to, with},
 };
 
 fn routes() -> Router {
@@ -96,8 +95,7 @@ async fn a_proxy_beside_the_named_ones_logs_a_warning() {
 struct User;
 
 fn signed_in() -> Request<Body> {
-    let request = Request::get("/").extension(User);
-    request.body(Body::empty()).expect("a request")
+    empty(Request::get("/").extension(User))
 }
 
 fn by_user() -> RateLimitLayer {

@@ -11,8 +11,7 @@ use tollgate::{Key, PeerAddr, Policy, Quota, extract};
 
 use crate::http::{
     extractors::{address, count, counted_by, each_counts_as, from, ip},
-    log::Log,
-    support::{hello, layer, send, status, with},
+    support::{Log, hello, layer, send, status, with},
 };
 
 #[tokio::test]
@@ -78,14 +77,6 @@ async fn no_header_changes_the_peer() {
         send(&app, with(header, "198.51.100.7")).await;
     }
     assert_eq!(count(&layer, ip("192.0.2.1")).await, 5);
-}
-
-#[tokio::test]
-async fn axums_mock_connect_info_is_enough_for_tests() {
-    let layer = counted_by(extract::peer());
-    let app = hello(&layer).layer(MockConnectInfo(address("192.0.2.1:1")));
-    assert_eq!(status(&app, "/").await, 200);
-    assert_eq!(count(&layer, ip("192.0.2.1")).await, 1);
 }
 
 #[tokio::test]

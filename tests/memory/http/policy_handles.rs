@@ -8,7 +8,7 @@ use tollgate::{
     extract::{self, KeyExtractor},
 };
 
-use crate::http::calls::{limiter, two};
+use crate::http::{calls::two, support::limiter};
 
 #[tokio::test]
 async fn a_policy_handle_builds_the_keys_that_its_policy_extracts() {

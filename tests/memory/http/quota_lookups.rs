@@ -14,11 +14,7 @@ use http::Request;
 use tokio::{runtime::Builder, sync::Semaphore};
 use tollgate::{Lease, Policy, Quota, RateLimitLayer};
 
-use crate::http::{
-    calls::limiter,
-    log::Log,
-    support::{hello, send, to},
-};
+use crate::http::support::{Log, hello, limiter, send, to};
 
 /// A database that responds when the test allows it, and the application's cache in front of it.
 #[derive(Default)]
@@ -127,10 +123,7 @@ async fn a_quota_that_is_looked_up_is_its_own_policys_where_others_are_skipped()
     let app = hello(&RateLimitLayer::new(limiter));
     let response = send(&app, to("/")).await;
     let policies = response.field("ratelimit-policy");
-    assert_eq!(
-        policies.as_deref(),
-        Some(r#""api";q=200;w=3600, "user";q=300;w=3600"#)
-    );
+    assert_eq!(policies, r#""api";q=200;w=3600, "user";q=300;w=3600"#);
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn generate() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "tollgate admin API",
-            "version": env!("CARGO_PKG_VERSION"),
+            "version": version(),
             "description": "What an operator needs of a rate limiter. Paths are relative to where the application mounts the API.",
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
@@ -90,6 +90,13 @@ fn generate() -> Value {
             "schemas": schemas.take_definitions(true),
         },
     })
+}
+
+/// The version of the library.
+fn version() -> Value {
+    let manifest = fs::read_to_string(tollgate_tests::repository("Cargo.toml"));
+    let manifest: toml::Table = manifest.expect("a file").parse().expect("TOML");
+    json!(manifest["package"]["version"])
 }
 
 /// Fails unless the document describes the answer.
