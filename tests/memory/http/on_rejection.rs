@@ -38,11 +38,8 @@ async fn second(layer: &RateLimitLayer) -> TestResponse {
 #[tokio::test]
 async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_added() {
     let layer = once().on_rejection(|rejected: &Rejected, parts: &Parts| {
-        let policies: Vec<_> = rejected
-            .decision()
-            .policies()
-            .map(|v| v.policy().to_owned())
-            .collect();
+        let policies = rejected.decision().policies();
+        let policies: Vec<_> = policies.map(|own| own.policy().to_owned()).collect();
         let wait = rejected.retry_after().duration().map(|wait| wait.as_secs());
         let body = Json(json!({ "path": parts.uri.path(), "policies": policies, "wait": wait }));
         (StatusCode::IM_A_TEAPOT, [("x-why", "tea")], body).into_response()
@@ -51,10 +48,8 @@ async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_a
     assert_eq!(response.status, StatusCode::IM_A_TEAPOT);
     assert_eq!(response.field("x-why"), "tea");
     assert_eq!(response.field("content-type"), "application/json");
-    assert_eq!(
-        response.json(),
-        json!({ "path": "/", "policies": ["once"], "wait": 3_600 })
-    );
+    let expected = json!({ "path": "/", "policies": ["once"], "wait": 3_600 });
+    assert_eq!(response.json(), expected);
     assert_eq!(response.retry_after(), Some(3_600));
     assert_eq!(response.field("ratelimit"), r#""once";r=0;t=3600"#);
     assert_eq!(response.field("ratelimit-policy"), r#""once";q=1;w=3600"#);
@@ -124,10 +119,7 @@ async fn a_body_of_any_type_with_bytes_data_is_accepted() {
     ];
     for layer in layers {
         let response = second(&layer).await;
-        assert_eq!(
-            (response.status, &*response.body),
-            (StatusCode::SERVICE_UNAVAILABLE, &b"word"[..])
-        );
+        assert_eq!((response.status.as_u16(), response.text()), (503, "word"));
     }
     let empty = second(&once().on_rejection(|_, _| busy(Empty::new()))).await;
     assert!(empty.body.is_empty());
@@ -231,10 +223,8 @@ async fn every_kind_of_rejection_goes_to_the_closure() {
     let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
     let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
     let completed = send(&hello(&layer.on_rejection(response)), to("/")).await;
-    assert_eq!(
-        completed.body,
-        br#"the request has no key for policy "tenants": it lacks the header x-tenant"#
-    );
+    let expected = r#"the request has no key for policy "tenants": it lacks the header x-tenant"#;
+    assert_eq!(completed.text(), expected);
     assert_eq!(completed.retry_after(), None);
 
     let layer = RateLimitLayer::builder()
@@ -245,10 +235,8 @@ async fn every_kind_of_rejection_goes_to_the_closure() {
         .expect("a layer")
         .on_rejection(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response());
     let completed = send(&hello(&layer), to("/")).await;
-    assert_eq!(
-        (completed.status, completed.retry_after()),
-        (StatusCode::BAD_GATEWAY, Some(1))
-    );
+    assert_eq!(completed.status, StatusCode::BAD_GATEWAY);
+    assert_eq!(completed.retry_after(), Some(1));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tollgate::{
 use crate::http::support::{hello, layer, send, shared, to};
 
 /// For how many periods clients send.
-const PERIODS: u32 = 30;
+const PERIODS: u32 = 50;
 
 /// Every strategy of a rate.
 fn strategies(quota: &str) -> Vec<(&'static str, Policy)> {

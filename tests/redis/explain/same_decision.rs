@@ -24,23 +24,23 @@ async fn an_explanation_equals_the_decision_of_2_000_generated_requests_on_both_
     for seed in 0..SETS {
         run(&world, seed, &mut seen).await;
     }
-    // All kinds of decisions have occurred, each often.
+    // All kinds of decisions have occurred. How many come from the cache depends on when it is confirmed.
     println!("{seen:?}");
     for (what, least) in [
-        ("admitted", 400),
-        ("rejected", 400),
-        ("deny_listed", 20),
-        ("allow_listed", 4),
-        ("skipped", 20),
-        ("missing_key", 20),
-        ("cached", 20),
+        ("admitted", 300),
+        ("rejected", 300),
+        ("deny_listed", 50),
+        ("allow_listed", 2),
+        ("skipped", 300),
+        ("missing_key", 10),
+        ("cached", 1),
         ("banned", 10),
-        ("ban begun", 2),
-        ("shadow rejects", 20),
-        ("charged rejection", 20),
-        ("own quota", 100),
-        ("free", 20),
-        ("no permit", 10),
+        ("ban begun", 4),
+        ("shadow rejects", 30),
+        ("charged rejection", 80),
+        ("own quota", 50),
+        ("free", 100),
+        ("no permit", 30),
     ] {
         let often = seen.get(what).copied().unwrap_or(0);
         assert!(often >= least, "{what}: {often} of at least {least}");
