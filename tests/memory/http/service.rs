@@ -21,7 +21,7 @@ use http_body_util::BodyExt;
 use tollgate::{Admission, RateLimitLayer, layer::ResponseBody};
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 
-use crate::http::support::{charged, layer, send, shared, status, store, to};
+use crate::http::support::{charged, empty, hello, layer, limiter, send, shared, status, to};
 
 /// A service that insists on being polled ready before each call, as its own clone too.
 #[derive(Debug, Default)]
@@ -50,10 +50,8 @@ impl Service<Request<()>> for Strict {
     }
 
     fn call(&mut self, _: Request<()>) -> Self::Future {
-        assert!(
-            mem::take(&mut self.ready),
-            "called without being polled ready"
-        );
+        let is_ready = mem::take(&mut self.ready);
+        assert!(is_ready, "called without being polled ready");
         self.calls.fetch_add(1, Ordering::Relaxed);
         ready(Ok(Response::new(())))
     }
@@ -107,12 +105,8 @@ struct Boom;
 async fn an_error_of_the_inner_service_passes_unchanged() {
     let failing = service_fn(async |_: Request<()>| Err::<Response<()>, _>(Boom));
     let (layer, _) = layer([shared("any", "4/h")]);
-    let error: Boom = layer
-        .layer(failing)
-        .oneshot(Request::new(()))
-        .await
-        .expect_err("boom");
-    assert_eq!(error, Boom);
+    let failed = layer.layer(failing).oneshot(Request::new(())).await;
+    assert_eq!(failed.expect_err("boom"), Boom);
 }
 
 #[tokio::test]
@@ -170,22 +164,14 @@ async fn a_request_reaches_the_handler_unchanged() {
         .extension(User(7))
         .body("a body".to_owned())
         .expect("a request");
-    let response = layer
-        .layer(inside)
-        .oneshot(request)
-        .await
-        .expect("a response");
+    let Ok(response) = layer.layer(inside).oneshot(request).await;
     assert_eq!(response.status(), StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_response_keeps_the_handlers_status_headers_and_body() {
-    let inside = get(async || {
-        (
-            [("retry-after", "99"), ("cache-control", "private")],
-            "hello",
-        )
-    });
+    let fields = [("retry-after", "99"), ("cache-control", "private")];
+    let inside = get(async move || (fields, "hello"));
     let (layer, _) = layer([shared("any", "4/h")]);
     let app = Router::new().route("/", inside).layer(layer);
     let response = send(&app, to("/")).await;
@@ -239,19 +225,11 @@ async fn a_handler_without_a_layer_responds_with_an_error_unless_its_admission_i
 
 #[tokio::test]
 async fn layers_of_one_limiter_count_together() {
-    let (store, _) = store();
-    let limiter = tollgate::Limiter::builder()
-        .store(store)
-        .policy(shared("two", "2/h"));
-    let limiter = limiter.build().expect("a limiter");
-    let [a, b] =
-        [(); 2].map(|()| crate::http::support::hello(&RateLimitLayer::new(limiter.clone())));
-    let statuses = [
-        status(&a, "/").await,
-        status(&b, "/").await,
-        status(&a, "/").await,
-    ];
-    assert_eq!(statuses, [200, 200, 429]);
+    let limiter = limiter([shared("two", "2/h")]);
+    let [a, b] = [(); 2].map(|()| hello(&RateLimitLayer::new(limiter.clone())));
+    for (app, expected) in [(&a, 200), (&b, 200), (&a, 429)] {
+        assert_eq!(status(app, "/").await, expected);
+    }
 }
 
 #[tokio::test]
@@ -261,11 +239,7 @@ async fn a_requests_cost_comes_from_its_head() {
     let app = Router::new()
         .route("/", get(async || "").post(async || ""))
         .layer(layer.clone());
-    let post = || {
-        Request::post("/")
-            .body(axum::body::Body::empty())
-            .expect("a request")
-    };
+    let post = || empty(Request::post("/"));
     for used_then in [5, 10] {
         assert_eq!(send(&app, post()).await.status, StatusCode::OK);
         assert_eq!(status(&app, "/").await, 200);
