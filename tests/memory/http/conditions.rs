@@ -16,9 +16,9 @@ fn anywhere(layer: &RateLimitLayer) -> Router {
 async fn counted(layer: &RateLimitLayer, paths: &[&str]) -> Vec<u64> {
     let mut counted = Vec::new();
     for path in paths {
-        let before = charged(&layer, "p").await;
+        let before = charged(layer, "p").await;
         assert_eq!(status(&anywhere(layer), path).await, 200, "{path}");
-        counted.push(charged(&layer, "p").await - before);
+        counted.push(charged(layer, "p").await - before);
     }
     counted
 }

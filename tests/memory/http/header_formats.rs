@@ -5,11 +5,13 @@ use std::{collections::BTreeSet, time::Duration};
 use axum::{Router, routing::get};
 use http::StatusCode;
 use tollgate::{
-    FixedWindow, Key, Limiter, ManualClock, OnStoreError, Policy, Quota, RateLimitHeaders,
-    RateLimitLayer, Rejected, exposed_headers, extract,
+    FixedWindow, Key, Limiter, ManualClock, Policy, Quota, RateLimitHeaders, RateLimitLayer,
+    Rejected, exposed_headers, extract,
 };
 
-use crate::http::support::{self, StubStore, TestResponse, hello, send, shared, status, to};
+use crate::http::support::{
+    self, StubStore, TestResponse, hello, rejecting, send, shared, status, to,
+};
 
 /// A layer that shows these policies in these fields.
 fn layer(
@@ -216,12 +218,7 @@ async fn retry_after_is_on_a_rejection_for_a_failed_store_in_every_format() {
         RateLimitHeaders::x_ratelimit(),
         RateLimitHeaders::none(),
     ] {
-        let layer = RateLimitLayer::builder()
-            .store(StubStore::unreachable())
-            .policy(shared("burst", "10/s"))
-            .on_store_error(OnStoreError::Reject)
-            .build()
-            .expect("a layer");
+        let layer = rejecting(StubStore::unreachable(), shared("burst", "10/s"));
         let response = send(&hello(&layer.headers(headers)), to("/")).await;
         assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.retry_after(), Some(1));

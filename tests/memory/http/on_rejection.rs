@@ -14,13 +14,13 @@ use http::{Extensions, Request, Response, StatusCode, request::Parts};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use serde_json::json;
 use tollgate::{
-    MissingKey, OnStoreError, RateLimitHeaders, RateLimitLayer, Rejected, extract,
-    layer::ResponseBody,
+    MissingKey, RateLimitHeaders, RateLimitLayer, Rejected, extract, layer::ResponseBody,
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 
 use crate::http::support::{
-    self, Log, StubStore, TestResponse, charged, hello, send, shared, status, statuses, to,
+    self, Log, StubStore, TestResponse, charged, hello, rejecting, send, shared, status, statuses,
+    to,
 };
 
 /// One request an hour.
@@ -227,12 +227,7 @@ async fn every_kind_of_rejection_goes_to_the_closure() {
     assert_eq!(completed.text(), expected);
     assert_eq!(completed.retry_after(), None);
 
-    let layer = RateLimitLayer::builder()
-        .store(StubStore::unreachable())
-        .policy(shared("burst", "10/s"))
-        .on_store_error(OnStoreError::Reject)
-        .build()
-        .expect("a layer")
+    let layer = rejecting(StubStore::unreachable(), shared("burst", "10/s"))
         .on_rejection(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response());
     let completed = send(&hello(&layer), to("/")).await;
     assert_eq!(completed.status, StatusCode::BAD_GATEWAY);

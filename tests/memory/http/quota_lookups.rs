@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::FutureExt;
 use http::Request;
-use tokio::{runtime::Builder, sync::Semaphore};
+use tokio::{runtime::Builder, sync::Notify};
 use tollgate::{Lease, Policy, Quota, RateLimitLayer};
 
 use crate::http::support::{Log, hello, limiter, send, to};
@@ -20,17 +20,9 @@ use crate::http::support::{Log, hello, limiter, send, to};
 #[derive(Default)]
 struct Tiers {
     cache: Mutex<Option<Quota>>,
-    gate: Gate,
+    gate: Notify,
     running: Arc<AtomicUsize>,
     begun: AtomicUsize,
-}
-
-struct Gate(Semaphore);
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self(Semaphore::new(0))
-    }
 }
 
 /// Counts a look-up for as long as it is not dropped.
@@ -51,7 +43,7 @@ impl Tiers {
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.running.fetch_add(1, Ordering::SeqCst);
         let _running = Running(self.running.clone());
-        let _permit = self.gate.0.acquire().await.expect("it is open");
+        self.gate.notified().await;
         let paid = Quota::requests(1_000).per_hour();
         *self.cache.lock().expect("no panic") = Some(paid);
         Some(paid)
@@ -91,7 +83,7 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     assert_eq!(tiers.begun.load(Ordering::SeqCst), 65);
     assert_eq!(tiers.running.load(Ordering::SeqCst), 64);
 
-    tiers.gate.0.add_permits(1);
+    tiers.gate.notify_waiters();
     while tiers.cache.lock().expect("no panic").is_none() {
         tokio::task::yield_now().await;
     }

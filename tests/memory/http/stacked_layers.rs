@@ -157,7 +157,7 @@ async fn with_three_layers_each_outer_charge_is_refunded_once() {
         .layer(a.clone());
     assert_eq!(statuses(&app, 3).await, [200, 429, 429]);
     for (layer, name) in layers.iter().zip(["a", "b", "c"]) {
-        assert_eq!(charged(&layer, name).await, 1, "{name}");
+        assert_eq!(charged(layer, name).await, 1, "{name}");
     }
 }
 

@@ -8,7 +8,8 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use testkit::Server;
 use tollgate::{
-    Key, Limiter, LimiterBuilder, ManualClock, Policy, Quota, RateLimitLayer, RedisStore, extract,
+    Key, Limiter, LimiterBuilder, ManualClock, OnStoreError, Policy, Quota, RateLimitLayer,
+    RedisStore, extract,
 };
 use tollgate_tests::stores;
 use tower::{Service, ServiceExt};
@@ -132,6 +133,13 @@ pub(crate) fn layer(policies: impl IntoIterator<Item = Policy>) -> (RateLimitLay
     let (store, clock) = stores::frozen();
     let limiter = stores::limiter(Limiter::builder().store(store), policies);
     (RateLimitLayer::new(limiter), clock)
+}
+
+/// A layer that rejects requests while its store fails.
+pub(crate) fn rejecting(store: StubStore, policy: Policy) -> RateLimitLayer {
+    let builder = Limiter::builder().store(store);
+    let builder = builder.on_store_error(OnStoreError::Reject);
+    RateLimitLayer::new(stores::limiter(builder, [policy]))
 }
 
 /// A limiter that counts in process on a clock that stands still.

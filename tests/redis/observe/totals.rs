@@ -52,14 +52,12 @@ impl Seen {
 /// A limit, a shadow that is stricter, and a ban that is out of reach for most keys.
 fn policies(builder: LimiterBuilder, quota: u64) -> LimiterBuilder {
     let ban = Ban::for_duration(Duration::from_secs(600));
+    let policy = |name: &str, quota: &str| Policy::new(name, quota.parse().expect(quota));
     builder
-        .policy(Policy::new(
-            "p",
-            format!("{quota}/month").parse().expect("a quota"),
-        ))
+        .policy(policy("p", &format!("{quota}/month")))
         .policy(limit("all", "100000/month"))
-        .policy(Policy::new("abuse", "20/h".parse().expect("a quota")).strategy(ban))
-        .policy(Policy::new("shadow", "9/month".parse().expect("a quota")).shadow_of("p"))
+        .policy(policy("abuse", "20/h").strategy(ban))
+        .policy(policy("shadow", "9/month").shadow_of("p"))
         .allow(KeyList::new("p", [Key::new("friend")]))
         .deny(KeyList::new("p", [Key::new("mallory")]))
 }
@@ -101,23 +99,15 @@ async fn request(limiter: &Limiter, rng: &mut Rng, seen: &mut Seen) {
             }
         }
         _ => {
-            if let Ok(admission) = limiter.admit(key).await {
-                let outcome = match admission.remaining("p") {
-                    Some(_) => DecisionOutcome::Admitted,
-                    None => DecisionOutcome::AllowListed,
-                };
-                seen.add(outcome, 1);
-                let p = admission.policy("p").expect("known");
-                let refunded = p.refund(1).await.expect("a response");
-                let units = refunded.first().map_or(0, |refund| refund.units());
-                *seen.used.entry(key).or_default() += units;
-            } else {
-                let outcome = match keys[5] {
-                    mallory if key == Key::new(mallory) => DecisionOutcome::DenyListed,
-                    _ => DecisionOutcome::Rejected,
-                };
-                seen.add(outcome, 1);
-            }
+            let admission = match limiter.admit(key).await {
+                Ok(admission) => admission,
+                Err(rejected) => return seen.decided(rejected.decision(), 1),
+            };
+            seen.decided(&admission.decisions()[0], 1);
+            let p = admission.policy("p").expect("known");
+            let refunded = p.refund(1).await.expect("a response");
+            let units = refunded.first().map_or(0, |refund| refund.units());
+            *seen.used.entry(key).or_default() += units;
         }
     }
 }

@@ -145,7 +145,7 @@ fn validator(schema: &Value) -> Arc<Validator> {
 }
 
 /// The method and path of each route in the document.
-fn operations() -> Vec<(Method, &'static str, &'static Value)> {
+pub(crate) fn operations() -> Vec<(Method, &'static str, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().expect("paths");
     let operations = paths.iter().flat_map(|(path, methods)| {
         let methods = methods.as_object().expect("methods");
