@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex, OnceLock},
+    time::Instant,
 };
 
 use tracing::{
@@ -72,6 +73,16 @@ impl Log {
         let log = self.text();
         let lines = log.lines().filter(|line| line.contains(text));
         lines.map(str::to_owned).collect()
+    }
+
+    /// The first line that contains `text`, of an event that is logged at most every ten seconds. There are as many as this allows
+    /// since `start`, and so one on most machines.
+    #[track_caller]
+    pub fn throttled(&self, text: &str, start: Instant) -> String {
+        let (mut lines, seconds) = (self.lines(text), start.elapsed().as_secs());
+        let expected = 1..=1 + seconds as usize / 10;
+        assert!(expected.contains(&lines.len()), "{text}: {}", self.text());
+        lines.remove(0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a decision allocates. The allocator counts by thread, so each is made on a runtime of one thread.
 
-use std::{future::Future, net::SocketAddr};
+use std::{future::Future, net::SocketAddr, time::Duration};
 
 use allocation_counter::measure;
 use http::{Request, Response};

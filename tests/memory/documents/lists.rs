@@ -1,16 +1,15 @@
 //! Access lists of documents: their entries, and files of them.
 
-use std::{convert::Infallible, fs, path::Path};
+use std::{fs, path::Path};
 
-use axum::body::Body;
-use http::{Request, Response};
+use http::Request;
 use tollgate::{
     RateLimitLayer,
     config::{Document, LoadError, Registry},
 };
-use tower::{ServiceBuilder, ServiceExt};
+use tollgate_tests::service::send;
 
-use crate::documents::support::{document, parts};
+use crate::documents::support::document;
 
 const POLICY: &str = "[policies.api]\nquota = '10/min'\nkey = 'header:x-api-key'\n";
 
@@ -23,14 +22,7 @@ fn layer(folder: &Path, lists: &str) -> Result<RateLimitLayer, LoadError> {
 
 /// The status of the response to a request with this key.
 async fn status(layer: &RateLimitLayer, key: &str) -> u16 {
-    let ok = async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()));
-    let service = ServiceBuilder::new().layer(layer.clone()).service_fn(ok);
-    let head = parts("GET", "/", &[("x-api-key", key)]);
-    let response = service
-        .oneshot(Request::from_parts(head, Body::empty()))
-        .await
-        .unwrap_or_else(|error| match error {});
-    response.status().as_u16()
+    send(layer, Request::get("/").header("x-api-key", key)).await
 }
 
 #[tokio::test]
@@ -52,11 +44,8 @@ fn a_key_from_a_variable_that_is_not_set_is_a_mistake() {
     let folder = testkit::folder();
     let lists = "allow = [{ policy = 'api', keys = [['${NO_SUCH_VARIABLE}'], 'a$'] }]";
     let error = layer(folder.path(), lists).expect_err("no key").to_string();
-    let lines: Vec<_> = error
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-        .map(|(_, mistake)| mistake)
-        .collect();
+    let lines = error.lines().filter_map(|line| line.split_once(": "));
+    let lines: Vec<_> = lines.map(|(_, mistake)| mistake).collect();
     assert_eq!(
         lines,
         [

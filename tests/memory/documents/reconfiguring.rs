@@ -20,31 +20,26 @@ rejection_cache = { staleness = "2s", capacity = 500 }
 quota = "10/min"
 "#;
 
+const PLAIN: &str = "[policies.api]\nquota = '10/min'";
+
+/// The limiter of a document that names no code.
+fn limiter(text: &str) -> Limiter {
+    let limiter = document(text).limiter(&Registry::new());
+    limiter.unwrap_or_else(|error| panic!("{error}"))
+}
+
 #[tokio::test]
 async fn a_document_changes_the_policies_of_a_running_limiter() {
     let registry = registry();
-    let limiter = document("[policies.api]\nquota = '10/min'")
-        .limiter(&registry)
-        .expect("a limiter");
+    let limiter = limiter("[policies.api]\nquota = '10/day'");
     assert!(limiter.check("alice").times(5).await.is_admitted());
     let next =
-        document("[policies.api]\nquota = '20/min'\n[policies.new]\nquota = '5/s'\ncost = 3");
+        document("[policies.api]\nquota = '20/day'\n[policies.new]\nquota = '5/s'\ncost = 3");
     let changes = next.reconfigure(&limiter, &registry).expect("valid");
-    let api = changes.policy("api").expect("a change");
-    assert_eq!(
-        (api.settings()[0].from(), api.settings()[0].to()),
-        ("10/min", "20/min")
-    );
-    assert_eq!(
-        limiter
-            .peek("alice")
-            .await
-            .expect("a status")
-            .policy("api")
-            .expect("api")
-            .remaining(),
-        10
-    );
+    let quota = &changes.policy("api").expect("a change").settings()[0];
+    assert_eq!((quota.from(), quota.to()), ("10/day", "20/day"));
+    let status = limiter.peek("alice").await.expect("a status");
+    assert_eq!(status.policy("api").expect("api").remaining(), 10);
     let changes = next.reconfigure(&limiter, &registry).expect("valid");
     assert!(changes.is_empty(), "{changes}");
     assert_eq!(limiter.document().policies, next.policies);
@@ -53,18 +48,12 @@ async fn a_document_changes_the_policies_of_a_running_limiter() {
 #[test]
 fn a_layer_is_reconfigured_with_its_responses() {
     let registry = registry();
-    let layer = document("[policies.api]\nquota = '10/min'")
-        .layer(&registry)
-        .expect("a layer");
+    let layer = document(PLAIN).layer(&registry).expect("a layer");
     let text = "enabled = false\nheaders = 'none'\non_rejection = 'page'\n[policies.api]\nquota = '10/min'";
-    let changes = document(text)
-        .reconfigure_layer(&layer, &registry)
-        .expect("valid");
-    let settings: Vec<_> = changes
-        .settings()
-        .iter()
-        .map(|change| change.setting())
-        .collect();
+    let changes = document(text).reconfigure_layer(&layer, &registry);
+    let changes = changes.expect("valid");
+    let settings = changes.settings().iter().map(|change| change.setting());
+    let settings: Vec<_> = settings.collect();
     assert_eq!(settings, ["enabled", "headers", "on_rejection"]);
     assert_eq!(layer.document(), document(text));
 }
@@ -72,27 +61,29 @@ fn a_layer_is_reconfigured_with_its_responses() {
 #[test]
 fn invalid_documents_change_nothing() {
     let registry = registry();
-    let limiter = document("[policies.api]\nquota = '10/min'")
-        .limiter(&registry)
-        .expect("a limiter");
+    let limiter = limiter(PLAIN);
     let before = limiter.document();
     for text in [
         "[policies.api]\nquota = '0/min'",
         "[policies.api]\nquota = '1/min'\nkey = 'code'",
     ] {
-        document(text)
-            .reconfigure(&limiter, &registry)
-            .expect_err("a mistake");
+        let changed = document(text).reconfigure(&limiter, &registry);
+        changed.expect_err("a mistake");
         assert_eq!(limiter.document(), before);
     }
 }
 
 #[test]
 fn another_store_is_a_mistake_that_is_found_without_opening_it() {
-    let limiter = document(ON_REDIS)
-        .limiter(&Registry::new())
-        .expect("a limiter");
-    let same = document(ON_REDIS).reconfigure(&limiter, &Registry::new());
+    let on_redis = limiter(ON_REDIS);
+    let reconfigure = |limiter: &Limiter, text: &str| {
+        let changed = document(text).reconfigure(limiter, &Registry::new());
+        let error = changed.expect_err(text);
+        let mistake = &error.mistakes()[0];
+        assert_eq!(mistake.path(), "store", "{error}");
+        mistake.found().to_owned()
+    };
+    let same = document(ON_REDIS).reconfigure(&on_redis, &Registry::new());
     assert!(same.expect("the same store").is_empty());
     let edits = [
         ("127.0.0.1:1", "127.0.0.1:2", "url"),
@@ -103,28 +94,11 @@ fn another_store_is_a_mistake_that_is_found_without_opening_it() {
         ("timeout", "prefix = \"tg2:\"\ntimeout", "prefix"),
     ];
     for (from, to, setting) in edits {
-        let error = document(&ON_REDIS.replacen(from, to, 1))
-            .reconfigure(&limiter, &Registry::new())
-            .expect_err(to);
-        assert_eq!(error.mistakes()[0].path(), "store", "{error}");
-        assert_eq!(
-            error.mistakes()[0].found(),
-            format!("another store: other {setting}")
-        );
+        let found = reconfigure(&on_redis, &ON_REDIS.replacen(from, to, 1));
+        assert_eq!(found, format!("another store: other {setting}"));
     }
-    let without =
-        document("[policies.api]\nquota = '10/min'").reconfigure(&limiter, &Registry::new());
-    assert_eq!(
-        without.expect_err("no store").mistakes()[0].found(),
-        "no store"
-    );
-    let in_process = document("[policies.api]\nquota = '10/min'")
-        .limiter(&Registry::new())
-        .expect("a limiter");
-    let error = document(ON_REDIS)
-        .reconfigure(&in_process, &Registry::new())
-        .expect_err("a store");
-    assert_eq!(error.mistakes()[0].path(), "store");
+    assert_eq!(reconfigure(&on_redis, PLAIN), "no store");
+    reconfigure(&limiter(PLAIN), ON_REDIS);
 }
 
 #[test]
@@ -205,12 +179,8 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
         write("url", other);
         let error = load("20/min", url).reconfigure(&limiter, &Registry::new());
         let error = error.expect_err(other).to_string();
-        assert!(
-            error.ends_with(
-                "found another store: other url; expected the store that is open: restart the process to open another"
-            ),
-            "{error}"
-        );
+        let expected = "found another store: other url; expected the store that is open: restart the process to open another";
+        assert!(error.ends_with(expected), "{error}");
     }
 }
 
@@ -218,31 +188,19 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
 fn a_store_of_the_applications_own_stays_without_a_store_in_the_document() {
     let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
     let policy = tollgate::Policy::new("api", "10/min".parse().expect("a quota"));
-    let limiter = Limiter::builder()
-        .store(store)
-        .policy(policy)
-        .build()
-        .expect("a limiter");
+    let limiter = Limiter::builder().store(store).policy(policy).build();
     let document = document("[policies.api]\nquota = '20/min'");
-    let changes = document
-        .reconfigure(&limiter, &Registry::new())
-        .expect("the same store");
-    assert!(!changes.is_empty());
+    let changes = document.reconfigure(&limiter.expect("a limiter"), &Registry::new());
+    assert!(!changes.expect("the same store").is_empty());
 }
 
 #[tokio::test]
 async fn a_store_in_process_holds_as_many_keys_as_the_document_says() {
     for store in ["max_keys = 2", "url = 'memory://'\nmax_keys = 2"] {
         let text = |store: &str| format!("[store]\n{store}\n[policies.api]\nquota = '1/h'");
-        let limiter = document(&text(store)).limiter(&Registry::new());
-        let limiter = limiter.expect("a limiter");
-        for (key, is_admitted) in [
-            ("a", true),
-            ("b", true),
-            ("b", false),
-            ("c", true),
-            ("d", true),
-        ] {
+        let limiter = limiter(&text(store));
+        let first = [("a", true), ("b", true), ("b", false)];
+        for (key, is_admitted) in first.into_iter().chain([("c", true), ("d", true)]) {
             assert_eq!(limiter.check(key).await.is_admitted(), is_admitted, "{key}");
         }
         // Two were evicted.
@@ -262,10 +220,8 @@ async fn a_store_in_process_holds_as_many_keys_as_the_document_says() {
         ] {
             let error = document(&text(other)).reconfigure(&limiter, &Registry::new());
             let error = error.expect_err(other).to_string();
-            assert!(
-                error.contains(&format!("another store: other {setting};")),
-                "{error}"
-            );
+            let expected = format!("another store: other {setting};");
+            assert!(error.contains(&expected), "{error}");
         }
     }
 }
@@ -273,12 +229,8 @@ async fn a_store_in_process_holds_as_many_keys_as_the_document_says() {
 #[test]
 fn memory_stands_for_counts_in_process() {
     let text = "store.url = '${NO_SUCH_URL:-memory://}'\n[policies.api]\nquota = '10/min'";
-    let limiter = document(text).limiter(&Registry::new()).expect("a limiter");
+    let limiter = limiter(text);
     assert_eq!(limiter.document().store, None);
-    assert!(
-        document(text)
-            .reconfigure(&limiter, &Registry::new())
-            .expect("the same")
-            .is_empty()
-    );
+    let same = document(text).reconfigure(&limiter, &Registry::new());
+    assert!(same.expect("the same").is_empty());
 }

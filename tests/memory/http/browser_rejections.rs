@@ -31,18 +31,16 @@ async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
         status(&app, "/").await;
         let response = send(&app, with("accept", accept)).await;
         assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
-        let media_type = response.field("content-type").expect("a type");
+        let media_type = response.field("content-type");
         let expected = if text {
             "text/plain; charset=utf-8"
         } else {
             "application/problem+json"
         };
         assert_eq!(media_type, expected, "{accept}");
-        assert_eq!(
-            response.field("content-length"),
-            Some(response.body.len().to_string())
-        );
-        assert_eq!(response.field("cache-control").as_deref(), Some("no-store"));
+        let length = response.body.len().to_string();
+        assert_eq!(response.field("content-length"), length);
+        assert_eq!(response.field("cache-control"), "no-store");
         assert_eq!(response.retry_after(), Some(3_600));
         if text {
             let words = String::from_utf8(response.body).expect("text");
@@ -61,26 +59,18 @@ async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
         .headers_mut()
         .append("accept", "application/json".parse().expect("a value"));
     let response = send(&app, request).await;
-    assert_eq!(
-        response.field("content-type").as_deref(),
-        Some("application/problem+json")
-    );
+    assert_eq!(response.field("content-type"), "application/problem+json");
     let response = send(&app, with("accept", b"text/\xff")).await;
-    assert_eq!(
-        response.field("content-type").as_deref(),
-        Some("application/problem+json")
-    );
+    assert_eq!(response.field("content-type"), "application/problem+json");
 }
 
 /// What a browser lets a page of another origin read of a response.
 fn readable_by_the_page(response: &TestResponse) -> HeaderMap {
     assert_eq!(
-        response.field("access-control-allow-origin").as_deref(),
-        Some("https://a.example")
+        response.field("access-control-allow-origin"),
+        "https://a.example"
     );
-    let exposed = response
-        .field("access-control-expose-headers")
-        .unwrap_or_default();
+    let exposed = response.field("access-control-expose-headers");
     let seen = exposed.split(',').filter_map(|name| {
         let name = name.trim().parse::<http::HeaderName>().ok()?;
         Some((name.clone(), response.headers.get(name)?.clone()))

@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use axum::response::IntoResponse;
 use tollgate::{
-    CallError, Limiter, LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer, RetryAfter,
-    StoreError,
+    CallError, Limiter, LocalFallback, OnStoreError, Policy, Quota, RetryAfter, StoreError,
 };
 
 use crate::http::{
-    calls::{limiter, two},
+    calls::two,
     calls_with_request::by_request,
-    log::Log,
     responses::on_a_dead_store,
-    support::{FailingStore, hello, send, to},
+    support::{Log, StubStore, hello, limiter, rejecting, send, to},
 };
 
 #[tokio::test]
@@ -47,7 +45,7 @@ async fn a_failed_store_reports_no_wait_whatever_its_error() {
     let open = StoreError::circuit_open(Duration::from_millis(4), None);
     for error in [StoreError::Timeout, open] {
         let limiter = Limiter::builder()
-            .store(FailingStore::with(error.clone()))
+            .store(StubStore::failing(error.clone()))
             .policy(Policy::new("p", Quota::requests(1).per_hour()))
             .on_store_error(OnStoreError::Reject)
             .build()
@@ -91,12 +89,10 @@ async fn errors_of_calls_are_responses_and_never_500() {
 async fn layers_and_handlers_report_the_same_retry_after_for_a_failed_store() {
     for (pause, seconds) in [(50, 1), (2_500, 3)] {
         let error = StoreError::circuit_open(Duration::from_millis(pause), None);
-        let layer = RateLimitLayer::builder()
-            .store(FailingStore::with(error.clone()))
-            .policy(Policy::new("p", Quota::requests(1).per_hour()))
-            .on_store_error(OnStoreError::Reject)
-            .build()
-            .expect("a layer");
+        let layer = rejecting(
+            StubStore::failing(error.clone()),
+            Policy::new("p", Quota::requests(1).per_hour()),
+        );
         let by_layer = send(&hello(&layer), to("/")).await.retry_after();
         assert_eq!(by_layer, Some(seconds));
         let by_handler = error.clone().into_response();
@@ -136,7 +132,7 @@ async fn a_peek_that_fails_is_logged_as_an_error_that_it_returned() {
     let log = Log::default();
     let _guard = log.warnings();
     let policy = Policy::new("p", Quota::requests(5).per_minute());
-    let limiter = Limiter::builder().store(FailingStore::default());
+    let limiter = Limiter::builder().store(StubStore::unreachable());
     let limiter = limiter
         .policy(policy)
         .on_store_error(LocalFallback::shared_by(2));

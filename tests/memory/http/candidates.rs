@@ -6,11 +6,10 @@ use axum::body::Body;
 use http::Request;
 use tollgate::{FixedWindow, Key, Policy, Quota, RateLimitLayer, extract};
 
-use crate::http::support::{hello, on_each_store, send};
+use crate::http::support::{empty, hello, on_each_store, send};
 
 fn chat(key: &str) -> Request<Body> {
-    let request = Request::get("/chat").header("x-api-key", key);
-    request.body(Body::empty()).expect("a request")
+    empty(Request::get("/chat").header("x-api-key", key))
 }
 
 /// A policy with settings that a candidate takes over.

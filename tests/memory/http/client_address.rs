@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
 };
 
-use axum::{Router, body::Body, routing::get};
+use axum::{Router, routing::get};
 use http::{HeaderValue, Request, request::Parts};
 use tollgate::{
     ConfigError, Key, Limiter, PeerAddr, Policy, Quota,
@@ -14,7 +14,7 @@ use tollgate::{
 
 use crate::http::{
     extractors::{count, counted_by, each_counts_as, ip},
-    support::{hello, status},
+    support::{empty, hello, status},
 };
 
 pub(crate) const XFF: &str = "X-Forwarded-For";
@@ -72,24 +72,15 @@ fn no_proxy_is_trusted_unless_named() {
 
 #[test]
 fn a_trusted_proxy_is_recognised_over_ipv4_and_ipv6() {
+    let forwarded = [(XFF, "198.51.100.9")];
     let named_as_ipv6 = extract::client_ip().trusted_proxies(["::ffff:10.0.0.0/104"]);
     for extractor in [trusting(), named_as_ipv6] {
         for peer in ["10.0.0.1", "::ffff:10.0.0.1"] {
-            counts(&extractor, peer, &[(XFF, "198.51.100.9")], "198.51.100.9");
+            counts(&extractor, peer, &forwarded, "198.51.100.9");
         }
-        counts(
-            &extractor,
-            "::ffff:11.0.0.1",
-            &[(XFF, "198.51.100.9")],
-            "11.0.0.1",
-        );
+        counts(&extractor, "::ffff:11.0.0.1", &forwarded, "11.0.0.1");
     }
-    counts(
-        &trusting(),
-        "2001:db8:ffff::7",
-        &[(XFF, "198.51.100.9")],
-        "198.51.100.9",
-    );
+    counts(&trusting(), "2001:db8:ffff::7", &forwarded, "198.51.100.9");
 }
 
 #[test]
@@ -127,19 +118,11 @@ fn hops_count_from_the_right_whatever_the_addresses() {
     let forwarded = extract::client_ip().hops(2).forwarded();
     let list = "for=203.0.113.1, for=198.51.100.9;by=\"a,b\", for=_hidden";
     counts_from_trusted(&forwarded, "forwarded", list, "198.51.100.9");
-    counts_from_trusted(
-        &forwarded,
-        "forwarded",
-        "for=203.0.113.1, for=_x, for=10.0.0.2",
-        "10.0.0.1",
-    );
+    let list = "for=203.0.113.1, for=_x, for=10.0.0.2";
+    counts_from_trusted(&forwarded, "forwarded", list, "10.0.0.1");
     // An empty entry stands for a client, not for none.
-    counts_from_trusted(
-        &extract::client_ip().hops(2),
-        XFF,
-        "198.51.100.9,,10.0.0.2",
-        "10.0.0.1",
-    );
+    let (two, list) = (extract::client_ip().hops(2), "198.51.100.9,,10.0.0.2");
+    counts_from_trusted(&two, XFF, list, "10.0.0.1");
     // One whose end isn't found hides whose the rest are.
     for line in [
         format!("for={}", "x".repeat(2_000)),
@@ -152,13 +135,9 @@ fn hops_count_from_the_right_whatever_the_addresses() {
 
 #[test]
 fn hops_need_no_peer_and_so_serve_unix_sockets() {
-    counts(
-        &extract::client_ip().hops(1),
-        "",
-        &[(XFF, "198.51.100.9")],
-        "198.51.100.9",
-    );
-    assert_eq!(extract::client_ip().hops(1).key(&head("", &[])), None);
+    let one = extract::client_ip().hops(1);
+    counts(&one, "", &[(XFF, "198.51.100.9")], "198.51.100.9");
+    assert_eq!(one.key(&head("", &[])), None);
     // A named proxy's peer address has to be known.
     let forged = head("", &[(XFF, "198.51.100.9")]);
     assert_eq!(trusting().key(&forged), None);
@@ -168,33 +147,23 @@ fn hops_need_no_peer_and_so_serve_unix_sockets() {
 #[tokio::test]
 async fn a_client_is_counted_by_the_configured_prefix_of_its_address() {
     let from = |address: &str| {
-        let request = Request::get("/").header(XFF, address);
         let peer = PeerAddr("10.0.0.1:80".parse().expect("an address"));
-        request
-            .extension(peer)
-            .body(Body::empty())
-            .expect("a request")
+        empty(Request::get("/").header(XFF, address).extension(peer))
     };
     let [v4, v6]: [IpAddr; 2] = ["198.51.100.7", "2001:db8:1:2::3"].map(|ip| ip.parse().expect(ip));
-    each_counts_as(
-        trusting(),
-        vec![
-            (from("198.51.100.7"), ip("198.51.100.7")),
-            (from("2001:db8:1:2::3"), ip("2001:db8:1:2::")),
-            (from("2001:db8:1:2:ffff::"), ip("2001:db8:1:2::")),
-        ],
-    )
-    .await;
-    each_counts_as(
-        trusting().ipv4_prefix(24).ipv6_prefix(56),
-        vec![
-            (from("198.51.100.7"), Key::network(v4, 24, 56)),
-            (from("198.51.100.8"), Key::network(v4, 24, 56)),
-            (from("::ffff:198.51.100.9"), Key::network(v4, 24, 56)),
-            (from("2001:db8:1:3::3"), Key::network(v6, 24, 56)),
-        ],
-    )
-    .await;
+    let requests = [
+        (from("198.51.100.7"), ip("198.51.100.7")),
+        (from("2001:db8:1:2::3"), ip("2001:db8:1:2::")),
+        (from("2001:db8:1:2:ffff::"), ip("2001:db8:1:2::")),
+    ];
+    each_counts_as(trusting(), requests).await;
+    let requests = [
+        (from("198.51.100.7"), Key::network(v4, 24, 56)),
+        (from("198.51.100.8"), Key::network(v4, 24, 56)),
+        (from("::ffff:198.51.100.9"), Key::network(v4, 24, 56)),
+        (from("2001:db8:1:3::3"), Key::network(v6, 24, 56)),
+    ];
+    each_counts_as(trusting().ipv4_prefix(24).ipv6_prefix(56), requests).await;
 }
 
 #[tokio::test]
@@ -209,15 +178,11 @@ fn mistake(extractor: ClientIp) -> ConfigError {
     let policy = Policy::new("p", Quota::requests(1).per_second());
     // Also as a part of another.
     let parts = policy.clone().key((extract::path(), extractor.clone()));
-    let either = policy
-        .clone()
-        .key(extract::path().or_else(extractor.clone()));
-    let [error, in_tuple, in_choice] = [policy.key(extractor), parts, either].map(|policy| {
-        Limiter::builder()
-            .policy(policy)
-            .build()
-            .expect_err("a mistake")
-    });
+    let either = extract::path().or_else(extractor.clone());
+    let either = policy.clone().key(either);
+    let built = |policy| Limiter::builder().policy(policy).build();
+    let [error, in_tuple, in_choice] =
+        [policy.key(extractor), parts, either].map(|policy| built(policy).expect_err("a mistake"));
     assert_eq!(error.policy(), Some("p"));
     assert_eq!((&error, &error), (&in_tuple, &in_choice));
     error
@@ -226,53 +191,23 @@ fn mistake(extractor: ClientIp) -> ConfigError {
 #[test]
 fn config_errors_are_found_when_the_limiter_is_built() {
     let client = extract::client_ip;
+    let trusts = |net: &str| client().trusted_proxies([net]);
+    let (ip, none, hops) = ("x-real-ip", "no proxy to trust", "hops in a header");
     for (extractor, value, valid) in [
-        (
-            client().trusted_proxies(["10.0.0.0/33"]),
-            "10.0.0.0/33",
-            "CIDR such as",
-        ),
-        (
-            client().trusted_proxies(["10.0.0.1", "proxy"]),
-            "\"proxy\"",
-            "CIDR such as",
-        ),
-        (client().trusted_proxies([""]), "\"\"", "CIDR such as"),
-        (
-            client().trusted_proxies(["0.0.0.0/0"]),
-            "0.0.0.0/0",
-            "own networks",
-        ),
-        (client().trusted_proxies(["::/0"]), "::/0", "own networks"),
+        (trusts("10.0.0.0/33"), "10.0.0.0/33", "CIDR such as"),
+        (trusts("proxy"), "\"proxy\"", "CIDR such as"),
+        (trusts(""), "\"\"", "CIDR such as"),
+        (trusts("0.0.0.0/0"), "0.0.0.0/0", "own networks"),
+        (trusts("::/0"), "::/0", "own networks"),
         (client().hops(0), "0 hops", "at least 1"),
         (client().hops(65), "65 hops", "at most 64"),
-        (
-            client().forwarded(),
-            "no proxy to trust",
-            "trusted_proxies, or hops",
-        ),
-        (
-            client().header("x-real-ip"),
-            "no proxy to trust",
-            "trusted_proxies",
-        ),
-        (
-            client().header("x-real-ip").hops(1),
-            "hops in a header",
-            "trusted_proxies",
-        ),
-        (
-            trusting().header("x-real-ip").hops(1),
-            "hops in a header",
-            "trusted_proxies",
-        ),
+        (client().forwarded(), none, "trusted_proxies, or hops"),
+        (client().header(ip), none, "trusted_proxies"),
+        (client().header(ip).hops(1), hops, "trusted_proxies"),
+        (trusting().header(ip).hops(1), hops, "trusted_proxies"),
         (trusting().header("x real ip"), "x real ip", "RFC 9110"),
         (trusting().header(XFF), "x-forwarded-for", "forwarded()"),
-        (
-            trusting().header("Forwarded"),
-            "forwarded as a header",
-            "forwarded()",
-        ),
+        (trusting().header("Forwarded"), "forwarded", "forwarded()"),
         (trusting().ipv4_prefix(33), "prefixes", "at most 32"),
         (trusting().ipv6_prefix(129), "prefixes", "128 of IPv6"),
     ] {
@@ -296,11 +231,11 @@ fn config_errors_are_found_when_the_limiter_is_built() {
     }
 }
 
-/// The response of a server on `listen` to a request that claims to be forwarded, over a real connection to `connect`.
-fn response_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
-    let listener = TcpListener::bind(listen).expect(listen);
+/// The response of a server to a request that claims to be forwarded, over a real connection.
+fn response_of(extractor: ClientIp) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a listener");
-    let port = listener.local_addr().expect("an address").port();
+    let address = listener.local_addr().expect("an address");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.spawn(async move {
         let response =
@@ -310,7 +245,7 @@ fn response_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
         let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
         axum::serve(listener, service).await
     });
-    let mut client = TcpStream::connect((connect, port)).expect("a connection");
+    let mut client = TcpStream::connect(address).expect("a connection");
     let request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.1\r\n\
         x-forwarded-for: 198.51.100.9\r\nConnection: close\r\n\r\n";
     client.write_all(request).expect("sent");
@@ -323,21 +258,12 @@ fn response_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
 #[test]
 fn a_real_proxy_is_believed_and_a_real_client_is_not() {
     let proxies = |net| extract::client_ip().trusted_proxies([net]);
-    let v4 = "127.0.0.1:0";
-    assert_eq!(
-        response_of(extract::client_ip(), v4, "127.0.0.1"),
-        "127.0.0.1"
-    );
-    assert_eq!(
-        response_of(proxies("10.0.0.0/8"), v4, "127.0.0.1"),
-        "127.0.0.1"
-    );
-    assert_eq!(
-        response_of(proxies("127.0.0.1"), v4, "127.0.0.1"),
-        "198.51.100.9"
-    );
-    assert_eq!(
-        response_of(extract::client_ip().hops(2), v4, "127.0.0.1"),
-        "203.0.113.1"
-    );
+    for (extractor, expected) in [
+        (extract::client_ip(), "127.0.0.1"),
+        (proxies("10.0.0.0/8"), "127.0.0.1"),
+        (proxies("127.0.0.1"), "198.51.100.9"),
+        (extract::client_ip().hops(2), "203.0.113.1"),
+    ] {
+        assert_eq!(response_of(extractor), expected);
+    }
 }

@@ -94,16 +94,10 @@ async fn a_value_given_twice_is_no_key() {
     has_no_key(extract::cookie("c"), lines("cookie", &["c=a", "c=b"])).await;
 
     // HTTP/2 sends cookies in several lines, and lists are one line's.
-    each_counts_as(
-        extract::cookie("c"),
-        vec![(lines("cookie", &["a=1", "c=x", "b=2"]), Key::secret("x"))],
-    )
-    .await;
-    each_counts_as(
-        extract::header(head),
-        vec![(with(head, "a, b"), Key::new("a, b"))],
-    )
-    .await;
+    let requests = [(lines("cookie", &["a=1", "c=x", "b=2"]), Key::secret("x"))];
+    each_counts_as(extract::cookie("c"), requests).await;
+    let requests = [(with(head, "a, b"), Key::new("a, b"))];
+    each_counts_as(extract::header(head), requests).await;
 }
 
 #[tokio::test]

@@ -38,10 +38,7 @@ async fn each_response_lists_the_policies_that_applied_to_its_request() {
         ] {
             let response = send(&app, request(fields)).await;
             assert_eq!(response.status, StatusCode::OK);
-            assert_eq!(
-                response.field("ratelimit-policy").as_deref(),
-                Some(policies)
-            );
+            assert_eq!(response.field("ratelimit-policy"), policies);
         }
     }
 }
@@ -66,7 +63,7 @@ async fn each_rejection_names_the_policies_that_rejected_it() {
             assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(response.json()["violated-policies"], rejected);
             let length = response.body.len().to_string();
-            assert_eq!(response.field("content-length"), Some(length));
+            assert_eq!(response.field("content-length"), length);
         }
     }
 }

@@ -57,48 +57,40 @@ async fn a_key_counts_or_else_the_address() {
 #[tokio::test]
 async fn keys_of_different_alternatives_are_never_equal() {
     // A key that reads like an address is no address.
+    let requests = [
+        (with("x-tenant", "192.0.2.1"), first(Key::new("192.0.2.1"))),
+        (
+            from(PeerAddr(address("192.0.2.1:1"))),
+            second(ip("192.0.2.1")),
+        ),
+    ];
     each_counts_as(
         extract::header("x-tenant").or_else(extract::peer()),
-        vec![
-            (with("x-tenant", "192.0.2.1"), first(Key::new("192.0.2.1"))),
-            (
-                from(PeerAddr(address("192.0.2.1:1"))),
-                second(ip("192.0.2.1")),
-            ),
-        ],
+        requests,
     )
     .await;
     // Nor is a third's a second's, however they are grouped.
     let [a, b, c] = ["x-a", "x-b", "x-c"].map(extract::header);
     let same = Key::new("same");
-    each_counts_as(
-        a.clone().or_else(b.clone()).or_else(c.clone()),
-        vec![
-            (with("x-a", "same"), first(same)),
-            (with("x-b", "same"), second(same)),
-            (with("x-c", "same"), Key::tuple([Key::new("3"), same])),
-        ],
-    )
-    .await;
-    each_counts_as(
-        a.clone().or_else(b.clone().or_else(c.clone())),
-        vec![
-            (with("x-a", "same"), first(same)),
-            (with("x-b", "same"), second(first(same))),
-            (with("x-c", "same"), second(second(same))),
-        ],
-    )
-    .await;
+    let requests = [
+        (with("x-a", "same"), first(same)),
+        (with("x-b", "same"), second(same)),
+        (with("x-c", "same"), Key::tuple([Key::new("3"), same])),
+    ];
+    each_counts_as(a.clone().or_else(b.clone()).or_else(c.clone()), requests).await;
+    let requests = [
+        (with("x-a", "same"), first(same)),
+        (with("x-b", "same"), second(first(same))),
+        (with("x-c", "same"), second(second(same))),
+    ];
+    each_counts_as(a.clone().or_else(b.clone().or_else(c.clone())), requests).await;
     let inner: Arc<dyn KeyExtractor> = Arc::new(a.or_else(b));
-    each_counts_as(
-        inner.or_else(c),
-        vec![
-            (with("x-a", "same"), first(first(same))),
-            (with("x-b", "same"), first(second(same))),
-            (with("x-c", "same"), second(same)),
-        ],
-    )
-    .await;
+    let requests = [
+        (with("x-a", "same"), first(first(same))),
+        (with("x-b", "same"), first(second(same))),
+        (with("x-c", "same"), second(same)),
+    ];
+    each_counts_as(inner.or_else(c), requests).await;
 }
 
 proptest! {
@@ -149,24 +141,18 @@ async fn a_request_with_neither_is_handled_as_the_last_extractor_says() {
 #[tokio::test]
 async fn a_user_id_set_by_a_middleware_is_the_key() {
     let by_user = || extract::extension::<User>(|User(name)| Key::new(name));
-    each_counts_as(
-        by_user(),
-        vec![
-            (from(User("alice")), Key::new("alice")),
-            (from(User("bob")), Key::new("bob")),
-        ],
-    )
-    .await;
+    let requests = [
+        (from(User("alice")), Key::new("alice")),
+        (from(User("bob")), Key::new("bob")),
+    ];
+    each_counts_as(by_user(), requests).await;
     has_no_key(by_user(), to("/")).await;
     has_no_key(by_user(), from(Arc::new(User("alice")))).await;
-    each_counts_as(
-        by_user().clone().or_else(extract::path()),
-        vec![
-            (from(User("alice")), first(Key::new("alice"))),
-            (to("/"), second(Key::new("/"))),
-        ],
-    )
-    .await;
+    let requests = [
+        (from(User("alice")), first(Key::new("alice"))),
+        (to("/"), second(Key::new("/"))),
+    ];
+    each_counts_as(by_user().clone().or_else(extract::path()), requests).await;
     assert!(format!("{:?}", by_user()).contains("User"));
 }
 

@@ -5,7 +5,7 @@ use tollgate::{
     CallError, DecisionKind, Key, KeyList, Limiter, Policy, Quota, RateLimitLayer, extract,
 };
 
-use crate::http::support::{FailingStore, hello, on_each_store, send, with};
+use crate::http::support::{StubStore, hello, on_each_store, send, with};
 
 fn usage(key: &str) -> Parts {
     let request = Request::get("/usage").header("x-api-key", key);
@@ -73,7 +73,7 @@ async fn peeking_at_a_request_reports_why_it_would_be_rejected() {
         "{status:?}"
     );
     assert!(!status.would_admit());
-    let failing = builder().store(FailingStore::default()).build();
+    let failing = builder().store(StubStore::unreachable()).build();
     let failed = failing
         .expect("a limiter")
         .peek_request(&usage("sk_1"))

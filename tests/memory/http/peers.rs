@@ -2,51 +2,44 @@
 
 use std::net::SocketAddr;
 
-use axum::{
-    body::Body,
-    extract::{ConnectInfo, connect_info::MockConnectInfo},
-};
+use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
 use http::{Request, StatusCode};
 use tollgate::{Key, PeerAddr, Policy, Quota, extract};
 
 use crate::http::{
     extractors::{address, count, counted_by, each_counts_as, from, ip},
-    log::Log,
-    support::{hello, layer, send, status, with},
+    support::{Log, empty, hello, layer, send, status, statuses, with},
 };
 
 #[tokio::test]
 async fn a_peer_counts_by_its_address_without_the_port() {
-    each_counts_as(
-        extract::peer(),
-        vec![
-            (
-                from(ConnectInfo(address("192.0.2.1:1234"))),
-                ip("192.0.2.1"),
-            ),
-            (from(ConnectInfo(address("192.0.2.1:9"))), ip("192.0.2.1")),
-            (
-                from(MockConnectInfo(address("192.0.2.2:1"))),
-                ip("192.0.2.2"),
-            ),
-            (from(PeerAddr(address("192.0.2.3:1"))), ip("192.0.2.3")),
-            // The same client over IPv6's mapping, and a subscriber's whole network.
-            (
-                from(PeerAddr(address("[::ffff:192.0.2.3]:1"))),
-                ip("192.0.2.3"),
-            ),
-            (from(PeerAddr(address("[2001:db8::1]:1"))), ip("2001:db8::")),
-            (
-                from(PeerAddr(address("[2001:db8::ffff:1]:1"))),
-                ip("2001:db8::"),
-            ),
-            (
-                from(PeerAddr(address("[2001:db8:0:1::1]:1"))),
-                ip("2001:db8:0:1::"),
-            ),
-        ],
-    )
-    .await;
+    let requests = [
+        (
+            from(ConnectInfo(address("192.0.2.1:1234"))),
+            ip("192.0.2.1"),
+        ),
+        (from(ConnectInfo(address("192.0.2.1:9"))), ip("192.0.2.1")),
+        (
+            from(MockConnectInfo(address("192.0.2.2:1"))),
+            ip("192.0.2.2"),
+        ),
+        (from(PeerAddr(address("192.0.2.3:1"))), ip("192.0.2.3")),
+        // The same client over IPv6's mapping, and a subscriber's whole network.
+        (
+            from(PeerAddr(address("[::ffff:192.0.2.3]:1"))),
+            ip("192.0.2.3"),
+        ),
+        (from(PeerAddr(address("[2001:db8::1]:1"))), ip("2001:db8::")),
+        (
+            from(PeerAddr(address("[2001:db8::ffff:1]:1"))),
+            ip("2001:db8::"),
+        ),
+        (
+            from(PeerAddr(address("[2001:db8:0:1::1]:1"))),
+            ip("2001:db8:0:1::"),
+        ),
+    ];
+    each_counts_as(extract::peer(), requests).await;
 }
 
 #[tokio::test]
@@ -56,11 +49,7 @@ async fn a_peer_address_set_by_the_application_is_preferred_to_the_servers() {
         .extension(ConnectInfo(address("192.0.2.1:1")))
         .extension(PeerAddr(address("192.0.2.2:1")))
         .extension(MockConnectInfo(address("192.0.2.3:1")));
-    send(
-        &hello(&layer),
-        request.body(Body::empty()).expect("a request"),
-    )
-    .await;
+    send(&hello(&layer), empty(request)).await;
     assert_eq!(count(&layer, ip("192.0.2.2")).await, 1);
 }
 
@@ -81,34 +70,23 @@ async fn no_header_changes_the_peer() {
 }
 
 #[tokio::test]
-async fn axums_mock_connect_info_is_enough_for_tests() {
-    let layer = counted_by(extract::peer());
-    let app = hello(&layer).layer(MockConnectInfo(address("192.0.2.1:1")));
-    assert_eq!(status(&app, "/").await, 200);
-    assert_eq!(count(&layer, ip("192.0.2.1")).await, 1);
-}
-
-#[tokio::test]
 async fn a_peer_is_counted_by_the_configured_prefix_of_its_address() {
     let [v4, v6] = ["198.51.100.7", "2001:db8:1:2::3"].map(|ip| ip.parse().expect(ip));
-    each_counts_as(
-        extract::peer().ipv4_prefix(24).ipv6_prefix(48),
-        vec![
-            (
-                from(PeerAddr(SocketAddr::new(v4, 1))),
-                Key::network(v4, 24, 48),
-            ),
-            (
-                from(PeerAddr(SocketAddr::new(v6, 1))),
-                Key::network(v6, 24, 48),
-            ),
-            (
-                from(PeerAddr(address("[2001:db8:1:3::3]:1"))),
-                Key::network(v6, 24, 48),
-            ),
-        ],
-    )
-    .await;
+    let requests = [
+        (
+            from(PeerAddr(SocketAddr::new(v4, 1))),
+            Key::network(v4, 24, 48),
+        ),
+        (
+            from(PeerAddr(SocketAddr::new(v6, 1))),
+            Key::network(v6, 24, 48),
+        ),
+        (
+            from(PeerAddr(address("[2001:db8:1:3::3]:1"))),
+            Key::network(v6, 24, 48),
+        ),
+    ];
+    each_counts_as(extract::peer().ipv4_prefix(24).ipv6_prefix(48), requests).await;
 }
 
 #[tokio::test]
@@ -118,19 +96,17 @@ async fn clients_without_an_address_share_one_bucket_and_the_reason_is_logged() 
     let quota = Quota::requests(3).per_hour();
     let (layer, _) = layer([Policy::new("p", quota)]);
     let app = hello(&layer);
-    for expected in [200, 200, 200, 429, 429] {
-        assert_eq!(status(&app, "/").await, expected);
-    }
+    assert_eq!(statuses(&app, 5).await, [200, 200, 200, 429, 429]);
     assert_eq!(count(&layer, Key::missing()).await, 3);
     let text = log.text();
-    assert!(
-        text.contains("ERROR") && text.contains("into_make_service_with_connect_info"),
-        "{text}"
-    );
-    assert!(
-        text.contains("ConnectInfo") && text.contains("policy=\"p\""),
-        "{text}"
-    );
+    let parts = [
+        "ERROR",
+        "into_make_service_with_connect_info",
+        "policy=\"p\"",
+    ];
+    for part in parts.into_iter().chain(["ConnectInfo"]) {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     // Logged once, not for each request.
     assert_eq!(text.lines().count(), 1, "{text}");
 }
@@ -141,10 +117,8 @@ async fn a_tuple_without_an_address_counts_by_its_other_parts_and_the_reason_is_
     let _guard = log.errors();
     let layer = counted_by((extract::peer(), extract::path()));
     assert_eq!(status(&hello(&layer), "/").await, 200);
-    assert_eq!(
-        count(&layer, Key::tuple([Key::missing(), Key::new("/")])).await,
-        1
-    );
+    let key = Key::tuple([Key::missing(), Key::new("/")]);
+    assert_eq!(count(&layer, key).await, 1);
     assert!(log.text().contains("ConnectInfo"), "{}", log.text());
 }
 
@@ -153,11 +127,7 @@ async fn a_known_address_logs_nothing() {
     let log = Log::default();
     let _guard = log.errors();
     let app = hello(&counted_by(extract::peer()));
-    assert_eq!(
-        send(&app, from(PeerAddr(address("192.0.2.1:1"))))
-            .await
-            .status,
-        StatusCode::OK
-    );
+    let request = from(PeerAddr(address("192.0.2.1:1")));
+    assert_eq!(send(&app, request).await.status, StatusCode::OK);
     assert_eq!(log.text(), "");
 }

@@ -1,65 +1,48 @@
 //! What proxies write: lists of every shape, well-formed and not, and headers of one address.
 
-use tollgate::extract;
+use tollgate::extract::{self, ClientIp};
 
 use crate::http::client_address::{XFF, counts, counts_from_trusted, trusting};
 
-#[test]
-fn a_list_is_read_from_the_right_to_the_first_untrusted_address() {
-    for (list, expected) in [
-        ("198.51.100.9", "198.51.100.9"),
-        ("203.0.113.1, 198.51.100.9", "198.51.100.9"),
-        (
-            "203.0.113.1, 198.51.100.9, 10.0.0.2,10.3.4.5",
-            "198.51.100.9",
-        ),
-        ("10.0.0.9, 198.51.100.9, 10.0.0.2", "198.51.100.9"),
-        (
-            "203.0.113.1,198.51.100.9:4711 ,\t10.0.0.2:80",
-            "198.51.100.9",
-        ),
-        ("203.0.113.1, 2001:db8::9", "2001:db8::9"),
-        ("203.0.113.1, [2001:db8::9]", "2001:db8::9"),
-        (
-            "203.0.113.1, [2001:db8::9]:443, [2001:db8:ffff::1]:80",
-            "2001:db8::9",
-        ),
-        ("203.0.113.1, \"[2001:db8::9]:443\"", "2001:db8::9"),
-        ("203.0.113.1, \"198.51.100.9\"", "198.51.100.9"),
-        // IPv4 that came over IPv6 is IPv4, for proxies too.
-        (
-            "203.0.113.1, ::ffff:198.51.100.9, ::ffff:10.0.0.2",
-            "198.51.100.9",
-        ),
-        ("[::ffff:198.51.100.9]:1", "198.51.100.9"),
-        // All of them are trusted: the first is the client.
-        ("10.0.0.9, 10.0.0.2", "10.0.0.9"),
-    ] {
-        counts_from_trusted(&trusting(), XFF, list, expected);
+/// Asserts by which address a request from a trusted proxy is counted, for each of these: `list -> address`.
+fn each_counts(extractor: &ClientIp, name: &str, cases: &[&str]) {
+    for case in cases {
+        let (list, expected) = case.split_once(" -> ").expect(case);
+        counts_from_trusted(extractor, name, list, expected);
     }
 }
 
 #[test]
+fn a_list_is_read_from_the_right_to_the_first_untrusted_address() {
+    let cases = [
+        "198.51.100.9 -> 198.51.100.9",
+        "203.0.113.1, 198.51.100.9 -> 198.51.100.9",
+        "203.0.113.1, 198.51.100.9, 10.0.0.2,10.3.4.5 -> 198.51.100.9",
+        "10.0.0.9, 198.51.100.9, 10.0.0.2 -> 198.51.100.9",
+        "203.0.113.1,198.51.100.9:4711 ,\t10.0.0.2:80 -> 198.51.100.9",
+        "203.0.113.1, 2001:db8::9 -> 2001:db8::9",
+        "203.0.113.1, [2001:db8::9] -> 2001:db8::9",
+        "203.0.113.1, [2001:db8::9]:443, [2001:db8:ffff::1]:80 -> 2001:db8::9",
+        r#"203.0.113.1, "[2001:db8::9]:443" -> 2001:db8::9"#,
+        r#"203.0.113.1, "198.51.100.9" -> 198.51.100.9"#,
+        // IPv4 that came over IPv6 is IPv4, for proxies too.
+        "203.0.113.1, ::ffff:198.51.100.9, ::ffff:10.0.0.2 -> 198.51.100.9",
+        "[::ffff:198.51.100.9]:1 -> 198.51.100.9",
+        // All of them are trusted: the first is the client.
+        "10.0.0.9, 10.0.0.2 -> 10.0.0.9",
+    ];
+    each_counts(&trusting(), XFF, &cases);
+}
+
+#[test]
 fn all_header_lines_are_one_list_in_their_order() {
-    for (lines, expected) in [
-        (
-            &[(XFF, "203.0.113.1"), (XFF, "198.51.100.9")][..],
-            "198.51.100.9",
-        ),
-        (
-            &[(XFF, "198.51.100.9"), (XFF, "10.0.0.3"), (XFF, "10.0.0.2")],
-            "198.51.100.9",
-        ),
-        (
-            &[
-                (XFF, "1.1.1.1, 198.51.100.9"),
-                ("via", "1.1 a"),
-                (XFF, "10.0.0.2"),
-            ],
-            "198.51.100.9",
-        ),
+    let via = ("via", "1.1 a");
+    for lines in [
+        &[(XFF, "203.0.113.1"), (XFF, "198.51.100.9")][..],
+        &[(XFF, "198.51.100.9"), (XFF, "10.0.0.3"), (XFF, "10.0.0.2")],
+        &[(XFF, "1.1.1.1, 198.51.100.9"), via, (XFF, "10.0.0.2")],
     ] {
-        counts(&trusting(), "10.0.0.1", lines, expected);
+        counts(&trusting(), "10.0.0.1", lines, "198.51.100.9");
     }
 }
 
@@ -104,95 +87,59 @@ fn reading_stops_at_an_invalid_address() {
 }
 
 #[test]
-fn thousands_of_entries_take_little_time() {
+fn a_list_of_thousands_of_entries_is_read() {
     let (many, long) = ("10.0.0.9, ".repeat(6_000), "x".repeat(60_000));
-    counts_from_trusted(
-        &trusting(),
-        XFF,
-        &format!("{many}198.51.100.9, 10.0.0.2"),
-        "198.51.100.9",
-    );
     // No request passes 64 proxies: what is further left is ignored.
     let list = |n| format!("198.51.100.9{}", ", 10.0.0.9".repeat(n));
-    counts_from_trusted(&trusting(), XFF, &list(63), "198.51.100.9");
-    counts_from_trusted(&trusting(), XFF, &list(64), "10.0.0.9");
-    counts_from_trusted(
-        &trusting(),
-        XFF,
-        &format!("198.51.100.9, {long}"),
-        "10.0.0.1",
-    );
-    counts_from_trusted(
-        &trusting(),
-        XFF,
-        &format!("{long}, 198.51.100.9, 10.0.0.2"),
-        "198.51.100.9",
-    );
-    let forwarded = trusting().forwarded();
+    let cases = [
+        format!("{many}198.51.100.9, 10.0.0.2 -> 198.51.100.9"),
+        format!("{} -> 198.51.100.9", list(63)),
+        format!("{} -> 10.0.0.9", list(64)),
+        format!("198.51.100.9, {long} -> 10.0.0.1"),
+        format!("{long}, 198.51.100.9, 10.0.0.2 -> 198.51.100.9"),
+    ];
+    each_counts(&trusting(), XFF, &cases.each_ref().map(|case| &**case));
     let quotes = format!("for=1.1.1.1;host=\"{}", "\\\"".repeat(30_000));
-    counts_from_trusted(
+    let cases = [
+        format!("{quotes}, for=198.51.100.9 -> 198.51.100.9"),
+        format!("{quotes} -> 10.0.0.1"),
+    ];
+    let forwarded = trusting().forwarded();
+    each_counts(
         &forwarded,
         "forwarded",
-        &format!("{quotes}, for=198.51.100.9"),
-        "198.51.100.9",
+        &cases.each_ref().map(|case| &**case),
     );
-    counts_from_trusted(&forwarded, "forwarded", &quotes, "10.0.0.1");
 }
 
 #[test]
 fn forwarded_is_read_as_rfc_7239_has_it() {
-    let forwarded = trusting().forwarded();
-    for (list, expected) in [
+    let cases = [
         // The RFC's own examples, section 4 and 6.
-        ("for=192.0.2.60;proto=http;by=203.0.113.43", "192.0.2.60"),
-        ("for=192.0.2.43, for=198.51.100.17", "198.51.100.17"),
-        ("For=\"[2001:db8:cafe::17]:4711\"", "2001:db8:cafe::17"),
-        ("for=\"192.0.2.43:47011\"", "192.0.2.43"),
-        (
-            "for=192.0.2.43, for=\"[2001:db8:cafe::17]\"",
-            "2001:db8:cafe::17",
-        ),
-        ("for=\"_gazonk\"", "10.0.0.1"),
-        ("for=unknown", "10.0.0.1"),
+        "for=192.0.2.60;proto=http;by=203.0.113.43 -> 192.0.2.60",
+        "for=192.0.2.43, for=198.51.100.17 -> 198.51.100.17",
+        r#"For="[2001:db8:cafe::17]:4711" -> 2001:db8:cafe::17"#,
+        r#"for="192.0.2.43:47011" -> 192.0.2.43"#,
+        r#"for=192.0.2.43, for="[2001:db8:cafe::17]" -> 2001:db8:cafe::17"#,
+        r#"for="_gazonk" -> 10.0.0.1"#,
+        "for=unknown -> 10.0.0.1",
         // Names in any case, in any order, and with any text in quotes.
-        (
-            "proto=https;host=\"a, for=1.1.1.1\";FOR=198.51.100.9",
-            "198.51.100.9",
-        ),
-        (
-            "for=198.51.100.9;host=\"a;for=1.1.1.1;\\\"\"",
-            "198.51.100.9",
-        ),
-        (
-            "for=198.51.100.9;host=\"\\\\\", for=10.0.0.2",
-            "198.51.100.9",
-        ),
-        (
-            "for=198.51.100.9;host=\"\\\\\\\", for=1.1.1.1\"",
-            "198.51.100.9",
-        ),
-        ("for=\"198.51.1\\00.9\"", "198.51.100.9"),
-        ("host=\"a\\\\\";for=198.51.100.9", "198.51.100.9"),
-        ("for=\"198.51.100.9:_port\", for=10.0.0.2", "198.51.100.9"),
+        r#"proto=https;host="a, for=1.1.1.1";FOR=198.51.100.9 -> 198.51.100.9"#,
+        r#"for=198.51.100.9;host="a;for=1.1.1.1;\"" -> 198.51.100.9"#,
+        r#"for=198.51.100.9;host="\\", for=10.0.0.2 -> 198.51.100.9"#,
+        r#"for=198.51.100.9;host="\\\", for=1.1.1.1" -> 198.51.100.9"#,
+        r#"for="198.51.1\00.9" -> 198.51.100.9"#,
+        r#"host="a\\";for=198.51.100.9 -> 198.51.100.9"#,
+        r#"for="198.51.100.9:_port", for=10.0.0.2 -> 198.51.100.9"#,
         // As proxies write it, though it should stand in quotes.
-        (
-            "for=198.51.100.9:80, for=[2001:db8:ffff::1]:80",
-            "198.51.100.9",
-        ),
-        (
-            "for = 198.51.100.9 ; proto=https , for=10.0.0.2",
-            "198.51.100.9",
-        ),
+        "for=198.51.100.9:80, for=[2001:db8:ffff::1]:80 -> 198.51.100.9",
+        "for = 198.51.100.9 ; proto=https , for=10.0.0.2 -> 198.51.100.9",
         // An open quote on the left, which belongs to the entry that began it.
-        ("for=1.1.1.1;host=\", for=198.51.100.9", "198.51.100.9"),
-        (
-            "for=1.1.1.1;host=\"\\, for=198.51.100.9, for=10.0.0.2",
-            "198.51.100.9",
-        ),
-        ("for=\"1.1.1.1, for=\"198.51.100.9\"", "198.51.100.9"),
-    ] {
-        counts_from_trusted(&forwarded, "Forwarded", list, expected);
-    }
+        r#"for=1.1.1.1;host=", for=198.51.100.9 -> 198.51.100.9"#,
+        r#"for=1.1.1.1;host="\, for=198.51.100.9, for=10.0.0.2 -> 198.51.100.9"#,
+        r#"for="1.1.1.1, for="198.51.100.9" -> 198.51.100.9"#,
+    ];
+    each_counts(&trusting().forwarded(), "Forwarded", &cases);
 }
 
 #[test]

@@ -20,29 +20,26 @@ fn lines(name: &str, values: &[&[u8]]) -> Request<Body> {
 async fn a_cookie_counts_by_the_hash_of_its_value() {
     let session = || Key::secret("31d4d96e407aad42");
     let line = |value: &str| with("cookie", value);
-    each_counts_as(
-        extract::cookie("SID"),
-        vec![
-            // RFC 6265, section 4.2.1 and 3.1.
-            (line("SID=31d4d96e407aad42"), session()),
-            (line("SID=31d4d96e407aad42; lang=en-US"), session()),
-            (line("lang=en-US;SID=31d4d96e407aad42;"), session()),
-            (
-                line("sid=other; XSID=other; SID = 31d4d96e407aad42 "),
-                session(),
-            ),
-            (line("junk; =; ;;SID=31d4d96e407aad42"), session()),
-            (line("SID=a=b=="), Key::secret("a=b==")),
-            (line("SID=\"quoted\""), Key::secret("\"quoted\"")),
-            (with("cookie", b"SID=\xff\xfe"), Key::secret(b"\xff\xfe")),
-            // HTTP/2 splits it into lines.
-            (
-                lines("cookie", &[b"lang=en-US", b"SID=31d4d96e407aad42"]),
-                session(),
-            ),
-        ],
-    )
-    .await;
+    let requests = [
+        // RFC 6265, section 4.2.1 and 3.1.
+        (line("SID=31d4d96e407aad42"), session()),
+        (line("SID=31d4d96e407aad42; lang=en-US"), session()),
+        (line("lang=en-US;SID=31d4d96e407aad42;"), session()),
+        (
+            line("sid=other; XSID=other; SID = 31d4d96e407aad42 "),
+            session(),
+        ),
+        (line("junk; =; ;;SID=31d4d96e407aad42"), session()),
+        (line("SID=a=b=="), Key::secret("a=b==")),
+        (line("SID=\"quoted\""), Key::secret("\"quoted\"")),
+        (with("cookie", b"SID=\xff\xfe"), Key::secret(b"\xff\xfe")),
+        // HTTP/2 splits it into lines.
+        (
+            lines("cookie", &[b"lang=en-US", b"SID=31d4d96e407aad42"]),
+            session(),
+        ),
+    ];
+    each_counts_as(extract::cookie("SID"), requests).await;
     for none in [
         "",
         "SID",
@@ -59,24 +56,18 @@ async fn a_cookie_counts_by_the_hash_of_its_value() {
 
 #[tokio::test]
 async fn a_query_parameter_counts_by_its_decoded_value() {
-    each_counts_as(
-        extract::query("a name"),
-        vec![
-            (to("/?a%20name=alice"), Key::new("alice")),
-            (to("/x?a=b&a+name=%61lice"), Key::new("alice")),
-            (to("/?&&=&a+name=a+b%26c%3D"), Key::new("a b&c=")),
-            (to("/?a+name=a=b"), Key::new("a=b")),
-            (to("/?a+name=%ff"), Key::new("\u{fffd}")),
-            (to("/?a+name=%zz%"), Key::new("%zz%")),
-            (to("/?a+name=%C3%A9"), Key::new("\u{e9}")),
-        ],
-    )
-    .await;
-    each_counts_as(
-        extract::query("q").secret(),
-        vec![(to("/?q=alice"), Key::secret("alice"))],
-    )
-    .await;
+    let requests = [
+        (to("/?a%20name=alice"), Key::new("alice")),
+        (to("/x?a=b&a+name=%61lice"), Key::new("alice")),
+        (to("/?&&=&a+name=a+b%26c%3D"), Key::new("a b&c=")),
+        (to("/?a+name=a=b"), Key::new("a=b")),
+        (to("/?a+name=%ff"), Key::new("\u{fffd}")),
+        (to("/?a+name=%zz%"), Key::new("%zz%")),
+        (to("/?a+name=%C3%A9"), Key::new("\u{e9}")),
+    ];
+    each_counts_as(extract::query("a name"), requests).await;
+    let requests = [(to("/?q=alice"), Key::secret("alice"))];
+    each_counts_as(extract::query("q").secret(), requests).await;
     for none in [
         "/",
         "/?",
@@ -110,21 +101,18 @@ async fn a_host_counts_by_its_name_in_lower_case_without_its_port() {
         .insert("host", http::HeaderValue::from_static("b.example"));
     let mut connect = to("a.example:443");
     *connect.method_mut() = http::Method::CONNECT;
-    each_counts_as(
-        extract::host(),
-        vec![
-            (line("a.example"), a()),
-            (line("A.Example:8080"), a()),
-            (line("a.example."), a()),
-            (line("a.example.:80"), a()),
-            (line("192.0.2.1:80"), Key::new("192.0.2.1")),
-            (line("[2001:DB8::1]:80"), Key::new("[2001:db8::1]")),
-            // HTTP/2's :authority, and the absolute form, before a Host header.
-            (to("https://a.example/path"), a()),
-            (absolute, a()),
-        ],
-    )
-    .await;
+    let requests = [
+        (line("a.example"), a()),
+        (line("A.Example:8080"), a()),
+        (line("a.example."), a()),
+        (line("a.example.:80"), a()),
+        (line("192.0.2.1:80"), Key::new("192.0.2.1")),
+        (line("[2001:DB8::1]:80"), Key::new("[2001:db8::1]")),
+        // HTTP/2's :authority, and the absolute form, before a Host header.
+        (to("https://a.example/path"), a()),
+        (absolute, a()),
+    ];
+    each_counts_as(extract::host(), requests).await;
     use tollgate::extract::KeyExtractor;
     assert_eq!(extract::host().key(&connect.into_parts().0), Some(a()));
     for none in [
@@ -156,28 +144,22 @@ async fn a_grpc_call_counts_by_its_service_or_its_method() {
         "/helloworld.Greeter/SayHello",
         Key::new("helloworld.Greeter"),
     );
-    each_counts_as(
-        extract::grpc_service(),
-        vec![
-            (to(call), service),
-            (to("/helloworld.Greeter/SayGoodbye"), service),
-            (to("http://a.example/helloworld.Greeter/SayHello"), service),
-            (to("/prefix/helloworld.Greeter/SayHello"), service),
-            (to("/Plain/M"), Key::new("Plain")),
-        ],
-    )
-    .await;
-    each_counts_as(
-        extract::grpc_method(),
-        vec![
-            (to(call), Key::new("helloworld.Greeter/SayHello")),
-            (
-                to("/prefix/helloworld.Greeter/SayHello"),
-                Key::new("helloworld.Greeter/SayHello"),
-            ),
-        ],
-    )
-    .await;
+    let requests = [
+        (to(call), service),
+        (to("/helloworld.Greeter/SayGoodbye"), service),
+        (to("http://a.example/helloworld.Greeter/SayHello"), service),
+        (to("/prefix/helloworld.Greeter/SayHello"), service),
+        (to("/Plain/M"), Key::new("Plain")),
+    ];
+    each_counts_as(extract::grpc_service(), requests).await;
+    let requests = [
+        (to(call), Key::new("helloworld.Greeter/SayHello")),
+        (
+            to("/prefix/helloworld.Greeter/SayHello"),
+            Key::new("helloworld.Greeter/SayHello"),
+        ),
+    ];
+    each_counts_as(extract::grpc_method(), requests).await;
     for none in ["/", "/a", "/a/", "//", "//a", "/a//"] {
         has_no_key(extract::grpc_service(), to(none)).await;
         has_no_key(extract::grpc_method(), to(none)).await;

@@ -1,10 +1,10 @@
 //! Requests that a limit doesn't concern.
 
-use axum::{Router, body::Body, routing::any};
+use axum::{Router, routing::any};
 use http::{Method, Request, request::Builder};
 use tollgate::{Admission, Key, LimiterBuilder, Policy, RateLimitLayer};
 
-use crate::http::support::{layer, on_each_store, send, shared, status, to, used};
+use crate::http::support::{charged, empty, layer, on_each_store, send, shared, status, to};
 
 /// Any path and method, behind `layer`.
 fn anywhere(layer: &RateLimitLayer) -> Router {
@@ -14,10 +14,6 @@ fn anywhere(layer: &RateLimitLayer) -> Router {
 
 fn by(method: &str, path: &str) -> Builder {
     Request::builder().method(method).uri(path)
-}
-
-fn empty(request: Builder) -> Request<Body> {
-    request.body(Body::empty()).expect("a request")
 }
 
 #[tokio::test]
@@ -44,11 +40,11 @@ async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
         for request in skipped().into_iter().chain(skipped()) {
             let response = send(&app, request).await;
             assert_eq!(response.status, 200);
-            let policies = response.field("ratelimit-policy").expect("a field");
+            let policies = response.field("ratelimit-policy");
             assert!(policies.starts_with("\"all\""), "{policies}");
         }
-        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
-        assert_eq!(used(layer.limiter(), "all", Key::global()).await, 8);
+        assert_eq!(charged(&layer, "p").await, 0);
+        assert_eq!(charged(&layer, "all").await, 8);
         assert_eq!(status(&app, "/healthy").await, 200);
         for counted in ["/", "/health/", "/static", "/static/../admin"] {
             assert_eq!(status(&app, counted).await, 429, "{counted}");
@@ -76,12 +72,12 @@ async fn a_layer_that_skips_a_request_applies_no_policy_to_it() {
             for request in [to("/health"), empty(by("HEAD", "/")), to("/?free")] {
                 let response = send(&app, request).await;
                 assert_eq!(response.status, 200);
-                assert_eq!(response.field("ratelimit"), None);
+                assert_eq!(response.field("ratelimit"), "");
             }
         }
         let response = send(&app, to("/health")).await;
         assert_eq!(response.body, b"None", "a handler still has its admission");
-        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(charged(&layer, "p").await, 0);
         assert_eq!(status(&app, "/").await, 200);
         assert_eq!(status(&app, "/").await, 429);
     }
@@ -113,7 +109,7 @@ async fn only_preflights_are_free() {
         for _ in 0..3 {
             assert_eq!(send(&app, empty(preflight())).await.status, 200);
         }
-        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(charged(&layer, "p").await, 0);
         assert_eq!(status(&app, "/").await, 200);
         let (origin, method) = ("origin", "access-control-request-method");
         for less in [
@@ -145,26 +141,9 @@ async fn preflights_count_if_configured() {
     for (limiter, _server) in on_each_store(build) {
         let layer = RateLimitLayer::new(limiter);
         let app = anywhere(&layer);
-        let mut statuses = Vec::new();
-        for _ in 0..3 {
-            let response = send(&app, empty(preflight())).await;
-            statuses.push(response.status.as_u16());
+        for expected in [200, 200, 429] {
+            assert_eq!(send(&app, empty(preflight())).await.status, expected);
         }
-        assert_eq!(statuses, [200, 200, 429]);
-    }
-}
-
-#[test]
-fn an_impossible_path_is_a_config_error() {
-    for path in ["", "health", "*", "/a*", "/*/b", "/a?b", "/a#b"] {
-        let policy = shared("p", "1/h").skip_path(path);
-        let error = RateLimitLayer::builder().policy(policy).build();
-        let error = error.expect_err(path);
-        assert_eq!(error.policy(), Some("p"));
-        assert!(error.to_string().contains("/health"), "{error}");
-        let layer = RateLimitLayer::builder().policy(shared("p", "1/h"));
-        let error = layer.skip_path(path).build().expect_err(path);
-        assert_eq!(error.policy(), None);
     }
 }
 
@@ -183,9 +162,7 @@ fn a_pattern_of_a_router_is_a_config_error_since_no_request_would_match_it() {
     // A colon within a segment is none, and a brace may be sent in percent-encoding.
     for path in ["/v1/jobs:cancel", "/users/%7Bid%7D"] {
         let policy = shared("p", "1/h").only_path(path);
-        assert!(
-            RateLimitLayer::builder().policy(policy).build().is_ok(),
-            "{path}"
-        );
+        let built = RateLimitLayer::builder().policy(policy).build();
+        assert!(built.is_ok(), "{path}");
     }
 }

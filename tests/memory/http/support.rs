@@ -1,18 +1,22 @@
 //! What these tests have in common.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, time::Duration};
 
 use axum::{Router, body::Body, routing::get};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, request::Builder};
 use http_body_util::BodyExt;
 use serde_json::Value;
+use testkit::Server;
 use tollgate::{
-    InvalidValue, Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, Policy, Quota,
-    RateLimitLayer, StoreError, Timestamp, extract,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
-    strategy::Rule,
+    Key, Limiter, LimiterBuilder, ManualClock, OnStoreError, Policy, Quota, RateLimitLayer,
+    RedisStore, extract,
 };
+use tollgate_tests::stores;
 use tower::{Service, ServiceExt};
+
+pub(crate) use tollgate_tests::{
+    log::Log, stores::frozen as store, stub_store::StubStore, until::TEST_TIMEOUT,
+};
 
 /// A response, read to its end.
 #[derive(Debug, PartialEq)]
@@ -23,22 +27,22 @@ pub(crate) struct TestResponse {
 }
 
 impl TestResponse {
-    /// A field, all of its lines as one list (RFC 9110, 5.3).
-    pub(crate) fn field(&self, name: &str) -> Option<String> {
+    /// A field, all of its lines as one list (RFC 9110, 5.3); empty without one.
+    pub(crate) fn field(&self, name: &str) -> String {
         let lines = self.headers.get_all(name).into_iter();
         let lines: Vec<_> = lines.map(|line| line.to_str().expect("ASCII")).collect();
-        (!lines.is_empty()).then(|| lines.join(", "))
+        lines.join(", ")
     }
 
     /// `Retry-After` in seconds.
     pub(crate) fn retry_after(&self) -> Option<u64> {
-        let seconds = self.field("retry-after")?;
+        let seconds = self.headers.get("retry-after")?.to_str().ok()?;
         Some(seconds.parse().expect("a whole number of seconds"))
     }
 
     /// Every `t` in `RateLimit`, in order.
     pub(crate) fn resets(&self) -> Vec<u64> {
-        let list = self.field("ratelimit").unwrap_or_default();
+        let list = self.field("ratelimit");
         let times = list.split([';', ',']).filter_map(|p| p.strip_prefix("t="));
         times.map(|t| t.parse().expect("an integer")).collect()
     }
@@ -46,11 +50,13 @@ impl TestResponse {
     /// Sees to the fields that each problem has.
     #[track_caller]
     pub(crate) fn is_problem_that_no_cache_stores(&self) {
-        let media_type = self.field("content-type");
-        assert_eq!(media_type.as_deref(), Some("application/problem+json"));
-        assert_eq!(self.field("cache-control").as_deref(), Some("no-store"));
-        let length = self.body.len().to_string();
-        assert_eq!(self.field("content-length"), Some(length));
+        assert_eq!(self.field("content-type"), "application/problem+json");
+        assert_eq!(self.field("cache-control"), "no-store");
+        assert_eq!(self.field("content-length"), self.body.len().to_string());
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        str::from_utf8(&self.body).expect("a text")
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -83,14 +89,31 @@ where
     send(service, to(uri)).await.status.as_u16()
 }
 
+/// The statuses of the responses to so many GETs of `/`.
+pub(crate) async fn statuses<S, B>(service: &S, times: usize) -> Vec<u16>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error: Debug> + Clone,
+    B: http_body::Body<Error: Debug>,
+{
+    let mut statuses = Vec::new();
+    for _ in 0..times {
+        statuses.push(status(service, "/").await);
+    }
+    statuses
+}
+
 /// A GET of `uri`.
 pub(crate) fn to(uri: &str) -> Request<Body> {
-    Request::get(uri).body(Body::empty()).expect("a request")
+    empty(Request::get(uri))
 }
 
 /// A request for `/` with a header.
 pub(crate) fn with(name: &str, value: impl AsRef<[u8]>) -> Request<Body> {
-    let request = Request::get("/").header(name, value.as_ref());
+    empty(Request::get("/").header(name, value.as_ref()))
+}
+
+/// A request without a body.
+pub(crate) fn empty(request: Builder) -> Request<Body> {
     request.body(Body::empty()).expect("a request")
 }
 
@@ -107,82 +130,52 @@ pub(crate) fn shared(name: &str, quota: &str) -> Policy {
 
 /// A layer of these policies, counting in process on a clock that only moves when it is set.
 pub(crate) fn layer(policies: impl IntoIterator<Item = Policy>) -> (RateLimitLayer, ManualClock) {
-    let (store, clock) = store();
-    let builder = RateLimitLayer::builder().store(store);
-    let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
-    (builder.build().expect("a layer"), clock)
+    let (store, clock) = stores::frozen();
+    let limiter = stores::limiter(Limiter::builder().store(store), policies);
+    (RateLimitLayer::new(limiter), clock)
 }
 
-pub(crate) fn store() -> (MemoryStore, ManualClock) {
-    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-    let store = MemoryStore::builder().clock(clock.clone()).build();
-    (store, clock)
+/// A layer that rejects requests while its store fails.
+pub(crate) fn rejecting(store: StubStore, policy: Policy) -> RateLimitLayer {
+    let builder = Limiter::builder().store(store);
+    let builder = builder.on_store_error(OnStoreError::Reject);
+    RateLimitLayer::new(stores::limiter(builder, [policy]))
 }
 
-/// A limiter on each store that is compiled in, and the server that its store is on.
+/// A limiter that counts in process on a clock that stands still.
+pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    layer(policies).0.limiter().clone()
+}
+
+/// A limiter on each store, and the server that its store is on.
 pub(crate) fn on_each_store(
     build: impl Fn(LimiterBuilder) -> LimiterBuilder,
-) -> Vec<(Limiter, Option<testkit::Server>)> {
+) -> [(Limiter, Option<Server>); 2] {
     let limiter = |builder| build(builder).build().expect("a limiter");
-    let memory = limiter(Limiter::builder().store(store().0));
-    let mut limiters = vec![(memory, None)];
-    {
-        let server = testkit::Server::start();
-        let on_redis = limiter(Limiter::builder().store(redis(&server)));
-        limiters.push((on_redis, Some(server)));
-    }
-    limiters
+    let server = Server::start();
+    let in_process = limiter(Limiter::builder().store(stores::frozen().0));
+    let on_redis = limiter(Limiter::builder().store(redis(&server)));
+    [(in_process, None), (on_redis, Some(server))]
 }
 
-/// A store that fails every request.
-#[derive(Clone, Debug)]
-pub(crate) struct FailingStore(MemoryStore, StoreError);
-
-impl Store for FailingStore {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.0.register(policy, rule)
-    }
-
-    fn execute(&self, _: Op, _: &[CounterOp<'_>]) -> StoreResponse {
-        StoreResponse::Ready(Err(self.1.clone()))
-    }
-
-    fn callers(&self, _: &LimitHandle, _: &Key) -> CallersFuture {
-        Box::pin(std::future::ready(Err(self.1.clone())))
-    }
-
-    fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
-}
-
-impl FailingStore {
-    pub(crate) fn with(error: StoreError) -> Self {
-        Self(MemoryStore::default(), error)
-    }
-}
-
-impl Default for FailingStore {
-    fn default() -> Self {
-        Self::with(StoreError::Connection("127.0.0.1:1: refused".into()))
-    }
-}
-
-/// A store on `server` with a timeout for a busy machine: these tests are not about time.
-pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
-    // Rejections are cached by this process's clock, and only the server's is set.
-    let store = tollgate::RedisStore::builder()
+/// A store that calls Redis also for rejected keys.
+pub(crate) fn redis(server: &Server) -> RedisStore {
+    let store = RedisStore::builder()
         .url(server.url())
-        .rejection_cache_staleness(std::time::Duration::ZERO);
-    let store = store.timeout(std::time::Duration::from_secs(20)).build();
-    store.expect("a store")
+        .timeout(TEST_TIMEOUT);
+    let store = store.rejection_cache_staleness(Duration::ZERO);
+    store.build().expect("a store")
 }
 
 /// How many units of `policy` are used under `key`.
 pub(crate) async fn used(limiter: &Limiter, policy: &str, key: Key) -> u64 {
-    let seen = limiter
-        .peek([(policy, key)])
-        .cost(1)
-        .await
-        .expect("a response");
-    let verdict = seen.policy(policy).expect(policy);
-    verdict.limit() - verdict.remaining()
+    let seen = limiter.peek([(policy, key)]).cost(1).await;
+    let seen = seen.expect("a response");
+    let status = seen.policy(policy).expect(policy);
+    status.limit() - status.remaining()
+}
+
+/// How many units of a [shared] policy are used.
+pub(crate) async fn charged(layer: &RateLimitLayer, policy: &str) -> u64 {
+    used(layer.limiter(), policy, Key::global()).await
 }

@@ -7,32 +7,21 @@ use tollgate::admin::{Admin, AdminError, AdminUser};
 use tower::ServiceExt;
 
 use crate::admin::{
-    log::Log,
-    support::{self, Api, TOKEN, good_body, request},
+    openapi,
+    support::{self, Api, Log, TOKEN, about, good_body, request, signed},
 };
 
-const PROTECTED: [(Method, &str); 15] = [
-    (Method::GET, "/policies"),
-    (Method::GET, "/config"),
-    (Method::GET, "/shadows"),
-    (Method::GET, "/activity"),
-    (Method::GET, "/events"),
-    (Method::GET, "/top"),
-    (Method::GET, "/blocks"),
-    (Method::GET, "/openapi.json"),
-    (Method::POST, "/explain"),
-    (Method::POST, "/peek"),
-    (Method::POST, "/reset"),
-    (Method::POST, "/credit"),
-    (Method::POST, "/block"),
-    (Method::POST, "/unblock"),
-    (Method::POST, "/callers"),
-];
+/// The method and path of each route that needs a token.
+fn protected() -> impl Iterator<Item = (Method, &'static str)> {
+    let routes = openapi::operations().into_iter();
+    let routes = routes.filter(|(.., operation)| operation.get("security").is_none());
+    routes.map(|(method, path, _)| (method, path))
+}
 
 /// The status of each protected route with this `Authorization`.
 async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
     let mut statuses = Vec::new();
-    for (method, path) in PROTECTED {
+    for (method, path) in protected() {
         let body = match method {
             Method::POST => good_body(path).to_string(),
             _ => String::new(),
@@ -42,9 +31,8 @@ async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
             Some(value) => request.header("authorization", value),
             None => request,
         };
-        let answer = api
-            .send(request.body(body.into()).expect("a request"))
-            .await;
+        let request = request.body(body.into()).expect("a request");
+        let answer = api.send(request).await;
         if answer.status == StatusCode::UNAUTHORIZED {
             let challenge = answer.headers["www-authenticate"].to_str();
             assert!(challenge.is_ok_and(|text| text.starts_with("Bearer ")));
@@ -59,26 +47,27 @@ async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
 async fn every_route_but_health_needs_the_whole_token() {
     let api = support::observed().0;
     let right = format!("Bearer {TOKEN}");
+    let routes = protected().count();
+    assert!(routes > 10, "{routes}");
     for authorization in [right.clone(), right.replace("Bearer", "bearer")] {
         let statuses = statuses(&api, Some(&authorization)).await;
-        assert_eq!(statuses, [StatusCode::OK; PROTECTED.len()]);
+        assert_eq!(statuses, vec![StatusCode::OK; routes]);
     }
-    let refused = [
+    for authorization in [
         None,
-        Some("Bearer".to_owned()),
-        Some("Bearer ".to_owned()),
-        Some(format!("Basic {TOKEN}")),
-        Some(TOKEN.to_owned()),
-        Some(right[..right.len() - 1].to_owned()),
-        Some(format!("{right}x")),
-        Some(right.to_uppercase()),
-        Some(format!("Bearer x{TOKEN}")),
-    ];
-    for authorization in refused {
-        let statuses = statuses(&api, authorization.as_deref()).await;
+        Some("Bearer"),
+        Some("Bearer "),
+        Some(&*format!("Basic {TOKEN}")),
+        Some(TOKEN),
+        Some(&right[..right.len() - 1]),
+        Some(&format!("{right}x")),
+        Some(&right.to_uppercase()),
+        Some(&format!("Bearer x{TOKEN}")),
+    ] {
+        let statuses = statuses(&api, authorization).await;
         assert_eq!(
             statuses,
-            [StatusCode::UNAUTHORIZED; PROTECTED.len()],
+            vec![StatusCode::UNAUTHORIZED; routes],
             "{authorization:?}"
         );
     }
@@ -86,47 +75,35 @@ async fn every_route_but_health_needs_the_whole_token() {
 
 #[tokio::test]
 async fn a_request_with_two_tokens_is_rejected() {
-    let api = Api::of(&support::in_process().0);
-    let right = format!("Bearer {TOKEN}");
-    let twice = request(Method::GET, "/policies")
-        .header("authorization", &right)
-        .header("authorization", &right);
-    let answer = api
-        .send(twice.body(Body::empty()).expect("a request"))
-        .await;
+    let twice = signed(Method::GET, "/policies", TOKEN);
+    let twice = twice.header("authorization", format!("Bearer {TOKEN}"));
+    let request = twice.body(Body::empty()).expect("a request");
+    let answer = support::api().send(request).await;
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
 async fn a_path_that_no_route_has_needs_a_token_too() {
-    let api = Api::of(&support::in_process().0);
     let anonymous = request(Method::GET, "/nothing").body(Body::empty());
-    let answer = api.send(anonymous.expect("a request")).await;
+    let answer = support::api().send(anonymous.expect("a request")).await;
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
 async fn health_tells_anonymous_requests_nothing_but_whether_the_store_is_healthy() {
-    let healthy = Api::of(&support::in_process().0);
+    let healthy = support::api();
     let failing = Api::of(support::unreachable());
-    for (api, status, is_healthy) in [
-        (healthy, StatusCode::OK, true),
-        (failing, StatusCode::SERVICE_UNAVAILABLE, false),
-    ] {
+    for (api, status, is_healthy) in [(healthy, 200, true), (failing, 503, false)] {
         let anonymous = request(Method::GET, "/health").body(Body::empty());
         let answer = api.send(anonymous.expect("a request")).await;
-        assert_eq!(
-            (answer.status, &answer.json),
-            (status, &json!({"healthy": is_healthy}))
-        );
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.json, json!({"healthy": is_healthy}));
         let answer = api.get("/health").await;
         assert_eq!(answer.status, status);
         let issues = answer.json["issues"].as_array().expect("issues");
         assert_eq!(issues.is_empty(), is_healthy, "{issues:?}");
-        let wrong = request(Method::GET, "/health").header("authorization", "Bearer x");
-        let answer = api
-            .send(wrong.body(Body::empty()).expect("a request"))
-            .await;
+        let wrong = signed(Method::GET, "/health", "x").body(Body::empty());
+        let answer = api.send(wrong.expect("a request")).await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
     }
 }
@@ -140,19 +117,12 @@ async fn several_tokens_are_valid_at_once_and_the_log_names_the_one_that_was_use
     let log = Log::default();
     let _guard = log.info();
     for (token, name) in [(TOKEN, "old"), (NEXT, "next")] {
-        let request =
-            request(Method::POST, "/reset").header("authorization", format!("Bearer {token}"));
-        let body = json!({"policy": "api", "key": "sk_1"}).to_string();
-        let answer = api
-            .send(request.body(body.into()).expect("a request"))
-            .await;
+        let body = about("api", "sk_1").to_string().into();
+        let request = signed(Method::POST, "/reset", token).body(body);
+        let answer = api.send(request.expect("a request")).await;
         assert_eq!(answer.status, StatusCode::OK);
-        assert_eq!(
-            log.lines(&format!("user=\"{name}\"")).len(),
-            1,
-            "{}",
-            log.text()
-        );
+        let lines = log.lines(&format!("user=\"{name}\""));
+        assert_eq!(lines.len(), 1, "{}", log.text());
     }
     let text = log.text();
     assert!(!text.contains(TOKEN) && !text.contains(NEXT), "{text}");
@@ -180,8 +150,8 @@ async fn behind_a_middleware_of_the_application_the_log_names_the_user_that_it_f
         if let Some(user) = user {
             request = request.extension(AdminUser::new(user));
         }
-        let body = json!({"policy": "api", "key": "sk_1"}).to_string();
-        let request = request.body(Body::from(body)).expect("a request");
+        let body = Body::from(about("api", "sk_1").to_string());
+        let request = request.body(body).expect("a request");
         let response = router.clone().oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(log.lines(name).len(), 1, "{}", log.text());
@@ -194,21 +164,15 @@ fn an_api_that_would_be_open_and_tokens_that_can_not_be_used_are_errors() {
     let admin = || Admin::new(&limiter);
     let error = |admin: Admin| admin.router().expect_err("an error");
     assert_eq!(error(admin()), AdminError::Unprotected);
-    let both = admin()
-        .token("ops", TOKEN)
-        .unprotected_behind_own_middleware();
+    let ops = || admin().token("ops", TOKEN);
+    let both = ops().unprotected_behind_own_middleware();
     assert_eq!(error(both), AdminError::TokensAndOwnMiddleware);
-    let short = error(admin().token("ops", "fifteen-letters"));
-    assert!(
-        matches!(&short, AdminError::TokenTooShort { length: 15, .. }),
-        "{short:?}"
-    );
     // What is behind the letters only fills up.
-    let filled = error(admin().token("ops", "fifteen-letters="));
-    assert!(
-        matches!(&filled, AdminError::TokenTooShort { length: 15, .. }),
-        "{filled:?}"
-    );
+    for short in ["fifteen-letters", "fifteen-letters="] {
+        let error = error(admin().token("ops", short));
+        let is_too_short = matches!(&error, AdminError::TokenTooShort { length: 15, .. });
+        assert!(is_too_short, "{error:?}");
+    }
     assert!(admin().token("ops", "sixteen-letters-").router().is_ok());
     for invalid in [
         "a-token-of-the-operators\n",
@@ -217,41 +181,27 @@ fn an_api_that_would_be_open_and_tokens_that_can_not_be_used_are_errors() {
         "a=token=of=the=operators",
     ] {
         let error = error(admin().token("ops", invalid));
-        assert!(
-            matches!(&error, AdminError::InvalidToken { .. }),
-            "{invalid:?}: {error:?}"
-        );
+        let is_invalid = matches!(&error, AdminError::InvalidToken { .. });
+        assert!(is_invalid, "{invalid:?}: {error:?}");
         assert!(!error.to_string().contains(invalid.trim()), "{error}");
     }
     assert_eq!(error(admin().token(" ", TOKEN)), AdminError::EmptyName);
-    let same_name = error(
-        admin()
-            .token("ops", TOKEN)
-            .token("ops", "another-token-of-them"),
-    );
+    let same_name = error(ops().token("ops", "another-token-of-them"));
     assert!(matches!(same_name, AdminError::DuplicateName { .. }));
-    let same_token = error(admin().token("ops", TOKEN).token("dev", TOKEN));
+    let same_token = error(ops().token("dev", TOKEN));
     assert!(matches!(same_token, AdminError::DuplicateToken { .. }));
 }
 
 #[tokio::test]
 async fn a_nested_router_answers_below_its_path_alone() {
-    let (limiter, _) = support::in_process();
-    let admin = Admin::new(&limiter)
-        .token("ops", TOKEN)
-        .router()
-        .expect("an admin API");
+    let policies = axum::routing::get(async || "the application's");
     let app = axum::Router::new()
-        .route(
-            "/policies",
-            axum::routing::get(async || "the application's"),
-        )
-        .nest("/admin", admin.clone())
-        .with_state(());
+        .route("/policies", policies)
+        .nest("/admin", support::api().0);
     let get = async |path: &str| {
-        let request = request(Method::GET, path).header("authorization", format!("Bearer {TOKEN}"));
-        let request = request.body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
+        let request = signed(Method::GET, path, TOKEN).body(Body::empty());
+        let response = app.clone().oneshot(request.expect("a request")).await;
+        let response = response.expect("infallible");
         let body = http_body_util::BodyExt::collect(response.into_body()).await;
         String::from_utf8(body.expect("a body").to_bytes().to_vec()).expect("text")
     };

@@ -1,25 +1,16 @@
 //! Blocks: how they are made, listed and ended, and what is known of a blocked key.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use http::StatusCode;
-use serde_json::json;
-use tollgate::{
-    InvalidValue, Key, Keys, Limiter, MemoryStore, Policy,
-    store::{
-        BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,
-        Store, StoreResponse,
-    },
-    strategy::Rule,
-};
+use serde_json::{Value, json};
+use tollgate::{Key, Keys, Limiter, Policy, store::Incomplete};
+use tollgate_tests::{stores, stub_store::StubStore};
 
-use crate::admin::{
-    log::Log,
-    support::{self, Api},
-};
+use crate::admin::support::{self, Api, Log, about, shown};
 
-fn shown_hash() -> String {
-    Key::secret("sk_1").as_str().replace('#', "hash:")
+/// A body that blocks a key under a policy.
+fn block(policy: &str, key: &Value, seconds: u64) -> Value {
+    json!({"policy": policy, "key": key, "seconds": seconds})
 }
 
 #[tokio::test]
@@ -28,44 +19,33 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
     let api = Api::of(&limiter);
     let log = Log::default();
     let _guard = log.info();
-    let blocked = api
-        .done("/block", json!({"key": "192.0.2.1", "seconds": 3_600}))
-        .await;
+    let by_hand = json!({"key": "192.0.2.1", "seconds": 3_600});
+    let blocked = api.done("/block", by_hand).await;
     let expected = json!([
         {"policy": "abuse", "key": "192.0.2.1", "ends_at": "2027-01-15T09:00:00Z"},
-        {"policy": "blocked", "key": Key::secret("192.0.2.1").as_str().replace('#', "hash:"), "ends_at": "2027-01-15T09:00:00Z"},
+        {"policy": "blocked", "key": shown("192.0.2.1"), "ends_at": "2027-01-15T09:00:00Z"},
     ]);
     assert_eq!(blocked["blocked"], expected);
     let blocks = api.get("/blocks?policy=abuse").await.json;
     let expected = json!([{
         "policy": "abuse", "key": "192.0.2.1", "ends_at": "2027-01-15T09:00:00Z", "ends_in_ms": 3_600_000,
     }]);
-    assert_eq!(
-        (&blocks["blocks"], &blocks["complete"]),
-        (&expected, &json!(true))
-    );
+    assert_eq!(blocks, json!({"blocks": expected, "complete": true}));
     let all = api.get("/blocks").await.json;
     assert_eq!(all["blocks"].as_array().map(Vec::len), Some(2));
     for wrong in ["limit=0", "limit=x", "limit=10001", "policy=api"] {
-        assert_eq!(
-            api.get(&format!("/blocks?{wrong}")).await.status,
-            400,
-            "{wrong}"
-        );
+        let answer = api.get(&format!("/blocks?{wrong}")).await;
+        assert_eq!(answer.status, 400, "{wrong}");
     }
     let address = Key::ip([192, 0, 2, 1].into());
     let keys = || Keys::from(vec![("address", address), ("abuse", address)]);
     assert!(!limiter.check(keys()).await.is_admitted());
     clock.advance(Duration::from_secs(60));
 
-    let unblocked = api
-        .done("/unblock", json!({"policy": "abuse", "key": "192.0.2.1"}))
-        .await;
-    assert_eq!(unblocked["before"][0]["retry_after_ms"], 3_540_000);
-    assert_eq!(
-        unblocked["before"][0]["blocked_until"],
-        "2027-01-15T09:00:00Z"
-    );
+    let unblocked = api.done("/unblock", about("abuse", "192.0.2.1")).await;
+    let before = &unblocked["before"][0];
+    assert_eq!(before["retry_after_ms"], 3_540_000);
+    assert_eq!(before["blocked_until"], "2027-01-15T09:00:00Z");
     assert_eq!(unblocked["after"][0]["would_admit"], true);
     let lifted =
         json!([{"policy": "abuse", "key": "192.0.2.1", "ends_at": "2027-01-15T09:00:00Z"}]);
@@ -84,20 +64,18 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
         json!({"key": "192.0.2.1", "seconds": u64::MAX}),
         json!({"key": "192.0.2.1", "seconds": 1.5}),
     ] {
-        let answer = api.post("/block", &body).await;
-        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+        api.mistake("/block", body).await;
     }
 }
 
 #[tokio::test]
 async fn an_unblock_of_a_key_that_is_not_blocked_says_that_nothing_was_lifted() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let api = support::api();
     let log = Log::default();
     let _guard = log.info();
-    let block = json!({"policy": "abuse", "key": "192.0.2.1", "seconds": 60});
-    api.done("/block", block).await;
-    let about = json!({"key": "192.0.2.1"});
+    let key = json!("192.0.2.1");
+    api.done("/block", block("abuse", &key, 60)).await;
+    let about = json!({"key": key});
     // Blocked under one of the bans that can read the text.
     let some = api.done("/unblock", about.clone()).await;
     let lifted = some["unblocked"].as_array().expect("a list");
@@ -131,12 +109,10 @@ async fn a_listed_key_is_unblocked_by_the_text_that_shows_it() {
     texts.sort_by_key(|text| text.to_string());
     assert_eq!(texts, [&json!("key:a+/b"), &json!("key:mallory")]);
     for block in &listed {
-        let about = json!({"policy": "abuse", "key": block["key"]});
+        let about = about("abuse", &block["key"]);
         let status = api.done("/peek", about.clone()).await;
-        assert_eq!(
-            (&status["key"], &status["would_admit"]),
-            (&block["key"], &json!(false))
-        );
+        assert_eq!(status["key"], block["key"]);
+        assert_eq!(status["would_admit"], false);
         api.done("/unblock", about).await;
     }
     assert_eq!(api.get("/blocks").await.json["blocks"], json!([]));
@@ -144,83 +120,46 @@ async fn a_listed_key_is_unblocked_by_the_text_that_shows_it() {
 
 #[tokio::test]
 async fn a_list_of_blocks_that_is_not_complete_says_why() {
-    /// Ends each search for this reason.
-    #[derive(Clone, Debug)]
-    struct Ends(MemoryStore, Incomplete);
-
-    impl Store for Ends {
-        fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-            self.0.register(policy, rule)
-        }
-
-        fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-            self.0.execute(op, counters)
-        }
-
-        fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
-
-        fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-            self.0.callers(limit, key)
-        }
-
-        fn blocked_keys(&self, _: &[LimitHandle], _: usize) -> BlockedKeysFuture {
-            let found = BlockedKeys::new(Vec::new(), Some(self.1));
-            Box::pin(std::future::ready(Ok(found)))
-        }
-    }
-
     for (incomplete, shown) in [
         (Incomplete::Limit, "limit"),
         (Incomplete::Timeout, "timeout"),
         (Incomplete::KeysMoved, "keys_moved"),
     ] {
-        let store = Ends(MemoryStore::new(), incomplete);
-        let builder = Limiter::builder().store(store);
-        let limiter = builder.policy(Policy::block_list("blocked")).build();
-        let blocks = Api::of(limiter.expect("a limiter"))
-            .get("/blocks")
-            .await
-            .json;
+        let builder = Limiter::builder().store(StubStore::with_incomplete_blocks(incomplete));
+        let limiter = stores::limiter(builder, [Policy::block_list("blocked")]);
+        let blocks = Api::of(limiter).get("/blocks").await.json;
         let expected = json!({"blocks": [], "complete": false, "incomplete": shown});
         assert_eq!(blocks, expected);
     }
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let api = support::api();
     for key in ["192.0.2.1", "192.0.2.2"] {
-        api.done(
-            "/block",
-            json!({"policy": "abuse", "key": key, "seconds": 60}),
-        )
-        .await;
+        let body = block("abuse", &json!(key), 60);
+        api.done("/block", body).await;
     }
     let one = api.get("/blocks?limit=1").await.json;
     assert_eq!(one["incomplete"], "limit");
     assert_eq!(one["blocks"].as_array().map(Vec::len), Some(1));
     let all = api.get("/blocks?limit=2").await.json;
-    assert_eq!(
-        (&all["complete"], all.get("incomplete")),
-        (&json!(true), None)
-    );
+    assert_eq!(all["complete"], true);
+    assert_eq!(all.get("incomplete"), None);
 }
 
 #[tokio::test]
 async fn a_block_list_has_no_quota_and_shows_until_when_a_key_is_blocked() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let api = support::api();
     let log = Log::default();
     let _guard = log.info();
-    let about = json!({"policy": "blocked", "key": "sk_1"});
+    let about = about("blocked", "sk_1");
     let free = json!({
-        "policy": "blocked", "key": shown_hash(), "cost": 1, "retry_after_ms": 0, "reset_after_ms": 0, "would_admit": true,
+        "policy": "blocked", "key": shown("sk_1"), "cost": 1, "retry_after_ms": 0, "reset_after_ms": 0, "would_admit": true,
     });
     assert_eq!(api.done("/peek", about.clone()).await, free);
-    let mut block = about.clone();
-    block["seconds"] = json!(3_600);
-    api.done("/block", block).await;
+    let body = block("blocked", &json!("sk_1"), 3_600);
+    api.done("/block", body).await;
     let status = api.done("/peek", about.clone()).await;
     let until = "2027-01-15T09:00:00Z";
     let blocked = json!({
-        "policy": "blocked", "key": shown_hash(), "cost": 1, "retry_after_ms": 3_600_000, "reset_after_ms": 3_600_000,
+        "policy": "blocked", "key": shown("sk_1"), "cost": 1, "retry_after_ms": 3_600_000, "reset_after_ms": 3_600_000,
         "would_admit": false, "blocked_until": until,
     });
     assert_eq!(status, blocked);
@@ -229,10 +168,8 @@ async fn a_block_list_has_no_quota_and_shows_until_when_a_key_is_blocked() {
     let policies = explained["policies"].as_array().expect("policies");
     let of = |name: &str| policies.iter().find(|policy| policy["policy"] == name);
     let list = of("blocked").expect("a policy");
-    assert_eq!(
-        (&list["blocked_until"], list.get("limit")),
-        (&json!(until), None)
-    );
+    assert_eq!(list["blocked_until"], until);
+    assert_eq!(list.get("limit"), None);
     assert_eq!(of("api").expect("a policy").get("blocked_until"), None);
     let lines = log.lines("change=\"block\"");
     let change = format!("before=\"not blocked\" after=\"blocked until {until}\"");
@@ -269,15 +206,12 @@ async fn every_key_that_is_listed_is_taken_by_every_route_about_keys() {
         let listed = listed.expect("a policy")["keys"].as_array().expect("keys");
         assert_eq!(listed.len(), keys.len(), "{policy}");
         for key in listed.iter().map(|top| &top["key"]) {
-            let about = |units: Option<u64>| match units {
-                None => json!({"policy": policy, "key": key}),
-                Some(units) => json!({"policy": policy, "key": key, "units": units}),
-            };
-            let status = api.done("/peek", about(None)).await;
+            let status = api.done("/peek", about(policy, key)).await;
             assert_eq!((&status["key"], &status["remaining"]), (key, &json!(0)));
-            let credited = api.done("/credit", about(Some(1))).await;
+            let credit = json!({"policy": policy, "key": key, "units": 1});
+            let credited = api.done("/credit", credit).await;
             assert_eq!(credited["after"]["remaining"], 1, "{key} under {policy}");
-            let reset = api.done("/reset", about(None)).await;
+            let reset = api.done("/reset", about(policy, key)).await;
             assert_eq!(reset["before"][0]["remaining"], 1, "{key} under {policy}");
             assert_eq!(reset["after"][0]["would_admit"], true);
         }
@@ -285,23 +219,20 @@ async fn every_key_that_is_listed_is_taken_by_every_route_about_keys() {
     for policy in ["blocked", "abuse"] {
         let ban = limiter.policy(policy).expect("a policy");
         for key in keys {
-            ban.block(key, Duration::from_secs(60))
-                .await
-                .expect("a block");
+            let blocked = ban.block(key, Duration::from_secs(60));
+            blocked.await.expect("a block");
         }
         let list = format!("/blocks?policy={policy}");
         let listed = api.get(&list).await.json["blocks"].clone();
         let listed = listed.as_array().expect("a list");
         assert_eq!(listed.len(), keys.len(), "{policy}");
-        for block in listed {
-            let about = json!({"policy": policy, "key": block["key"]});
+        for key in listed.iter().map(|block| &block["key"]) {
+            let about = about(policy, key);
             let status = api.done("/peek", about.clone()).await;
             assert!(status["blocked_until"].is_string(), "{status}");
             api.done("/reset", about.clone()).await;
-            let mut longer = about.clone();
-            longer["seconds"] = json!(120);
-            let blocked = api.done("/block", longer).await;
-            assert_eq!(blocked["blocked"][0]["key"], block["key"]);
+            let blocked = api.done("/block", block(policy, key, 120)).await;
+            assert_eq!(blocked["blocked"][0]["key"], *key);
             let unblocked = api.done("/unblock", about).await;
             assert_eq!(unblocked["after"][0]["would_admit"], true);
         }

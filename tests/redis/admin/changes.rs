@@ -3,18 +3,22 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 use tollgate::{Key, Keys, Limiter, Policy, Quota, extract};
+use tollgate_tests::stores;
 
-use crate::admin::{
-    log::Log,
-    support::{self, Api},
-};
+use crate::admin::support::{self, Api, Log, about, shown, until};
 
 fn api_key() -> Key {
     Key::secret("sk_1")
 }
 
-fn shown() -> String {
-    api_key().as_str().replace('#', "hash:")
+fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    stores::limiter(Limiter::builder().store(stores::frozen().0), policies)
+}
+
+/// What is left of a key's quota under a policy.
+async fn left(limiter: &Limiter, policy: &str, key: Key) -> u64 {
+    let status = limiter.peek((policy, key)).await.expect("a status");
+    status.policy(policy).expect("a policy").remaining()
 }
 
 /// A limiter under whose policy `api` the key has no unit left, and its API.
@@ -29,47 +33,32 @@ async fn used_up() -> (Limiter, Api) {
 #[tokio::test]
 async fn peek_reports_a_key_by_its_text_and_by_its_hash_and_charges_nothing() {
     let (_, api) = used_up().await;
-    for key in ["sk_1".to_owned(), shown()] {
-        let status = api
-            .done("/peek", json!({"policy": "api", "key": key}))
-            .await;
+    for key in ["sk_1".to_owned(), shown("sk_1")] {
+        let status = api.done("/peek", about("api", key)).await;
         let expected = json!({
-            "policy": "api", "key": shown(), "limit": 10, "remaining": 0, "cost": 1,
+            "policy": "api", "key": shown("sk_1"), "limit": 10, "remaining": 0, "cost": 1,
             "retry_after_ms": 6_000, "reset_after_ms": 60_000, "would_admit": false,
         });
         assert_eq!(status, expected);
     }
-    let other = api
-        .done("/peek", json!({"policy": "address", "key": "192.0.2.1"}))
-        .await;
-    assert_eq!(
-        (&other["remaining"], &other["retry_after_ms"]),
-        (&json!(20), &json!(0))
-    );
+    let other = api.done("/peek", about("address", "192.0.2.1")).await;
+    assert_eq!(other["remaining"], 20);
+    assert_eq!(other["retry_after_ms"], 0);
 }
 
 #[tokio::test]
 async fn a_key_of_several_parts_is_several_texts() {
     let by = (extract::header("x-api-key"), extract::method());
     let policy = Policy::new("calls", Quota::requests(5).per_minute()).key(by);
-    let limiter = Limiter::builder()
-        .policy(policy)
-        .build()
-        .expect("a limiter");
+    let limiter = limiter([policy]);
     let key = Key::tuple([api_key(), Key::new("GET")]);
     assert!(limiter.check(("calls", key)).times(5).await.is_admitted());
     let api = Api::of(&limiter);
-    let status = api
-        .done("/peek", json!({"policy": "calls", "key": ["sk_1", "GET"]}))
-        .await;
+    let status = api.done("/peek", about("calls", ["sk_1", "GET"])).await;
     assert_eq!(status["remaining"], 0);
-    let again = api
-        .done("/peek", json!({"policy": "calls", "key": status["key"]}))
-        .await;
-    assert_eq!(
-        (&again["key"], &again["remaining"]),
-        (&status["key"], &json!(0))
-    );
+    let again = api.done("/peek", about("calls", &status["key"])).await;
+    assert_eq!(again["key"], status["key"]);
+    assert_eq!(again["remaining"], 0);
 }
 
 #[tokio::test]
@@ -82,28 +71,19 @@ async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota
         .cost_with(|_| 7)
         .skip_path("/health")
         .tier_quotas([paid]);
-    let limiter = Limiter::builder()
-        .policy(policy)
-        .build()
-        .expect("a limiter");
+    let limiter = limiter([policy]);
     let check = limiter.check(("tiers", api_key())).quota_for("tiers", paid);
     assert!(check.cost(900).await.is_admitted());
     let api = Api::of(&limiter);
-    let own = api
-        .done("/peek", json!({"policy": "tiers", "key": "sk_1"}))
-        .await;
-    assert_eq!(
-        (&own["limit"], &own["remaining"], &own["cost"]),
-        (&json!(10), &json!(1), &json!(1))
-    );
+    let own = api.done("/peek", about("tiers", "sk_1")).await;
+    let own = ["limit", "remaining", "cost"].map(|field| own[field].as_u64());
+    assert_eq!(own, [Some(10), Some(1), Some(1)]);
     let tier = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/day"});
     assert_eq!(api.done("/peek", tier).await["remaining"], 100);
     let credit = json!({"policy": "tiers", "key": "sk_1", "quota": "1000/day", "units": 50});
     let credited = api.done("/credit", credit).await;
-    assert_eq!(
-        (&credited["credited"], &credited["after"]["remaining"]),
-        (&json!(50), &json!(150))
-    );
+    assert_eq!(credited["credited"], 50);
+    assert_eq!(credited["after"]["remaining"], 150);
 }
 
 #[tokio::test]
@@ -111,9 +91,7 @@ async fn reset_gives_a_key_its_full_quota_and_tells_the_status_before_and_after(
     let (limiter, api) = used_up().await;
     let log = Log::default();
     let _guard = log.info();
-    let reset = api
-        .done("/reset", json!({"policy": "api", "key": "sk_1"}))
-        .await;
+    let reset = api.done("/reset", about("api", "sk_1")).await;
     let of = |when: &str, policy: usize| reset[when][policy]["remaining"].clone();
     // The candidate has the same key.
     assert_eq!(reset["before"][1]["policy"], "api-next");
@@ -128,7 +106,7 @@ async fn reset_gives_a_key_its_full_quota_and_tells_the_status_before_and_after(
         "user=\"ops\"",
         "change=\"reset\"",
         "policy=\"api\"",
-        &format!("key=\"{}\"", shown()),
+        &format!("key=\"{}\"", shown("sk_1")),
         "before=\"0 of 10 left, retry after 6000 ms\"",
         "after=\"10 of 10 left\"",
     ] {
@@ -152,21 +130,8 @@ async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
     // An API key may look like an address. The key of all requests has no such text.
     let expected = ["api", "address", "exports", "abuse", "blocked", "api-next"];
     assert_eq!(names(&reset), expected);
-    let of = |limiter: &Limiter, keys: Keys| limiter.peek(keys);
-    let left = of(&limiter, ("address", address).into())
-        .await
-        .expect("a status");
-    assert_eq!(
-        left.policy("address").map(|policy| policy.remaining()),
-        Some(20)
-    );
-    let left = of(&limiter, ("shared", Key::global()).into())
-        .await
-        .expect("a status");
-    assert_eq!(
-        left.policy("shared").map(|policy| policy.remaining()),
-        Some(4)
-    );
+    assert_eq!(left(&limiter, "address", address).await, 20);
+    assert_eq!(left(&limiter, "shared", Key::global()).await, 4);
     let reset = api.done("/reset", json!({"key": "*"})).await;
     assert!(names(&reset).contains(&"shared".to_owned()));
 }
@@ -177,32 +142,20 @@ async fn credit_adds_units_up_to_those_in_use() {
     let log = Log::default();
     let _guard = log.info();
     let credit = |units: u64| json!({"policy": "api", "key": "sk_1", "units": units});
-    let credited = api.done("/credit", credit(4)).await;
-    assert_eq!(
-        (&credited["credited"], &credited["after"]["remaining"]),
-        (&json!(4), &json!(4))
-    );
-    let credited = api.done("/credit", credit(u64::MAX)).await;
-    assert_eq!(
-        (&credited["credited"], &credited["after"]["remaining"]),
-        (&json!(6), &json!(10))
-    );
+    for (units, expected, after) in [(4, 4, 4), (u64::MAX, 6, 10)] {
+        let credited = api.done("/credit", credit(units)).await;
+        assert_eq!(credited["credited"], expected);
+        assert_eq!(credited["after"]["remaining"], after);
+    }
     let lines = log.lines("change=\"credit\"");
     assert_eq!(lines.len(), 2);
-    assert!(
-        lines[0].contains("units=4") && lines[0].contains("after=\"4 of 10 left\""),
-        "{}",
-        lines[0]
-    );
+    for part in ["units=4", "after=\"4 of 10 left\""] {
+        assert!(lines[0].contains(part), "{part} in {}", lines[0]);
+    }
 
     let unsupported = json!({"policy": "shared", "key": "*", "units": 1});
-    let answer = api.post("/credit", &unsupported).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-    assert!(
-        answer.json["detail"]
-            .as_str()
-            .is_some_and(|text| text.contains("reset"))
-    );
+    let detail = api.mistake("/credit", unsupported).await;
+    assert!(detail.contains("reset"), "{detail}");
     assert_eq!(log.lines("failed"), Vec::<String>::new());
 }
 
@@ -214,17 +167,11 @@ async fn callers_are_those_whose_charges_count_now() {
         let keys = Keys::from(vec![("shared", Key::global())]).caller(caller);
         assert!(limiter.check(keys).await.is_admitted());
     }
-    let callers = api
-        .done("/callers", json!({"policy": "shared", "key": "*"}))
-        .await;
-    assert_eq!(
-        callers,
-        json!({"callers": ["alice", shown(), "key:key:bob"]})
-    );
-    let none = api
-        .done("/callers", json!({"policy": "api", "key": "sk_1"}))
-        .await;
-    assert_eq!(none, json!({"callers": []}));
+    let callers = api.done("/callers", about("shared", "*")).await;
+    let expected = json!(["alice", shown("sk_1"), "key:key:bob"]);
+    assert_eq!(callers["callers"], expected);
+    let none = api.done("/callers", about("api", "sk_1")).await;
+    assert_eq!(none["callers"], json!([]));
 }
 
 #[tokio::test]
@@ -232,39 +179,25 @@ async fn a_change_that_fails_is_an_error_and_is_logged() {
     let api = Api::of(support::unreachable());
     let log = Log::default();
     let _guard = log.info();
-    let answer = api
-        .post("/reset", &json!({"policy": "api", "key": "sk_1"}))
-        .await;
+    let answer = api.post("/reset", &about("api", "sk_1")).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     let lines = log.lines("failed, and may have been made");
     assert_eq!(lines.len(), 1, "{}", log.text());
-    assert!(
-        lines[0].contains("user=\"ops\"") && lines[0].contains(&shown()),
-        "{}",
-        lines[0]
-    );
+    for part in ["user=\"ops\"", &shown("sk_1")] {
+        assert!(lines[0].contains(part), "{part} in {}", lines[0]);
+    }
 }
 
 #[tokio::test]
 async fn a_change_that_a_policy_does_not_support_is_logged_as_no_failure_of_the_store() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let api = support::api();
     let log = Log::default();
     let _guard = log.info();
-    for (path, body) in [
-        (
-            "/block",
-            json!({"policy": "api", "key": "sk_1", "seconds": 60}),
-        ),
-        ("/unblock", json!({"policy": "api", "key": "sk_1"})),
-        (
-            "/credit",
-            json!({"policy": "shared", "key": "*", "units": 1}),
-        ),
-    ] {
-        let answer = api.post(path, &body).await;
-        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
-    }
+    let block = json!({"policy": "api", "key": "sk_1", "seconds": 60});
+    let credit = json!({"policy": "shared", "key": "*", "units": 1});
+    api.mistake("/block", block).await;
+    api.mistake("/unblock", about("api", "sk_1")).await;
+    api.mistake("/credit", credit).await;
     assert_eq!(log.text(), "");
 }
 
@@ -273,17 +206,11 @@ async fn a_change_that_was_begun_is_completed_and_logged_if_its_client_disconnec
     let (limiter, api) = used_up().await;
     let log = Log::default();
     let _guard = log.info();
-    let body = json!({"policy": "api", "key": "sk_1"});
+    let body = about("api", "sk_1");
     let call = api.post("/reset", &body);
     // Polled once, and dropped while the change is made.
     assert!(futures_util::FutureExt::now_or_never(call).is_none());
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(log.lines("change=\"reset\"").len(), 1, "{}", log.text());
-    let status = limiter.peek(("api", api_key())).await.expect("a status");
-    assert_eq!(
-        status.policy("api").map(|policy| policy.remaining()),
-        Some(10)
-    );
+    let is_logged = || log.lines("change=\"reset\"").len() == 1;
+    until("the change is logged", async || is_logged()).await;
+    assert_eq!(left(&limiter, "api", api_key()).await, 10);
 }

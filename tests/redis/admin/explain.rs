@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate::{
-    Limiter, Policy, Quota,
+    Limiter, MissingKey, Policy, Quota,
     extract::{self, KeyExtractor},
 };
 
@@ -22,16 +22,14 @@ fn hint(explained: &Value) -> &str {
 
 #[tokio::test]
 async fn a_request_without_a_peer_address_is_said_to_lack_it() {
-    let (limiter, _) = support::in_process();
-    let api = Api::of(&limiter);
+    let api = support::api();
     let mut request = json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_1"]]});
     let explained = api.done("/explain", request.clone()).await;
     let shown = hint(&explained);
     assert!(shown.starts_with(NO_PEER), "{explained}");
-    assert!(
-        shown.contains("`peer`") && shown.contains("--peer"),
-        "{shown}"
-    );
+    for part in ["`peer`", "--peer"] {
+        assert!(shown.contains(part), "{shown}");
+    }
     let reason = "counted with all requests without a client address";
     for name in ["address", "abuse"] {
         assert_eq!(policy(&explained, name)["reason"], reason, "{name}");
@@ -61,11 +59,7 @@ async fn a_peer_address_is_asked_for_only_if_a_key_depends_on_it() {
         (policy("p").by_hand(), false, false),
         (policy("p").skip_path("/"), false, false),
         // Rejected, rather than counted together.
-        (
-            policy("p").missing_key(tollgate::MissingKey::Reject),
-            true,
-            true,
-        ),
+        (policy("p").missing_key(MissingKey::Reject), true, true),
     ] {
         let shown = format!("{policy:?}");
         let limiter = Limiter::builder().policy(policy).build();

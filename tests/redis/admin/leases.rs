@@ -2,19 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
 use serde_json::json;
 use testkit::Server;
 use tollgate::{
-    FixedWindow, Key, Lease, Limiter, Policy, Quota, RedisStore,
+    FixedWindow, Key, Lease, Limiter, Policy, Quota,
     admin::{Activity, Admin},
     extract,
 };
-
-use crate::admin::{
-    support::{Api, TOKEN},
-    until::{TEST_TIMEOUT, until},
+use tollgate_tests::{
+    hot_key::until_leased,
+    stores::{limiter, redis},
 };
+
+use crate::admin::support::{Api, TOKEN, about, until};
 
 const LIMIT: u64 = 10_000_000;
 
@@ -22,12 +22,10 @@ const LIMIT: u64 = 10_000_000;
 async fn policies_are_listed_with_the_settings_of_their_leases() {
     let policy = |name: &str| Policy::new(name, Quota::requests(LIMIT).per_hour());
     let lease = Lease::max_units(500).ttl(Duration::from_micros(7_125));
-    let limiter = Limiter::builder()
-        .policy(policy("default").lease(Lease::max_units(64)))
-        .policy(policy("precise").lease(lease))
-        .policy(policy("plain"))
-        .build();
-    let answer = Api::of(limiter.expect("a limiter")).get("/policies").await;
+    let default = policy("default").lease(Lease::max_units(64));
+    let policies = [default, policy("precise").lease(lease), policy("plain")];
+    let limiter = limiter(Limiter::builder(), policies);
+    let answer = Api::of(limiter).get("/policies").await;
     let leases = ["default", "precise", "plain"].map(|name| {
         let mut policies = answer.json["policies"].as_array().into_iter().flatten();
         let policy = policies.find(|policy| policy["name"] == name);
@@ -47,40 +45,21 @@ async fn activity_has_the_leases_of_each_policy_and_their_units_count_as_used() 
     };
     // Units are held for several seconds.
     let lease = Lease::max_units(500).ttl(Duration::from_secs(10));
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(TEST_TIMEOUT);
     let activity = Arc::new(Activity::new());
-    let limiter = Limiter::builder()
-        .store(store.build().expect("a store"))
-        .policy(policy("tenant").lease(lease))
-        .policy(policy("plain"))
-        .observe(activity.clone());
-    let limiter = limiter.build().expect("a limiter");
+    let builder = Limiter::builder().store(redis(&server));
+    let policies = [policy("tenant").lease(lease), policy("plain")];
+    let limiter = limiter(builder.observe(activity.clone()), policies);
     let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
     let api = Api(admin.router().expect("an admin API"));
     let before = api.get("/activity").await.json;
     assert!(before["store"].get("leases").is_none(), "{before}");
 
-    let key = || Key::secret("sk_1");
-    until("a lease admits requests", async || {
-        let checks = (0..50).map(|_| limiter.check(("tenant", key())).into_future());
-        assert!(
-            join_all(checks)
-                .await
-                .iter()
-                .all(|check| check.is_admitted())
-        );
-        let leases = limiter.stats().store.leases;
-        leases.first().is_some_and(|leases| leases.spent > 0)
-    })
-    .await;
+    until_leased(&limiter, ("tenant", Key::secret("sk_1")), 1).await;
     // A lease may be requested or refunded meanwhile.
     until("the answers have the same leases", async || {
         let before = limiter.stats().store.leases;
         let activity = api.get("/activity").await.json;
-        let peek = json!({"policy": "tenant", "key": "sk_1"});
-        let peeked = api.done("/peek", peek).await;
+        let peeked = api.done("/peek", about("tenant", "sk_1")).await;
         let after = limiter.stats().store.leases;
         let (leases, admitted) = (&after[0], activity["policies"][0]["units"].as_u64());
         let expected = json!([{

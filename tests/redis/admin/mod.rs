@@ -1,7 +1,5 @@
 //! The admin API: its routes, which clients may call them, and that it tells and logs no secrets.
 
-use tollgate_tests::log;
-
 mod activity;
 mod auth;
 mod blocks;
@@ -15,4 +13,3 @@ mod panics;
 mod processes;
 mod secrets;
 mod support;
-use tollgate_tests::until;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::Server;
 use tollgate::{Key, Keys, Limiter, Policy, Quota, RedisStore, extract};
+use tollgate_tests::until::TEST_TIMEOUT;
 
-use crate::admin::{support::Api, until::until};
+use crate::admin::support::{Api, about, until};
 
 /// The staleness of cached rejections.
 const STALENESS: Duration = Duration::from_millis(200);
@@ -15,7 +16,7 @@ const STALENESS: Duration = Duration::from_millis(200);
 fn process(server: &Server) -> Limiter {
     let store = RedisStore::builder()
         .url(server.url())
-        .timeout(Duration::from_secs(20))
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(STALENESS);
     Limiter::builder()
         .store(store.build().expect("a store"))
@@ -35,44 +36,36 @@ async fn is_admitted(limiter: &Limiter) -> bool {
     limiter.check(keys()).await.is_admitted()
 }
 
+/// Waits until both processes admit the key, each one request.
+async fn until_admitted(limiters: &[Limiter; 2]) {
+    for limiter in limiters {
+        until("the key is admitted", async || is_admitted(limiter).await).await;
+    }
+}
+
 #[tokio::test]
 async fn a_reset_a_credit_a_block_and_its_end_hold_in_both_processes() {
     let server = Server::start();
-    let [one, other] = [process(&server), process(&server)];
-    let api = Api::of(&one);
+    let both = [process(&server), process(&server)];
+    let [one, other] = &both;
+    let api = Api::of(one);
     // Both have cached that the key is rejected.
     assert!(one.check(keys()).times(2).await.is_admitted());
-    assert!(!is_admitted(&one).await && !is_admitted(&other).await);
+    assert!(!is_admitted(one).await && !is_admitted(other).await);
 
-    api.done("/reset", json!({"policy": "api", "key": "sk_1"}))
-        .await;
-    for limiter in [&one, &other] {
-        until("a reset key is admitted", async || {
-            is_admitted(limiter).await
-        })
-        .await;
-    }
-    assert!(!is_admitted(&one).await && !is_admitted(&other).await);
+    api.done("/reset", about("api", "sk_1")).await;
+    until_admitted(&both).await;
+    assert!(!is_admitted(one).await && !is_admitted(other).await);
 
     let credit = json!({"policy": "api", "key": "sk_1", "units": 2});
     assert_eq!(api.done("/credit", credit).await["credited"], 2);
-    for limiter in [&one, &other] {
-        until("a credited key is admitted", async || {
-            is_admitted(limiter).await
-        })
-        .await;
-    }
+    until_admitted(&both).await;
 
-    api.done("/reset", json!({"policy": "api", "key": "sk_1"}))
-        .await;
-    let blocked = api
-        .done(
-            "/block",
-            json!({"policy": "abuse", "key": "sk_1", "seconds": 3_600}),
-        )
-        .await;
+    api.done("/reset", about("api", "sk_1")).await;
+    let block = json!({"policy": "abuse", "key": "sk_1", "seconds": 3_600});
+    let blocked = api.done("/block", block).await;
     assert!(blocked["blocked"][0]["ends_at"].is_string());
-    for limiter in [&one, &other] {
+    for limiter in &both {
         until("the ban rejects the key", async || {
             let decision = limiter.check(keys()).await;
             decision.policy("abuse").expect("a ban").rejected()
@@ -80,17 +73,10 @@ async fn a_reset_a_credit_a_block_and_its_end_hold_in_both_processes() {
         .await;
     }
     // The API of the other process shows it too.
-    let status = Api::of(&other)
-        .done("/peek", json!({"policy": "abuse", "key": "sk_1"}))
-        .await;
+    let status = Api::of(other).done("/peek", about("abuse", "sk_1")).await;
     assert_eq!(status["would_admit"], false);
 
     let unblocked = api.done("/unblock", json!({"key": "sk_1"})).await;
     assert_eq!(unblocked["before"][0]["would_admit"], false);
-    for limiter in [&one, &other] {
-        until("an unblocked key is admitted", async || {
-            is_admitted(limiter).await
-        })
-        .await;
-    }
+    until_admitted(&both).await;
 }

@@ -1,22 +1,22 @@
 //! Credentials of callers, of the store and of operators are in no answer and in no line of the log.
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
 use axum::body::Body;
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use serde_json::{Value, json};
 use testkit::Server;
 use tollgate::{
-    Key, Limiter, MemoryStore, MissingKey, Policy, Quota, RateLimitLayer, RedisStore,
+    Limiter, MissingKey, Policy, Quota, RateLimitLayer,
     admin::{Activity, Admin, AdminTarget},
     extract::{self, KeyExtractor},
 };
-use tower::{Layer, ServiceExt};
-
-use crate::admin::{
-    log::Log,
-    support::{Api, TOKEN, request},
+use tollgate_tests::{
+    service::send,
+    stores::{limiter, redis},
 };
+
+use crate::admin::support::{Api, Log, TOKEN, shown, signed};
 
 const API_KEY: &str = "sk_live_seeded1";
 const BEARER: &str = "bearer_seeded2";
@@ -24,26 +24,21 @@ const SESSION: &str = "session_seeded3";
 const PASSWORD: &str = "password_seeded4";
 const WRONG_TOKEN: &str = "wrong_token_seeded5";
 
-/// The policies count by credentials, alone, in tuples and in alternatives.
-fn limiter(server: &Server, activity: Arc<Activity>) -> Limiter {
-    let quota = || Quota::requests(2).per_hour();
-    Limiter::builder()
-        .store(RedisStore::open(server.url()).expect("a store"))
-        .policy(Policy::new("api-key", quota()).key(extract::header("x-api-key")))
-        .policy(Policy::new("bearer", quota()).key(extract::bearer()))
-        .policy(
-            Policy::new("session", quota()).key((extract::cookie("session"), extract::method())),
-        )
-        .policy(Policy::new("any", quota()).key(extract::bearer().or_else(extract::query("token"))))
-        .policy(
-            Policy::new("user", quota())
-                .key(extract::from_fn(|_| None))
-                .missing_key(MissingKey::Skip),
-        )
-        .policy(Policy::block_list("blocked").key(extract::header("x-api-key")))
-        .observe(activity)
-        .build()
-        .expect("a limiter")
+fn policy(name: &str) -> Policy {
+    Policy::new(name, Quota::requests(2).per_hour())
+}
+
+/// Policies that count by credentials, alone, in tuples and in alternatives.
+fn by_credentials() -> [Policy; 6] {
+    let by_code = policy("user").key(extract::from_fn(|_| None));
+    [
+        policy("api-key").key(extract::header("x-api-key")),
+        policy("bearer").key(extract::bearer()),
+        policy("session").key((extract::cookie("session"), extract::method())),
+        policy("any").key(extract::bearer().or_else(extract::query("token"))),
+        by_code.missing_key(MissingKey::Skip),
+        Policy::block_list("blocked").key(extract::header("x-api-key")),
+    ]
 }
 
 /// The headers of a request that has each credential.
@@ -57,19 +52,12 @@ fn headers() -> [(&'static str, String); 3] {
 
 /// Sends requests with the credentials until all policies have rejected them.
 async fn use_up(limiter: &Limiter) {
-    let inner = tower::service_fn(|_: Request<Body>| async {
-        Ok::<_, Infallible>(Response::new(Body::empty()))
-    });
-    let service = RateLimitLayer::new(limiter.clone()).layer(inner);
-    for _ in 0..3 {
+    let layer = RateLimitLayer::new(limiter.clone());
+    for expected in [200, 200, 429] {
         let request = Request::get(format!("/?token={SESSION}"));
-        let request = headers()
-            .into_iter()
-            .fold(request, |request, (name, value)| {
-                request.header(name, value)
-            });
-        let request = request.body(Body::empty()).expect("a request");
-        let _ = service.clone().oneshot(request).await.expect("infallible");
+        let headers = headers().into_iter();
+        let request = headers.fold(request, |all, (name, value)| all.header(name, value));
+        assert_eq!(send(&layer, request).await, expected);
     }
 }
 
@@ -89,7 +77,8 @@ fn explanations() -> [Value; 5] {
 async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
     let server = Server::builder().password(PASSWORD).start();
     let activity = Arc::new(Activity::new());
-    let limiter = limiter(&server, activity.clone());
+    let builder = Limiter::builder().store(redis(&server));
+    let limiter = limiter(builder.observe(activity.clone()), by_credentials());
     let log = Log::default();
     let _guard = log.at(tracing::Level::TRACE);
     let mut answers = String::new();
@@ -99,10 +88,8 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
         RateLimitLayer::new(limiter.clone()).into(),
     ] {
         let admin = Admin::new(target).token("ops", TOKEN);
-        let api = Api(admin
-            .activity(activity.clone())
-            .router()
-            .expect("an admin API"));
+        let router = admin.activity(activity.clone()).router();
+        let api = Api(router.expect("an admin API"));
         for path in [
             "/health",
             "/policies",
@@ -163,35 +150,24 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
                 format!("\"{secret}\""),
                 secret.to_owned(),
             ] {
-                answers += &api
-                    .call(Method::POST, "/credit", body)
-                    .await
-                    .json
-                    .to_string();
+                let answer = api.call(Method::POST, "/credit", body).await;
+                answers += &answer.json.to_string();
             }
-            answers += &api
-                .get(&format!("/policies?{secret}={secret}"))
-                .await
-                .json
-                .to_string();
+            let answer = api.get(&format!("/policies?{secret}={secret}")).await;
+            answers += &answer.json.to_string();
         }
-        let wrong = request(Method::GET, "/policies")
-            .header("authorization", format!("Bearer {WRONG_TOKEN}"));
-        answers += &api
-            .send(wrong.body(Body::empty()).expect("a request"))
-            .await
-            .json
-            .to_string();
+        let wrong = signed(Method::GET, "/policies", WRONG_TOKEN).body(Body::empty());
+        let answer = api.send(wrong.expect("a request")).await;
+        answers += &answer.json.to_string();
     }
     // What is searched is there.
     for part in ["\"outcome\":\"rejected\"", "ends_in_ms", "at_most_over"] {
         assert!(answers.contains(part), "{part} in {answers}");
     }
     let log = log.text();
-    assert!(
-        log.contains("change=\"reset\"") && log.contains("change=\"block\""),
-        "{log}"
-    );
+    for change in ["change=\"reset\"", "change=\"block\""] {
+        assert!(log.contains(change), "{log}");
+    }
     for secret in [API_KEY, BEARER, SESSION, PASSWORD, WRONG_TOKEN, TOKEN] {
         let lines: Vec<_> = log.lines().filter(|line| line.contains(secret)).collect();
         assert!(lines.is_empty(), "{lines:?}");
@@ -202,32 +178,24 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
 #[tokio::test]
 async fn a_credential_is_hashed_under_every_policy_of_a_reset_and_blocked_under_no_ban_that_stores_it()
  {
-    let quota = || Quota::requests(2).per_hour();
-    let (store, by_code) = (MemoryStore::new(), || extract::from_fn(|_| None));
-    let limiter = Limiter::builder()
-        .store(store)
-        .policy(Policy::new("api-key", quota()).key(extract::header("x-api-key")))
-        .policy(Policy::new("user", quota()).key(by_code()))
-        .policy(Policy::block_list("keys").key(extract::header("x-api-key")))
-        .policy(Policy::block_list("users").key(by_code()))
-        .build()
-        .expect("a limiter");
-    let api = Api::of(&limiter);
-    let hash = Key::secret(API_KEY).as_str().replace('#', "hash:");
+    let by_code = || extract::from_fn(|_| None);
+    let policies = [
+        policy("api-key").key(extract::header("x-api-key")),
+        policy("user").key(by_code()),
+        Policy::block_list("keys").key(extract::header("x-api-key")),
+        Policy::block_list("users").key(by_code()),
+    ];
+    let api = Api::of(limiter(Limiter::builder(), policies));
     let reset = api.done("/reset", json!({"key": API_KEY})).await;
     for when in ["before", "after"] {
-        let statuses = reset[when].as_array().expect("statuses");
-        let shown = statuses
-            .iter()
-            .map(|status| (&status["policy"], &status["key"]));
-        let expected =
-            ["api-key", "user", "keys", "users"].map(|policy| (json!(policy), json!(hash)));
-        assert!(shown.eq(expected.iter().map(|(policy, key)| (policy, key))));
+        let statuses = reset[when].as_array().expect("statuses").iter();
+        let about = statuses.map(|status| [&status["policy"], &status["key"]]);
+        let expected = ["api-key", "user", "keys", "users"]
+            .map(|name| [name, &shown(API_KEY)].map(|text| json!(text)));
+        assert_eq!(json!(about.collect::<Vec<_>>()), json!(expected));
     }
     let block = |key: &str| json!({"key": key, "seconds": 60});
-    let refused = api.post("/block", &block(API_KEY)).await;
-    assert_eq!(refused.status, 400, "{}", refused.json);
-    let detail = refused.json["detail"].as_str().expect("a detail");
+    let detail = api.mistake("/block", block(API_KEY)).await;
     assert!(
         detail.contains("[\"users\"]") && !detail.contains(API_KEY),
         "{detail}"
@@ -236,7 +204,8 @@ async fn a_credential_is_hashed_under_every_policy_of_a_reset_and_blocked_under_
     // The same text under one ban, and an address, which is no credential.
     let mut named = block(API_KEY);
     named["policy"] = json!("keys");
-    assert_eq!(api.done("/block", named).await["blocked"][0]["key"], hash);
+    let blocked = api.done("/block", named).await;
+    assert_eq!(blocked["blocked"][0]["key"], shown(API_KEY));
     let blocked = api.done("/block", block("192.0.2.1")).await;
     assert_eq!(blocked["blocked"][1]["key"], "192.0.2.1");
 }
@@ -245,14 +214,13 @@ async fn a_credential_is_hashed_under_every_policy_of_a_reset_and_blocked_under_
 async fn a_credential_in_a_key_of_several_parts_is_hashed_under_every_policy_of_a_reset() {
     let by_session = (extract::cookie("session"), extract::method());
     let by_user = (extract::header("x-user"), extract::method());
-    let limiter = Limiter::builder()
-        .policy(Policy::new("session", Quota::requests(2).per_hour()).key(by_session))
-        .policy(Policy::new("user", Quota::requests(2).per_hour()).key(by_user))
-        .build()
-        .expect("a limiter");
+    let policies = [
+        policy("session").key(by_session),
+        policy("user").key(by_user),
+    ];
+    let api = Api::of(limiter(Limiter::builder(), policies));
     let log = Log::default();
     let _guard = log.info();
-    let api = Api::of(&limiter);
     let reset = api.done("/reset", json!({"key": [SESSION, "GET"]})).await;
     assert_eq!(reset["before"].as_array().map(Vec::len), Some(2));
     let text = format!("{reset} {}", log.text());

@@ -8,21 +8,21 @@ use axum::{
 };
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::{
-    Ban, Limiter, ListWindow, ManualClock, MemoryStore, MissingKey, Policy, Quota, RedisStore,
-    Timestamp,
+    Ban, Key, Limiter, ListWindow, ManualClock, MissingKey, Policy, Quota,
     admin::{Activity, Admin, AdminTarget},
     extract,
 };
+use tollgate_tests::stores;
 use tower::ServiceExt;
 
 use crate::admin::openapi;
 
-pub(crate) const TOKEN: &str = "a-token-of-the-operators";
+pub(crate) use tollgate_tests::{log::Log, until::until};
 
-/// 2027-01-15 08:00:00 UTC.
-pub(crate) const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 
 /// An admin API.
 #[derive(Clone)]
@@ -72,9 +72,8 @@ impl Api {
 
     /// Sends a request with the token.
     pub(crate) async fn call(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
-        let request = request(method, path).header("authorization", format!("Bearer {TOKEN}"));
-        self.send(request.body(body.into()).expect("a request"))
-            .await
+        let request = signed(method, path, TOKEN).body(body.into());
+        self.send(request.expect("a request")).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -91,25 +90,40 @@ impl Api {
         let (api, path) = (self.clone(), path.to_owned());
         async move {
             let answer = api.post(&path, &body).await;
-            assert_eq!(
-                answer.status,
-                StatusCode::OK,
-                "{path} {body}: {}",
-                answer.json
-            );
+            assert_eq!(answer.status, 200, "{path} {body}: {}", answer.json);
             answer.json
         }
     }
+
+    /// Posts what is a mistake; returns its detail.
+    #[track_caller]
+    pub(crate) fn mistake(&self, path: &str, body: Value) -> impl Future<Output = String> {
+        let (api, path) = (self.clone(), path.to_owned());
+        async move {
+            let answer = api.post(&path, &body).await;
+            assert_eq!(answer.status, 400, "{path} {body}: {}", answer.json);
+            answer.json["detail"].as_str().expect("a detail").to_owned()
+        }
+    }
+}
+
+/// A key under a policy, as bodies name it.
+pub(crate) fn about(policy: &str, key: impl Serialize) -> Value {
+    json!({"policy": policy, "key": key})
+}
+
+/// A key of a secret, as answers show it.
+pub(crate) fn shown(secret: &str) -> String {
+    Key::secret(secret).as_str().replace('#', "hash:")
 }
 
 /// As many streams of events as a process sends at once.
 pub(crate) async fn event_streams(api: &Api) -> Vec<Body> {
     let mut streams = Vec::new();
     for _ in 0..64 {
-        let request =
-            request(Method::GET, "/events").header("authorization", format!("Bearer {TOKEN}"));
-        let request = request.body(Body::empty()).expect("a request");
-        let response = api.0.clone().oneshot(request).await.expect("infallible");
+        let request = signed(Method::GET, "/events", TOKEN).body(Body::empty());
+        let response = api.0.clone().oneshot(request.expect("a request")).await;
+        let response = response.expect("infallible");
         assert_eq!(response.status(), StatusCode::OK);
         streams.push(response.into_body());
     }
@@ -127,6 +141,11 @@ pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
         Method::POST => request.header("content-type", "application/json"),
         _ => request,
     }
+}
+
+/// A request with a token.
+pub(crate) fn signed(method: Method, path: &str, token: &str) -> http::request::Builder {
+    request(method, path).header("authorization", format!("Bearer {token}"))
 }
 
 /// One policy of each kind that the routes treat differently.
@@ -150,23 +169,21 @@ pub(crate) fn policies() -> Vec<Policy> {
 
 /// A limiter that counts in process, and its clock.
 pub(crate) fn in_process() -> (Limiter, ManualClock) {
-    let clock = ManualClock::at(START);
-    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let (store, clock) = stores::frozen();
     let builder = Limiter::builder().store(store);
-    let builder = policies()
-        .into_iter()
-        .fold(builder, |all, one| all.policy(one));
-    (builder.build().expect("a limiter"), clock)
+    (stores::limiter(builder, policies()), clock)
+}
+
+/// An admin API of a limiter that counts in process.
+pub(crate) fn api() -> Api {
+    Api::of(in_process().0)
 }
 
 /// An admin API with the activity of its limiter.
 pub(crate) fn observed() -> (Api, Limiter) {
     let activity = Arc::new(Activity::new());
-    let builder = Limiter::builder().observe(activity.clone());
-    let builder = policies()
-        .into_iter()
-        .fold(builder, |all, one| all.policy(one));
-    let limiter = builder.build().expect("a limiter");
+    let builder = Limiter::builder().store(stores::frozen().0);
+    let limiter = stores::limiter(builder.observe(activity.clone()), policies());
     let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
     (Api(admin.router().expect("an admin API")), limiter)
 }
@@ -174,12 +191,8 @@ pub(crate) fn observed() -> (Api, Limiter) {
 /// A limiter whose store can't be reached.
 pub(crate) fn unreachable() -> Limiter {
     let url = format!("redis://127.0.0.1:{}", testkit::free_port());
-    let store = RedisStore::open(url).expect("a store");
-    let builder = Limiter::builder().store(store);
-    let builder = policies()
-        .into_iter()
-        .fold(builder, |all, one| all.policy(one));
-    builder.build().expect("a limiter")
+    let store = tollgate::RedisStore::open(url).expect("a store");
+    stores::limiter(Limiter::builder().store(store), policies())
 }
 
 /// A good body of each route with one.

@@ -7,8 +7,7 @@ use tollgate::{
     AddressList, Ban, Key, KeyList, LimiterBuilder, MissingKey, OnUnknownAddress, PeerAddr, Policy,
     Quota, extract,
 };
-
-use crate::explain::{rng::Rng, strategy_kind::StrategyKind};
+use tollgate_tests::{rng::Rng, strategy_kind::StrategyKind};
 
 const PATHS: [&str; 4] = ["/", "/login", "/static/a", "/health"];
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use http::{Request, request::Parts};
 use tollgate::{DecisionSource, FixedWindow, Lease, Limiter, Policy, Quota, extract};
+use tollgate_tests::{hot_key::until_leased, until::until};
 
-use crate::explain::{stores::World, until::until};
+use crate::explain::stores::World;
 
 const LIMIT: u64 = 10_000_000;
 
@@ -61,18 +62,7 @@ async fn explanations_of_a_key_make_it_no_hot_key() {
 async fn units_that_a_process_holds_count_as_used_and_explanations_spend_none() {
     let world = World::new();
     let limiter = on(&world);
-    let mut by_store = 0;
-    until("units are held", async || {
-        let checks = (0..50).map(|_| limiter.check("alice").into_future());
-        let decisions = join_all(checks).await;
-        let of_store = decisions
-            .iter()
-            .filter(|decision| decision.source() == DecisionSource::Store);
-        by_store += of_store.count() as u64;
-        let [.., held] = leases_if_any(&limiter);
-        held > 0
-    })
-    .await;
+    let by_store = until_leased(&limiter, "alice", 1).await;
     let spent = leases(&limiter)[1];
     // A lease may be requested or refunded meanwhile.
     until(
@@ -91,11 +81,4 @@ async fn units_that_a_process_holds_count_as_used_and_explanations_spend_none() 
         },
     )
     .await;
-}
-
-fn leases_if_any(limiter: &Limiter) -> [u64; 5] {
-    match limiter.stats().store.leases.is_empty() {
-        true => [0; 5],
-        false => leases(limiter),
-    }
 }

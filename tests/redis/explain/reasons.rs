@@ -1,16 +1,18 @@
 //! Why a policy does not apply, and what decides a request before its policies.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use http::{Method, Request, request::Parts};
+use http::{HeaderValue, Method, Request, request::Parts};
 use tollgate::{
-    AddressList, CallError, Decision, InvalidValue, Key, KeyList, Limiter, MissingKey,
-    OnUnknownAddress, PeerAddr, Policy, Quota, RetryAfter, StoreError,
+    AddressList, CallError, Key, KeyList, Limiter, MissingKey, OnUnknownAddress, PeerAddr, Policy,
+    Quota, RetryAfter, StoreError,
     explain::{Exemption, Explanation, NotApplied},
     extract,
     observe::DecisionOutcome,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
-    strategy::Rule,
+};
+use tollgate_tests::{
+    stores::{frozen, limiter},
+    stub_store::StubStore,
 };
 
 fn hourly(name: &str) -> Policy {
@@ -45,68 +47,38 @@ async fn reason(limiter: &Limiter, parts: &Parts) -> Option<String> {
 #[tokio::test]
 async fn an_exempt_policy_names_its_condition() {
     let get = || head(Method::GET, "/static/a.css");
+    let p = || hourly("p");
+    let by_user = || p().key(extract::header("x-user"));
+    let two_methods = p().only_method(Method::POST).only_method(Method::PUT);
+    let skips = by_user().missing_key(MissingKey::Skip);
+    let rejects = by_user().missing_key(MissingKey::Reject);
     for (policy, expected) in [
-        (hourly("p"), None),
+        (p(), ""),
+        (p().skip_path("/static/*"), "skip_path /static/*"),
+        (p().skip_method(Method::GET), "skip_method GET"),
+        (p().skip_with(|_| false).skip_with(|_| true), "skip_with #2"),
+        (two_methods, "only_method POST, PUT"),
         (
-            hourly("p").skip_path("/static/*"),
-            Some("skip_path /static/*"),
+            p().only_path("/login").only_path("/a/*"),
+            "only_path /login, /a/*",
         ),
-        (
-            hourly("p").skip_method(Method::GET),
-            Some("skip_method GET"),
-        ),
-        (
-            hourly("p").skip_with(|_| false).skip_with(|_| true),
-            Some("skip_with #2"),
-        ),
-        (
-            hourly("p")
-                .only_method(Method::POST)
-                .only_method(Method::PUT),
-            Some("only_method POST, PUT"),
-        ),
-        (
-            hourly("p").only_path("/login").only_path("/a/*"),
-            Some("only_path /login, /a/*"),
-        ),
-        (
-            hourly("p").only_with(|_| true).only_with(|_| false),
-            Some("only_with #2"),
-        ),
-        (hourly("p").by_hand(), Some("by hand")),
-        (
-            hourly("p")
-                .key(extract::header("x-user"))
-                .missing_key(MissingKey::Skip),
-            Some("exempt without the header x-user"),
-        ),
-        (
-            hourly("p")
-                .key(extract::header("x-user"))
-                .missing_key(MissingKey::Reject),
-            Some("rejected without the header x-user"),
-        ),
+        (p().only_with(|_| true).only_with(|_| false), "only_with #2"),
+        (p().by_hand(), "by hand"),
+        (skips, "exempt without the header x-user"),
+        (rejects, "rejected without the header x-user"),
     ] {
-        let limiter = Limiter::builder()
-            .policy(policy)
-            .build()
-            .expect("a limiter");
-        assert_eq!(reason(&limiter, &get()).await.as_deref(), expected);
+        let limiter = limiter(Limiter::builder(), [policy]);
+        let reason = reason(&limiter, &get()).await;
+        assert_eq!(reason.unwrap_or_default(), expected);
     }
 }
 
 #[tokio::test]
 async fn the_policy_that_rejects_a_request_without_a_key_would_not_admit_it() {
-    let by_user = |missing| {
-        let policy = hourly("p").key(extract::header("x-user"));
-        Limiter::builder()
-            .policy(policy.missing_key(missing))
-            .policy(hourly("other"))
-            .build()
-            .expect("a limiter")
-    };
     for (missing, admits) in [(MissingKey::Reject, false), (MissingKey::Skip, true)] {
-        let limiter = by_user(missing);
+        let by_user = hourly("p").key(extract::header("x-user"));
+        let policies = [by_user.missing_key(missing), hourly("other")];
+        let limiter = limiter(Limiter::builder(), policies);
         let explanation = explain(&limiter, &head(Method::GET, "/")).await;
         let would_admit = |name| explanation.policy(name).expect("a policy").would_admit();
         assert_eq!(explanation.would_admit(), admits);
@@ -117,21 +89,13 @@ async fn the_policy_that_rejects_a_request_without_a_key_would_not_admit_it() {
 
 #[tokio::test]
 async fn a_condition_of_the_limiter_exempts_from_all_policies() {
-    let limiter = Limiter::builder()
-        .policy(hourly("p"))
-        .skip_path("/health")
-        .build();
-    let limiter = limiter.expect("a limiter");
+    let limiter = limiter(Limiter::builder().skip_path("/health"), [hourly("p")]);
     let explanation = explain(&limiter, &head(Method::GET, "/health")).await;
     assert_eq!(explanation.outcome(), DecisionOutcome::Skipped);
-    assert_eq!(
-        explanation.exemption(),
-        Some(&Exemption::SkipPath("/health".into()))
-    );
-    let reason = explanation
-        .policy("p")
-        .and_then(|policy| policy.not_applied().cloned());
-    assert_eq!(reason, Some(NotApplied::NotEvaluated));
+    let health = Exemption::SkipPath("/health".into());
+    assert_eq!(explanation.exemption(), Some(&health));
+    let p = explanation.policy("p").expect("a policy");
+    assert_eq!(p.not_applied(), Some(&NotApplied::NotEvaluated));
     let mut preflight = head(Method::OPTIONS, "/");
     for (name, value) in [
         ("origin", "https://a.test"),
@@ -139,7 +103,7 @@ async fn a_condition_of_the_limiter_exempts_from_all_policies() {
     ] {
         preflight
             .headers
-            .insert(name, value.parse().expect("a value"));
+            .insert(name, HeaderValue::from_static(value));
     }
     let explanation = explain(&limiter, &preflight).await;
     assert_eq!(explanation.exemption(), Some(&Exemption::Preflight));
@@ -149,120 +113,73 @@ async fn a_condition_of_the_limiter_exempts_from_all_policies() {
 #[tokio::test]
 async fn the_access_list_that_decides_is_named() {
     let addresses = |list: &str| AddressList::new([list]).expect("a list");
-    let limiter = Limiter::builder()
-        .policy(hourly("p"))
-        .policy(
-            Policy::new("by-user", Quota::requests(2).per_hour()).key(extract::header("x-user")),
-        )
+    let builder = Limiter::builder()
         .deny(addresses("198.51.100.1"))
         .deny(addresses("192.0.2.0/28"))
         .allow(KeyList::new("by-user", [Key::new("monitoring")]))
-        .on_unknown_address(OnUnknownAddress::Reject)
-        .build()
-        .expect("a limiter");
+        .on_unknown_address(OnUnknownAddress::Reject);
+    let by_user = hourly("by-user").key(extract::header("x-user"));
+    let limiter = limiter(builder, [hourly("p"), by_user]);
     let list = async |parts: &Parts| {
         let explanation = explain(&limiter, parts).await;
         let list = explanation.list().map(ToString::to_string);
         (explanation.outcome(), list.unwrap_or_default())
     };
-    let denied = (
-        DecisionOutcome::DenyListed,
-        "deny list 2, of addresses".to_owned(),
-    );
-    assert_eq!(list(&from([192, 0, 2, 7])).await, denied);
     let mut allowed = from([203, 0, 113, 1]);
-    allowed
-        .headers
-        .insert("x-user", "monitoring".parse().expect("a value"));
-    let expected = "allow list 1, of keys of policy \"by-user\"".to_owned();
-    assert_eq!(
-        list(&allowed).await,
-        (DecisionOutcome::AllowListed, expected)
-    );
-    let unknown = "its address is unknown, and on_unknown_address rejects".to_owned();
-    let expected = (DecisionOutcome::DenyListed, unknown);
-    assert_eq!(list(&head(Method::GET, "/")).await, expected);
+    let user = HeaderValue::from_static("monitoring");
+    allowed.headers.insert("x-user", user);
+    let by_key = "allow list 1, of keys of policy \"by-user\"";
+    let unknown = "its address is unknown, and on_unknown_address rejects";
+    use DecisionOutcome::{AllowListed, DenyListed};
+    for (parts, outcome, name) in [
+        (
+            from([192, 0, 2, 7]),
+            DenyListed,
+            "deny list 2, of addresses",
+        ),
+        (allowed, AllowListed, by_key),
+        (head(Method::GET, "/"), DenyListed, unknown),
+    ] {
+        assert_eq!(list(&parts).await, (outcome, name.to_owned()));
+    }
 }
 
 #[tokio::test]
 async fn a_rejection_is_explained_by_the_policy_that_rejects_and_its_wait() {
-    let limiter = Limiter::builder()
-        .policy(hourly("p"))
-        .policy(hourly("free").cost(0))
-        .build();
-    let limiter = limiter.expect("a limiter");
+    let builder = Limiter::builder().store(frozen().0);
+    let limiter = limiter(builder, [hourly("p"), hourly("free").cost(0)]);
     assert_eq!(limiter.check(Key::global()).times(2).await.admitted(), 2);
     let explanation = explain(&limiter, &head(Method::GET, "/")).await;
     assert_eq!(explanation.outcome(), DecisionOutcome::Rejected);
     let [p, free] = ["p", "free"].map(|name| explanation.policy(name).expect(name));
     assert!(!p.would_admit() && free.would_admit());
     let status = p.status().expect("it applies");
-    assert_eq!(
-        (status.key(), status.remaining(), status.limit()),
-        (Key::global(), 0, 2)
-    );
-    assert_eq!(explanation.retry_after(), status.retry_after());
-    let wait = explanation.retry_after();
-    assert!(
-        wait > RetryAfter::In(Duration::from_secs(1_790)),
-        "{wait:?}"
-    );
+    assert_eq!(status.key(), Key::global());
+    assert_eq!((status.remaining(), status.limit()), (0, 2));
+    let half_an_hour = RetryAfter::In(Duration::from_secs(1_800));
+    assert_eq!(explanation.retry_after(), half_an_hour);
+    assert_eq!(status.retry_after(), half_an_hour);
 }
 
 #[tokio::test]
 async fn a_secret_key_is_shown_as_its_hash() {
     let policy = hourly("p").key(extract::header("x-api-key"));
-    let limiter = Limiter::builder()
-        .policy(policy)
-        .build()
-        .expect("a limiter");
+    let limiter = limiter(Limiter::builder(), [policy]);
     let mut parts = head(Method::GET, "/");
-    parts
-        .headers
-        .insert("x-api-key", "sk_live_1".parse().expect("a value"));
+    let secret = HeaderValue::from_static("sk_live_1");
+    parts.headers.insert("x-api-key", secret);
     let explanation = explain(&limiter, &parts).await;
     let status = explanation.policy("p").and_then(|policy| policy.status());
-    assert_eq!(
-        status.map(|status| status.key()),
-        Some(Key::secret("sk_live_1"))
-    );
+    assert_eq!(status.expect("it applies").key(), Key::secret("sk_live_1"));
     assert!(!format!("{explanation:?}").contains("sk_live_1"));
-}
-
-/// Knows neither inspections nor anything else, or fails.
-#[derive(Clone, Debug)]
-struct Failing(StoreError);
-
-impl Store for Failing {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        Ok(LimitHandle::new(policy, rule, ()))
-    }
-
-    fn execute(&self, op: Op, _: &[CounterOp<'_>]) -> StoreResponse {
-        StoreResponse::Ready(Err(match op {
-            Op::Inspect => StoreError::Unsupported("inspecting"),
-            _ => self.0.clone(),
-        }))
-    }
-
-    fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
-
-    fn callers(&self, _: &LimitHandle, _: &Key) -> CallersFuture {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
 }
 
 #[tokio::test]
 async fn a_store_failure_is_an_error_whatever_the_limiter_does_then() {
-    let limiter = Limiter::builder()
-        .store(Failing(StoreError::Timeout))
-        .policy(hourly("p"));
-    let limiter = limiter.build().expect("a limiter");
+    let store = StubStore::failing(StoreError::Timeout);
+    let limiter = limiter(Limiter::builder().store(store), [hourly("p")]);
     let failed = limiter.explain(&head(Method::GET, "/")).await;
-    assert!(
-        matches!(failed, Err(CallError::Store(StoreError::Timeout))),
-        "{failed:?}"
-    );
-    let decision: Decision = limiter.check(Key::global()).await;
-    assert!(decision.is_admitted());
+    let timeout = matches!(failed, Err(CallError::Store(StoreError::Timeout)));
+    assert!(timeout, "{failed:?}");
+    assert!(limiter.check(Key::global()).await.is_admitted());
 }

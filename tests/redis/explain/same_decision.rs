@@ -6,41 +6,41 @@ use tollgate::{
     Decision, DecisionKind, DecisionSource, Policy, RetryAfter, explain::Explanation,
     observe::DecisionOutcome,
 };
+use tollgate_tests::rng::Rng;
 
 use crate::explain::{
     generate,
-    rng::Rng,
     stores::{Layered, World},
 };
 
-/// Sets of policies, and requests to each: 10,000 in all, on each store.
-const SETS: u64 = 250;
+/// Sets of policies, and requests to each: 2,000 in all, on each store.
+const SETS: u64 = 50;
 const REQUESTS: u64 = 40;
 
 #[tokio::test(flavor = "current_thread")]
-async fn an_explanation_equals_the_decision_of_10_000_generated_requests_on_both_stores() {
+async fn an_explanation_equals_the_decision_of_2_000_generated_requests_on_both_stores() {
     let world = World::new();
     let mut seen = BTreeMap::new();
     for seed in 0..SETS {
         run(&world, seed, &mut seen).await;
     }
-    // All kinds of decisions have occurred, each often.
+    // All kinds of decisions have occurred. How many come from the cache depends on when it is confirmed.
     println!("{seen:?}");
     for (what, least) in [
-        ("admitted", 2_000),
-        ("rejected", 2_000),
-        ("deny_listed", 100),
-        ("allow_listed", 20),
-        ("skipped", 100),
-        ("missing_key", 100),
-        ("cached", 100),
-        ("banned", 50),
-        ("ban begun", 10),
-        ("shadow rejects", 100),
-        ("charged rejection", 100),
-        ("own quota", 500),
+        ("admitted", 300),
+        ("rejected", 300),
+        ("deny_listed", 50),
+        ("allow_listed", 2),
+        ("skipped", 300),
+        ("missing_key", 10),
+        ("cached", 1),
+        ("banned", 10),
+        ("ban begun", 4),
+        ("shadow rejects", 30),
+        ("charged rejection", 80),
+        ("own quota", 50),
         ("free", 100),
-        ("no permit", 50),
+        ("no permit", 30),
     ] {
         let often = seen.get(what).copied().unwrap_or(0);
         assert!(often >= least, "{what}: {often} of at least {least}");

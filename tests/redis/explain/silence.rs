@@ -1,17 +1,13 @@
 //! An explanation logs nothing, and records nothing of its request.
 
 use http::{Request, request::Parts};
-use tollgate::{AddressList, Limiter, MissingKey, Policy, Quota, extract};
+use tollgate::{AddressList, Limiter, MissingKey, Policy, Quota, RateLimitLayer, extract};
+use tollgate_tests::{log::Log, service::send};
 use tracing::Level;
 
-use crate::explain::log::Log;
-
 fn head() -> Parts {
-    Request::get("/")
-        .body(())
-        .expect("a request")
-        .into_parts()
-        .0
+    let request = Request::get("/").body(());
+    request.expect("a request").into_parts().0
 }
 
 #[tokio::test]
@@ -34,15 +30,8 @@ async fn an_explanation_of_a_request_without_address_and_keys_logs_nothing() {
     }
     assert_eq!(log.text(), "");
     // A request that is made logs each of these.
-    let layer = tollgate::RateLimitLayer::new(limiter);
-    let service =
-        tower::ServiceBuilder::new()
-            .layer(layer)
-            .service_fn(async |_: Request<String>| {
-                Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-            });
-    let request = Request::from_parts(head(), String::new());
-    let _response = tower::ServiceExt::oneshot(service, request).await;
+    let layer = RateLimitLayer::new(limiter);
+    assert_eq!(send(&layer, Request::get("/")).await, 200);
     let text = log.text();
     for event in [
         "can't find a request's address",

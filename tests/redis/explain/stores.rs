@@ -13,13 +13,11 @@ use tollgate::{
     Admission, Clock, Decision, Limiter, LimiterBuilder, ManualClock, MemoryStore, OnStoreError,
     PermitGuard, RateLimitLayer, RedisStore, Rejected, Timestamp, store::Store,
 };
+use tollgate_tests::until::TEST_TIMEOUT;
 use tower::{ServiceBuilder, ServiceExt};
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_800_000_000_123_457;
-
-/// The machine may be busy; where counting is tested, time is not.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server's clock, by which rejections are cached too.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Collections: of counts that others keep, at any time.
 
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -13,69 +12,13 @@ use std::{
 
 use futures_util::FutureExt;
 use tollgate::{
-    InvalidValue, Key, Limiter, LimiterBuilder, MemoryStore, Policy, Quota,
+    Limiter, LimiterBuilder, Policy, Quota,
     metrics::Metrics,
     observe::{BreakerState, Event, NodeStats, Observer, StoreStats},
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
-    strategy::Rule,
 };
+use tollgate_tests::stub_store::StubStore;
 
 use crate::metrics::support::Observed;
-
-/// A store in process, whose state and responses are the test's.
-pub(crate) struct Stub {
-    counts: MemoryStore,
-    state: Box<dyn Fn() -> StoreStats + Send + Sync>,
-    responds: bool,
-}
-
-impl Stub {
-    pub(crate) fn with_state(state: impl Fn() -> StoreStats + Send + Sync + 'static) -> Self {
-        Self {
-            counts: MemoryStore::new(),
-            state: Box::new(state),
-            responds: true,
-        }
-    }
-
-    fn silent() -> Self {
-        Self {
-            responds: false,
-            ..Self::with_state(StoreStats::default)
-        }
-    }
-}
-
-impl fmt::Debug for Stub {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stub").finish_non_exhaustive()
-    }
-}
-
-impl Store for Stub {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.counts.register(policy, rule)
-    }
-
-    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        match self.responds {
-            true => self.counts.execute(op, counters),
-            false => StoreResponse::pending(std::future::pending()),
-        }
-    }
-
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        self.counts.callers(limit, key)
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        self.counts.execute_detached(op, counters);
-    }
-
-    fn stats(&self) -> StoreStats {
-        (self.state)()
-    }
-}
 
 fn one(builder: LimiterBuilder) -> Limiter {
     let policy = Policy::new("one", Quota::requests(3).per_day());
@@ -87,7 +30,7 @@ fn one(builder: LimiterBuilder) -> Limiter {
 fn two_collections_at_once_count_what_happened_once() {
     let observed = Arc::new(Observed::new());
     let (reads, collector) = (AtomicUsize::new(0), observed.clone());
-    let store = Stub::with_state(move || {
+    let store = StubStore::with_stats(move || {
         let mut state = StoreStats::default();
         // The first read is that of the limiter that is built.
         state.memory_evictions = Some(match reads.fetch_add(1, Relaxed) {
@@ -115,7 +58,7 @@ fn two_collections_at_once_count_what_happened_once() {
 #[tokio::test]
 async fn the_servers_that_share_a_label_show_the_worst_circuit_breaker_and_all_connections() {
     let observed = Observed::new();
-    let store = Stub::with_state(|| {
+    let store = StubStore::with_stats(|| {
         let node = |number: u64| {
             let breaker = match number {
                 77 => BreakerState::Open,
@@ -139,7 +82,7 @@ async fn the_servers_that_share_a_label_show_the_worst_circuit_breaker_and_all_c
 #[tokio::test]
 async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
     let observed = Observed::new();
-    let limiter = one(observed.limiter().store(Stub::silent()));
+    let limiter = one(observed.limiter().store(StubStore::silent()));
     let check = limiter.check("alice").into_future();
     assert!(check.now_or_never().is_none());
     let waiting = limiter.wait("alice", Duration::from_secs(60)).into_future();
@@ -147,11 +90,9 @@ async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
     let exposition = observed.exposition();
     let cancelled = [("outcome", "cancelled")];
     assert_eq!(exposition.value("tollgate_requests_total", &cancelled), 2.0);
-    for metric in [
-        "tollgate_decision_seconds_count",
-        "tollgate_wait_seconds_count",
-    ] {
-        assert_eq!(exposition.value(metric, &[]), 0.0, "{metric}");
+    for metric in ["decision", "wait"] {
+        let name = format!("tollgate_{metric}_seconds_count");
+        assert_eq!(exposition.value(&name, &[]), 0.0, "{metric}");
     }
 }
 
@@ -167,51 +108,36 @@ impl Observer for Collects {
     }
 }
 
-#[tokio::test]
-async fn a_collection_while_shadow_policies_are_replaced_counts_no_request_twice() {
-    let observed = Observed::new();
-    let builder = |quota: u64| {
-        let next = Policy::new("next", Quota::requests(quota).per_day());
-        let one = Policy::new("one", Quota::requests(100).per_day());
-        Limiter::builder().policy(one).policy(next.shadow_of("one"))
-    };
-    let limiter = builder(1).observe(observed.metrics.clone());
-    let limiter = limiter.observe(Arc::new(Collects(observed.metrics.clone())));
-    let limiter = limiter.build().expect("a limiter");
-    for quota in 2..5 {
-        assert!(limiter.check("alice").await.is_admitted());
-        limiter.reconfigure(builder(quota)).expect("valid policies");
-    }
-    let evaluated = [("policy", "next")];
-    assert_eq!(
-        observed.value("tollgate_shadow_requests_total", &evaluated),
-        3.0
-    );
+/// A policy, and a shadow of it that is changed by its quota.
+fn with_shadow(builder: LimiterBuilder, quota: u64) -> LimiterBuilder {
+    let next = Policy::new("next", Quota::requests(quota).per_day());
+    let one = Policy::new("one", Quota::requests(100).per_day());
+    builder.policy(one).policy(next.shadow_of("one"))
 }
 
 #[tokio::test]
-async fn shadow_policies_that_change_between_two_collections_lose_no_request() {
-    let observed = Observed::new();
-    let builder = |builder: LimiterBuilder, quota: u64| {
-        let next = Policy::new("next", Quota::requests(quota).per_day());
-        let one = Policy::new("one", Quota::requests(100).per_day());
-        builder.policy(one).policy(next.shadow_of("one"))
-    };
-    let limiter = builder(observed.limiter(), 1).build();
-    let limiter = limiter.expect("a limiter");
-    let requests = async |n: u64| {
-        for _ in 0..n {
-            assert!(limiter.check("alice").await.is_admitted());
+async fn shadow_policies_that_are_replaced_lose_no_request_and_count_none_twice() {
+    for collects in [false, true] {
+        let observed = Observed::new();
+        let mut builder = with_shadow(observed.limiter(), 1);
+        if collects {
+            builder = builder.observe(Arc::new(Collects(observed.metrics.clone())));
         }
-    };
-    let evaluated = || observed.value("tollgate_shadow_requests_total", &[("policy", "next")]);
-    requests(10).await;
-    assert_eq!(evaluated(), 10.0);
-    for quota in 2..5 {
-        requests(7).await;
-        let next = builder(Limiter::builder(), quota);
-        limiter.reconfigure(next).expect("valid policies");
+        let limiter = builder.build().expect("a limiter");
+        let evaluated = async |n: u64| {
+            for _ in 0..n {
+                assert!(limiter.check("alice").await.is_admitted());
+            }
+            observed.value("tollgate_shadow_requests_total", &[("policy", "next")])
+        };
+        assert_eq!(evaluated(10).await, 10.0);
+        for quota in 2..5 {
+            for _ in 0..7 {
+                assert!(limiter.check("alice").await.is_admitted());
+            }
+            let next = with_shadow(Limiter::builder(), quota);
+            limiter.reconfigure(next).expect("valid policies");
+        }
+        assert_eq!(evaluated(25).await, 56.0, "collects: {collects}");
     }
-    requests(25).await;
-    assert_eq!(evaluated(), 56.0);
 }

@@ -12,7 +12,3 @@ mod series;
 mod stores;
 mod sums;
 mod support;
-
-use tollgate_tests::exposition;
-
-use tollgate_tests::until;

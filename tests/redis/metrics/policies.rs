@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Ban, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Timestamp, TokioClock};
+use tollgate::{Ban, Key, Limiter, MemoryStore, Policy, Quota, TokioClock};
 
-use crate::metrics::{support::Observed, until::until};
+use crate::metrics::support::{Observed, in_process, until};
 
 #[tokio::test]
 async fn requests_are_within_near_or_over_the_limit() {
@@ -14,11 +14,7 @@ async fn requests_are_within_near_or_over_the_limit() {
             None => metrics,
         });
         let policy = Policy::new("api", Quota::requests(10).per_day());
-        let limiter = observed
-            .limiter()
-            .policy(policy)
-            .build()
-            .expect("a limiter");
+        let limiter = in_process(&observed, [policy]);
         for _ in 0..15 {
             drop(limiter.check("alice").await);
         }
@@ -35,16 +31,14 @@ async fn requests_are_within_near_or_over_the_limit() {
 #[tokio::test]
 async fn quotas_are_gauges_and_change_with_the_policies() {
     let observed = Observed::new();
-    let limiter = observed
-        .limiter()
-        .policy(Policy::new(
-            "api",
-            Quota::requests(100).per_minute().burst(20),
-        ))
-        .policy(Policy::new("busy", Quota::concurrent(8)))
-        .policy(Policy::block_list("blocked"))
-        .build()
-        .expect("a limiter");
+    let quota = Quota::requests(100).per_minute().burst(20);
+    let busy = Policy::new("busy", Quota::concurrent(8));
+    let policies = [
+        Policy::new("api", quota),
+        busy,
+        Policy::block_list("blocked"),
+    ];
+    let limiter = in_process(&observed, policies);
     let gauges = |policy: &str| {
         let exposition = observed.exposition();
         ["quota_units", "quota_period_seconds", "burst_units"].map(|gauge| {
@@ -56,10 +50,8 @@ async fn quotas_are_gauges_and_change_with_the_policies() {
     assert_eq!(gauges("blocked"), [0.0; 3]);
     let blocked = &limiter.stats().policies[2];
     assert_eq!((blocked.quota, blocked.limit), (None, 0));
-    let policy = Policy::new("api", Quota::requests(7).per_second());
-    limiter
-        .reconfigure(Limiter::builder().policy(policy))
-        .expect("a policy");
+    let next = Limiter::builder().policy(Policy::new("api", Quota::requests(7).per_second()));
+    limiter.reconfigure(next).expect("a policy");
     assert_eq!(gauges("api"), [7.0, 1.0, 7.0]);
     assert_eq!(gauges("busy"), [0.0; 3]);
     drop(limiter);
@@ -81,10 +73,8 @@ async fn permits_and_waiters_are_those_of_now_and_waiting_is_timed() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     drop(held);
     let held = waiting.await.expect("the task").expect("a permit");
-    assert_eq!(
-        (gauge("tollgate_permits"), gauge("tollgate_waiters")),
-        (1.0, 0.0)
-    );
+    let now = (gauge("tollgate_permits"), gauge("tollgate_waiters"));
+    assert_eq!(now, (1.0, 0.0));
     drop(held);
     assert_eq!(gauge("tollgate_permits"), 0.0);
     assert_eq!(observed.value("tollgate_wait_seconds_count", &[]), 1.0);
@@ -93,37 +83,28 @@ async fn permits_and_waiters_are_those_of_now_and_waiting_is_timed() {
 #[tokio::test]
 async fn bans_that_begin_are_counted() {
     let observed = Observed::new();
-    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     let ban = Policy::new("abuse", Quota::requests(3).per_minute());
-    let limiter = observed
-        .limiter()
-        .store(MemoryStore::builder().clock(clock.clone()).build())
-        .policy(Policy::new("api", Quota::requests(1).per_day()))
-        .policy(ban.strategy(Ban::for_duration(Duration::from_secs(600))))
-        .build()
-        .expect("a limiter");
+    let ban = ban.strategy(Ban::for_duration(Duration::from_secs(600)));
+    let once = Policy::new("api", Quota::requests(1).per_day());
+    let limiter = in_process(&observed, [once, ban]);
     for caller in ["alice", "bob"] {
         for _ in 0..10 {
             drop(limiter.check(caller).await);
         }
     }
-    assert_eq!(
-        observed.value("tollgate_bans_total", &[("policy", "abuse")]),
-        2.0
-    );
+    let bans = observed.value("tollgate_bans_total", &[("policy", "abuse")]);
+    assert_eq!(bans, 2.0);
 }
 
 #[tokio::test]
 async fn shadow_policies_are_compared_also_after_they_change() {
     let observed = Observed::new();
-    let builder = |builder: tollgate::LimiterBuilder, live: u64, shadow: u64| {
+    let policies = |live: u64, shadow: u64| {
         let live = Policy::new("api", Quota::requests(live).per_day());
-        let shadow = Policy::new("next", Quota::requests(shadow).per_day()).shadow_of("api");
-        builder.policy(live).policy(shadow)
+        let shadow = Policy::new("next", Quota::requests(shadow).per_day());
+        [live, shadow.shadow_of("api")]
     };
-    let limiter = builder(observed.limiter(), 10, 4)
-        .build()
-        .expect("a limiter");
+    let limiter = in_process(&observed, policies(10, 4));
     for _ in 0..10 {
         drop(limiter.check("alice").await);
     }
@@ -136,14 +117,12 @@ async fn shadow_policies_are_compared_also_after_they_change() {
     };
     assert_eq!(differs(), [4.0, 6.0, 0.0]);
     let shadow_over = [("policy", "next"), ("result", "shadow_over")];
-    assert_eq!(
-        observed.value("tollgate_policy_requests_total", &shadow_over),
-        6.0
-    );
+    let over = observed.value("tollgate_policy_requests_total", &shadow_over);
+    assert_eq!(over, 6.0);
     // The limiter's own statistics begin anew; the counters go on.
-    limiter
-        .reconfigure(builder(Limiter::builder(), 1, 3))
-        .expect("policies");
+    let next = policies(1, 3).into_iter();
+    let next = next.fold(Limiter::builder(), |all, one| all.policy(one));
+    limiter.reconfigure(next).expect("policies");
     assert_eq!(limiter.shadow_stats("next").expect("a shadow").evaluated, 0);
     assert_eq!(differs(), [4.0, 6.0, 0.0]);
     for _ in 0..3 {

@@ -9,7 +9,7 @@ use tollgate::{Ban, Policy, Quota};
 
 use crate::metrics::{
     queries,
-    support::{Observed, random_key},
+    support::{Observed, Rng, TEST_TIMEOUT, in_process, random_key},
 };
 
 /// Runs promtool, and returns what it printed if it failed.
@@ -38,20 +38,16 @@ fn promtool(arguments: &[&str], input: &str) -> Result<(), String> {
 async fn promtool_accepts_the_exposition() {
     let observed = Observed::new();
     let quota = Quota::requests(3).per_minute();
-    let limiter = observed
-        .limiter()
-        .policy(Policy::new("one", quota))
-        .policy(Policy::new("next", quota).shadow_of("one"))
-        .policy(Policy::new("busy", Quota::concurrent(2)))
-        .policy(
-            Policy::new("abuse", quota)
-                .strategy(Ban::for_duration(crate::metrics::until::TEST_TIMEOUT)),
-        )
-        .build()
-        .expect("a limiter");
-    let mut state = 0;
+    let policies = [
+        Policy::new("one", quota),
+        Policy::new("next", quota).shadow_of("one"),
+        Policy::new("busy", Quota::concurrent(2)),
+        Policy::new("abuse", quota).strategy(Ban::for_duration(TEST_TIMEOUT)),
+    ];
+    let limiter = in_process(&observed, policies);
+    let mut rng = Rng::new(0);
     for _ in 0..1_000 {
-        drop(limiter.check(random_key(&mut state)).await);
+        drop(limiter.check(random_key(&mut rng)).await);
     }
     let text = observed.text();
     assert_eq!(promtool(&["check", "metrics"], &text), Ok(()), "{text}");
@@ -61,28 +57,22 @@ async fn promtool_accepts_the_exposition() {
 
 #[test]
 fn promtool_accepts_the_alert_rules_and_they_fire_when_they_should() {
-    assert_eq!(
-        promtool(&["check", "rules", "prometheus-rules.yml"], ""),
-        Ok(())
-    );
-    assert_eq!(
-        promtool(&["test", "rules", "prometheus-rules-test.yml"], ""),
-        Ok(())
-    );
+    for (action, file) in [("check", "rules.yml"), ("test", "rules-test.yml")] {
+        let arguments = [action, "rules", &format!("prometheus-{file}")];
+        assert_eq!(promtool(&arguments, ""), Ok(()));
+    }
 }
 
 #[test]
 fn promtool_accepts_the_queries_of_the_dashboard() {
     let folder = testkit::folder();
     let path = folder.path().join("rules.yml");
-    let rules = queries::of_dashboard()
-        .into_iter()
-        .enumerate()
-        .map(|(index, query)| {
-            let query = serde_json::to_string(&query).expect("a text");
-            format!("      - {{record: 'panel:query:{index}', expr: {query}}}\n")
-        });
-    let rules = rules.collect::<String>();
+    let rule = |(index, query)| {
+        let query = serde_json::to_string(&query).expect("a text");
+        format!("      - {{record: 'panel:query:{index}', expr: {query}}}\n")
+    };
+    let queries = queries::of_dashboard().into_iter().enumerate();
+    let rules = queries.map(rule).collect::<String>();
     let text = format!("groups:\n  - name: dashboard\n    rules:\n{rules}");
     std::fs::write(&path, text).expect("a file");
     let path = path.to_str().expect("a path");

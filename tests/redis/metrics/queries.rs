@@ -10,7 +10,7 @@ use tollgate::{
 
 use crate::metrics::{
     guide,
-    support::{Observed, file, metric_of, random_key},
+    support::{Observed, file, in_process, metric_of},
 };
 
 /// What Prometheus and its exporters add to each series, and what a query makes itself.
@@ -20,22 +20,15 @@ const OTHER_LABELS: [&str; 4] = ["job", "instance", "le", "quota"];
 pub(crate) fn of_dashboard() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&file("ops/grafana-dashboard.json")).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels").iter();
-    let targets = panels
-        .filter_map(|panel| panel["targets"].as_array())
-        .flatten();
-    let queries = targets.map(|target| {
+    let targets = panels.filter_map(|panel| panel["targets"].as_array());
+    let queries = targets.flatten().map(|target| {
         let query = target["expr"].as_str().expect("a query");
+        let query = query.replace("$__rate_interval", "5m");
+        let query = query.replace("$job", ".*").replace("$limiter", ".*");
+        assert!(!query.contains('$'), "an unknown variable: {query}");
         query
-            .replace("$__rate_interval", "5m")
-            .replace("$job", ".*")
-            .replace("$limiter", ".*")
     });
-    let queries: Vec<String> = queries.collect();
-    assert!(
-        queries.iter().all(|query| !query.contains('$')),
-        "an unknown variable"
-    );
-    queries
+    queries.collect()
 }
 
 /// The expressions of the alert rules.
@@ -43,19 +36,17 @@ fn of_rules() -> Vec<String> {
     let rules: Value = yaml_serde::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
     let groups = rules["groups"].as_array().expect("groups").iter();
     let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules"));
-    rules
-        .map(|rule| rule["expr"].as_str().expect("an expression").to_owned())
-        .collect()
+    let expressions = rules.map(|rule| rule["expr"].as_str().expect("an expression").to_owned());
+    expressions.collect()
 }
 
 /// Metrics with a series of each kind.
 async fn observed() -> (Observed, Limiter) {
     let observed = Observed::new();
     let quota = Quota::requests(3).per_minute();
-    let builder = observed.limiter().policy(Policy::new("one", quota));
-    let builder = builder.policy(Policy::new("next", quota).shadow_of("one"));
-    let limiter = builder.build().expect("a limiter");
-    assert!(limiter.check(random_key(&mut 1)).await.is_admitted());
+    let next = Policy::new("next", quota).shadow_of("one");
+    let limiter = in_process(&observed, [Policy::new("one", quota), next]);
+    assert!(limiter.check("alice").await.is_admitted());
     let call = StoreCallEvent::new("redis:6379", Duration::from_millis(1));
     observed.metrics.on_store_call(&call.with_ops(1, 2));
     (observed, limiter)
@@ -63,19 +54,16 @@ async fn observed() -> (Observed, Limiter) {
 
 /// The names of series in a query, each with the labels that are selected by.
 fn series(query: &str) -> Vec<(&str, Vec<&str>)> {
-    let starts = query
-        .match_indices("tollgate_")
-        .map(|(start, _)| &query[start..]);
-    let series = starts.map(|rest| {
+    let starts = query.match_indices("tollgate_");
+    let series = starts.map(|(start, _)| {
+        let rest = &query[start..];
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let (name, rest) = rest.split_at(rest.find(|c| !is_name(c)).unwrap_or(rest.len()));
         let selected = rest
             .strip_prefix('{')
             .and_then(|rest| rest.split('}').next());
-        let labels = selected
-            .unwrap_or_default()
-            .split(',')
-            .filter(|label| !label.is_empty());
+        let labels = selected.unwrap_or_default().split(',');
+        let labels = labels.filter(|label| !label.is_empty());
         let labels = labels.map(|label| label.split(['=', '!']).next().expect("a label"));
         (name, labels.collect())
     });

@@ -11,11 +11,9 @@ use tollgate::{
     OnStoreError, Policy, Quota, RedisStore, StoreError,
     observe::{Observer, StoreCallEvent},
 };
+use tollgate_tests::{stores::limiter, stub_store::StubStore};
 
-use crate::metrics::{
-    support::{Observed, random_key},
-    until::{TEST_TIMEOUT, until},
-};
+use crate::metrics::support::{Observed, Rng, TEST_TIMEOUT, on, random_key, redis, until};
 
 fn policy() -> Policy {
     Policy::new("api", Quota::requests(3).per_day())
@@ -23,15 +21,10 @@ fn policy() -> Policy {
 
 #[tokio::test]
 async fn calls_their_time_and_the_requests_in_them_are_counted_by_server() {
-    let server = Server::start();
-    let observed = Observed::new();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(TEST_TIMEOUT);
-    let builder = observed.limiter().store(store.build().expect("a store"));
-    let limiter = builder.policy(policy()).build().expect("a limiter");
-    let mut state = 0;
-    let checks = (0..100).map(|_| limiter.check(random_key(&mut state)).into_future());
+    let (server, observed) = (Server::start(), Observed::new());
+    let limiter = on(&server, &observed, [policy()]);
+    let mut rng = Rng::new(0);
+    let checks = (0..100).map(|_| limiter.check(random_key(&mut rng)).into_future());
     futures_util::future::join_all(checks).await;
     let exposition = observed.exposition();
     let node = server.addr().to_string();
@@ -68,14 +61,9 @@ fn failures(observed: &Observed, code: &str) -> [f64; 2] {
 
 #[tokio::test]
 async fn a_call_whose_requests_fail_within_the_script_is_counted_as_a_failure() {
-    let server = Server::start();
-    let observed = Observed::new();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(TEST_TIMEOUT);
-    let builder = observed.limiter().store(store.build().expect("a store"));
-    let builder = builder.on_store_error(OnStoreError::Reject);
-    let limiter = builder.policy(policy()).build().expect("a limiter");
+    let (server, observed) = (Server::start(), Observed::new());
+    let builder = observed.limiter().store(redis(&server));
+    let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
     assert!(limiter.check("alice").await.is_admitted());
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).ok();
     assert!(!limiter.check("bob").await.is_admitted());
@@ -116,8 +104,7 @@ async fn a_reply_that_cannot_be_read_is_counted_as_a_failure() {
     let store = RedisStore::builder().url(format!("redis://{}", server_of_nonsense()));
     let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
     let builder = observed.limiter().store(store);
-    let builder = builder.on_store_error(OnStoreError::Reject);
-    let limiter = builder.policy(policy()).build().expect("a limiter");
+    let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
     assert!(!limiter.check("alice").await.is_admitted());
     let failed = observed.value("tollgate_requests_total", &[("outcome", "store_failed")]);
     assert_eq!((failed, failures(&observed, "garbled")), (1.0, [1.0, 1.0]));
@@ -125,13 +112,8 @@ async fn a_reply_that_cannot_be_read_is_counted_as_a_failure() {
 
 #[tokio::test]
 async fn cached_rejections_are_counted_and_have_a_source_of_their_own() {
-    let server = Server::start();
-    let observed = Observed::new();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(TEST_TIMEOUT);
-    let builder = observed.limiter().store(store.build().expect("a store"));
-    let limiter = builder.policy(policy()).build().expect("a limiter");
+    let (server, observed) = (Server::start(), Observed::new());
+    let limiter = on(&server, &observed, [policy()]);
     for _ in 0..10 {
         drop(limiter.check("alice").await);
     }
@@ -146,13 +128,8 @@ async fn cached_rejections_are_counted_and_have_a_source_of_their_own() {
 
 #[tokio::test]
 async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_requests() {
-    let server = Server::start();
-    let observed = Observed::new();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(Duration::from_millis(500));
-    let builder = observed.limiter().store(store.build().expect("a store"));
-    let limiter = builder.policy(policy()).build().expect("a limiter");
+    let (server, observed) = (Server::start(), Observed::new());
+    let limiter = on(&server, &observed, [policy()]);
     assert!(limiter.check("alice").await.is_admitted());
     let node = server.addr().to_string();
     let state = || observed.value("tollgate_circuit_breaker_state", &[("node", &node)]);
@@ -169,17 +146,12 @@ async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_reque
     let uncounted = exposition.value("tollgate_admitted_uncounted_total", &[]);
     assert_eq!(uncounted, f64::from(asked));
     let fallback = [("outcome", "admitted"), ("source", "fallback")];
-    assert_eq!(
-        exposition.value("tollgate_requests_total", &fallback),
-        f64::from(asked)
-    );
+    let by_fallback = exposition.value("tollgate_requests_total", &fallback);
+    assert_eq!(by_fallback, f64::from(asked));
     let failed = [("node", &*node), ("result", "error")];
     let failed = exposition.value("tollgate_store_calls_total", &failed);
     let by_code = exposition.value("tollgate_store_errors_total", &[]);
-    assert!(
-        failed >= 1.0 && by_code == failed,
-        "{failed} calls, {by_code} by code"
-    );
+    assert!(failed >= 1.0 && by_code == failed, "{failed}, {by_code}");
     server.restart();
     until("the circuit breaker closes", async || {
         drop(limiter.check("alice").await);
@@ -191,19 +163,13 @@ async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_reque
 #[tokio::test]
 async fn requests_that_are_rejected_for_a_failed_store_have_an_outcome_of_their_own() {
     let observed = Observed::new();
-    let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-    let builder = observed
-        .limiter()
-        .store(store)
-        .on_store_error(OnStoreError::Reject);
-    let limiter = builder.policy(policy()).build().expect("a limiter");
+    let builder = observed.limiter().store(StubStore::unreachable());
+    let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
     assert!(limiter.admit("alice").await.is_err());
     let failed = [("outcome", "store_failed")];
     assert_eq!(observed.value("tollgate_requests_total", &failed), 1.0);
-    assert_eq!(
-        observed.value("tollgate_admitted_uncounted_total", &[]),
-        0.0
-    );
+    let uncounted = observed.value("tollgate_admitted_uncounted_total", &[]);
+    assert_eq!(uncounted, 0.0);
 }
 
 #[tokio::test]
@@ -218,15 +184,11 @@ async fn servers_beyond_the_64th_share_a_label() {
     }
     let exposition = observed.exposition();
     let calls = |labels: &[(&str, &str)]| exposition.value("tollgate_store_calls_total", labels);
-    assert_eq!(
-        exposition.find("tollgate_store_connections", &[]).count(),
-        65
-    );
+    let connections = exposition.find("tollgate_store_connections", &[]);
+    assert_eq!(connections.count(), 65);
     assert_eq!(calls(&[("node", "10.0.0.63:6379")]), 2.0);
     assert_eq!(calls(&[("node", "other"), ("result", "ok")]), 136.0);
     assert_eq!(calls(&[]), 400.0);
-    assert_eq!(
-        exposition.value("tollgate_store_errors_total", &[("code", "oom")]),
-        200.0
-    );
+    let errors = exposition.value("tollgate_store_errors_total", &[("code", "oom")]);
+    assert_eq!(errors, 200.0);
 }

@@ -1,19 +1,35 @@
 //! What the tests share.
 
-use tollgate::Key;
+use tollgate::{Key, Limiter, Policy};
+use tollgate_tests::stores;
 
-pub(crate) use crate::metrics::exposition::{Exposition, Observed, metric_of};
+pub(crate) use tollgate_tests::{
+    exposition::{Exposition, Observed, metric_of},
+    rng::Rng,
+    stores::redis,
+    until::{TEST_TIMEOUT, until},
+};
 
-/// A number as random as a test needs, the same in each run.
-pub(crate) fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+/// A limiter that counts in process on a clock that stands still, and these metrics of it.
+pub(crate) fn in_process(
+    observed: &Observed,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Limiter {
+    let (store, _) = stores::frozen();
+    stores::limiter(observed.limiter().store(store), policies)
 }
 
-pub(crate) fn random_key(state: &mut u64) -> Key {
-    Key::new(format!("{:016x}", random(state)))
+/// A limiter on a server, and these metrics of it.
+pub(crate) fn on(
+    server: &testkit::Server,
+    observed: &Observed,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Limiter {
+    stores::limiter(observed.limiter().store(redis(server)), policies)
+}
+
+pub(crate) fn random_key(rng: &mut Rng) -> Key {
+    Key::new(format!("{:016x}", rng.next()))
 }
 
 /// A file of the repository.

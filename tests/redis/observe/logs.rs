@@ -5,10 +5,7 @@ use std::time::Duration;
 use tollgate::{Key, Limiter};
 use tracing::Level;
 
-use crate::observe::{
-    log::Log,
-    support::{KEY, limit},
-};
+use crate::observe::support::{KEY, Log, limit};
 
 const MESSAGE: &str = "a request was rejected";
 

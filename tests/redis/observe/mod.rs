@@ -8,7 +8,3 @@ mod store;
 mod support;
 mod totals;
 mod units;
-
-use tollgate_tests::log;
-use tollgate_tests::until;
-use tollgate_tests::world;

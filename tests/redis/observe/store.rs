@@ -1,6 +1,6 @@
 //! What a store reports: round trips, the circuit breaker, and its state.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use testkit::Server;
@@ -8,12 +8,13 @@ use tollgate::{
     Limiter, LimiterBuilder, MemoryStore, OnStoreError, RedisStore, StoreError,
     observe::{BreakerState, DecisionOutcome, LimiterStats},
 };
+use tollgate_tests::stores::redis;
 
-use crate::observe::support::{KEY, Record, Recorder, World, limit, until};
+use crate::observe::support::{KEY, Record, Recorder, TEST_TIMEOUT, World, limit, recorded, until};
 
 fn on(server: &Server) -> LimiterBuilder {
     let store = RedisStore::builder().url(server.url());
-    let store = store.timeout(Duration::from_secs(10)).connections(1);
+    let store = store.timeout(TEST_TIMEOUT).connections(1);
     let builder = Limiter::builder().store(store.build().expect("a store"));
     builder.policy(limit("p", "1000/month"))
 }
@@ -45,20 +46,16 @@ async fn one_event_is_reported_for_each_round_trip_with_all_its_requests() {
     assert_eq!(repeated.count() as u64, server.calls("eval"));
     let stats = limiter.stats().store;
     assert_eq!(stats.nodes.len(), 1);
-    assert_eq!(
-        (&*stats.nodes[0].node, stats.nodes[0].connections),
-        (&*first.node, 1)
-    );
-    assert_eq!(stats.nodes[0].breaker, BreakerState::Closed);
+    let node = &stats.nodes[0];
+    assert_eq!((&*node.node, node.connections), (&*first.node, 1));
+    assert_eq!(node.breaker, BreakerState::Closed);
 }
 
 #[tokio::test]
 async fn a_store_that_two_limiters_share_calls_their_observer_once() {
     let server = Server::start();
     let (recorder, other) = (Recorder::new(), Recorder::new());
-    let store = RedisStore::builder().url(server.url());
-    let store = store.timeout(Duration::from_secs(10)).build();
-    let store = store.expect("a store");
+    let store = redis(&server);
     let limiter = |name: &str, observer: Arc<Recorder>| {
         let builder = Limiter::builder().store(store.clone());
         let builder = builder.policy(limit(name, "9/month")).observe(observer);
@@ -80,7 +77,7 @@ async fn a_store_that_two_limiters_share_calls_their_observer_once() {
     drop((limiters, other));
     assert!(
         weak.upgrade().is_none(),
-        "the store keeps no observer alive"
+        "the store keeps an observer alive"
     );
 }
 
@@ -91,8 +88,7 @@ async fn a_failed_server_is_reported_with_its_errors_and_its_breaker() {
     let limiter = on(&server).on_store_error(OnStoreError::Admit);
     let limiter = limiter.observe(recorder.clone()).build().expect("valid");
     assert!(limiter.check(KEY).await.is_admitted());
-    let (addr, url) = (server.addr().to_string(), server.url());
-    drop((server, url));
+    server.kill();
     until("the breaker is open", async || {
         let decision = limiter.check(KEY).await;
         assert!(decision.is_admitted());
@@ -102,21 +98,14 @@ async fn a_failed_server_is_reported_with_its_errors_and_its_breaker() {
     let record = recorder.record();
     assert_eq!(record.outcome(DecisionOutcome::Admitted), record.requests());
     assert!(record.uncounted >= 3);
-    let failed: Vec<_> = record
-        .calls
-        .iter()
-        .filter(|call| !matches!(call.result, "ok" | "repeated"))
+    let results = record.calls.iter().map(|call| call.result);
+    let failed: Vec<_> = results
+        .filter(|result| !matches!(*result, "ok" | "repeated"))
         .collect();
-    assert!(
-        failed
-            .iter()
-            .all(|call| StoreError::CODES.contains(&call.result))
-    );
-    assert!(
-        failed.iter().any(|call| call.result == "connection"),
-        "{failed:?}"
-    );
-    let opened = format!("BreakerChanged {{ node: {addr:?}, state: Open }}");
+    assert!(failed.iter().all(|code| StoreError::CODES.contains(code)));
+    assert!(failed.contains(&"connection"), "{failed:?}");
+    let node = server.addr().to_string();
+    let opened = format!("BreakerChanged {{ node: {node:?}, state: Open }}");
     assert!(record.events.contains(&opened), "{:?}", record.events);
 }
 
@@ -132,14 +121,8 @@ async fn the_state_of_a_memory_store_has_its_keys() {
     let stats = limiter.stats();
     assert_eq!(stats.store.memory_keys, Some(3));
     assert_eq!(stats.store.memory_evictions, Some(0));
-    assert_eq!(
-        (
-            stats.generation,
-            &*stats.policies[0].policy,
-            stats.policies[0].limit
-        ),
-        (0, "p", 9)
-    );
+    let p = &stats.policies[0];
+    assert_eq!((stats.generation, &*p.policy, p.limit), (0, "p", 9));
 }
 
 #[tokio::test]
@@ -154,9 +137,7 @@ async fn cached_rejections_are_in_the_state_of_the_store() {
 
 #[tokio::test]
 async fn a_handle_reads_the_state_for_as_long_as_the_limiter_lives() {
-    let recorder = Recorder::new();
-    let limiter = World::memory().builder().policy(limit("p", "9/month"));
-    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    let (limiter, recorder) = recorded(&World::memory(), [limit("p", "9/month")]);
     let handle = recorder.handle().expect("one");
     let generation = |stats: LimiterStats| stats.generation;
     assert_eq!(handle.stats().map(generation), Some(0));

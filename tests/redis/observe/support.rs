@@ -6,15 +6,18 @@ use std::{
 };
 
 use tollgate::{
-    DecisionSource, Key, Policy, Quota, extract,
+    DecisionSource, Key, Limiter, Policy, Quota, extract,
     observe::{
         DecisionEvent, DecisionOutcome, Event, NEAR_PERCENT, Observer, PolicyResult, StatsHandle,
         StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind,
     },
 };
 
-pub(crate) use crate::observe::{
-    until::until,
+use tollgate_tests::stores;
+
+pub(crate) use tollgate_tests::{
+    log::Log,
+    until::{TEST_TIMEOUT, until},
     world::{KEY, World},
 };
 
@@ -63,9 +66,14 @@ pub(crate) fn limit(name: &str, quota: &str) -> Policy {
     Policy::new(name, quota).key(extract::global())
 }
 
-/// Two requests a month for each secret.
-pub(crate) fn secret_policy() -> Policy {
-    limit("secret", "2/month").key(extract::header("x-api-key").secret())
+/// A limiter in this world, and a record of its events.
+pub(crate) fn recorded(
+    world: &World,
+    policies: impl IntoIterator<Item = Policy>,
+) -> (Limiter, Arc<Recorder>) {
+    let recorder = Recorder::new();
+    let builder = world.builder().observe(recorder.clone());
+    (stores::limiter(builder, policies), recorder)
 }
 
 impl Recorder {

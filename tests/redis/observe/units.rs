@@ -1,34 +1,27 @@
 //! Units that are charged, refunded and settled after a decision, or by hand.
 
-use std::{
-    future::{pending, ready},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::pending, time::Duration};
 
 use futures_util::FutureExt;
+use http::Request;
 use tollgate::{
-    InvalidValue, Key, Limiter, Policy, Quota, StoreError,
-    observe::UnitsKind,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
-    strategy::Rule,
+    Key, Limiter, Policy, Quota, RateLimitLayer, StoreError, extract, observe::UnitsKind,
 };
+use tollgate_tests::{service::send, stub_store::StubStore};
 
-use crate::observe::support::{KEY, Recorder, World, secret_policy};
+use crate::observe::support::{KEY, Recorder, World, limit, recorded};
 
 /// 100 units a month, of which each request costs 10.
 fn policy() -> Policy {
     Policy::new("units", Quota::units(100).per_month())
         .cost(10)
-        .key(tollgate::extract::global())
+        .key(extract::global())
 }
 
 #[tokio::test]
 async fn each_kind_of_units_is_reported_as_the_store_counts_it() {
     for world in World::both() {
-        let recorder = Recorder::new();
-        let limiter = world.builder().policy(policy());
-        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+        let (limiter, recorder) = recorded(&world, [policy()]);
         let admission = limiter.admit(KEY).await.expect("admitted");
         let units = admission.policy("units").expect("known");
         units.charge(5).await.expect("a response");
@@ -60,9 +53,7 @@ async fn each_kind_of_units_is_reported_as_the_store_counts_it() {
 #[tokio::test]
 async fn a_credit_of_more_than_is_in_use_is_reported_as_what_was_in_use() {
     for world in World::both() {
-        let recorder = Recorder::new();
-        let limiter = world.builder().policy(policy());
-        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+        let (limiter, recorder) = recorded(&world, [policy()]);
         let _ = limiter.charge(KEY, 30).await.expect("a response");
         let units = limiter.policy("units").expect("known");
         for (requested, credited) in [(1_000, 30), (1_000, 0), (0, 0)] {
@@ -77,18 +68,9 @@ async fn a_credit_of_more_than_is_in_use_is_reported_as_what_was_in_use() {
 #[tokio::test]
 async fn a_refund_at_the_end_of_a_request_is_reported_without_its_result() {
     for world in World::both() {
-        let recorder = Recorder::new();
-        let limiter = world.builder().policy(policy().refund_unless(|_| false));
-        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
-        let layer = tollgate::RateLimitLayer::new(limiter);
-        let service = tower::ServiceBuilder::new().layer(layer).service_fn(
-            async |_: http::Request<String>| {
-                Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-            },
-        );
-        let request = http::Request::new(String::new());
-        let response = tower::ServiceExt::oneshot(service, request).await;
-        drop(response.expect("infallible"));
+        let (limiter, recorder) = recorded(&world, [policy().refund_unless(|_| false)]);
+        let layer = RateLimitLayer::new(limiter);
+        assert_eq!(send(&layer, Request::get("/")).await, 200);
         let record = recorder.record();
         assert_eq!(record.charged("units"), 10);
         assert_eq!(record.units("units", UnitsKind::Refunded), 10);
@@ -98,22 +80,12 @@ async fn a_refund_at_the_end_of_a_request_is_reported_without_its_result() {
 
 #[tokio::test]
 async fn keys_of_secrets_are_hashes_in_every_event() {
-    let recorder = Recorder::new();
-    let world = World::memory();
-    let limiter = world.builder().policy(secret_policy());
-    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
-    let layer = tollgate::RateLimitLayer::new(limiter.clone());
-    let service =
-        tower::ServiceBuilder::new()
-            .layer(layer)
-            .service_fn(async |_: http::Request<String>| {
-                Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-            });
-    for _ in 0..3 {
-        let request = http::Request::builder().header("x-api-key", "sk_live_abc");
-        let request = request.body(String::new()).expect("a request");
-        let response = tower::ServiceExt::oneshot(service.clone(), request).await;
-        drop(response.expect("infallible"));
+    let policy = limit("secret", "2/month").key(extract::header("x-api-key").secret());
+    let (limiter, recorder) = recorded(&World::memory(), [policy]);
+    let layer = RateLimitLayer::new(limiter.clone());
+    for expected in [200, 200, 429] {
+        let request = Request::get("/").header("x-api-key", "sk_live_abc");
+        assert_eq!(send(&layer, request).await, expected);
     }
     let key = Key::secret("sk_live_abc");
     limiter.charge(key, 1).await.expect("a response");
@@ -129,46 +101,20 @@ async fn a_charge_by_hand_that_is_dropped_before_it_is_sent_is_not_reported() {
     let tiered = policy().quota_lookup(Duration::from_secs(60), |_| pending());
     let limiter = World::memory().builder().policy(tiered);
     let limiter = limiter.observe(recorder.clone()).build().expect("valid");
-    let (parts, ()) = http::Request::new(()).into_parts();
+    let (parts, ()) = Request::new(()).into_parts();
     let charge = limiter.charge(KEY, 7).parts(&parts).into_future();
     assert!(charge.now_or_never().is_none());
     let record = recorder.record();
     assert_eq!(record.units, [].into());
-    assert_eq!(
-        limiter
-            .peek(KEY)
-            .parts(&parts)
-            .into_future()
-            .now_or_never()
-            .map(drop),
-        None
-    );
-}
-
-/// A store that never responds.
-#[derive(Debug)]
-struct Silent;
-
-impl Store for Silent {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        Ok(LimitHandle::new(policy, rule, ()))
-    }
-
-    fn execute(&self, _: Op, _: &[CounterOp<'_>]) -> StoreResponse {
-        StoreResponse::pending(ready(Err(StoreError::Timeout)))
-    }
-
-    fn callers(&self, _: &LimitHandle, _: &Key) -> CallersFuture {
-        Box::pin(ready(Err(StoreError::Timeout)))
-    }
-
-    fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
+    let peek = limiter.peek(KEY).parts(&parts).into_future();
+    assert!(peek.now_or_never().is_none());
 }
 
 #[tokio::test]
 async fn a_charge_by_hand_whose_result_is_not_known_is_reported_as_asked_for() {
     let recorder = Recorder::new();
-    let limiter = Limiter::builder().store(Silent).policy(policy());
+    let store = StubStore::failing(StoreError::Timeout);
+    let limiter = Limiter::builder().store(store).policy(policy());
     let limiter = limiter.observe(recorder.clone()).build().expect("valid");
     assert!(limiter.charge(KEY, 7).await.is_err());
     let record = recorder.record();
@@ -179,10 +125,8 @@ async fn a_charge_by_hand_whose_result_is_not_known_is_reported_as_asked_for() {
 #[tokio::test]
 async fn what_a_shadow_is_charged_for_a_waiter_that_is_rejected_is_reported() {
     for world in World::both() {
-        let recorder = Recorder::new();
         let next = Policy::new("next", Quota::units(500).per_month()).shadow_of("units");
-        let limiter = world.builder().policy(policy()).policy(next);
-        let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+        let (limiter, recorder) = recorded(&world, [policy(), next]);
         assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_ok());
         limiter.charge(("units", KEY), 85).await.expect("charged");
         assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_err());

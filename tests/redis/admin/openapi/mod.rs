@@ -1,9 +1,14 @@
 //! The OpenAPI document: it is that of the routes, and every answer is one that it describes.
 
-use std::{collections::BTreeSet, env, fs, sync::LazyLock};
+use std::{
+    collections::{BTreeSet, HashMap},
+    env, fs,
+    sync::{Arc, LazyLock, Mutex},
+};
 
 use axum::body::Body;
 use http::{Method, StatusCode};
+use jsonschema::Validator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use tollgate::admin::api::{self, OPENAPI};
@@ -74,7 +79,7 @@ fn generate() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "tollgate admin API",
-            "version": env!("CARGO_PKG_VERSION"),
+            "version": version(),
             "description": "What an operator needs of a rate limiter. Paths are relative to where the application mounts the API.",
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
@@ -85,6 +90,13 @@ fn generate() -> Value {
             "schemas": schemas.take_definitions(true),
         },
     })
+}
+
+/// The version of the library.
+fn version() -> Value {
+    let manifest = fs::read_to_string(tollgate_tests::repository("Cargo.toml"));
+    let manifest: toml::Table = manifest.expect("a file").parse().expect("TOML");
+    json!(manifest["package"]["version"])
 }
 
 /// Fails unless the document describes the answer.
@@ -106,29 +118,34 @@ pub(crate) fn validate(method: &Method, path: &str, answer: &Answer) {
         }
         _ => &response["content"][content_type]["schema"],
     };
-    assert!(
-        schema.is_object(),
-        "{method} {path} has no such answer: {answer:?}"
-    );
-    let errors = errors(schema, &answer.json);
+    assert!(schema.is_object(), "{method} {path} has no such {answer:?}");
+    let validator = validator(schema);
+    let errors = validator.iter_errors(&answer.json);
+    let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
     assert!(
         errors.is_empty(),
         "{method} {path}: {errors:?} in {answer:?}"
     );
 }
 
-fn errors(schema: &Value, instance: &Value) -> Vec<String> {
-    let mut schema = schema.clone();
-    schema["components"] = DOCUMENT["components"].clone();
-    let validator = jsonschema::draft202012::new(&schema).expect("a schema");
-    validator
-        .iter_errors(instance)
-        .map(|error| error.to_string())
-        .collect()
+/// The validator of a schema of the document, which is compiled once.
+fn validator(schema: &Value) -> Arc<Validator> {
+    static VALIDATORS: Mutex<Option<HashMap<String, Arc<Validator>>>> = Mutex::new(None);
+    let compile = || {
+        let mut schema = schema.clone();
+        schema["components"] = DOCUMENT["components"].clone();
+        Arc::new(jsonschema::draft202012::new(&schema).expect("a schema"))
+    };
+    let mut validators = VALIDATORS.lock().expect("no panic");
+    let validators = validators.get_or_insert_default();
+    validators
+        .entry(schema.to_string())
+        .or_insert_with(compile)
+        .clone()
 }
 
 /// The method and path of each route in the document.
-fn operations() -> Vec<(Method, &'static str, &'static Value)> {
+pub(crate) fn operations() -> Vec<(Method, &'static str, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().expect("paths");
     let operations = paths.iter().flat_map(|(path, methods)| {
         let methods = methods.as_object().expect("methods");
@@ -149,51 +166,44 @@ fn the_openapi_document_that_is_checked_in_is_that_of_the_types() {
     let checked_in = fs::read_to_string(FILE).expect("a file");
     assert!(
         checked_in == document,
-        "tollgate.openapi.json is not that of the types: run `{WRITE}=1 cargo test --all-features --test admin openapi`"
+        "tollgate.openapi.json is not that of the types: run `{WRITE}=1 cargo test --all-features --test redis openapi`"
     );
 }
 
 #[tokio::test]
 async fn every_answer_in_the_document_is_given() {
     let working = support::observed().0;
-    let without_activity = Api::of(&support::in_process().0);
+    let without_activity = support::api();
     let failing = Api::of(support::unreachable());
     let panicking = Api::of(panics::limiter().await);
     for (method, path, operation) in operations() {
         let responses = operation["responses"].as_object().expect("responses");
         let mut given = BTreeSet::new();
+        let mut note = |answer: Answer| given.insert(answer.status.as_str().to_owned());
         let is_post = method == Method::POST;
         let body = || match is_post {
             true => support::good_body(path).to_string(),
             false => String::new(),
         };
-        let mut note = |answer: Answer| given.insert(answer.status.as_str().to_owned());
-
-        note(working.call(method.clone(), path, body()).await);
-        note(failing.call(method.clone(), path, body()).await);
-        note(without_activity.call(method.clone(), path, body()).await);
-        let wrong = support::request(method.clone(), path).header("authorization", "Bearer wrong");
-        note(
-            working
-                .send(wrong.body(body().into()).expect("a request"))
-                .await,
-        );
+        for api in [&working, &failing, &without_activity] {
+            note(api.call(method.clone(), path, body()).await);
+        }
+        let wrong = support::signed(method.clone(), path, "wrong").body(body().into());
+        note(working.send(wrong.expect("a request")).await);
         if is_post {
             note(panicking.post(path, &support::good_body(path)).await);
-            note(working.call(method.clone(), path, "{").await);
-            note(working.call(method.clone(), path, " ".repeat(70_000)).await);
+            for body in ["{".to_owned(), " ".repeat(70_000)] {
+                note(working.call(method.clone(), path, body).await);
+            }
             let mut unknown = support::good_body(path);
             if path != "/explain" {
                 unknown["policy"] = "no-such-policy".into();
             }
             note(working.post(path, &unknown).await);
-            let untyped =
-                http::Request::post(path).header("authorization", format!("Bearer {TOKEN}"));
-            note(
-                working
-                    .send(untyped.body(body().into()).expect("a request"))
-                    .await,
-            );
+            let mut untyped = support::signed(method.clone(), path, TOKEN).body(body().into());
+            let headers = untyped.as_mut().expect("a request").headers_mut();
+            headers.remove("content-type");
+            note(working.send(untyped.expect("a request")).await);
         } else if responses.contains_key("400") {
             if path == "/blocks" {
                 note(working.get("/blocks?policy=no-such-policy").await);
@@ -211,7 +221,7 @@ async fn every_answer_in_the_document_is_given() {
 
 #[tokio::test]
 async fn the_document_is_answered_and_every_path_outside_of_it_is_unknown() {
-    let api = Api::of(&support::in_process().0);
+    let api = support::api();
     let document: Value = serde_json::from_str(OPENAPI).expect("JSON");
     assert_eq!(api.get("/openapi.json").await.json, document);
     for path in ["/nothing", "/policies/", "/peek/api"] {

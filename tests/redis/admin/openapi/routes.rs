@@ -37,24 +37,19 @@ fn get(path: &'static str, summary: &'static str, answer: Value) -> Route {
     }
 }
 
+fn post(path: &'static str, summary: &'static str, body: Value, answer: Value) -> Route {
+    Route {
+        method: "post",
+        body: Some(body),
+        problems: OF_KEY,
+        ..get(path, summary, answer)
+    }
+}
+
 fn change(path: &'static str, summary: &'static str, body: Value, answer: Value) -> Route {
     Route {
         problems: OF_CHANGE,
         ..post(path, summary, body, answer)
-    }
-}
-
-fn post(path: &'static str, summary: &'static str, body: Value, answer: Value) -> Route {
-    Route {
-        method: "post",
-        path,
-        summary,
-        parameters: &[],
-        body: Some(body),
-        answer,
-        problems: OF_KEY,
-        is_open: false,
-        content_type: "application/json",
     }
 }
 

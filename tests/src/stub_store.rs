@@ -1,0 +1,110 @@
+//! A store in process of which a test replaces a part.
+
+use std::{fmt, future::ready, sync::Arc};
+
+use tollgate::{
+    InvalidValue, Key, MemoryStore, StoreError,
+    observe::StoreStats,
+    store::{
+        BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,
+        Store, StoreResponse,
+    },
+    strategy::Rule,
+};
+
+/// A store in process that lists no blocked keys, and whose responses and state are the test's.
+#[derive(Clone)]
+pub struct StubStore {
+    counts: MemoryStore,
+    /// The response to an operation; that of the store in process if it is `None`.
+    respond: Arc<dyn Fn(Op) -> Option<StoreResponse> + Send + Sync>,
+    stats: Arc<dyn Fn() -> StoreStats + Send + Sync>,
+    /// Why no search for blocked keys completes.
+    incomplete: Option<Incomplete>,
+}
+
+impl Default for StubStore {
+    fn default() -> Self {
+        Self::responding(|_| None)
+    }
+}
+
+impl StubStore {
+    pub fn responding(
+        respond: impl Fn(Op) -> Option<StoreResponse> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            counts: MemoryStore::new(),
+            respond: Arc::new(respond),
+            stats: Arc::new(StoreStats::default),
+            incomplete: None,
+        }
+    }
+
+    /// A store that fails every operation.
+    pub fn failing(error: StoreError) -> Self {
+        Self::responding(move |_| Some(StoreResponse::Ready(Err(error.clone()))))
+    }
+
+    /// A store that cannot be reached.
+    pub fn unreachable() -> Self {
+        Self::failing(StoreError::Connection("127.0.0.1:1: refused".into()))
+    }
+
+    /// A store that never responds.
+    pub fn silent() -> Self {
+        Self::responding(|_| Some(StoreResponse::pending(std::future::pending())))
+    }
+
+    pub fn with_stats(stats: impl Fn() -> StoreStats + Send + Sync + 'static) -> Self {
+        Self {
+            stats: Arc::new(stats),
+            ..Self::default()
+        }
+    }
+
+    /// A store that finds no blocked key, and ends each search for this reason.
+    pub fn with_incomplete_blocks(incomplete: Incomplete) -> Self {
+        Self {
+            incomplete: Some(incomplete),
+            ..Self::default()
+        }
+    }
+}
+
+impl fmt::Debug for StubStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StubStore").finish_non_exhaustive()
+    }
+}
+
+impl Store for StubStore {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.counts.register(policy, rule)
+    }
+
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        (self.respond)(op).unwrap_or_else(|| self.counts.execute(op, counters))
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        if (self.respond)(op).is_none() {
+            self.counts.execute_detached(op, counters);
+        }
+    }
+
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.counts.callers(limit, key)
+    }
+
+    fn blocked_keys(&self, _: &[LimitHandle], _: usize) -> BlockedKeysFuture {
+        Box::pin(ready(match self.incomplete {
+            Some(incomplete) => Ok(BlockedKeys::new(Vec::new(), Some(incomplete))),
+            None => Err(StoreError::Unsupported("listing blocked keys")),
+        }))
+    }
+
+    fn stats(&self) -> StoreStats {
+        (self.stats)()
+    }
+}
