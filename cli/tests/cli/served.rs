@@ -1,6 +1,6 @@
 //! Services with the admin API, on one Redis.
 
-use std::{any::Any, net::TcpListener, process::Command, sync::Arc, time::Duration};
+use std::{any::Any, net::TcpListener, process::Command, sync::Arc};
 
 use axum::{Router, routing::get};
 use testkit::Server;
@@ -11,7 +11,7 @@ use tollgate::{
     config::{Document, Format, Registry},
 };
 
-use crate::program::{Run, command, run, write};
+use crate::program::{Run, TEST_TIMEOUT, command, run, write};
 
 /// The token of the admin API.
 pub(crate) const TOKEN: &str = "token-of-the-tests";
@@ -36,7 +36,7 @@ pub(crate) struct Service {
 /// The configuration of services on the Redis of this port: three requests a day for each API key.
 pub(crate) fn document(port: u16) -> String {
     format!(
-        "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '5s'\n\
+        "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\n\
          [policies.api]\nquota = '3/day'\nkey = 'header:x-api-key'\n\
          [policies.next]\nquota = '2/day'\nkey = 'header:x-api-key'\nshadow_of = 'api'\n\
          [policies.blocked]\nblock_list = true\nkey = 'header:x-api-key'\n"
@@ -84,7 +84,7 @@ impl Service {
         let document = Document::parse(document, Format::Toml).expect("a document");
         let store = RedisStore::builder()
             .url(format!("redis://127.0.0.1:{port}"))
-            .timeout(Duration::from_secs(5))
+            .timeout(TEST_TIMEOUT)
             .build()
             .expect("a store");
         let activity = Arc::new(Activity::new());

@@ -98,7 +98,7 @@ fn a_certificate_that_signs_itself_is_trusted_if_it_is_named() {
     let service = Encrypted::start();
     let run = service.run(&["--cacert", &service.certificate]);
     assert_eq!((run.code, &*run.stderr), (Some(0), ""));
-    assert!(run.stdout.contains("api     live  3/day"), "{}", run.stdout);
+    run.assert_stdout("api     live  3/day");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn no_other_certificate_is_trusted() {
     for arguments in [&[][..], &["--cacert", &other.certificate]] {
         let run = service.run(arguments);
         assert_eq!((run.code, &*run.stdout), (Some(3), ""), "{}", run.stderr);
-        assert!(run.stderr.contains("certificate"), "{}", run.stderr);
+        run.assert_stderr("certificate");
         assert!(!run.stderr.contains(TOKEN), "{}", run.stderr);
     }
 }
@@ -119,11 +119,7 @@ fn a_file_without_a_certificate_is_a_mistake() {
     let empty = write(folder.path(), "empty.pem", "no certificate\n");
     let run = service.run(&["--cacert", &empty]);
     assert_eq!(run.code, Some(2), "{}", run.stderr);
-    assert!(
-        run.stderr.contains("found no certificate"),
-        "{}",
-        run.stderr
-    );
+    run.assert_stderr("found no certificate");
     let missing = folder.path().join("missing.pem");
     let run = service.run(&["--cacert", missing.to_str().expect("text")]);
     assert_eq!(run.code, Some(3), "{}", run.stderr);
