@@ -23,14 +23,7 @@ fn clocks(speed: i64) -> Clocks {
 
 /// Asks the store, at each instant, for as many single requests as it admits.
 fn ask_at(world: &mut World, instants: impl IntoIterator<Item = i64>) -> i64 {
-    let costs = vec![1; world.limits.len()];
-    let mut admitted = 0;
-    for at in instants {
-        while world.ask(at, &costs) {
-            admitted += 1;
-        }
-    }
-    admitted
+    instants.into_iter().map(|at| world.ask_all(at)).sum()
 }
 
 /// Asks the store from an instant on, at each microsecond at which a unit may come, and the two before it.
