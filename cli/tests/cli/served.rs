@@ -1,9 +1,9 @@
 //! Services with the admin API, on one Redis.
 
-use std::{any::Any, net::TcpListener, process::Command, sync::Arc};
+use std::{net::TcpListener, process::Command, sync::Arc};
 
 use axum::{Router, routing::get};
-use testkit::Server;
+use testkit::{Server, TempDir};
 use tokio::runtime::Runtime;
 use tollgate::{
     Key, Limiter, RateLimitLayer, RedisStore,
@@ -23,7 +23,7 @@ pub(crate) const API_KEY: &str = "sk_live_5f1c";
 pub(crate) struct World {
     pub(crate) redis: Server,
     pub(crate) file: String,
-    _folder: Box<dyn Any>,
+    _folder: TempDir,
 }
 
 /// A service: a limiter of its own, and its admin API on a socket.
@@ -56,7 +56,7 @@ impl World {
         Self {
             redis,
             file,
-            _folder: Box::new(folder),
+            _folder: folder,
         }
     }
 

@@ -1,9 +1,10 @@
 //! An admin API behind TLS, whose certificate no authority of the system has signed.
 
-use std::{any::Any, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::serve::Listener;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
+use testkit::TempDir;
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Runtime,
@@ -26,7 +27,7 @@ struct Encrypted {
     /// The file with its certificate, which signs itself.
     certificate: String,
     _runtime: Runtime,
-    _folder: Box<dyn Any>,
+    _folder: TempDir,
 }
 
 /// Accepts connections, and those alone that agree on TLS.
@@ -82,7 +83,7 @@ impl Encrypted {
             url: format!("https://localhost:{port}"),
             certificate,
             _runtime: runtime,
-            _folder: Box::new(folder),
+            _folder: folder,
         }
     }
 

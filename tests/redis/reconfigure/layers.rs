@@ -257,7 +257,7 @@ fn each_response_is_of_one_set_while_the_sets_are_replaced() {
         })
     });
     let requests: Vec<_> = requests.collect();
-    for n in 0..4_000 {
+    for n in 0..2_000 {
         apply(&layer, n);
         // The thread's own next request is under the new set.
         let policies = layer.limiter().policies();

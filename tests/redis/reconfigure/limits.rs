@@ -5,7 +5,7 @@ use std::{net::IpAddr, thread};
 use http::{Request, StatusCode};
 use tollgate::{
     AddressList, Ban, Gcra, Key, KeyList, Limiter, LimiterBuilder, LocalFallback, MemoryStore,
-    PolicyChangeKind, RateLimitLayer, SlidingLog,
+    Policy, PolicyChangeKind, Quota, RateLimitLayer, SlidingLog,
     extract::{self, MissingKey},
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -222,7 +222,8 @@ async fn access_lists_and_skip_rules_are_replaced_too() {
 #[tokio::test]
 async fn bans_stay_when_their_policy_is_kept_altered_or_returns() {
     for world in World::both() {
-        let ban = |time| policy("ban", "3/min").strategy(Ban::for_duration(secs(time)));
+        let quota = Quota::requests(3).per_minute();
+        let ban = |time| Policy::new("ban", quota).strategy(Ban::for_duration(secs(time)));
         let limiter = world.limiter([policy("p", "10/h"), ban(600)]);
         let mallory = Key::new("mallory");
         let block = async |time| limiter.block(mallory, secs(time)).await;

@@ -1,7 +1,7 @@
 //! Nested layers, and the calls of a client, while the policies of all of them are replaced.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     thread,
 };
 
@@ -52,7 +52,7 @@ fn nested_layers_and_outgoing_calls_count_exactly_while_all_are_replaced() {
             .layer(OutgoingLayer::new(calls.clone()).timeout(TEST_TIMEOUT))
             .service(app);
 
-        let replaced = AtomicUsize::new(0);
+        let replaced = AtomicU64::new(0);
         // The statuses of responses, until a call is rejected.
         let call_all = |is_replaced: bool| {
             runtime().block_on(async {
@@ -60,8 +60,8 @@ fn nested_layers_and_outgoing_calls_count_exactly_while_all_are_replaced() {
                 while let Ok(response) = client.clone().oneshot(Request::new(Body::empty())).await {
                     // So that the layers are replaced meanwhile, however slowly that goes.
                     let calls = counts[0] + counts[1];
-                    while is_replaced && calls / 50 > replaced.load(Ordering::Relaxed) as u64 {
-                        thread::yield_now();
+                    while is_replaced && 20 * calls / units > replaced.load(Ordering::Relaxed) {
+                        thread::sleep(ms(1));
                     }
                     counts[match response.status() {
                         StatusCode::OK => 0,
@@ -84,7 +84,7 @@ fn nested_layers_and_outgoing_calls_count_exactly_while_all_are_replaced() {
                 })
                 .collect();
             while done.load(Ordering::Relaxed) < THREADS {
-                let n = replaced.fetch_add(1, Ordering::Relaxed);
+                let n = replaced.fetch_add(1, Ordering::Relaxed) as usize;
                 replace_layer(&inner, n, hourly("inner", inner_units));
                 replace_layer(&outer, n, hourly("outer", outer_units));
                 replace(&calls, nth(n, hourly("calls", calls_units)));

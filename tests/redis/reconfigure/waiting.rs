@@ -117,7 +117,7 @@ async fn waiters_on_several_threads_keep_their_order() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         for number in 0..16 {
-            let mut waiter = queued(&limiter, LONG);
+            let mut waiter = queued(&limiter, 2 * LONG);
             let order = order.clone();
             tasks.push(tokio::spawn(async move {
                 let admitted = (&mut waiter).await.expect("admitted");
