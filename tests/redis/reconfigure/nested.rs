@@ -12,7 +12,9 @@ use tollgate::{
 };
 use tower::{ServiceBuilder, ServiceExt};
 
-use crate::reconfigure::support::{TEST_TIMEOUT, World, policy, replace, runtime, used, window};
+use crate::reconfigure::support::{
+    TEST_TIMEOUT, World, ms, policy, replace, runtime, used, window,
+};
 
 const THREADS: usize = 3;
 
