@@ -7,13 +7,13 @@ use std::{
     net::TcpStream,
     process::{Child, ChildStdin, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use crate::{
     changes::succeeded,
     program::{Run, TEST_TIMEOUT, run},
-    served::{API_KEY, Service, TOKEN, World, admin_command},
+    served::{API_KEY, STALENESS, Service, TOKEN, World, admin_command},
 };
 
 /// The port of the Redis that a process of its own counts on.
@@ -22,13 +22,10 @@ const PORT: &str = "TOLLGATE_TEST_PORT";
 /// What a process prints before its URL.
 const SERVES: &str = "serves ";
 
-/// How old a cached rejection can be.
-const STALENESS: Duration = Duration::from_millis(300);
-
 /// Three requests a day for each API key. Without a shadow policy, which is evaluated for each request, rejections are cached.
 fn document(port: u16) -> String {
     format!(
-        "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\nrejection_cache = {{ staleness = '300ms' }}\n\
+        "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\n\
          [policies.api]\nquota = '3/day'\nkey = 'header:x-api-key'\n\
          [policies.blocked]\nblock_list = true\nkey = 'header:x-api-key'\n"
     )

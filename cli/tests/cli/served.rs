@@ -1,6 +1,6 @@
 //! Services with the admin API, on one Redis.
 
-use std::{net::TcpListener, process::Command, sync::Arc};
+use std::{net::TcpListener, process::Command, sync::Arc, time::Duration};
 
 use axum::{Router, routing::get};
 use testkit::{Server, TempDir};
@@ -18,6 +18,9 @@ pub(crate) const TOKEN: &str = "token-of-the-tests";
 
 /// The API key of the caller that is limited.
 pub(crate) const API_KEY: &str = "sk_live_5f1c";
+
+/// How old the cached rejections of services can be.
+pub(crate) const STALENESS: Duration = Duration::from_millis(300);
 
 /// A Redis, and a configuration file of services on it.
 pub(crate) struct World {
@@ -85,6 +88,7 @@ impl Service {
         let store = RedisStore::builder()
             .url(format!("redis://127.0.0.1:{port}"))
             .timeout(TEST_TIMEOUT)
+            .rejection_cache_staleness(STALENESS)
             .build()
             .expect("a store");
         let activity = Arc::new(Activity::new());

@@ -303,7 +303,7 @@ impl Run {
 /// Runs policies together, by random choices of several seeds.
 fn holds(settings: &[Setting]) {
     let seeds = if settings[0].length() > 1_000 * MS {
-        6
+        12
     } else {
         40
     };
