@@ -63,24 +63,22 @@ fn a_policy_is_kept_altered_added_or_removed() {
 #[test]
 fn settings_outside_of_policies_are_compared_one_by_one() {
     let settings = |action: &'static str| {
-        ["on_store_error", "on_misconfiguration"].map(|name| Setting {
+        let settings = [
+            ("on_store_error", action),
+            ("on_misconfiguration", "reject"),
+        ];
+        settings.map(|(name, value)| Setting {
             name,
-            value: SettingValue::text(if name == "on_store_error" {
-                action
-            } else {
-                "reject"
-            }),
+            value: SettingValue::text(value),
             is_default: false,
         })
     };
     let policy = policy("1/s");
     let changes = Changes::between([&policy], [&policy]);
-    assert!(
-        changes
-            .clone()
-            .with_settings(&settings("admit"), &settings("admit"))
-            .is_empty()
-    );
+    let same = changes
+        .clone()
+        .with_settings(&settings("admit"), &settings("admit"));
+    assert!(same.is_empty());
     let changes = changes.with_settings(&settings("admit"), &settings("reject"));
     assert!(!changes.is_empty());
     assert_eq!(
@@ -91,73 +89,66 @@ fn settings_outside_of_policies_are_compared_one_by_one() {
 
 #[test]
 fn an_even_rate_keeps_the_share_the_time_or_the_units() {
-    let even = |from, to| {
-        let text = under(Gcra, from, to);
-        assert_eq!(text, under(TokenBucket, from, to));
-        text
-    };
-    assert_eq!(
-        even("10/min", "20/min"),
-        "the used share stays: 6 of 10 are 12 of 20"
-    );
-    assert_eq!(
-        even("10/min", "5/min"),
-        "the used share stays: 6 of 10 are 3 of 5"
-    );
-    assert_eq!(
-        even("10/s burst 20", "20/s burst 40"),
-        "the used share stays: 12 of 20 are 24 of 40"
-    );
-    let time = "the time until the used units are free stays";
-    assert_eq!(
-        even("10/min", "10/h"),
-        format!("{time}: 6 of 10 are 1 of 10")
-    );
-    assert_eq!(
-        even("10/h", "10/min"),
-        format!("{time}, up to a debt of one burst: 6 of 10 are all 10")
-    );
-    assert_eq!(
-        even("10/min", "10/40s"),
-        format!("{time}, up to a debt of one burst: 6 of 10 are 9 of 10")
-    );
-    assert_eq!(
-        even("10/min", "10/min burst 20"),
-        "the used units stay: 6 of 10 are 6 of 20"
-    );
-    assert_eq!(
-        even("10/min burst 20", "10/min"),
-        "the used units stay, up to a debt of one burst: 12 of 20 are more than all 10"
-    );
-    assert_eq!(
-        even("10/min", "600/h"),
-        "the used units stay: 6 of 10 are 6 of 600"
-    );
-    assert_eq!(even("10/min", "10/min burst 10"), "the counts stay");
+    const SHARE: &str = "the used share stays";
+    const TIME: &str = "the time until the used units are free stays";
+    const UNITS: &str = "the used units stay";
+    for (from, to, what, counts) in [
+        ("10/min", "20/min", SHARE, ": 6 of 10 are 12 of 20"),
+        ("10/min", "5/min", SHARE, ": 6 of 10 are 3 of 5"),
+        (
+            "10/s burst 20",
+            "20/s burst 40",
+            SHARE,
+            ": 12 of 20 are 24 of 40",
+        ),
+        ("10/min", "10/h", TIME, ": 6 of 10 are 1 of 10"),
+        (
+            "10/h",
+            "10/min",
+            TIME,
+            ", up to a debt of one burst: 6 of 10 are all 10",
+        ),
+        (
+            "10/min",
+            "10/40s",
+            TIME,
+            ", up to a debt of one burst: 6 of 10 are 9 of 10",
+        ),
+        ("10/min", "10/min burst 20", UNITS, ": 6 of 10 are 6 of 20"),
+        (
+            "10/min burst 20",
+            "10/min",
+            UNITS,
+            ", up to a debt of one burst: 12 of 20 are more than all 10",
+        ),
+        ("10/min", "600/h", UNITS, ": 6 of 10 are 6 of 600"),
+        ("10/min", "10/min burst 10", "the counts stay", ""),
+    ] {
+        let text = format!("{what}{counts}");
+        assert_eq!(under(Gcra, from, to), text);
+        assert_eq!(under(TokenBucket, from, to), text);
+    }
 }
 
 #[test]
 fn a_window_keeps_its_count_and_its_end() {
-    for text in [
-        |from: &str, to: &str| under(FixedWindow, from, to),
-        |from: &str, to: &str| under(ListWindow, from, to),
+    for (from, to, counts) in [
+        ("10/min", "20/min", ": 6 of 10 are 6 of 20"),
+        ("10/min", "5/min", ": 6 of 10 are more than all 5"),
+        (
+            "10/min",
+            "10/h",
+            "; an open window ends when it would have, and the next lasts for the new period",
+        ),
+        (
+            "10/min",
+            "20/s",
+            ": 6 of 10 are 6 of 20; an open window ends one new period after the next access, or earlier",
+        ),
     ] {
-        assert_eq!(
-            text("10/min", "20/min"),
-            "the count stays: 6 of 10 are 6 of 20"
-        );
-        assert_eq!(
-            text("10/min", "5/min"),
-            "the count stays: 6 of 10 are more than all 5"
-        );
-        assert_eq!(
-            text("10/min", "10/h"),
-            "the count stays; an open window ends when it would have, and the next lasts for the new period"
-        );
-        assert_eq!(
-            text("10/min", "20/s"),
-            "the count stays: 6 of 10 are 6 of 20; an open window ends one new period after the next access, or earlier"
-        );
+        let text = format!("the count stays{counts}");
+        assert_eq!(under(FixedWindow, from, to), text);
+        assert_eq!(under(ListWindow, from, to), text);
     }
 }
 
@@ -223,15 +214,11 @@ fn permits_and_bans_stay() {
 fn another_strategy_starts_afresh() {
     let afresh = "another strategy: the counts start afresh, and the old ones expire by themselves";
     let gcra = policy("10/min");
+    let window = gcra.clone().strategy(FixedWindow);
+    let bucket = gcra.clone().strategy(TokenBucket);
     for (text, other) in [
-        (
-            "strategy gcra -> fixed_window",
-            gcra.clone().strategy(FixedWindow),
-        ),
-        (
-            "strategy gcra -> token_bucket",
-            gcra.clone().strategy(TokenBucket),
-        ),
+        ("strategy gcra -> fixed_window", window),
+        ("strategy gcra -> token_bucket", bucket),
         ("quota 10/min -> 2 concurrent", policy("2 concurrent")),
     ] {
         assert_eq!(line(&gcra, &other), format!("altered: {text} ({afresh})"));

@@ -33,10 +33,10 @@ pub(crate) fn common() -> &'static Path {
     folder
 }
 
-/// Reads until this process has ended. Its servers may write for a moment yet.
+/// Reads until this process has ended. Its servers may write for a moment yet, on a busy machine a long one.
 const INHERIT: &str = r#"
     cat
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
+    for _ in $(seq 300); do
         rm -rf "$0" && exit
         sleep 0.2
     done

@@ -29,3 +29,4 @@ pub use program::Program;
 pub use proxy::Proxy;
 pub use python::python;
 pub use redis::{Builder, Cluster, Connection, Move, Reply, Sentinel, Server, program};
+pub use wait::{TIMEOUT, until};

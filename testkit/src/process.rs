@@ -48,7 +48,7 @@ impl Process {
         if !Path::new(&stat).exists() {
             return thread::sleep(Duration::from_millis(50));
         }
-        wait::until("a server stops on SIGSTOP", Duration::from_secs(5), || {
+        wait::until("a server stops on SIGSTOP", || {
             let stat = fs::read_to_string(&stat).ok()?;
             stat.rsplit(") ").next()?.starts_with('T').then_some(())
         });
@@ -62,9 +62,7 @@ impl Process {
     pub(crate) fn terminate(mut self) {
         self.signal("TERM");
         self.resume();
-        wait::until("a server ends on SIGTERM", Duration::from_secs(10), || {
-            self.exited()
-        });
+        wait::until("a server ends on SIGTERM", || self.exited());
     }
 
     /// The shell's own `kill`, since small images lack the program.

@@ -3,22 +3,14 @@
 use std::{
     io::{ErrorKind, Read},
     net::TcpStream,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tollgate_testkit::{Connection, Server, folder, program};
+use tollgate_testkit::{Connection, Server, TIMEOUT, folder, program, until};
 
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
-}
-
-fn gone(pid: u32) -> bool {
-    let start = Instant::now();
-    while runs(pid) && start.elapsed() < Duration::from_secs(5) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    !runs(pid)
 }
 
 #[test]
@@ -67,7 +59,7 @@ fn child_process_that_holds_a_server() {
     }
     let server = Server::start();
     println!("pid={}", server.pid().unwrap());
-    std::thread::sleep(Duration::from_secs(60));
+    std::thread::sleep(TIMEOUT);
 }
 
 #[test]
@@ -102,12 +94,13 @@ fn killing_the_test_process_ends_its_servers_and_removes_their_folders() {
     assert!(runs(pid));
     holder.kill().unwrap();
     holder.wait().unwrap();
-    assert!(gone(pid), "server {pid} outlived its test process");
-    let start = Instant::now();
-    while std::fs::read_dir(folder.path()).unwrap().next().is_some() {
-        assert!(start.elapsed() < Duration::from_secs(10), "a folder stays");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("the server ends with its test process", || {
+        (!runs(pid)).then_some(())
+    });
+    until("its folder is removed", || {
+        let mut files = std::fs::read_dir(folder.path()).unwrap();
+        files.next().is_none().then_some(())
+    });
 }
 
 #[test]
@@ -176,19 +169,19 @@ fn no_other_server_on_the_port_is_taken_for_this_one() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    while TcpStream::connect(server.addr()).is_err() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let release = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(500));
+    until("the other server listens", || {
+        TcpStream::connect(server.addr()).ok()
+    });
+    std::thread::scope(|scope| {
+        let restarted = scope.spawn(|| server.restart());
+        until("the server finds its port taken", || {
+            let log = server.log();
+            log.contains("Address already in use").then_some(())
+        });
+        assert!(!restarted.is_finished());
         squatter.kill().unwrap();
         squatter.wait().unwrap();
     });
-    let start = Instant::now();
-    server.restart();
-    let waited = start.elapsed();
-    release.join().unwrap();
-    assert!(waited > Duration::from_millis(400));
     let id = server.info("server", "process_id").unwrap();
     assert_eq!(id, server.pid().unwrap().to_string());
 }

@@ -2,10 +2,8 @@
 #![allow(missing_docs)]
 
 use std::fs;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use tollgate_testkit::Program;
+use tollgate_testkit::{Program, until};
 
 /// What a shell prints that starts another program, and waits for it.
 const PARENT: &str = "sleep 1000 & echo $!; pwd; wait";
@@ -14,18 +12,6 @@ fn parent() -> Program {
     Program::start(&["no-such-program", "sh"], |command, folder| {
         command.current_dir(folder).args(["-c", PARENT]);
     })
-}
-
-#[track_caller]
-fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = probe() {
-            return value;
-        }
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        sleep(Duration::from_millis(5));
-    }
 }
 
 /// Whether a process runs: one that has ended may still be listed, until its parent reads its status.

@@ -4,10 +4,9 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     sync::Arc,
-    time::Duration,
 };
 
-use tollgate_testkit::{Clock, Connection, Reply, Server, free_port};
+use tollgate_testkit::{Clock, Connection, Reply, Server, TIMEOUT, free_port};
 
 #[test]
 fn a_server_replies_and_keeps_nothing_on_disk() {
@@ -46,7 +45,7 @@ fn a_password_is_needed_and_part_of_the_url() {
     let url = format!("redis://:p%40ss%20%22w%5Crd@127.0.0.1:{}", server.port());
     assert_eq!(server.url(), url);
     assert_eq!(server.command(&["PING"]).text(), "PONG");
-    let mut stranger = Connection::open(server.addr(), Duration::from_secs(5)).unwrap();
+    let mut stranger = Connection::open(server.addr(), TIMEOUT).unwrap();
     assert!(
         stranger
             .call(&["PING"])

@@ -83,7 +83,8 @@ pub async fn run_load<C: Contender>(contender: Arc<C>, load: Load) -> Sample {
                 let mut rng = Rng::new(task);
                 let (mut decisions, mut admitted) = (0_u64, 0_u64);
                 let mut waits = Vec::new();
-                while !stop.load(Ordering::Relaxed) {
+                // Each task decides at least once, however late it begins.
+                loop {
                     for _ in 0..load.stint {
                         let timed = load.stint == 1 || decisions % TIMED == 0;
                         let start = timed.then(Instant::now);
@@ -92,6 +93,9 @@ pub async fn run_load<C: Contender>(contender: Arc<C>, load: Load) -> Sample {
                         if let Some(start) = start {
                             waits.push(start.elapsed().as_nanos().min(u128::from(u32::MAX)) as u32);
                         }
+                    }
+                    if stop.load(Ordering::Relaxed) {
+                        break;
                     }
                     if load.stint > 1 {
                         tokio::task::yield_now().await;

@@ -17,7 +17,7 @@ use crate::load::{Load, Sample, cpu_time};
 const SCRIPT: &str = include_str!("wrk.lua");
 
 /// How often wrk is started, until it has measured any request: a busy machine may not serve one in a short run.
-const ATTEMPTS: u32 = 20;
+const ATTEMPTS: u32 = 200;
 
 /// Sends requests to a server, over `load.tasks` connections that are kept alive. A sample's processor time is the server's,
 /// if that is this process.
@@ -80,7 +80,7 @@ fn arguments(command: &mut Command, folder: &Path, server: SocketAddr, load: Loa
     let seconds = load.time.as_secs_f64().ceil().max(1.0);
     command
         // One thread: the server has the others.
-        .args(["--threads", "1", "--timeout", "20s"])
+        .args(["--threads", "1", "--timeout", "300s"])
         .args(["--header", "Connection: keep-alive"])
         .args(["--connections", &load.tasks.to_string()])
         .args(["--duration", &format!("{seconds:.0}s")])

@@ -1,14 +1,11 @@
-//! `reset`, `credit`, `block` and `unblock`: in force in all processes.
+//! `block`, `unblock`, and what all changes have in common. What holds in several processes afterwards is tested beside this.
 
 use std::time::{Duration, Instant};
 
 use crate::{
-    program::{Run, with_input},
+    program::{Run, TEST_TIMEOUT, with_input},
     served::{API_KEY, Service, World},
 };
-
-/// The machine may be busy.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits until the cached rejections of all services are stale, and each admits or rejects the key as expected. Within a day
 /// nothing but the command makes that true.
@@ -31,44 +28,12 @@ fn use_up(services: &[Service]) {
 }
 
 #[track_caller]
-fn succeeded(run: &Run) -> &str {
+pub(crate) fn succeeded(run: &Run) -> &str {
     assert_eq!((run.code, &*run.stderr), (Some(0), ""), "{}", run.stdout);
     for secret in [API_KEY, "5f1c"] {
         assert!(!run.stdout.contains(secret), "{}", run.stdout);
     }
     &run.stdout
-}
-
-#[test]
-fn a_reset_on_the_store_takes_effect_in_all_processes() {
-    let world = World::start();
-    let services = [world.service(), world.service()];
-    use_up(&services);
-    let run = world.direct(&["reset", API_KEY, "-y"]);
-    let shown = succeeded(&run);
-    let reset =
-        |line: &str| line.starts_with("api ") && line.ends_with("  0            3            3");
-    assert!(shown.lines().any(reset), "{shown}");
-    until_all(&services, true);
-}
-
-#[test]
-fn a_reset_by_one_process_takes_effect_in_all() {
-    let world = World::start();
-    let services = [world.service(), world.service()];
-    use_up(&services);
-    succeeded(&services[0].run(&["reset", API_KEY, "--policy", "api", "-y"]));
-    until_all(&services, true);
-}
-
-#[test]
-fn credited_units_are_admitted_by_all_processes() {
-    let world = World::start();
-    let services = [world.service(), world.service()];
-    use_up(&services);
-    let run = world.direct(&["credit", "api", API_KEY, "--units", "2", "-y"]);
-    assert!(succeeded(&run).starts_with("credited 2 units\n"));
-    until_all(&services, true);
 }
 
 #[test]
@@ -109,7 +74,7 @@ fn a_change_without_a_terminal_has_to_be_confirmed_by_an_option() {
     ] {
         let run = world.direct(arguments);
         assert_eq!((run.code, &*run.stdout), (Some(2), ""));
-        assert!(run.stderr.contains("use -y"), "{}", run.stderr);
+        run.assert_stderr("use -y");
     }
     assert!(!services[0].admits());
 }

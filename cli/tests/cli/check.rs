@@ -112,10 +112,7 @@ fn mistakes_of_the_whole_document_are_found_without_its_secrets() {
     let path = write(folder.path(), "limits.toml", &text);
     let run = tollgate(&["check", &path]);
     assert_eq!(run.code, Some(1));
-    assert!(
-        run.stdout
-            .contains("policies.api.shadow_of: found \"none\"")
-    );
+    run.assert_stdout("policies.api.shadow_of: found \"none\"");
 }
 
 #[test]
@@ -129,7 +126,7 @@ fn code_of_the_application_is_assumed_on_request_alone() {
     let path = write(folder.path(), "limits.toml", &text);
     let run = tollgate(&["check", &path]);
     assert_eq!(run.code, Some(1));
-    assert!(run.stderr.contains("--assume-registered"), "{}", run.stderr);
+    run.assert_stderr("--assume-registered");
     let run = tollgate(&["check", "--assume-registered", &path]);
     assert_eq!((run.code, &*run.stderr), (Some(0), ""), "{}", run.stdout);
     for name in [

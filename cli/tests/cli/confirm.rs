@@ -3,6 +3,7 @@
 use std::{
     fs,
     process::{Command, Stdio},
+    thread,
 };
 
 use crate::{
@@ -55,7 +56,7 @@ fn a_change_is_made_if_the_question_is_answered_with_yes() {
         let world = used_up();
         let run = on_terminal(&world, arguments, typed);
         assert_eq!(run.code, Some(0), "{}", run.stdout);
-        assert!(run.stdout.contains(question), "{}", run.stdout);
+        run.assert_stdout(question);
         // The answer follows the question: a table with what was left, and what is.
         let row = run.stdout.lines().find(|line| line.starts_with("api "));
         let row: Vec<_> = row.unwrap_or_default().split_whitespace().collect();
@@ -70,7 +71,7 @@ fn nothing_is_changed_by_any_other_answer() {
     for typed in ["n\n", "\n", "no\n", "yy\n", "reset\n", ""] {
         let run = on_terminal(&world, "reset sk_live_5f1c", typed);
         assert_eq!(run.code, Some(1), "{typed:?}: {}", run.stdout);
-        assert!(run.stdout.contains("nothing was changed"), "{}", run.stdout);
+        run.assert_stdout("nothing was changed");
         assert!(is_used(&world), "{typed:?}");
     }
     for arguments in [
@@ -80,7 +81,7 @@ fn nothing_is_changed_by_any_other_answer() {
     ] {
         let run = on_terminal(&world, arguments, "n\n");
         assert_eq!(run.code, Some(1), "{arguments}: {}", run.stdout);
-        assert!(run.stdout.contains("? [y/N]"), "{}", run.stdout);
+        run.assert_stdout("? [y/N]");
     }
     let blocks = world.direct(&["blocks"]);
     assert_eq!(blocks.stdout, "no key is blocked\n");
@@ -100,11 +101,16 @@ fn nothing_is_asked_with_yes_among_the_arguments() {
 #[test]
 fn a_question_that_can_not_be_read_or_answered_is_not_asked() {
     let world = used_up();
-    // The key is what is typed, or the question goes to a file.
-    for arguments in ["reset -", "reset sk_live_5f1c 2>/dev/null"] {
-        let run = on_terminal(&world, arguments, "y\n");
-        assert_eq!(run.code, Some(2), "{arguments}: {}", run.stdout);
-        assert!(!run.stdout.contains("[y/N]"), "{}", run.stdout);
-    }
+    // The key is what is typed, or the question goes to a file. `script` waits for seconds until its input is read.
+    thread::scope(|scope| {
+        for arguments in ["reset -", "reset sk_live_5f1c 2>/dev/null"] {
+            let world = &world;
+            scope.spawn(move || {
+                let run = on_terminal(world, arguments, "y\n");
+                assert_eq!(run.code, Some(2), "{arguments}: {}", run.stdout);
+                assert!(!run.stdout.contains("[y/N]"), "{}", run.stdout);
+            });
+        }
+    });
     assert!(is_used(&world));
 }

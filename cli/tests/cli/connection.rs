@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     program::{command, run, tollgate, write},
-    served::{TOKEN, World},
+    served::{TOKEN, World, admin_command},
 };
 
 #[test]
@@ -90,11 +90,9 @@ fn an_answer_without_end_is_not_read_to_its_end() {
         client.write_all(head).expect("a client");
         while client.write_all(&[b' '; 65_536]).is_ok() {}
     });
-    let mut command = command(&["policies", "--admin", &url]);
-    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    let run = run(command);
+    let run = run(admin_command(&url, &["policies"]));
     assert_eq!(run.code, Some(3));
-    assert!(run.stderr.contains("longer than 16 MiB"), "{}", run.stderr);
+    run.assert_stderr("longer than 16 MiB");
     server.join().expect("the client has gone");
 }
 
@@ -119,51 +117,32 @@ fn failures_have_exit_codes() {
     let service = world.service();
     let unknown = service.run(&["peek", "none", "alice"]);
     assert_eq!((unknown.code, &*unknown.stdout), (Some(2), ""));
-    assert!(
-        unknown.stderr.contains("no policy \"none\""),
-        "{}",
-        unknown.stderr
-    );
+    unknown.assert_stderr("no policy \"none\"");
 
-    let port = testkit::free_port();
-    let mut elsewhere = command(&[
-        "policies",
-        "--admin",
-        &format!("http://127.0.0.1:{port}/admin"),
-    ]);
-    elsewhere.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    let elsewhere = run(elsewhere);
+    let nowhere = format!("http://127.0.0.1:{}/admin", testkit::free_port());
+    let elsewhere = run(admin_command(&nowhere, &["policies"]));
     assert_eq!((elsewhere.code, &*elsewhere.stdout), (Some(3), ""));
 
-    let mut other = command(&["policies", "--admin", &other_server()]);
-    other.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
-    let other = run(other);
+    let other = run(admin_command(&other_server(), &["policies"]));
     assert_eq!(other.code, Some(3), "{}", other.stderr);
-    assert!(
-        other.stderr.contains("no admin API at this URL"),
-        "{}",
-        other.stderr
-    );
+    other.assert_stderr("no admin API at this URL");
 }
 
 #[test]
 fn counts_that_only_a_process_has_are_not_looked_for_in_a_file() {
     let folder = testkit::folder();
-    let file = write(
-        folder.path(),
-        "limits.toml",
-        "[policies.api]\nquota = '3/day'\n",
-    );
+    let text = "[policies.api]\nquota = '3/day'\n";
+    let file = write(folder.path(), "limits.toml", text);
     let run = tollgate(&["policies", "--config", &file]);
     assert_eq!(run.code, Some(2));
-    assert!(run.stderr.contains("use --admin URL"), "{}", run.stderr);
+    run.assert_stderr("use --admin URL");
 
     let text =
         "[store]\nurl = 'redis://localhost:1'\n[policies.api]\nquota = '3/day'\nstrategy = 'own'\n";
     let file = write(folder.path(), "own.toml", text);
     let run = tollgate(&["policies", "--assume-registered", "--config", &file]);
     assert_eq!(run.code, Some(2));
-    assert!(run.stderr.contains("strategy \"own\""), "{}", run.stderr);
+    run.assert_stderr("strategy \"own\"");
 }
 
 #[test]
@@ -187,17 +166,12 @@ fn a_closed_output_changes_no_exit_code() {
 fn a_closed_standard_error_changes_no_exit_code() {
     let folder = testkit::folder();
     let file = |name: &str, text: &str| write(folder.path(), name, text);
-    let registered = file(
-        "registered.toml",
-        "[policies.api]\nquota = '1/h'\nkey = 'own'\n",
-    );
+    let text = "[policies.api]\nquota = '1/h'\nkey = 'own'\n";
+    let own = file("registered.toml", text);
     for (arguments, code) in [
         (&["policies", "--admin", "localhost"][..], 2),
-        (&["check", &registered], 1),
-        (
-            &["diff", "--assume-registered", &registered, &registered],
-            0,
-        ),
+        (&["check", &own], 1),
+        (&["diff", "--assume-registered", &own, &own], 0),
     ] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

@@ -62,7 +62,7 @@ fn a_document_with_mistakes_is_not_compared() {
     let bad = write(folder.path(), "bad.toml", "[policies.api]\nquota = 'x'\n");
     let run = tollgate(&["diff", &old, &bad]);
     assert_eq!((run.code, &*run.stdout), (Some(2), ""));
-    assert!(run.stderr.contains("bad.toml:2:9: policies.api.quota"));
+    run.assert_stderr("bad.toml:2:9: policies.api.quota");
 }
 
 #[test]
@@ -72,10 +72,10 @@ fn code_of_the_application_has_to_be_assumed() {
     let old = write(folder.path(), "old.toml", text);
     let run = tollgate(&["diff", &old, &old]);
     assert_eq!(run.code, Some(2));
-    assert!(run.stderr.contains("hint: --assume-registered"));
+    run.assert_stderr("hint: --assume-registered");
     let run = tollgate(&["diff", "--assume-registered", &old, &old]);
     assert_eq!((run.code, &*run.stdout), (Some(0), "api: kept\n"));
-    assert!(run.stderr.contains("the key \"user\""), "{}", run.stderr);
+    run.assert_stderr("the key \"user\"");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! `--json` of the commands that call the admin API, on both ways, and their exit codes.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
-    program::Run,
+    program::{Run, assert_fields},
     served::{API_KEY, Service, World},
 };
 
@@ -18,10 +18,7 @@ fn answer(run: &Run) -> (Option<i32>, Value) {
 /// Runs a command on the store, and by the admin API.
 #[track_caller]
 fn both(world: &World, service: &Service, arguments: &[&str]) -> [(Option<i32>, Value); 2] {
-    [
-        answer(&world.direct(arguments)),
-        answer(&service.run(arguments)),
-    ]
+    [world.direct(arguments), service.run(arguments)].map(|run| answer(&run))
 }
 
 fn names(policies: &Value) -> Vec<&str> {
@@ -40,42 +37,29 @@ fn explain_prints_the_explanation_and_its_exit_code_says_whether_it_admits() {
         assert_eq!(explained["retry_after_ms"], 0);
         let policies = &explained["policies"];
         assert_eq!(names(policies), ["api", "blocked", "next"]);
-        assert_eq!(
-            (&policies[0]["cost"], &policies[0]["remaining"]),
-            (&1.into(), &3.into())
-        );
-        assert_eq!(
-            (&policies[2]["shadow"], &policies[2]["limit"]),
-            (&true.into(), &2.into())
-        );
+        assert_fields(&policies[0], json!({ "cost": 1, "remaining": 3 }));
+        assert_fields(&policies[2], json!({ "shadow": true, "limit": 2 }));
         let key = policies[0]["key"].as_str().expect("a key");
         assert!(key.starts_with("hash:"), "{key}");
     }
     while service.admits() {}
     for (code, explained) in both(&world, &service, &explain) {
         assert_eq!((code, &explained["outcome"]), (Some(1), &"rejected".into()));
-        assert!(
-            explained["retry_after_ms"].as_u64() > Some(0),
-            "{explained}"
-        );
+        assert!(explained["retry_after_ms"].as_u64() > Some(0));
         assert_eq!(explained["policies"][0]["would_admit"], false);
     }
     // A request without the header.
     let lacks = ["explain", "GET", "/orders", "--json"];
     for (code, explained) in both(&world, &service, &lacks) {
-        assert_eq!(
-            (code, &explained["outcome"]),
-            (Some(1), &"missing_key".into())
-        );
+        assert_eq!(code, Some(1));
+        assert_eq!(explained["outcome"], "missing_key");
         let reason = "rejected without the header x-api-key";
         assert_eq!(explained["policies"][0]["reason"], reason);
     }
     let wrong = world.direct(&["explain", "GE T", "/orders", "--json"]);
     assert_eq!((wrong.code, &*wrong.stdout), (Some(2), ""));
-    assert_eq!(
-        service.run(&["explain", "GE T", "/", "--json"]).code,
-        Some(2)
-    );
+    let wrong = service.run(&["explain", "GE T", "/", "--json"]);
+    assert_eq!(wrong.code, Some(2));
 }
 
 #[test]
@@ -94,9 +78,9 @@ fn explain_says_how_to_give_an_address_that_a_policy_counts_by() {
         run.stdout
     );
     let shared = "yes: counted with all requests without a client address";
-    assert!(run.stdout.contains(shared), "{}", run.stdout);
+    run.assert_stdout(shared);
     let run = world.direct(&[&explain[..], &["--peer", "192.0.2.1"]].concat());
-    assert!(run.stdout.contains("  192.0.2.1  "), "{}", run.stdout);
+    run.assert_stdout("  192.0.2.1  ");
     assert!(!run.stdout.contains("no peer address"), "{}", run.stdout);
 }
 
@@ -106,7 +90,7 @@ fn health_prints_the_report_and_its_exit_code_says_whether_it_has_issues() {
     let service = world.service();
     for (code, health) in both(&world, &service, &["health", "--json"]) {
         assert_eq!((code, &health["healthy"]), (Some(0), &true.into()));
-        assert_eq!(health["issues"], serde_json::json!([]));
+        assert_eq!(health["issues"], json!([]));
         assert_eq!(health["dropped_refunds"], 0);
     }
     // A process keeps its last report for a moment.
@@ -136,24 +120,18 @@ fn top_and_shadows_print_what_a_process_has_counted_and_need_one() {
     let [key] = &api["keys"].as_array().expect("a list")[..] else {
         panic!("{top}");
     };
-    assert_eq!(
-        (&key["rejected"], &key["at_most_over"]),
-        (&2.into(), &0.into())
-    );
+    assert_fields(key, json!({ "rejected": 2, "at_most_over": 0 }));
     assert!(key["key"].as_str().expect("a key").starts_with("hash:"));
 
     let (code, shadows) = answer(&service.run(&["shadows", "--json"]));
     assert_eq!((code, names(&shadows["shadows"])), (Some(0), vec!["next"]));
-    let next = &shadows["shadows"][0];
-    assert_eq!(
-        (&next["shadow_of"], &next["stricter"]),
-        (&"api".into(), &1.into())
-    );
+    let next = json!({ "shadow_of": "api", "stricter": 1 });
+    assert_fields(&shadows["shadows"][0], next);
 
     for command in ["top", "shadows"] {
         let run = world.direct(&[command, "--json"]);
         assert_eq!((run.code, &*run.stdout), (Some(2), ""), "{command}");
-        assert!(run.stderr.contains("--admin"), "{}", run.stderr);
+        run.assert_stderr("--admin");
     }
     let unknown = service.run(&["top", "--policy", "none", "--json"]);
     assert_eq!((unknown.code, &*unknown.stdout), (Some(2), ""));

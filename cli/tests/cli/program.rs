@@ -4,7 +4,13 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output, Stdio},
+    time::Duration,
 };
+
+use serde_json::Value;
+
+/// How long a test waits before it is taken for hung. No outcome depends on it: the machine may be busy.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What a run of the program has printed, and its exit code.
 #[derive(Debug)]
@@ -12,6 +18,28 @@ pub(crate) struct Run {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+impl Run {
+    /// Asserts that it has printed this to its standard output.
+    #[track_caller]
+    pub(crate) fn assert_stdout(&self, text: &str) {
+        assert!(self.stdout.contains(text), "{text} in:\n{}", self.stdout);
+    }
+
+    /// Asserts that it has printed this to its standard error.
+    #[track_caller]
+    pub(crate) fn assert_stderr(&self, text: &str) {
+        assert!(self.stderr.contains(text), "{text} in:\n{}", self.stderr);
+    }
+}
+
+/// Asserts that a JSON object has these fields, besides others.
+#[track_caller]
+pub(crate) fn assert_fields(found: &Value, fields: Value) {
+    for (name, expected) in fields.as_object().expect("fields") {
+        assert_eq!(&found[name], expected, "{name} of {found}");
+    }
 }
 
 /// Runs the program without a terminal and without input.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    program::with_input,
+    program::{assert_fields, with_input},
     served::{API_KEY, World},
 };
 
@@ -37,10 +37,7 @@ fn a_peek_shows_a_hash_in_place_of_a_secret_and_reads_it_back() {
     let run = service.run(&["peek", "api", API_KEY, "--json"]);
     assert_eq!((run.code, &*run.stderr), (Some(0), ""));
     let status = json(&run.stdout);
-    assert_eq!(
-        (&status["remaining"], &status["limit"]),
-        (&2.into(), &3.into())
-    );
+    assert_fields(&status, serde_json::json!({ "remaining": 2, "limit": 3 }));
     let key = status["key"].as_str().expect("a key");
     assert!(key.starts_with("hash:"), "{key}");
     assert!(!run.stdout.contains(API_KEY));
@@ -49,11 +46,7 @@ fn a_peek_shows_a_hash_in_place_of_a_secret_and_reads_it_back() {
     assert_eq!(json(&again.stdout)["remaining"], 2);
     let table = world.direct(&["peek", "api", key]);
     assert!(table.stdout.starts_with("POLICY  KEY "), "{}", table.stdout);
-    assert!(
-        table.stdout.contains("  2     3      yes       0      "),
-        "{}",
-        table.stdout
-    );
+    table.assert_stdout("  2     3      yes       0      ");
 }
 
 #[test]
@@ -90,7 +83,7 @@ fn shadow_policies_are_compared_with_live_ones() {
     );
     let run = world.direct(&["shadows"]);
     assert_eq!(run.code, Some(2));
-    assert!(run.stderr.contains("--admin"), "{}", run.stderr);
+    run.assert_stderr("--admin");
 }
 
 #[test]
@@ -172,11 +165,7 @@ fn blocked_keys_are_listed_on_both_ways_and_unblocked_by_what_is_listed() {
     let some = world.direct(&["blocks", "--limit", "1"]);
     assert_eq!((some.code, &*some.stderr), (Some(0), ""));
     assert_eq!(some.stdout.lines().count(), 3, "{}", some.stdout);
-    assert!(
-        some.stdout.contains("there are more: --limit"),
-        "{}",
-        some.stdout
-    );
+    some.assert_stdout("there are more: --limit");
     let unblock = world.direct(&["unblock", &keys[0], "--policy", "blocked", "-y"]);
     assert_eq!(unblock.code, Some(0), "{}", unblock.stderr);
     assert_eq!(listed(&json(&service.run(&blocks).stdout)), keys[1..]);
@@ -200,15 +189,10 @@ fn a_watch_prints_a_table_a_second() {
     assert_eq!((run.code, &*run.stderr), (Some(0), ""));
     // No terminal, so nothing is cleared.
     assert!(!run.stdout.contains('\u{1b}'));
-    let titles = run
-        .stdout
-        .lines()
-        .filter(|line| line.starts_with("POLICY "));
-    assert_eq!(titles.count(), 2, "{}", run.stdout);
-    let rates = run.stdout.lines().filter(|line| line.starts_with("api "));
-    let rates: Vec<Vec<_>> = rates
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let lines = |start: &'static str| run.stdout.lines().filter(move |l| l.starts_with(start));
+    assert_eq!(lines("POLICY ").count(), 2, "{}", run.stdout);
+    let cells = |line: &'_ str| line.split_whitespace().map(str::to_owned).collect();
+    let rates: Vec<Vec<String>> = lines("api ").map(cells).collect();
     assert_eq!(rates[0][1..4], ["-", "-", "-"]);
     assert_eq!(rates[1][1..4], ["0.0", "0.0", "0.0"]);
     assert_eq!(rates[1][6], "1");

@@ -1,9 +1,9 @@
 //! Services with the admin API, on one Redis.
 
-use std::{any::Any, net::TcpListener, process::Command, sync::Arc, time::Duration};
+use std::{net::TcpListener, process::Command, sync::Arc, time::Duration};
 
 use axum::{Router, routing::get};
-use testkit::Server;
+use testkit::{Server, TempDir};
 use tokio::runtime::Runtime;
 use tollgate::{
     Key, Limiter, RateLimitLayer, RedisStore,
@@ -11,7 +11,7 @@ use tollgate::{
     config::{Document, Format, Registry},
 };
 
-use crate::program::{Run, command, run, write};
+use crate::program::{Run, TEST_TIMEOUT, command, run, write};
 
 /// The token of the admin API.
 pub(crate) const TOKEN: &str = "token-of-the-tests";
@@ -19,11 +19,14 @@ pub(crate) const TOKEN: &str = "token-of-the-tests";
 /// The API key of the caller that is limited.
 pub(crate) const API_KEY: &str = "sk_live_5f1c";
 
+/// How old the cached rejections of services can be.
+pub(crate) const STALENESS: Duration = Duration::from_millis(300);
+
 /// A Redis, and a configuration file of services on it.
 pub(crate) struct World {
     pub(crate) redis: Server,
     pub(crate) file: String,
-    _folder: Box<dyn Any>,
+    _folder: TempDir,
 }
 
 /// A service: a limiter of its own, and its admin API on a socket.
@@ -36,7 +39,7 @@ pub(crate) struct Service {
 /// The configuration of services on the Redis of this port: three requests a day for each API key.
 pub(crate) fn document(port: u16) -> String {
     format!(
-        "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '5s'\n\
+        "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\n\
          [policies.api]\nquota = '3/day'\nkey = 'header:x-api-key'\n\
          [policies.next]\nquota = '2/day'\nkey = 'header:x-api-key'\nshadow_of = 'api'\n\
          [policies.blocked]\nblock_list = true\nkey = 'header:x-api-key'\n"
@@ -56,7 +59,7 @@ impl World {
         Self {
             redis,
             file,
-            _folder: Box::new(folder),
+            _folder: folder,
         }
     }
 
@@ -84,7 +87,8 @@ impl Service {
         let document = Document::parse(document, Format::Toml).expect("a document");
         let store = RedisStore::builder()
             .url(format!("redis://127.0.0.1:{port}"))
-            .timeout(Duration::from_secs(5))
+            .timeout(TEST_TIMEOUT)
+            .rejection_cache_staleness(STALENESS)
             .build()
             .expect("a store");
         let activity = Arc::new(Activity::new());

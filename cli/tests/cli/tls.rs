@@ -1,9 +1,10 @@
 //! An admin API behind TLS, whose certificate no authority of the system has signed.
 
-use std::{any::Any, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::serve::Listener;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
+use testkit::TempDir;
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Runtime,
@@ -26,7 +27,7 @@ struct Encrypted {
     /// The file with its certificate, which signs itself.
     certificate: String,
     _runtime: Runtime,
-    _folder: Box<dyn Any>,
+    _folder: TempDir,
 }
 
 /// Accepts connections, and those alone that agree on TLS.
@@ -82,7 +83,7 @@ impl Encrypted {
             url: format!("https://localhost:{port}"),
             certificate,
             _runtime: runtime,
-            _folder: Box::new(folder),
+            _folder: folder,
         }
     }
 
@@ -98,7 +99,7 @@ fn a_certificate_that_signs_itself_is_trusted_if_it_is_named() {
     let service = Encrypted::start();
     let run = service.run(&["--cacert", &service.certificate]);
     assert_eq!((run.code, &*run.stderr), (Some(0), ""));
-    assert!(run.stdout.contains("api     live  3/day"), "{}", run.stdout);
+    run.assert_stdout("api     live  3/day");
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn no_other_certificate_is_trusted() {
     for arguments in [&[][..], &["--cacert", &other.certificate]] {
         let run = service.run(arguments);
         assert_eq!((run.code, &*run.stdout), (Some(3), ""), "{}", run.stderr);
-        assert!(run.stderr.contains("certificate"), "{}", run.stderr);
+        run.assert_stderr("certificate");
         assert!(!run.stderr.contains(TOKEN), "{}", run.stderr);
     }
 }
@@ -119,11 +120,7 @@ fn a_file_without_a_certificate_is_a_mistake() {
     let empty = write(folder.path(), "empty.pem", "no certificate\n");
     let run = service.run(&["--cacert", &empty]);
     assert_eq!(run.code, Some(2), "{}", run.stderr);
-    assert!(
-        run.stderr.contains("found no certificate"),
-        "{}",
-        run.stderr
-    );
+    run.assert_stderr("found no certificate");
     let missing = folder.path().join("missing.pem");
     let run = service.run(&["--cacert", missing.to_str().expect("text")]);
     assert_eq!(run.code, Some(3), "{}", run.stderr);

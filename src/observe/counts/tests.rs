@@ -14,7 +14,6 @@ use crate::{
     strategy::{QuotaStatus, RetryAfter},
 };
 
-/// A decision on `requests` requests, of which `admitted` were admitted, under policies of these names.
 /// A decision under these policies, each of which has a limit of 10 units, 5 of them left.
 struct Decided<'a> {
     names: &'a [&'a str],

@@ -263,7 +263,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
         fn no_reply_of_the_script_breaks_a_request(

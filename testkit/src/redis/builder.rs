@@ -2,7 +2,6 @@
 
 use std::env;
 use std::path::Path;
-use std::time::Duration;
 
 use super::server::{Failure, Setup};
 use crate::{Clock, Server, folder, free_port, process, wait};
@@ -100,7 +99,7 @@ impl Builder {
     /// Starts the server and waits until it replies.
     ///
     /// # Panics
-    /// If the program is missing, ends, or does not reply within 10 seconds.
+    /// If the program is missing, ends, or does not reply within [`TIMEOUT`](crate::TIMEOUT).
     #[track_caller]
     pub fn start(self) -> Server {
         for _ in 0..20 {
@@ -143,8 +142,7 @@ pub fn program() -> String {
 #[track_caller]
 fn started(server: Server) -> Server {
     if server.setup.replica {
-        let what = "a replica gets its first copy";
-        wait::until(what, Duration::from_secs(20), || {
+        wait::until("a replica gets its first copy", || {
             (server.info("replication", "master_link_status")? == "up").then_some(())
         });
     }

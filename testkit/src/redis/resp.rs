@@ -4,6 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::TIMEOUT;
+
 /// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
@@ -95,9 +97,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects; connecting and each later reply may take up to `patience`.
+    /// Connects; each later reply may take up to `patience`.
     pub fn open(addr: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&addr, patience)?;
+        let stream = TcpStream::connect_timeout(&addr, TIMEOUT)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
@@ -176,9 +178,7 @@ mod tests {
             assert_eq!(&request, b"*1\r\n$4\r\nPING\r\n");
             socket.write_all(bytes).unwrap();
         });
-        let reply = Connection::open(addr, Duration::from_secs(5))
-            .unwrap()
-            .call(&["PING"]);
+        let reply = Connection::open(addr, TIMEOUT).unwrap().call(&["PING"]);
         peer.join().unwrap();
         reply
     }

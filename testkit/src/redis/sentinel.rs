@@ -1,7 +1,5 @@
 //! A master that sentinels watch.
 
-use std::time::Duration;
-
 use crate::{Builder, Reply, Server, wait};
 
 const NAME: &str = "tollgate";
@@ -9,7 +7,7 @@ const SENTINELS: usize = 3;
 const REPLICAS: usize = 2;
 
 /// A master with two replicas, and three sentinels of which two must agree that
-/// it is down. They notice after half a second and then promote a replica.
+/// it is down. They notice after two seconds, since on a busy machine a master may be silent for one, and then promote a replica.
 #[derive(Debug)]
 pub struct Sentinel {
     sentinels: Vec<Server>,
@@ -21,7 +19,7 @@ impl Sentinel {
     /// replicas. This takes some seconds.
     ///
     /// # Panics
-    /// If that takes more than a minute.
+    /// If they do not.
     #[track_caller]
     pub fn start() -> Self {
         let master = Server::start();
@@ -32,7 +30,7 @@ impl Sentinel {
         let sentinels = (0..SENTINELS).map(|_| {
             Builder::sentinel()
                 .arg("sentinel", &monitor)
-                .arg("sentinel", &format!("down-after-milliseconds {NAME} 500"))
+                .arg("sentinel", &format!("down-after-milliseconds {NAME} 2000"))
                 .arg("sentinel", &format!("failover-timeout {NAME} 3000"))
                 .start()
         });
@@ -45,11 +43,9 @@ impl Sentinel {
                 && field(sentinel, "num-slaves") == REPLICAS.to_string()
                 && field(sentinel, "flags") == "master"
         };
-        wait::until(
-            "the sentinels find each other and the replicas",
-            Duration::from_secs(60),
-            || group.sentinels.iter().all(settled).then_some(()),
-        );
+        wait::until("the sentinels find each other and the replicas", || {
+            group.sentinels.iter().all(settled).then_some(())
+        });
         group
     }
 
@@ -103,12 +99,12 @@ impl Sentinel {
     /// which is returned.
     ///
     /// # Panics
-    /// If no replica is promoted within a minute.
+    /// If no replica is promoted.
     #[track_caller]
     pub fn fail_over(&self) -> &Server {
         let old = self.master();
         old.kill();
-        wait::until("a replica is promoted", Duration::from_secs(60), || {
+        wait::until("a replica is promoted", || {
             let new = self.master();
             let named = |sentinel: &&Server| field(sentinel, "port") == new.port().to_string();
             let running = self

@@ -12,10 +12,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::process::{self, Process};
-use crate::{Builder, Clock, Connection, Reply};
-
-/// How long a server may take to start, and to reply to one command.
-const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::{Builder, Clock, Connection, Reply, TIMEOUT};
 
 /// A real server on a port and in a folder of its own, killed on drop.
 ///
@@ -172,7 +169,7 @@ impl Server {
     /// Sends one command over the helper's own connection, which stays open.
     ///
     /// # Panics
-    /// If the server does not reply within 10 seconds. A reply that is an error is a
+    /// If the server does not reply within [`TIMEOUT`]. A reply that is an error is a
     /// [`Reply::Error`].
     #[track_caller]
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
@@ -229,7 +226,7 @@ impl Server {
     /// waits until it replies. A server that runs is killed first.
     ///
     /// # Panics
-    /// If it does not reply within 10 seconds, or another program took its port.
+    /// If it does not reply within [`TIMEOUT`], or another program took its port.
     #[track_caller]
     pub fn restart(&self) {
         let mut process = self.process();

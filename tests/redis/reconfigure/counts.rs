@@ -8,10 +8,14 @@ use tollgate::{
     Changes, Key, Lease, Limiter, Policy, PolicyChangeKind, Quota, extract::MissingKey,
 };
 
-use crate::reconfigure::support::{StrategyKind, World, fresh_key, ms, replace, settings, used_by};
+use tollgate_tests::world::START;
+
+use crate::reconfigure::support::{
+    StrategyKind, World, fresh_key, ms, replace, runtime, settings, used_by,
+};
 
 /// Ten seconds past a full hour.
-const NOW: u64 = crate::reconfigure::world::START + 10_000_000;
+const NOW: u64 = START + 10_000_000;
 
 /// A policy of any strategy, with some settings besides.
 #[derive(Clone, Debug)]
@@ -171,10 +175,7 @@ async fn apply(world: &World, limiter: &Limiter, before: &AnyPolicy, after: &Any
 
 #[test]
 fn what_is_said_about_the_counts_holds() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime();
     let worlds = World::both();
     let limiters = worlds.each_ref().map(|world| {
         world.set(NOW);

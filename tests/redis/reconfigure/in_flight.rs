@@ -13,20 +13,16 @@ use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response, StatusCode};
 use tokio::sync::{Notify, mpsc};
 use tollgate::{
-    Admission, Concurrency, FixedWindow, InvalidValue, Key, Limiter, MemoryStore, OnStoreError,
-    Policy, Quota, RateLimitLayer, TokioClock, extract, outcome,
+    Admission, Concurrency, InvalidValue, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    TokioClock, extract, outcome,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::reconfigure::support::{
-    KEY, World, admitted_by_store, policy, replace, secs, settings, until, used,
+    KEY, TEST_TIMEOUT, World, admitted_by_store, replace, secs, settings, until, used, window,
 };
-
-fn window(name: &str, quota: &str) -> Policy {
-    policy(name, quota).strategy(FixedWindow)
-}
 
 fn permits(name: &str, n: u64, ttl: u64) -> Policy {
     let permits = Policy::new(name, Quota::concurrent(n)).key(extract::global());
@@ -222,17 +218,10 @@ async fn an_outcome_is_charged_or_refunded_under_the_policy_that_the_request_beg
     }
 }
 
-/// A limiter on Redis, whose server can be paused.
-fn on_redis(policies: impl IntoIterator<Item = Policy>) -> (World, Limiter) {
-    let world = World::redis();
-    let limiter = world.limiter(policies);
-    (world, limiter)
-}
-
 #[tokio::test]
 async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_policies() {
-    let (world, limiter) = on_redis([window("p", "3/h")]);
-    let server = world.redis_server().expect("a server");
+    let world = World::redis();
+    let (server, limiter) = (world.server(), world.limiter([window("p", "3/h")]));
     assert!(limiter.check(KEY).cost(0).await.is_admitted());
     server.pause();
     let mut pending: Vec<_> = (0..6).map(|_| limiter.check(KEY).into_future()).collect();
@@ -250,10 +239,8 @@ async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_polici
     let admitted = admitted.count() as u64 + batch.await.admitted();
     assert_eq!(admitted, 3, "by the old policies");
     for decision in &decisions {
-        assert_eq!(
-            decision.policies().map(|p| p.limit()).collect::<Vec<_>>(),
-            [3]
-        );
+        let limits: Vec<_> = decision.policies().map(|p| p.limit()).collect();
+        assert_eq!(limits, [3]);
     }
     assert_eq!(used(&limiter, "p").await, 3);
     assert_eq!(used(&limiter, "q").await, 0);
@@ -263,8 +250,8 @@ async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_polici
 
 #[tokio::test]
 async fn a_check_that_is_cancelled_after_the_change_leaves_no_charge() {
-    let (world, limiter) = on_redis([window("p", "100/h")]);
-    let server = world.redis_server().expect("a server");
+    let world = World::redis();
+    let (server, limiter) = (world.server(), world.limiter([window("p", "100/h")]));
     assert!(limiter.check(KEY).cost(0).await.is_admitted());
     server.pause();
     let mut pending: Vec<_> = (0..9).map(|_| limiter.check(KEY).into_future()).collect();
@@ -275,10 +262,7 @@ async fn a_check_that_is_cancelled_after_the_change_leaves_no_charge() {
     drop(pending);
     server.resume();
     replace(&limiter, [window("p", "100/h")]);
-    limiter
-        .shutdown(crate::reconfigure::support::TEST_TIMEOUT)
-        .await
-        .expect("all is sent");
+    limiter.shutdown(TEST_TIMEOUT).await.expect("all is sent");
     until("all are refunded", async || used(&limiter, "p").await == 0).await;
 }
 
@@ -287,22 +271,13 @@ async fn calls_that_were_made_before_the_change_and_are_awaited_after_it_find_th
     for world in World::both() {
         let limiter = world.limiter([window("p", "100/h"), window("q", "100/h")]);
         assert!(limiter.check(KEY).cost(50).await.is_admitted());
-        let (p, q) = (
-            limiter.policy("p").expect("p"),
-            limiter.policy("q").expect("q"),
-        );
+        let [p, q] = ["p", "q"].map(|name| limiter.policy(name).expect(name));
         let credit = q.credit(KEY, 20);
         let check = limiter.check([("q", KEY)]).cost(7);
         let reset = p.reset(KEY);
         let charge = q.charge(KEY, 1);
-        replace(
-            &limiter,
-            [
-                window("first", "9/h"),
-                window("q", "100/h"),
-                window("p", "100/h"),
-            ],
-        );
+        let [q_again, p_again] = ["q", "p"].map(|name| window(name, "100/h"));
+        replace(&limiter, [window("first", "9/h"), q_again, p_again]);
         assert_eq!(credit.await.expect("a response").units(), 20);
         assert!(check.await.is_admitted());
         charge.await.expect("a response");
@@ -315,34 +290,23 @@ async fn calls_that_were_made_before_the_change_and_are_awaited_after_it_find_th
 
 #[tokio::test]
 async fn a_handlers_admission_is_of_one_set_although_the_policies_are_replaced_in_it() {
-    let limiter = settings([window("p", "10/h")])
-        .on_store_error(OnStoreError::Reject)
-        .build()
-        .expect("a limiter");
+    let limiter = World::memory().limiter([window("p", "10/h")]);
     let layer = RateLimitLayer::new(limiter.clone());
     let inner = limiter.clone();
     let handler = service_fn(move |request: Request<String>| {
         let limiter = inner.clone();
         async move {
             replace(&limiter, [window("other", "10/h")]);
-            let admission = request
-                .extensions()
-                .get::<Admission>()
-                .expect("an admission");
+            let admission = request.extensions().get::<Admission>();
+            let admission = admission.expect("an admission");
             assert_eq!(admission.remaining("p"), Some(9));
-            admission
-                .policy("p")
-                .expect("its policy")
-                .charge(2)
-                .await
-                .expect("a response");
+            let policy = admission.policy("p").expect("its policy");
+            policy.charge(2).await.expect("a response");
             Ok::<_, Infallible>(Response::new(String::new()))
         }
     });
-    let response = layer
-        .layer(handler)
-        .oneshot(Request::new(String::new()))
-        .await;
+    let service = layer.layer(handler);
+    let response = service.oneshot(Request::new(String::new())).await;
     let response = response.expect("no error");
     let field = response.headers()["ratelimit"].to_str().expect("text");
     assert!(field.starts_with(r#""p";r=7"#), "{field}");

@@ -12,24 +12,20 @@ use axum::{Router, body::Body, response::IntoResponse, routing::get};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::{
-    Admission, FixedWindow, Limiter, LimiterBuilder, OnStoreError, Policy, RateLimitHeaders,
-    RateLimitLayer, Rejected,
+    Admission, LimiterBuilder, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer, Rejected,
 };
 use tower::ServiceExt;
 
-use crate::reconfigure::support::{KEY, World, policy, replace, used};
-
-fn window(name: &str, quota: &str) -> Policy {
-    policy(name, quota).strategy(FixedWindow)
-}
+use crate::reconfigure::support::{KEY, World, replace, runtime, used, window};
 
 fn settings(policies: impl IntoIterator<Item = Policy>) -> LimiterBuilder<RateLimitLayer> {
     let builder = RateLimitLayer::builder().on_store_error(OnStoreError::Reject);
     policies.into_iter().fold(builder, LimiterBuilder::policy)
 }
 
+/// A layer on a clock that stands still.
 fn layer(policies: impl IntoIterator<Item = Policy>) -> RateLimitLayer {
-    settings(policies).build().expect("a layer")
+    World::memory().layer(policies)
 }
 
 fn app(layer: &RateLimitLayer) -> Router {
@@ -76,15 +72,11 @@ async fn headers_and_rejections_are_replaced_with_the_policies_for_services_made
             })
         })
         .expect("valid");
-    let changed: Vec<_> = changes
-        .settings()
-        .iter()
-        .map(|change| change.setting())
-        .collect();
-    assert!(
-        changed.contains(&"headers") && changed.contains(&"on_rejection"),
-        "{changes}"
-    );
+    let changed = changes.settings().iter();
+    let changed: Vec<_> = changed.map(|change| change.setting()).collect();
+    for setting in ["headers", "on_rejection"] {
+        assert!(changed.contains(&setting), "{changes}");
+    }
     let answer = get_from(&app).await;
     assert_eq!(
         (answer.status, answer.field("x-ratelimit-limit")),
@@ -125,8 +117,7 @@ async fn a_layer_that_is_not_enabled_can_be_and_the_other_way_round() {
 
 #[tokio::test]
 async fn whether_a_handlers_rejection_is_refunded_is_replaced() {
-    let inner = Limiter::builder().policy(window("inner", "1/h")).build();
-    let inner = inner.expect("a limiter");
+    let inner = World::memory().limiter([window("inner", "1/h")]);
     drop(inner.admit(KEY).await.expect("admitted"));
     let layer = layer([window("p", "10/h")]);
     let handler = get(async move || inner.admit(KEY).await.map(|_| "hello"));
@@ -180,18 +171,10 @@ async fn each_of_two_layers_over_one_limiter_keeps_its_settings_and_has_the_new_
 async fn a_layer_within_another_charges_by_its_own_policies_after_both_were_replaced() {
     let [outer, inner] = [layer([window("o", "10/h")]), layer([window("i", "10/h")])];
     let handler = get(async |admission: Admission| {
-        admission
-            .policy("o")
-            .expect("outer")
-            .charge(1)
-            .await
-            .expect("a response");
-        admission
-            .policy("i")
-            .expect("inner")
-            .charge(2)
-            .await
-            .expect("a response");
+        for (policy, units) in [("o", 1), ("i", 2)] {
+            let policy = admission.policy(policy).expect("of one of the layers");
+            policy.charge(units).await.expect("a response");
+        }
         "hello"
     });
     let app = Router::new()
@@ -218,16 +201,11 @@ async fn a_layer_within_another_charges_by_its_own_policies_after_both_were_repl
 
 /// Two sets whose responses differ in each of their parts.
 fn set(n: u64) -> (LimiterBuilder<RateLimitLayer>, RateLimitHeaders) {
-    match n % 2 {
-        0 => (
-            settings([window("even", "1000000/h")]),
-            RateLimitHeaders::x_ratelimit(),
-        ),
-        _ => (
-            settings([window("odd", "1/8000h")]),
-            RateLimitHeaders::draft(),
-        ),
-    }
+    let (policy, headers) = match n % 2 {
+        0 => (window("even", "1000000/h"), RateLimitHeaders::x_ratelimit()),
+        _ => (window("odd", "1/8000h"), RateLimitHeaders::draft()),
+    };
+    (settings([policy]), headers)
 }
 
 fn apply(layer: &RateLimitLayer, n: u64) {
@@ -253,8 +231,7 @@ fn each_response_is_of_one_set_while_the_sets_are_replaced() {
     let requests = (0..3).map(|_| {
         let (app, done) = (app(&layer), done.clone());
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build();
-            runtime.expect("a runtime").block_on(async move {
+            runtime().block_on(async move {
                 let mut seen = [0_u64; 2];
                 while !done.load(Ordering::Relaxed) || seen.contains(&0) {
                     let answer = get_from(&app).await;
@@ -280,7 +257,7 @@ fn each_response_is_of_one_set_while_the_sets_are_replaced() {
         })
     });
     let requests: Vec<_> = requests.collect();
-    for n in 0..4_000 {
+    for n in 0..2_000 {
         apply(&layer, n);
         // The thread's own next request is under the new set.
         let policies = layer.limiter().policies();
@@ -295,13 +272,7 @@ fn each_response_is_of_one_set_while_the_sets_are_replaced() {
         n += 1;
     }
     for request in requests {
-        assert!(
-            request
-                .join()
-                .expect("no panic")
-                .iter()
-                .all(|seen| *seen > 0)
-        );
+        assert!(!request.join().expect("no panic").contains(&0));
     }
 }
 
@@ -319,10 +290,7 @@ async fn settings_that_a_closure_replaces_within_configure_are_replaced_again() 
             next
         })
         .expect("valid");
-    let policies = layer.limiter().policies();
-    assert_eq!(policies[0].name(), "outer");
-    assert_eq!(
-        get_from(&app(&layer)).await.field("ratelimit-policy"),
-        r#""outer";q=3;w=3600"#
-    );
+    assert_eq!(layer.limiter().policies()[0].name(), "outer");
+    let answer = get_from(&app(&layer)).await;
+    assert_eq!(answer.field("ratelimit-policy"), r#""outer";q=3;w=3600"#);
 }

@@ -4,60 +4,43 @@ use std::{net::IpAddr, thread};
 
 use http::{Request, StatusCode};
 use tollgate::{
-    AddressList, Ban, ConfigError, FixedWindow, Gcra, Key, KeyList, Limiter, LimiterBuilder,
-    LocalFallback, MemoryStore, Policy, PolicyChangeKind, RateLimitLayer, SlidingLog, extract,
+    AddressList, Ban, Gcra, Key, KeyList, Limiter, LimiterBuilder, LocalFallback, MemoryStore,
+    Policy, PolicyChangeKind, Quota, RateLimitLayer, SlidingLog,
+    extract::{self, MissingKey},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::reconfigure::support::{
     KEY, StrategyKind, World, admitted_by_store, kind, policy, replace, secs, settings, used,
-    used_by,
+    used_by, window,
 };
 
 #[tokio::test]
 async fn new_limits_hold_at_once_for_clones_handles_and_layers_made_before() {
     for world in World::both() {
-        let limiter = world.limiter([policy("p", "10/h").strategy(FixedWindow)]);
+        let limiter = world.limiter([window("p", "10/h")]);
         let (clone, layer) = (limiter.clone(), RateLimitLayer::new(limiter.clone()));
         let handle = limiter.policy("p").expect("its policy");
         let service = layer.layer(service_fn(async |_: Request<String>| {
             Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
         }));
         let served = async || {
-            let request = Request::new(String::new());
-            service
-                .clone()
-                .oneshot(request)
-                .await
-                .expect("a response")
-                .status()
+            let response = service.clone().oneshot(Request::new(String::new())).await;
+            response.expect("a response").status()
         };
         assert_eq!(served().await, StatusCode::OK);
         assert!(clone.check(KEY).await.is_admitted());
-        let changes = replace(&clone, [policy("p", "4/h").strategy(FixedWindow)]);
+        let changes = replace(&clone, [window("p", "4/h")]);
         assert_eq!(kind(&changes, "p"), PolicyChangeKind::Altered);
-        assert_eq!(
-            limiter
-                .peek(KEY)
-                .await
-                .expect("a response")
-                .policy("p")
-                .expect("p")
-                .remaining(),
-            2
-        );
+        assert_eq!(used(&limiter, "p").await, 2);
         assert_eq!(handle.policy().expect("its policy").quota().amount(), 4);
         assert!(limiter.check(KEY).await.is_admitted());
         assert_eq!(served().await, StatusCode::OK);
         assert_eq!(served().await, StatusCode::TOO_MANY_REQUESTS);
         assert!(!clone.check(KEY).await.is_admitted());
         let status = handle.peek(KEY).await.expect("a response");
-        assert_eq!(
-            status.policy("p").expect("p").remaining(),
-            0,
-            "{}",
-            world.name()
-        );
+        let left = status.policy("p").map(|p| p.remaining());
+        assert_eq!(left, Some(0), "{}", world.name());
         assert_eq!(layer.limiter().policies()[0].quota().amount(), 4);
     }
 }
@@ -129,28 +112,20 @@ async fn counts_under_another_strategy_start_afresh_and_those_of_a_share_stay_a_
 /// Each invalid set, and words of its error.
 fn invalid_sets() -> Vec<(LimiterBuilder, &'static str)> {
     let one = || Limiter::builder().policy(policy("p", "10/h"));
-    let bad_file = AddressList::new(["192.0.2.1"]).expect("a list");
+    let denied = AddressList::new(["192.0.2.1"]).expect("a list");
+    let and = |policy| one().policy(policy);
     vec![
         (Limiter::builder(), "without a policy"),
-        (
-            one().policy(policy("p", "5/h")),
-            "second policy of this name",
-        ),
-        (
-            one().policy(policy("c", "5/h").shadow_of("unknown")),
-            "unknown",
-        ),
+        (and(policy("p", "5/h")), "second policy of this name"),
+        (and(policy("c", "5/h").shadow_of("unknown")), "unknown"),
         (one().allow(KeyList::new("unknown", [KEY])), "unknown"),
-        (one().policy(policy("dear", "5/h").cost(6)), "cost of 6"),
-        (
-            one().policy(policy("w", "5/h burst 9").strategy(FixedWindow)),
-            "burst",
-        ),
-        (one().policy(policy("", "5/h")), "name"),
+        (and(policy("dear", "5/h").cost(6)), "cost of 6"),
+        (and(window("w", "5/h burst 9")), "burst"),
+        (and(policy("", "5/h")), "name"),
         (one().skip_path("no-slash"), "no-slash"),
         (one().on_store_error(LocalFallback::shared_by(0)), "0"),
         (
-            one().deny(bad_file).store(MemoryStore::new()),
+            one().deny(denied).store(MemoryStore::new()),
             "another store",
         ),
     ]
@@ -163,20 +138,13 @@ async fn invalid_settings_change_nothing_and_are_the_error_of_build() {
         let layer = RateLimitLayer::new(limiter.clone());
         assert!(limiter.check(KEY).cost(3).await.is_admitted());
         let before = format!("{:?}", limiter.policies());
-        for (builder, words) in invalid_sets() {
+        for ((builder, words), (same, _)) in invalid_sets().into_iter().zip(invalid_sets()) {
             let error = limiter.reconfigure(builder).expect_err(words).to_string();
             assert!(error.contains(words), "{error}, not {words}");
             assert_eq!(format!("{:?}", limiter.policies()), before, "{words}");
-        }
-        let built: Vec<Option<ConfigError>> = invalid_sets()
-            .into_iter()
-            .map(|(builder, _)| builder.build().err())
-            .collect();
-        for ((builder, words), built) in invalid_sets().into_iter().zip(built) {
-            let error = limiter.reconfigure(builder).expect_err(words);
-            let built = built.map(|built| built.to_string());
+            let built = same.build().err().map(|built| built.to_string());
             assert!(
-                words == "another store" || built == Some(error.to_string()),
+                words == "another store" || built == Some(error),
                 "{built:?}"
             );
         }
@@ -241,16 +209,12 @@ async fn access_lists_and_skip_rules_are_replaced_too() {
     limiter.reconfigure(one()).expect("valid");
     assert_eq!(used_by(&limiter, "p", Key::ip(mallory)).await, 1);
 
-    let parts = Request::get("/health")
-        .body(())
-        .expect("a request")
-        .into_parts()
-        .0;
+    let request = Request::get("/health").body(()).expect("a request");
+    let parts = request.into_parts().0;
     let check = || limiter.check(KEY).parts(&parts);
     assert!(check().await.is_admitted());
-    limiter
-        .reconfigure(one().skip_path("/health"))
-        .expect("valid");
+    let skipping = one().skip_path("/health");
+    limiter.reconfigure(skipping).expect("valid");
     assert!(check().cost(11).await.is_admitted());
     assert_eq!(used(&limiter, "p").await, 1);
 }
@@ -258,16 +222,12 @@ async fn access_lists_and_skip_rules_are_replaced_too() {
 #[tokio::test]
 async fn bans_stay_when_their_policy_is_kept_altered_or_returns() {
     for world in World::both() {
-        let ban = |time| {
-            Policy::new("ban", "3/min".parse().expect("a quota"))
-                .strategy(Ban::for_duration(secs(time)))
-        };
+        let quota = Quota::requests(3).per_minute();
+        let ban = |time| Policy::new("ban", quota).strategy(Ban::for_duration(secs(time)));
         let limiter = world.limiter([policy("p", "10/h"), ban(600)]);
         let mallory = Key::new("mallory");
-        limiter
-            .block(mallory, secs(1_000))
-            .await
-            .expect("a response");
+        let block = async |time| limiter.block(mallory, secs(time)).await;
+        block(1_000).await.expect("a response");
         let rejected = async || !limiter.check([("ban", mallory)]).await.is_admitted();
         assert!(rejected().await);
         replace(&limiter, [policy("p", "20/h"), ban(600)]);
@@ -275,10 +235,7 @@ async fn bans_stay_when_their_policy_is_kept_altered_or_returns() {
         replace(&limiter, [policy("p", "20/h"), ban(60)]);
         assert!(rejected().await, "altered");
         replace(&limiter, [policy("p", "20/h")]);
-        assert!(
-            limiter.block(mallory, secs(9)).await.is_err(),
-            "there is no ban"
-        );
+        assert!(block(9).await.is_err(), "there is no ban");
         replace(&limiter, [policy("p", "20/h"), ban(60)]);
         assert!(rejected().await, "returned");
         limiter.unblock(mallory).await.expect("a response");
@@ -295,20 +252,10 @@ async fn each_strategy_counts_on_without_a_gap_while_its_quota_stays() {
             for n in 0..12 {
                 // Another setting alters the policy, and not its limit.
                 let altered = strategy.policy(&name, "10/h").key(extract::global());
-                replace(
-                    &limiter,
-                    [altered.missing_key(match n % 2 {
-                        0 => tollgate::extract::MissingKey::Reject,
-                        _ => tollgate::extract::MissingKey::Shared,
-                    })],
-                );
-                let decision = limiter.check(KEY).await;
-                assert_eq!(
-                    admitted_by_store(&decision),
-                    n < 10,
-                    "{name} on {}",
-                    world.name()
-                );
+                let missing = [MissingKey::Reject, MissingKey::Shared][n % 2];
+                replace(&limiter, [altered.missing_key(missing)]);
+                let admitted = admitted_by_store(&limiter.check(KEY).await);
+                assert_eq!(admitted, n < 10, "{name} on {}", world.name());
             }
         }
     }

@@ -12,8 +12,3 @@ mod nested;
 mod support;
 mod threads;
 mod waiting;
-
-use tollgate_tests::results;
-use tollgate_tests::strategy_kind;
-use tollgate_tests::until;
-use tollgate_tests::world;

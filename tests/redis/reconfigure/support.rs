@@ -5,11 +5,13 @@ use std::{
     time::Duration,
 };
 
+use tokio::runtime::Runtime;
 use tollgate::{
-    Changes, Key, Limiter, LimiterBuilder, OnStoreError, Policy, PolicyChangeKind, Quota, extract,
+    Changes, FixedWindow, Key, Limiter, LimiterBuilder, OnStoreError, Policy, PolicyChangeKind,
+    Quota, extract,
 };
 
-pub(crate) use crate::reconfigure::{
+pub(crate) use tollgate_tests::{
     results::{admitted_by_store, store_error},
     strategy_kind::StrategyKind,
     until::{TEST_TIMEOUT, until},
@@ -28,6 +30,17 @@ pub(crate) fn fresh_key() -> Key {
 /// A policy that counts all clients together.
 pub(crate) fn policy(name: &str, quota: &str) -> Policy {
     Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
+}
+
+/// The same, in windows of a fixed length.
+pub(crate) fn window(name: &str, quota: &str) -> Policy {
+    policy(name, quota).strategy(FixedWindow)
+}
+
+/// A runtime of one thread.
+pub(crate) fn runtime() -> Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().expect("a runtime")
 }
 
 /// New settings of a limiter that reports store failures.

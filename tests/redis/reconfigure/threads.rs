@@ -12,13 +12,9 @@ use http::Request;
 use tollgate::{FixedWindow, Gcra, Key, Limiter, Policy};
 
 use crate::reconfigure::support::{
-    KEY, World, admitted_by_store, kind, policy, replace, secs, settings, used,
+    KEY, World, admitted_by_store, kind, policy, replace, runtime, secs, settings, until, used,
+    window,
 };
-
-fn runtime() -> tokio::runtime::Runtime {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build().expect("a runtime")
-}
 
 /// Sends requests from several threads until `replace_all` returns; returns how many were admitted.
 fn admitted_while(limiter: &Limiter, threads: usize, replace_all: impl FnOnce()) -> u64 {
@@ -45,9 +41,10 @@ fn admitted_while(limiter: &Limiter, threads: usize, replace_all: impl FnOnce())
     })
 }
 
+/// Also outside of a runtime.
 #[test]
 fn exactly_the_limit_is_admitted_while_the_policies_are_replaced() {
-    for (world, changes) in [(World::memory(), 5_000), (World::redis(), 500)] {
+    for (world, changes) in [(World::memory(), 2_000), (World::redis(), 200)] {
         for strategy in ["fixed", "gcra"] {
             let of = |quota: &str| match strategy {
                 "fixed" => policy(strategy, quota).strategy(FixedWindow),
@@ -81,10 +78,10 @@ fn exactly_the_limit_is_admitted_while_the_policies_are_replaced() {
 #[test]
 fn exactly_the_limit_is_admitted_while_the_period_changes() {
     let world = World::memory();
-    let of = |period: &str| policy("p", &format!("2000/{period}")).strategy(FixedWindow);
+    let of = |period: &str| window("p", &format!("2000/{period}"));
     let limiter = world.limiter([of("h")]);
     let mut admitted = admitted_while(&limiter, 3, || {
-        for n in 0..5_000 {
+        for n in 0..2_000 {
             let changes = replace(&limiter, [of(["2h", "h"][n % 2])]);
             assert_eq!(changes.policies().len(), 1);
         }
@@ -147,23 +144,6 @@ async fn a_closure_of_a_policy_may_replace_the_policies() {
     }
 }
 
-/// No runtime is needed, also on Redis.
-#[test]
-fn policies_are_replaced_outside_of_a_runtime() {
-    for world in World::both() {
-        let limiter = world.limiter([policy("p", "10/h")]);
-        runtime().block_on(async { assert!(limiter.check(KEY).await.is_admitted()) });
-        replace(
-            &limiter,
-            [
-                policy("p", "20/h"),
-                policy("q", "9/h").strategy(FixedWindow),
-            ],
-        );
-        runtime().block_on(async { assert_eq!(used(&limiter, "p").await, 2, "{}", world.name()) });
-    }
-}
-
 /// The resident set of this process, in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
@@ -185,13 +165,11 @@ fn thousands_of_changes_leave_nothing_behind() {
             .output()
             .expect("it starts");
         let text = String::from_utf8_lossy(&ended.stdout);
-        assert!(
-            ended.status.success() && text.contains("1 passed"),
-            "{text}"
-        );
+        let passed = ended.status.success() && text.contains("1 passed");
+        assert!(passed, "{text}");
         return;
     }
-    for (world, changes) in [(World::memory(), 10_000), (World::redis(), 3_000)] {
+    for (world, changes) in [(World::memory(), 6_000), (World::redis(), 1_500)] {
         let limiter = world.limiter([policy("p", "1000/h")]);
         let layer = tollgate::RateLimitLayer::new(limiter.clone());
         let runtime = runtime();
@@ -204,7 +182,7 @@ fn thousands_of_changes_leave_nothing_behind() {
                     .expect("a quota");
                 let set: Vec<Policy> = vec![
                     policy("p", &quota).tier_quotas([own]),
-                    policy(["x", "y", "z"][round as usize % 3], "90000/h").strategy(FixedWindow),
+                    window(["x", "y", "z"][round as usize % 3], "90000/h"),
                     policy("s", &quota).shadow(),
                 ];
                 replace(&limiter, set);
@@ -222,14 +200,13 @@ fn thousands_of_changes_leave_nothing_behind() {
         rounds(1_500);
         let (before, tasks) = (resident(), runtime.metrics().num_alive_tasks());
         rounds(changes);
-        let (after, tasks_after) = (resident(), runtime.metrics().num_alive_tasks());
-        let grown = after.saturating_sub(before);
-        println!(
-            "{}: {grown} bytes more after {changes} changes",
-            world.name()
-        );
-        assert!(grown < 512 * 1_024, "{}: {grown} bytes more", world.name());
-        assert_eq!(tasks_after, tasks);
+        let grown = resident().saturating_sub(before);
+        let name = world.name();
+        println!("{name}: {grown} bytes more after {changes} changes");
+        assert!(grown < 512 * 1_024, "{name}: {grown} bytes more");
+        runtime.block_on(until("tasks of before have ended", async || {
+            runtime.metrics().num_alive_tasks() <= tasks
+        }));
         if let Some(server) = world.redis_server() {
             let scripts = server.info("memory", "number_of_cached_scripts");
             let scripts: u64 = scripts.and_then(|n| n.parse().ok()).expect("a number");
@@ -259,11 +236,9 @@ fn policies_of_ever_new_names_leave_nothing_behind() {
         }
     };
     let bytes = allocation_counter::measure(|| rounds(1..50)).bytes_current;
-    let more = allocation_counter::measure(|| rounds(50..1_050)).bytes_current;
-    assert!(
-        more < bytes.max(50_000),
-        "{more} bytes after {bytes} at first"
-    );
+    let more = allocation_counter::measure(|| rounds(50..550)).bytes_current;
+    let most = bytes.max(50_000);
+    assert!(more < most, "{more} bytes after {bytes} at first");
 }
 
 #[test]
@@ -282,13 +257,10 @@ fn a_layer_that_serves_nothing_keeps_one_old_set_at_most() {
     for n in 2..50 {
         replace(&limiter, [of(n)]);
     }
-    assert!(
-        Arc::strong_count(&held) <= 1 + 3,
-        "{}",
-        Arc::strong_count(&held)
-    );
+    let sets = || Arc::strong_count(&held) - 1;
+    assert!(sets() <= 3, "{}", sets());
     drop((layer, wait));
-    assert_eq!(Arc::strong_count(&held), 1 + 1);
+    assert_eq!(sets(), 1);
     drop(limiter);
-    assert_eq!(Arc::strong_count(&held), 1);
+    assert_eq!(sets(), 0);
 }

@@ -14,14 +14,16 @@ use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response};
 use tokio::{sync::watch, time::Instant};
 use tollgate::{
-    Admission, Clock, DecisionKind, FixedWindow, InvalidValue, Key, Limiter, MemoryStore,
-    OutgoingLayer, Policy, Quota, Rejected, Timestamp, extract,
+    Admission, Clock, DecisionKind, InvalidValue, Key, Limiter, MemoryStore, OutgoingLayer, Policy,
+    Quota, Rejected, Timestamp, extract,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::reconfigure::support::{KEY, LONG, ms, policy, replace, secs, settings, used};
+use crate::reconfigure::support::{
+    KEY, LONG, World, ms, policy, replace, secs, settings, used, window,
+};
 
 /// The runtime's own time, which is frozen while there is anything to do and then leaps.
 #[derive(Clone, Debug)]
@@ -45,7 +47,7 @@ fn limiter(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Time) {
 }
 
 fn fixed(quota: &str) -> Policy {
-    policy("p", quota).strategy(FixedWindow)
+    window("p", quota)
 }
 
 type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>> + Send>>;
@@ -110,12 +112,11 @@ async fn waiters_are_admitted_in_their_order_when_the_limit_is_raised() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn waiters_on_several_threads_keep_their_order() {
     for _ in 0..50 {
-        let limiter = settings([fixed("1/h")]).build().expect("a limiter");
+        let limiter = World::memory().limiter([fixed("1/h")]);
         drop(limiter.wait(KEY, LONG).await.expect("the first"));
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         for number in 0..16 {
-            // Longer than the window: by the clock of this process a unit may come a moment after the window's end.
             let mut waiter = queued(&limiter, 2 * LONG);
             let order = order.clone();
             tasks.push(tokio::spawn(async move {

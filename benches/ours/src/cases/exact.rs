@@ -22,8 +22,7 @@ pub const TIMES: usize = 16;
 
 pub(super) async fn limit() -> Vec<Outcome> {
     let server = Server::start();
-    // A unit comes back in 20 s, by when all is over.
-    let rule = Rule::new(30_000, LIMIT);
+    let rule = Rule::at_once(LIMIT);
     let on_redis = TollgateLimiter::one(on_redis(&server.url()), rule, Callers::kept(1)).cached();
     let in_process = TollgateLimiter::one(in_process(), rule, Callers::kept(1));
     let redis = race(Arc::new(on_redis), TASKS, TIMES).await;

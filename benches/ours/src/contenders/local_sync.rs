@@ -8,6 +8,7 @@ use std::{
 use redis::{Client, aio::MultiplexedConnection};
 use tokio::task::JoinHandle;
 
+use super::redis::config;
 use crate::{
     keys::Rule,
     load::{Contender, Rng},
@@ -43,7 +44,9 @@ impl LocalSync {
     /// If there is no connection.
     pub async fn open(url: &str, rule: Rule) -> Self {
         let client = Client::open(url).expect("an address");
-        let connection = client.get_multiplexed_async_connection().await;
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&config())
+            .await;
         let (limit, period) = rule.window();
         let count = Arc::default();
         let task = synchronize(

@@ -171,7 +171,8 @@ impl Contender for Pooled {
     }
 }
 
-fn config() -> AsyncConnectionConfig {
+/// A machine that stalls for long must not end in an error.
+pub(super) fn config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)

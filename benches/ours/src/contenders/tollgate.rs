@@ -19,15 +19,15 @@ pub struct TollgateLimiter {
     leased: bool,
 }
 
+/// A machine that stalls for long must not end in a store fault: the p99 shows stalls.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
 /// What the policies are called.
 pub const POLICIES: [&str; 3] = ["first", "second", "third"];
 
 /// Counting on the server at `url`, with the defaults of tollgate.
 pub fn on_redis(url: &str) -> LimiterBuilder {
-    // A machine that stalls for long must not end in a store fault: the p99 shows stalls.
-    let store = RedisStore::builder()
-        .url(url)
-        .timeout(Duration::from_secs(5));
+    let store = RedisStore::builder().url(url).timeout(TIMEOUT);
     Limiter::builder().store(store.build().expect("a store"))
 }
 
@@ -35,7 +35,7 @@ pub fn on_redis(url: &str) -> LimiterBuilder {
 pub fn on_cluster(urls: &[String]) -> LimiterBuilder {
     let store = RedisStore::builder()
         .cluster(urls.iter().cloned())
-        .timeout(Duration::from_secs(5));
+        .timeout(TIMEOUT);
     Limiter::builder().store(store.build().expect("a store"))
 }
 

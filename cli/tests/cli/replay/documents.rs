@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{log, scene::Scene};
+use crate::program::assert_fields;
 
 /// Each strategy, charge mode and kind of code, and secrets that are not there.
 const DOCUMENT: &str = r#"
@@ -85,19 +86,12 @@ fn a_document_with_every_kind_of_policy_and_code_is_replayed() {
     let scene = Scene::new(DOCUMENT, &lines);
     let run = scene.run(&["access.log"]);
     assert_eq!((run.code, &*run.stdout), (Some(2), ""));
-    assert!(
-        run.stderr.contains("an unknown cost \"pages\""),
-        "{}",
-        run.stderr
-    );
+    run.assert_stderr("an unknown cost \"pages\"");
 
     let run = scene.run(&["access.log", "--json", "--assume-registered"]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let report: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
-    assert_eq!(
-        (&report["requests"], &report["missing_key"]),
-        (&json!(5_000), &json!(0))
-    );
+    assert_fields(&report, json!({ "requests": 5_000, "missing_key": 0 }));
     assert!(report["rejected"].as_u64() > Some(0));
     let policies = report["policies"].as_array().expect("policies");
     assert_eq!(policies.len(), 11);

@@ -87,6 +87,7 @@ pub(super) async fn query_with_asking(
 mod tests {
     use std::{fmt, future::Future, time::Duration};
 
+    use deadpool_redis::Manager;
     use redis::cmd;
     use testkit::{Proxy, Server};
     use tokio::time::timeout;
@@ -96,10 +97,13 @@ mod tests {
 
     /// A pool of one connection.
     fn source(addr: impl fmt::Display) -> (ConnectionSource, Pool) {
-        let mut config = deadpool_redis::Config::from_url(format!("redis://{addr}"));
-        config.pool = Some(deadpool_redis::PoolConfig::new(1));
-        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
-        let pool = pool.expect("a pool");
+        // Without the client's own timeouts: the machine may be busy.
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let manager = Manager::new_with_config(format!("redis://{addr}"), config);
+        let pool = Pool::builder(manager.expect("an address")).max_size(1);
+        let pool = pool.build().expect("a pool");
         (ConnectionSource::new(pool.clone(), 1), pool)
     }
 

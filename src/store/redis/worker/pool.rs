@@ -310,7 +310,10 @@ mod tests {
 
     #[test]
     fn a_rejection_is_cached_from_the_arrival_of_its_request() {
-        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let store = RedisStore::builder()
+            .url("redis://127.0.0.1:1")
+            .rejection_cache_staleness(Duration::from_secs(3_600));
+        let store = store.build().expect("a store");
         let (workers, rejection_cache) =
             (&store.inner.workers, &store.inner.shared.rejection_cache);
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");

@@ -168,9 +168,11 @@ impl Systems {
         };
         let mut excesses = Vec::new();
         for system in &self.systems {
-            start_of_a_second().await;
             let rounds = u32::try_from(self.plan.rounds).unwrap_or(1);
             let time = load.time * rounds;
+            if time >= Duration::from_secs(1) {
+                start_of_a_second().await;
+            }
             let sample = system.limited.run_load(Load { time, ..load }).await;
             let admissions = std::mem::take(&mut *lock(&system.admissions));
             excesses.push((system.name, worst(system.promise, admissions), sample.rate));

@@ -1,12 +1,17 @@
 //! A store on a clock that tests set, and processes that lease one key of it, by clocks of their own.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     super::{
         held_lease::{ClockReading, LeaseRequest},
         leased_key::{Granted, LeasedKey},
     },
+    Rng,
     bounds::Bound,
     settings::Setting,
 };
@@ -158,6 +163,16 @@ impl World {
         result.admitted == 1
     }
 
+    /// Asks the store for as many requests of one unit as it admits.
+    pub(super) fn ask_all(&mut self, at: i64) -> i64 {
+        let costs = vec![1; self.limits.len()];
+        let mut admitted = 0;
+        while self.ask(at, &costs) {
+            admitted += 1;
+        }
+        admitted
+    }
+
     /// Notes an admission.
     pub(super) fn admit(&mut self, at: i64, counters: &[CounterOp<'_>], result: &OpResult) {
         let counters = counters.iter().zip(&result.counters);
@@ -236,6 +251,34 @@ impl World {
     }
 }
 
+/// What happens at instants to come, in their order; at one instant, in the order in which it was added.
+pub(super) struct Agenda<E> {
+    events: BTreeMap<(i64, u64), E>,
+    added: u64,
+}
+
+impl<E> Default for Agenda<E> {
+    fn default() -> Self {
+        Self {
+            events: BTreeMap::new(),
+            added: 0,
+        }
+    }
+}
+
+impl<E> Agenda<E> {
+    pub(super) fn add(&mut self, at: i64, event: E) {
+        self.added += 1;
+        self.events.insert((at, self.added), event);
+    }
+
+    /// Removes the first event.
+    pub(super) fn next(&mut self) -> Option<(i64, E)> {
+        let ((at, _), event) = self.events.pop_first()?;
+        Some((at, event))
+    }
+}
+
 /// The clocks of a process, in microseconds: what they show is a function of true time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clocks {
@@ -253,6 +296,15 @@ impl Clocks {
         ahead: (0, 0),
         slept: 0,
     };
+
+    /// Clocks of any speed that leases allow for.
+    pub(super) fn any(rng: &mut Rng) -> Self {
+        Self {
+            speed: rng.one_of(&[999, 1_000, 1_001]),
+            ahead: (rng.below(100 * MS), rng.below(900 * MS) - 400 * MS),
+            slept: 0,
+        }
+    }
 
     pub(super) fn at(&self, at: i64) -> ClockReading {
         let elapsed = (at * self.speed).div_euclid(1_000);

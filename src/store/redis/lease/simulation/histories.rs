@@ -1,15 +1,11 @@
 //! Random histories of tiers that share a key, which is reset, or blocked.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
-    time::Duration,
-};
+use std::time::Duration;
 
 use super::{
     super::{held_lease::LeaseRequest, leased_key::Granted},
     Rng,
-    fleet::{Clocks, MS, Process, World},
+    fleet::{Agenda, Clocks, MS, Process, World},
     settings::Setting,
 };
 use crate::{
@@ -67,9 +63,7 @@ pub(super) struct History {
     block: Option<[LimitHandle; 2]>,
     /// Of each process, those of each tier.
     processes: Vec<Vec<Process>>,
-    queue: BinaryHeap<Reverse<(i64, u64)>>,
-    events: BTreeMap<u64, Event>,
-    scheduled: u64,
+    agenda: Agenda<Event>,
     pub(super) ttl: i64,
     greed: u32,
     now: i64,
@@ -98,11 +92,7 @@ impl History {
             [worlds[0].register("ban", by_hand), ban]
         });
         let processes = (0..2 + rng.below(3)).map(|_| {
-            let clocks = Clocks {
-                speed: rng.one_of(&[999, 1_000, 1_001]),
-                ahead: (rng.below(100 * MS), rng.below(900 * MS) - 400 * MS),
-                slept: 0,
-            };
+            let clocks = Clocks::any(&mut rng);
             let tiers = worlds.iter().map(|world| Process::new(world, 0, clocks));
             tiers.collect()
         });
@@ -119,9 +109,7 @@ impl History {
             worlds,
             block,
             processes,
-            queue: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            scheduled: 0,
+            agenda: Agenda::default(),
             now: 0,
             resets: Vec::new(),
             blocks: Vec::new(),
@@ -136,9 +124,7 @@ impl History {
     }
 
     fn after(&mut self, time: i64, event: Event) {
-        self.scheduled += 1;
-        self.queue.push(Reverse((self.now + time, self.scheduled)));
-        self.events.insert(self.scheduled, event);
+        self.agenda.add(self.now + time, event);
     }
 
     /// A reset or a block, at some moment.
@@ -159,10 +145,9 @@ impl History {
     }
 
     pub(super) fn run(&mut self) {
-        while let Some(Reverse((at, number))) = self.queue.pop() {
-            let event = self.events.remove(&number);
+        while let Some((at, event)) = self.agenda.next() {
             self.now = at;
-            if let Some(event) = event.filter(|_| at < self.end) {
+            if at < self.end {
                 self.handle(event);
             }
         }

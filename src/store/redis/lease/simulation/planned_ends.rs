@@ -10,15 +10,6 @@ use crate::{
     store::{CounterOp, Op},
 };
 
-/// Asks the store for as many single requests as it admits.
-fn ask_all(world: &mut World, at: i64) -> i64 {
-    let mut admitted = 0;
-    while world.ask(at, &[1]) {
-        admitted += 1;
-    }
-    admitted
-}
-
 fn reset(world: &mut World, at: i64) {
     let limit = world.limits[0].clone();
     let counter = CounterOp::new(&limit, Key::new("hot"));
@@ -42,7 +33,7 @@ fn what_was_leased_before_a_reset_is_spent_beside_one_burst_and_within_the_ttl()
             let mut world = World::new(std::slice::from_ref(&setting));
             let mut other = Process::hoarding(&mut world, (0, 0, 1), 99, Clocks::EXACT);
             reset(&mut world, 2);
-            assert_eq!(ask_all(&mut world, 3), burst);
+            assert_eq!(world.ask_all(3), burst);
             assert_eq!(other.spend(&mut world, at), spent, "{setting:?} at {at}");
         }
     }
@@ -62,7 +53,7 @@ fn a_process_spends_and_refunds_nothing_that_it_leased_before_its_own_reset() {
         let granted = process.grant(3, &request, &result);
         assert!(matches!(granted, Granted::Discarded), "{granted:?}");
         assert_eq!(process.spend(&mut world, 4), 0, "{setting:?}");
-        assert_eq!(ask_all(&mut world, 5), burst, "{setting:?}");
+        assert_eq!(world.ask_all(5), burst, "{setting:?}");
 
         // A lease that is held.
         let mut world = World::new(&[setting]);
@@ -102,7 +93,7 @@ fn a_process_that_blocks_a_key_spends_nothing_of_it_and_leases_nothing_until_tha
                 assert!(!admitted && request.is_none(), "at {at}: {setting:?}");
             }
             // All of it is there again for others.
-            assert_eq!(ask_all(&mut world, 1_000 * MS), burst, "{setting:?}");
+            assert_eq!(world.ask_all(1_000 * MS), burst, "{setting:?}");
         }
     }
 }
@@ -113,31 +104,19 @@ fn leases_of_tiers_that_share_a_key_are_charged_to_one_count() {
     let pairs = [
         // In time until the bucket is full again: the larger one's burst, less what refills in a TTL.
         (
-            [
-                Setting::gcra(10, 171 * MS, 20, 50 * MS),
-                Setting::gcra(10, 171 * MS, 40, 50 * MS),
-            ],
+            [20, 40].map(|n| Setting::gcra(10, 171 * MS, n, 50 * MS)),
             37,
         ),
         (
-            [
-                Setting::token_bucket(10, 171 * MS, 20, 50 * MS),
-                Setting::token_bucket(10, 171 * MS, 40, 50 * MS),
-            ],
+            [20, 40].map(|n| Setting::token_bucket(10, 171 * MS, n, 50 * MS)),
             37,
         ),
         (
-            [
-                Setting::fixed_window(20, 400 * MS, 50 * MS),
-                Setting::fixed_window(40, 400 * MS, 50 * MS),
-            ],
+            [20, 40].map(|n| Setting::fixed_window(n, 400 * MS, 50 * MS)),
             40,
         ),
         (
-            [
-                Setting::sliding_log(20, 5_000 * MS, 50 * MS),
-                Setting::sliding_log(40, 5_000 * MS, 50 * MS),
-            ],
+            [20, 40].map(|n| Setting::sliding_log(n, 5_000 * MS, 50 * MS)),
             40,
         ),
     ];

@@ -214,45 +214,27 @@ fn past_the_bound_only_rejections_of_every_cost_are_used() {
 #[test]
 fn the_epoch_is_read_by_one_request_at_a_time_and_before_the_bound() {
     let scene = Scene::new(100);
-    assert_eq!(
-        scene.rejection_cache.start_epoch_read(),
-        None,
-        "nothing to prove"
-    );
+    let start_read = || scene.rejection_cache.start_epoch_read();
+    assert_eq!(start_read(), None, "nothing to prove");
     scene.reject(&Key::new("a"), 1);
-    let read = scene.rejection_cache.start_epoch_read();
-    assert_eq!(read, Some(scene.clock.now()));
-    assert_eq!(
-        scene.rejection_cache.start_epoch_read(),
-        None,
-        "it's being read"
-    );
+    assert_eq!(start_read(), Some(scene.clock.now()));
+    assert_eq!(start_read(), None, "it's being read");
     scene.clock.advance(ms(500));
-    assert_eq!(scene.rejection_cache.start_epoch_read(), None, "still");
+    assert_eq!(start_read(), None, "still");
     scene.rejection_cache.epoch().finish_read();
-    assert!(
-        scene.rejection_cache.start_epoch_read().is_some(),
-        "it could not be had"
-    );
+    assert!(start_read().is_some(), "it could not be had");
     scene.rejection_cache.epoch().finish_read();
     scene.clock.advance(ms(499));
-    assert_eq!(
-        scene.rejection_cache.start_epoch_read(),
-        None,
-        "it was just tried"
-    );
+    assert_eq!(start_read(), None, "it was just tried");
     scene.clock.advance(ms(1));
-    assert!(scene.rejection_cache.start_epoch_read().is_some());
+    assert!(start_read().is_some());
     scene.read("7");
-    assert_eq!(scene.rejection_cache.start_epoch_read(), None);
+    assert_eq!(start_read(), None);
     scene.clock.advance(ms(500));
-    assert!(scene.rejection_cache.start_epoch_read().is_some());
+    assert!(start_read().is_some());
     scene.read("7");
     scene.clock.set(scene.clock.now() - ms(3_600_000));
-    assert!(
-        scene.rejection_cache.start_epoch_read().is_some(),
-        "whatever time it is"
-    );
+    assert!(start_read().is_some(), "whatever time it is");
 }
 
 #[test]
@@ -328,56 +310,28 @@ fn requests_that_are_counted_or_admitted_in_part_are_always_sent() {
         units: Units::ONE,
         mode: CounterMode::ChargeRejectedToo,
     });
-    assert!(
-        scene
-            .rejection_cache
-            .get(Op::Acquire(1), counts.clone())
-            .is_none()
-    );
-    assert!(
-        scene
-            .rejection_cache
-            .token(Op::Acquire(1), counts)
-            .is_none()
-    );
-    for op in [
-        Op::Acquire(2),
-        Op::Peek,
-        Op::ForceAcquire,
-        Op::Refund,
-        Op::Reset,
-    ] {
-        assert!(
-            scene
-                .rejection_cache
-                .get(op, scene.counters(&key, 1))
-                .is_none()
-        );
-        assert!(
-            scene
-                .rejection_cache
-                .token(op, scene.counters(&key, 1))
-                .is_none()
-        );
+    let cache = &scene.rejection_cache;
+    assert!(cache.get(Op::Acquire(1), counts.clone()).is_none());
+    assert!(cache.token(Op::Acquire(1), counts).is_none());
+    let others = [Op::Peek, Op::ForceAcquire, Op::Refund, Op::Reset];
+    for op in others.into_iter().chain([Op::Acquire(2)]) {
+        assert!(cache.get(op, scene.counters(&key, 1)).is_none(), "{op:?}");
+        assert!(cache.token(op, scene.counters(&key, 1)).is_none(), "{op:?}");
     }
 }
 
 #[test]
-fn a_million_keys_take_no_more_memory_than_allowed() {
+fn many_keys_take_no_more_memory_than_allowed() {
     let scene = Scene::new(10_000);
-    for key in 0..1_000_000 {
+    for key in 0..200_000 {
         scene.reject(&Key::new(format!("{key}")), 1);
-        if key % 100_000 == 0 {
+        if key % 20_000 == 0 {
             scene.clock.advance(ms(100));
         }
     }
-    let held: usize = (0..SHARDS)
-        .map(|shard| {
-            scene.rejection_cache.shards[shard]
-                .lock()
-                .expect("a lock")
-                .len()
-        })
+    let shards = scene.rejection_cache.shards.iter();
+    let held: usize = shards
+        .map(|shard| shard.lock().expect("a lock").len())
         .sum();
     assert!((9_000..=10_000 + SHARDS).contains(&held), "{held}");
     assert_eq!(

@@ -136,7 +136,7 @@ fn receipts(counters: &CounterOps, answer: &Outcome) -> Option<CounterOps> {
 fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
     let mut scene = Scene::new();
     let mut runner = TestRunner::new(Config {
-        cases: 150,
+        cases: 75,
         failure_persistence: None,
         ..Config::default()
     });
@@ -211,5 +211,5 @@ fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
         panic!("{error}");
     }
     let calls = scene.into_inner().server.calls("incrby");
-    assert!(calls > 1_000, "no fast path was taken");
+    assert!(calls > 500, "no fast path was taken");
 }
