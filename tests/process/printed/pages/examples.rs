@@ -4,8 +4,9 @@ use futures_util::{SinkExt, StreamExt};
 use testkit::Timers;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_tungstenite::{client_async, tungstenite::Message};
+use tollgate_tests::until::TEST_TIMEOUT;
 
-use crate::printed::{page::Page, session::Session, shell::TEST_TIMEOUT};
+use crate::printed::{page::Page, session::Session};
 
 /// The examples whose handlers wait for time to pass.
 const WAITING: [&str; 5] = ["axum_full", "llm_tokens", "login", "ocr", "outgoing"];
