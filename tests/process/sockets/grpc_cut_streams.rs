@@ -8,7 +8,7 @@ use tonic::{Code, transport::Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
 use crate::sockets::{
-    grpc::{Client, Host, cable, router, serve, serve_tonic, word_channel},
+    grpc::{Client, cable, router, serve, serve_tonic, word_channel},
     grpc_served::Served,
     support::{ChargedLayer, DROPPED, FAILURE, NOTHING, World},
 };
@@ -35,20 +35,16 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
 
 #[tokio::test]
 async fn a_stream_that_its_client_cancels_is_free_where_configured() {
-    for host in [Host::Tonic, Host::Axum] {
-        for world in World::both() {
-            let charged_layer = ChargedLayer::when_dropped(&world, false);
-            let mut served = Served::new(world, host, charged_layer).await;
-            let mut responses = served
-                .client
-                .server_streaming("one wait")
-                .await
-                .expect("a head");
-            responses.expect_next("one").await;
-            served.assert_in_flight().await;
-            responses.cancel();
-            served.assert_settled(NOTHING, None).await;
-        }
+    for mut served in Served::each(|world| ChargedLayer::when_dropped(world, false)).await {
+        let mut responses = served
+            .client
+            .server_streaming("one wait")
+            .await
+            .expect("a head");
+        responses.expect_next("one").await;
+        served.assert_in_flight().await;
+        responses.cancel();
+        served.assert_settled(NOTHING, None).await;
     }
 }
 
@@ -160,37 +156,17 @@ async fn a_call_that_the_server_cancels_is_charged() {
 }
 
 #[tokio::test]
-async fn a_stream_cut_by_an_outer_layer_is_charged() {
+async fn a_stream_cut_outside_is_charged_and_one_that_breaks_inside_has_failed() {
+    let failed = Some((RequestEnd::BodyFailed, Some(200), None));
     for world in World::both() {
-        let charged_layer = ChargedLayer::new(&world);
-        let mut client = cutting(&charged_layer, false).await;
-        let responses = client.server_streaming("one wait").await.expect("a head");
-        let (_, code) = responses.rest().await;
-        assert_ne!(code, Code::Ok);
-        assert_eq!(
-            charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            world.name()
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_stream_that_breaks_in_an_inner_layer_has_failed() {
-    for world in World::both() {
-        let charged_layer = ChargedLayer::new(&world);
-        let mut client = cutting(&charged_layer, true).await;
-        let responses = client.server_streaming("one wait").await.expect("a head");
-        let (_, code) = responses.rest().await;
-        assert_ne!(code, Code::Ok);
-        let ended = Some((RequestEnd::BodyFailed, Some(200), None));
-        assert_eq!(
-            charged_layer.settled().await,
-            (FAILURE, ended),
-            "{}",
-            world.name()
-        );
+        for (inside, settled) in [(false, (DROPPED, None)), (true, (FAILURE, failed))] {
+            let charged_layer = ChargedLayer::new(&world);
+            let mut client = cutting(&charged_layer, inside).await;
+            let responses = client.server_streaming("one wait").await.expect("a head");
+            let (_, code) = responses.rest().await;
+            assert_ne!(code, Code::Ok);
+            assert_eq!(charged_layer.settled().await, settled, "{}", world.name());
+        }
     }
 }
 

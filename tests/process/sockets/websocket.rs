@@ -12,11 +12,12 @@ use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite};
 use tollgate::{Admission, Limiter, RateLimitLayer, outcome::RequestEnd};
+use tollgate_tests::until::until;
 
 use crate::sockets::{
     grpc::serve,
     support::{
-        ChargedLayer, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until, until_taken, used,
+        ChargedLayer, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken, used,
     },
 };
 
