@@ -65,7 +65,8 @@ impl Stage {
         })
     }
 
-    /// Makes a call of an example that counts in process, and lets time pass in steps until it has returned.
+    /// Makes a call of an example that counts in process, and lets time pass in steps until it has returned: any number of them may
+    /// pass before the program sees it, which must not have timeouts that are shorter.
     pub fn while_time_passes<T: Send>(
         &self,
         example: &Example,

@@ -22,6 +22,7 @@ pub mod rng;
 pub mod strategy_kind;
 pub mod two_clocks;
 pub mod until;
+pub mod websocket;
 pub mod world;
 
 use std::path::{Path, PathBuf};

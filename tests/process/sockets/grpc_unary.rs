@@ -45,10 +45,7 @@ async fn a_call_that_its_client_cancels_is_charged() {
         call.abort();
         served.assert_settled(DROPPED, None).await;
         // The connection stays open.
-        assert_eq!(
-            served.client.unary("word").await.expect("a response"),
-            "word"
-        );
+        served.client.unary("word").await.expect("a response");
     }
 }
 
