@@ -2,8 +2,10 @@
 
 use std::thread;
 
-use testkit::{Server, Timers};
+use testkit::Timers;
 use tollgate_tests::example::{Example, HttpResponse, Stage, ask};
+
+use crate::examples::DOWN;
 
 const RIGHT: &str = "user=alice&password=correct+horse";
 
@@ -67,9 +69,7 @@ fn login_rejects_no_right_password_however_many_are_being_checked() {
 
 #[test]
 fn login_rejects_every_attempt_while_redis_is_down() {
-    let server = Server::start();
-    server.kill();
-    let login = Example::start("login", &[("REDIS_URL", &server.url())]);
+    let login = Example::start("login", &[DOWN]);
     for form in [RIGHT, "user=bob&password=guess"] {
         for _ in 0..12 {
             let response = login.post("/login", form);

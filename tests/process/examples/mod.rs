@@ -17,6 +17,9 @@ use tollgate_tests::{
     until::TEST_TIMEOUT,
 };
 
+/// A server that is down: nothing listens on this port, and no test gets it.
+const DOWN: (&str, &str) = ("REDIS_URL", "redis://127.0.0.1:1");
+
 /// Sends requests until so many were admitted: a refund on Redis may still be in flight when the response is here. Asserts that
 /// no more are, and returns the last rejection.
 fn admits(quota: usize, ask: impl Fn() -> HttpResponse) -> HttpResponse {
@@ -57,8 +60,7 @@ fn two_quickstarts_on_one_redis_share_the_count() {
 
 #[test]
 fn quickstart_logs_that_it_limits_no_client_while_redis_is_down() {
-    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
-    let example = Example::start("quickstart", &[("REDIS_URL", &url)]);
+    let example = Example::start("quickstart", &[DOWN]);
     let response = example.get("/", &[]);
     assert_eq!((response.status, response.field("ratelimit")), (200, None));
     let output = example.output_until("rate limit store failed");
