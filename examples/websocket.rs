@@ -5,7 +5,7 @@
 //! policy violation. Counts in process, or on Redis, for any number of processes, if `REDIS_URL` is set.
 //!
 //! ```text
-//! cargo run --example websocket
+//! cargo run --example websocket --features websocket
 //! websocat ws://127.0.0.1:3000/
 //! ```
 

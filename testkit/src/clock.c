@@ -97,6 +97,8 @@ FILE *fopen64(const char *path, const char *mode) { return open_other("fopen64",
 int epoll_wait(int fd, struct epoll_event *events, int max, int timeout) {
     __atomic_store_n(&reads, 0, __ATOMIC_RELAXED);
     int count = (int)syscall(SYS_epoll_pwait, fd, events, max, timeout, NULL, 8);
+    /* What was read meanwhile, by a thread without events, is no time for what the events lead to. */
+    __atomic_store_n(&reads, 0, __ATOMIC_RELAXED);
     if (count == 0 && timeout > 0 && advance && __atomic_load_n(cell, __ATOMIC_RELAXED) != 0)
         __atomic_fetch_add(cell, (uint64_t)timeout * 1000, __ATOMIC_RELAXED);
     return count;

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 # Whatever hangs prints where.
-faulthandler.dump_traceback_later(120, exit=True)
+faulthandler.dump_traceback_later(600, exit=True)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES / "helloworld"))
@@ -22,7 +22,7 @@ protos, services = grpc.protos_and_services("helloworld.proto")
 
 QUOTA = 5
 PERIOD = 10
-PATIENCE = 60
+PATIENCE = 300
 
 
 def stub(address, service_config=None):

@@ -14,10 +14,77 @@ use std::{
     time::Duration,
 };
 
+use testkit::{Clock, Server, Timers};
 use tokio::{net::TcpSocket, runtime::Builder};
 
-/// How long an example may take to start, and to respond.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::{until::TEST_TIMEOUT, world::START};
+
+/// Where examples run: on a clock that stands still until it is set. No unit comes back by itself, and no call of the store
+/// times out, however slow the machine is.
+pub struct Stage {
+    pub clock: Clock,
+    /// The server that they count on, unless they count in process. It is on the same clock.
+    server: Option<Server>,
+}
+
+impl Stage {
+    pub fn in_process() -> Self {
+        let clock = Clock::at(START);
+        Self {
+            clock,
+            server: None,
+        }
+    }
+
+    pub fn on_redis() -> Self {
+        let mut stage = Self::in_process();
+        stage.server = Some(Server::builder().clock(&stage.clock).start());
+        stage
+    }
+
+    pub fn both() -> [Self; 2] {
+        [Self::in_process(), Self::on_redis()]
+    }
+
+    pub fn server(&self) -> &Server {
+        self.server.as_ref().expect("a stage on Redis")
+    }
+
+    /// Starts an example whose timers expire only once the clock was set.
+    pub fn start(&self, name: &str, variables: &[(&str, &str)]) -> Example {
+        self.start_with(Timers::Stopped, name, variables)
+    }
+
+    pub fn start_with(&self, timers: Timers, name: &str, variables: &[(&str, &str)]) -> Example {
+        Example::launch(name, |command| {
+            command.envs(self.clock.variables(timers));
+            if let Some(server) = &self.server {
+                command.env("REDIS_URL", server.url());
+            }
+            command.envs(variables.iter().copied());
+        })
+    }
+
+    /// Makes a call of an example that counts in process, and lets time pass in steps until it has returned: any number of them may
+    /// pass before the program sees it, which must not have timeouts that are shorter.
+    pub fn while_time_passes<T: Send>(
+        &self,
+        example: &Example,
+        step: Duration,
+        call: impl FnOnce() -> T + Send,
+    ) -> T {
+        assert!(self.server.is_none(), "calls of the store may time out");
+        thread::scope(|scope| {
+            let call = scope.spawn(call);
+            while !call.is_finished() {
+                self.clock.advance(step);
+                example.wake();
+                thread::sleep(Duration::from_millis(1));
+            }
+            call.join().expect("no panic")
+        })
+    }
+}
 
 /// A running example, killed on drop.
 pub struct Example {
@@ -36,22 +103,25 @@ pub struct HttpResponse {
 }
 
 impl Example {
-    /// Starts an example on a free port, and waits until it listens.
+    /// Starts an example in real time, on a free port, and waits until it listens.
     pub fn start(name: &str, variables: &[(&str, &str)]) -> Self {
+        Self::launch(name, |command| {
+            command.envs(variables.iter().copied());
+        })
+    }
+
+    fn launch(name: &str, configure: impl FnOnce(&mut Command)) -> Self {
         let program = program(name);
-        let mut child = Command::new(&program)
-            .env_remove("REDIS_URL")
-            .env("PORT", "0")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!(
-                    "{}: {error}; `cargo build --examples` makes it",
-                    program.display()
-                )
-            });
+        let mut command = Command::new(&program);
+        command.env_remove("REDIS_URL").env("PORT", "0");
+        configure(&mut command);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| {
+            panic!(
+                "{}: {error}; `cargo build --workspace --all-features --examples` makes it",
+                program.display()
+            )
+        });
         let stdout = child.stdout.take().expect("its output is piped");
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
@@ -78,8 +148,12 @@ impl Example {
         self.address
     }
 
+    /// Wakes the program, which looks at the clock only when something happens.
+    pub fn wake(&self) {
+        drop(TcpStream::connect(self.address));
+    }
+
     /// Sends it a signal, such as `HUP`.
-    #[allow(dead_code, reason = "the tests of the other examples send none")]
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         let sent = Command::new("sh").args(["-c", &kill]).status();
@@ -90,11 +164,8 @@ impl Example {
     pub fn output_until(&self, text: &str) -> String {
         let mut output = self.output.lock().expect("the output");
         while !output.contains(text) {
-            let line = self
-                .lines
-                .lock()
-                .expect("no panic")
-                .recv_timeout(TEST_TIMEOUT);
+            let lines = self.lines.lock().expect("no panic");
+            let line = lines.recv_timeout(TEST_TIMEOUT);
             let line = line.unwrap_or_else(|error| panic!("no {text:?} in {output:?}: {error}"));
             *output += &line;
             output.push('\n');
@@ -119,31 +190,8 @@ impl Example {
 
     /// Posts a form over a connection of its own.
     pub fn post(&self, path: &str, form: &str) -> HttpResponse {
-        let length = form.len().to_string();
-        let headers = [
-            ("content-type", "application/x-www-form-urlencoded"),
-            ("content-length", &length),
-        ];
-        self.ask("POST", path, &headers, form)
-    }
-
-    /// Posts a form from another address of this machine.
-    pub fn post_from(&self, from: [u8; 4], path: &str, form: &str) -> HttpResponse {
-        let connect = async {
-            let socket = TcpSocket::new_v4().expect("a socket");
-            socket.bind((from, 0).into()).expect("a local address");
-            let stream = socket.connect(self.address).await.expect("a server");
-            stream.into_std().expect("a stream")
-        };
-        let runtime = Builder::new_current_thread().enable_io().build();
-        let stream = runtime.expect("a runtime").block_on(connect);
-        stream.set_nonblocking(false).expect("a stream");
-        let length = form.len();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\
-             content-type: application/x-www-form-urlencoded\r\n\r\n{form}"
-        );
-        HttpResponse::to(stream, request.as_bytes())
+        let form_type = ("content-type", "application/x-www-form-urlencoded");
+        self.ask("POST", path, &[form_type], form)
     }
 
     pub fn ask(
@@ -153,38 +201,7 @@ impl Example {
         headers: &[(&str, &str)],
         body: &str,
     ) -> HttpResponse {
-        Address(self.address).ask(method, path, headers, body)
-    }
-
-    /// Another address that it listens on.
-    pub fn at(&self, address: &str) -> Address {
-        Address(address.parse().expect("an address and a port"))
-    }
-}
-
-/// An address that an example listens on.
-pub struct Address(SocketAddr);
-
-impl Address {
-    /// Sends a GET over a connection of its own.
-    pub fn get(&self, path: &str) -> HttpResponse {
-        self.ask("GET", path, &[], "")
-    }
-
-    /// Sends an empty POST over a connection of its own.
-    pub fn post(&self, path: &str) -> HttpResponse {
-        self.ask("POST", path, &[("content-length", "0")], "")
-    }
-
-    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpResponse {
-        let stream = TcpStream::connect(self.0).expect("a connection");
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
-        for (name, value) in headers {
-            request += &format!("{name}: {value}\r\n");
-        }
-        request += "\r\n";
-        request += body;
-        HttpResponse::to(stream, request.as_bytes())
+        ask(self.address, method, path, headers, body)
     }
 }
 
@@ -194,6 +211,40 @@ impl Drop for Example {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends a request over a connection of its own.
+pub fn ask(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> HttpResponse {
+    let length = body.len();
+    let mut request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n"
+    );
+    for (name, value) in headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    request += &format!("\r\n{body}");
+    let stream = TcpStream::connect(address).expect("a connection");
+    HttpResponse::to(stream, request.as_bytes())
+}
+
+/// Connects from another address of this machine.
+pub fn connect_from(from: impl Into<std::net::IpAddr>, to: SocketAddr) -> TcpStream {
+    let connect = async {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((from.into(), 0).into())?;
+        socket.connect(to).await?.into_std()
+    };
+    let runtime = Builder::new_current_thread().enable_io().build();
+    let stream = runtime.expect("a runtime").block_on(connect);
+    let stream = stream.expect("a connection");
+    stream.set_nonblocking(false).expect("a stream that waits");
+    stream
 }
 
 impl HttpResponse {

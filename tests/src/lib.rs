@@ -26,6 +26,7 @@ pub mod strategy_kind;
 pub mod stub_store;
 pub mod two_clocks;
 pub mod until;
+pub mod websocket;
 pub mod world;
 
 use std::path::{Path, PathBuf};

@@ -11,6 +11,7 @@ use std::{
 };
 
 use tokio::task::JoinHandle;
+use tollgate_tests::plain_http;
 
 /// Tasks for each process, each with a connection of its own.
 const TASKS: usize = 2;
@@ -127,7 +128,7 @@ impl Load {
 }
 
 async fn send(url: String, process: usize, account: Arc<Mutex<Account>>, ends: Arc<AtomicBool>) {
-    let client = crate::config_reload::plain_http::client();
+    let client = plain_http::client();
     while !ends.load(Ordering::Relaxed) {
         account.lock().expect("the account").sent += 1;
         let response = client.get(&url).send().await;

@@ -1,73 +1,48 @@
 //! Several watches of one limiter, and a watch whose runtime ends during a reload.
 
 use std::{
-    fs,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use testkit::folder;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{
-    FixedWindow, InvalidValue, Limiter, Quota,
-    config::{Document, Registry, Watch},
+    FixedWindow, InvalidValue, Quota,
+    config::{Registry, Watch},
     strategy::{Rule, Strategy},
 };
+use tollgate_tests::until::until;
 
-use crate::config_reload::{
-    until::{TEST_TIMEOUT, until},
-    writes::{NAME, renamed},
-};
-
-fn document(quota: u64) -> String {
-    format!("[policies.api]\nquota = \"{quota}/hour\"\nkey = \"global\"\n")
-}
-
-/// The limit and the remaining units.
-async fn status(limiter: &Limiter) -> (u64, u64) {
-    let decision = limiter.peek("alice").await.expect("a response");
-    let policy = decision.policy("api").expect("the policy");
-    (policy.limit(), policy.remaining())
-}
+use crate::config_reload::{SOON, Watched, document};
 
 #[tokio::test]
 async fn two_watches_of_one_limiter_reload_each_change_and_the_counts_change_once() {
-    let folder = folder();
-    let file = folder.path().join(NAME);
-    fs::write(&file, document(10)).expect("a file");
-    let load = Document::load(&file).expect("a document");
-    let limiter = load.limiter(&Registry::new()).expect("a limiter");
+    let watched = Watched::start(&document(10), SOON).await;
+    let limiter = &watched.limiter;
     assert!(limiter.check("alice").times(4).await.is_admitted());
-    let watch = || Watch::new(&file).every(Duration::from_millis(5));
-    let [first, second] = [(); 2].map(|()| watch().start(&limiter).expect("a watch"));
-    let loads = async |times| {
-        until("both have loaded it", async || {
-            [&first, &second].map(|watcher| watcher.status().loads()) == [times; 2]
-        })
-        .await;
+    let second = Watch::new(watched.file()).every(SOON).start(limiter);
+    let second = second.expect("a watch");
+    let loads = async |n| {
+        watched.until_loads(n).await;
+        until("the other too", async || second.status().loads() == n).await;
     };
     loads(1).await;
-    renamed(folder.path(), &document(20));
+    watched.write(&document(20));
     loads(2).await;
     // 4 of 10 are 8 of 20.
-    assert_eq!(status(&limiter).await, (20, 12));
-    renamed(folder.path(), "policies = 5");
-    until("both have failed", async || {
-        [&first, &second].map(|watcher| watcher.status().failures()) == [1; 2]
-    })
-    .await;
-    assert_eq!(status(&limiter).await, (20, 12));
-    drop(first);
-    renamed(folder.path(), &document(40));
-    until("the other has loaded it", async || {
-        second.status().loads() == 3
-    })
-    .await;
-    assert_eq!(status(&limiter).await.0, 40);
+    assert_eq!(watched.status().await, (20, 12));
+    watched.write("policies = 5");
+    watched.until_failures(1).await;
+    until("the other too", async || second.status().failures() == 1).await;
+    assert_eq!(watched.status().await, (20, 12));
+    drop(second);
+    watched.write(&document(40));
+    watched.until_loads(3).await;
+    assert_eq!(watched.limit().await, 40);
 }
 
 /// Counts as a fixed window. Once it is held, a reload waits until it is let go.
@@ -98,40 +73,32 @@ fn runtime() -> Runtime {
 
 #[test]
 fn a_reload_outlives_its_runtime_and_is_in_force_on_another() {
-    let folder = folder();
-    let file = folder.path().join(NAME);
     let document = |quota| document(quota) + "strategy = \"slow\"\n";
-    fs::write(&file, document(10)).expect("a file");
     let held = Arc::new(Held::default());
-    let registry = Registry::new().strategy("slow", SlowStrategy(Arc::clone(&held)));
-    let load = Document::load(&file).expect("a document");
-    let limiter = load.limiter(&registry).expect("a limiter");
+    let registry = || Registry::new().strategy("slow", SlowStrategy(held.clone()));
     let (first, second) = (runtime(), runtime());
-    let watcher = first.block_on(async {
-        let watch = Watch::new(&file).registry(registry).start(&limiter);
-        let watcher = Arc::new(watch.expect("a watch"));
-        until("the first poll", async || watcher.status().loads() == 1).await;
-        watcher
-    });
+    let text = document(10);
+    let watched = Watched::with(registry, &text, SOON);
+    let watched = Arc::new(first.block_on(watched));
     held.is_held.store(true, Ordering::Release);
-    renamed(folder.path(), &document(20));
-    let demanded = Arc::clone(&watcher);
-    let demanded = second.spawn(async move { demanded.reload().await });
-    let start = Instant::now();
-    while !held.waits.load(Ordering::Acquire) {
-        assert!(start.elapsed() < TEST_TIMEOUT, "no reload");
-        thread::sleep(Duration::from_millis(1));
-    }
+    watched.write(&document(20));
+    let demanded = Arc::clone(&watched);
+    let demanded = second.spawn(async move { demanded.watcher.reload().await });
+    second.block_on(until("a reload", async || {
+        held.waits.load(Ordering::Acquire)
+    }));
     first.shutdown_background();
-    assert_eq!(second.block_on(status(&limiter)).0, 10);
-    held.is_held.store(false, Ordering::Release);
     second.block_on(async {
-        until("it is in force", async || watcher.status().loads() >= 2).await;
-        assert_eq!(status(&limiter).await.0, 20);
+        assert_eq!(watched.limit().await, 10);
+        held.is_held.store(false, Ordering::Release);
+        let loads = || watched.watcher.status().loads();
+        until("it is in force", async || loads() >= 2).await;
+        assert_eq!(watched.limit().await, 20);
         // It ran on a thread that the runtime did not wait for, or was not begun.
         drop(demanded.await.expect("no panic"));
-        let error = watcher.reload().await.expect_err("no runtime").to_string();
+        let error = watched.watcher.reload().await.expect_err("no runtime");
+        let error = error.to_string();
         assert!(error.contains("a watch whose runtime has ended"), "{error}");
-        assert_eq!(status(&limiter).await.0, 20);
+        assert_eq!(watched.limit().await, 20);
     });
 }

@@ -1,59 +1,40 @@
 //! What an operator changes in the page is changed in the store, once it is confirmed.
 
+use serde_json::json;
+
 use crate::dashboard::{
     page::Page,
     service::{LIMIT, Service},
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_reset_in_the_store_once_it_is_confirmed() {
+async fn a_key_is_reset_credited_and_blocked_in_the_store_once_it_is_confirmed() {
     let service = Service::start().await;
     assert_eq!(service.send("alice", LIMIT + 1).await, LIMIT);
     let mut page = Page::signed_in(&service).await;
     page.look_up("pages", "alice").await;
-    page.browser.until_shows("#lookup-result", "0 of 5").await;
-    page.browser
-        .until_shows("#lookup-result", "✗ would be rejected")
-        .await;
-
-    page.ask("Reset").await;
-    page.answer("Cancel").await;
-    assert_eq!(service.remaining("alice").await, 0);
-
-    page.ask("Reset").await;
-    page.answer("Reset").await;
-    let message = "Remaining before: pages 0 of 5";
-    page.browser.until_shows("#lookup-message", message).await;
-    page.browser.until_shows("#lookup-result", "5 of 5").await;
-    assert_eq!(service.remaining("alice").await, LIMIT);
-    assert_eq!(service.get("alice").await, 200);
-    page.assert_clean().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn units_are_credited_to_a_key_once_it_is_confirmed() {
-    let service = Service::start().await;
-    assert_eq!(service.send("alice", LIMIT).await, LIMIT);
-    let mut page = Page::signed_in(&service).await;
-    page.look_up("pages", "alice").await;
+    for shown in ["0 of 5", "✗ would be rejected"] {
+        page.browser.until_shows("#lookup-result", shown).await;
+    }
     page.ask("Credit units").await;
     page.browser.fill("#confirm-units", "2").await;
     page.answer("Cancel").await;
     assert_eq!(service.remaining("alice").await, 0);
-
     page.ask("Credit units").await;
     page.browser.fill("#confirm-units", "2").await;
     page.answer("Credit").await;
-    let message = "Credited 2. Remaining now: 2 of 5.";
-    page.browser.until_shows("#lookup-message", message).await;
+    page.until_says("Credited 2. Remaining now: 2 of 5.").await;
     assert_eq!(service.remaining("alice").await, 2);
-    page.assert_clean().await;
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_blocked_and_unblocked_once_it_is_confirmed() {
-    let service = Service::start().await;
-    let mut page = Page::signed_in(&service).await;
+    page.ask("Reset").await;
+    page.answer("Cancel").await;
+    assert_eq!(service.remaining("alice").await, 2);
+    page.ask("Reset").await;
+    page.answer("Reset").await;
+    page.until_says("Remaining before: pages 2 of 5").await;
+    page.browser.until_shows("#lookup-result", "5 of 5").await;
+    assert_eq!(service.get("alice").await, 200);
+
     page.look_up("blocked", "bob").await;
     for (action, button, status) in [
         ("Block", "Cancel", 200),
@@ -64,56 +45,68 @@ async fn a_key_is_blocked_and_unblocked_once_it_is_confirmed() {
         page.ask(action).await;
         page.answer(button).await;
         if action == button {
-            page.browser
-                .until_shows("#lookup-message", &format!("{action}ed"))
-                .await;
+            page.until_says(&format!("{action}ed")).await;
         }
         assert_eq!(service.get("bob").await, status, "{action}, {button}");
     }
-    let lifted = "Unblocked bob under blocked, where it was blocked until ";
-    page.browser.until_shows("#lookup-message", lifted).await;
+    page.until_says("Unblocked bob under blocked, where it was blocked until ")
+        .await;
     page.ask("Unblock").await;
     page.answer("Unblock").await;
-    let nothing = "Nothing was lifted: bob was not blocked under blocked.";
-    page.browser.until_shows("#lookup-message", nothing).await;
-    page.assert_clean().await;
-}
+    page.until_says("Nothing was lifted: bob was not blocked under blocked.")
+        .await;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_blocked_key_is_listed_and_unblocked_from_the_list() {
-    let service = Service::start().await;
-    let mut page = Page::signed_in(&service).await;
-    page.look_up("blocked", "bob").await;
+    // From the list of blocked keys.
     page.ask("Block").await;
     page.answer("Block").await;
     page.browser.until_shows("#block-rows", "bob").await;
-    assert_eq!(service.get("bob").await, 429);
-
-    let open = "document.querySelector('#confirm').open";
-    page.browser
-        .click("#block-rows button", "Unblock", open)
-        .await;
+    page.browser.click("#block-rows button", "Unblock").await;
     page.answer("Unblock").await;
-    page.browser
-        .until_shows("#block-rows", "No key is blocked.")
-        .await;
+    let empty = "No key is blocked.";
+    page.browser.until_shows("#block-rows", empty).await;
     assert_eq!(service.get("bob").await, 200);
     page.assert_clean().await;
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_mistake_in_an_action_is_shown_and_changes_nothing() {
-    let service = Service::start().await;
-    let mut page = Page::signed_in(&service).await;
-    page.look_up("blocked", "bob").await;
-    // Ten years are the longest block.
+    // Ten years are the longest block: a mistake is shown, and changes nothing.
     page.ask("Block").await;
     page.browser.fill("#confirm-for", "999999999").await;
     page.answer("Block").await;
     page.browser
-        .until("document.querySelector('#lookup-message').classList.contains('bad')")
+        .until_shows("#lookup-message.bad", "years")
         .await;
-    page.browser.until_shows("#lookup-message", "years").await;
     assert_eq!(service.get("bob").await, 200);
-    page.assert_secret().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_can_be_done_by_keyboard_and_the_focus_is_seen() {
+    let service = Service::start().await;
+    service.send("alice", LIMIT).await;
+    let mut page = Page::signed_in(&service).await;
+    let browser = &mut page.browser;
+    browser
+        .tab_to("document.activeElement.id === 'lookup-key'")
+        .await;
+    browser.type_text("alice").await;
+    browser.press("Enter").await;
+    browser.until_shows("#lookup-result", "0 of 5").await;
+    let on = |text: &str| format!("document.activeElement.innerText === {text:?}");
+    browser.tab_to(&on("Reset")).await;
+    let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle");
+    assert_eq!(outline.await, json!("solid"));
+    browser.press("Enter").await;
+    // The button that changes nothing has the focus, and Escape is the same as pressing it.
+    browser.until(&on("Cancel")).await;
+    browser.press("Escape").await;
+    browser.until(&on("Reset")).await;
+    assert_eq!(service.remaining("alice").await, 0);
+
+    browser.press("Enter").await;
+    browser.until(&on("Cancel")).await;
+    browser.press("Tab").await;
+    browser.press("Enter").await;
+    browser.until_shows("#lookup-message", "Reset.").await;
+    // The focus is where it was, on a button that was drawn anew.
+    browser.until(&on("Reset")).await;
+    assert_eq!(service.remaining("alice").await, LIMIT);
+    page.assert_clean().await;
 }

@@ -8,16 +8,10 @@ use serde_json::{Value, json};
 use testkit::Program;
 use tokio::{net::TcpStream, time::Instant};
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
-
-use crate::dashboard::chromium;
-
-/// How long the browser may take to start or the page to change, on a machine that is busy.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long a click may take to have its effect before it is made again.
-const CLICK_TIMEOUT: Duration = Duration::from_secs(2);
-
-const POLL: Duration = Duration::from_millis(20);
+use tollgate_tests::{
+    chromium, plain_http,
+    until::{TEST_TIMEOUT, until},
+};
 
 /// A browser with one page, and what it has reported since the page was opened.
 pub(crate) struct Browser {
@@ -94,7 +88,7 @@ impl Browser {
                 let page = self.value("document.body.innerText").await;
                 panic!("not within {TEST_TIMEOUT:?}: {expression}; the page shows {page}");
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -111,40 +105,20 @@ impl Browser {
         self.until(&format!("parseInt({text}) === {number}")).await;
     }
 
-    /// Clicks on the first element with that text among those of a selector, until the click has had its effect: the page may
-    /// move between the look and the click.
-    pub(crate) async fn click(&mut self, selector: &str, text: &str, effect: &str) {
-        let middle = format!(
+    /// Clicks the first element with that text among those of a selector, where it can be seen and nothing covers it.
+    pub(crate) async fn click(&mut self, selector: &str, text: &str) {
+        let clicks = format!(
             "(() => {{
                 const nodes = [...document.querySelectorAll({selector:?})];
                 const node = nodes.find((node) => node.innerText.trim() === {text:?});
                 node?.scrollIntoView({{ block: 'center', behavior: 'instant' }});
-                const box = node?.getBoundingClientRect();
-                return box?.width > 0 ? [box.x + box.width / 2, box.y + box.height / 2] : null;
+                const {{ x, y, width, height }} = node?.getBoundingClientRect() ?? {{}};
+                const isOnTop = width > 0 && node.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+                if (isOnTop) node.click();
+                return isOnTop;
             }})()"
         );
-        let start = Instant::now();
-        loop {
-            let place = self.value(&middle).await;
-            for kind in ["mousePressed", "mouseReleased"]
-                .iter()
-                .filter(|_| place.is_array())
-            {
-                let params = json!({ "type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1 });
-                self.command("Input.dispatchMouseEvent", params).await;
-            }
-            let clicked = Instant::now();
-            while clicked.elapsed() < CLICK_TIMEOUT {
-                if self.value(effect).await == true {
-                    return;
-                }
-                tokio::time::sleep(POLL).await;
-            }
-            assert!(
-                start.elapsed() < TEST_TIMEOUT,
-                "clicking {text} does not lead to {effect}"
-            );
-        }
+        self.until(&clicks).await;
     }
 
     /// Types into the element that has the focus.
@@ -153,30 +127,22 @@ impl Browser {
             .await;
     }
 
-    /// Presses and releases a key; `Shift+Tab` goes back.
+    /// Presses and releases a key.
     pub(crate) async fn press(&mut self, key: &str) {
-        let (key, modifiers) = match key.strip_prefix("Shift+") {
-            Some(key) => (key, 8),
-            None => (key, 0),
-        };
         let (code, text) = match key {
             "Tab" => (9, None),
             "Enter" => (13, Some("\r")),
             "Escape" => (27, None),
-            "ArrowDown" => (40, None),
             other => panic!("no such key here: {other}"),
         };
-        let mut params = json!({
-            "type": "keyDown", "key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers
-        });
-        params["text"] = json!(text);
-        if text.is_none() {
-            params["type"] = json!("rawKeyDown");
-            params.as_object_mut().expect("an object").remove("text");
+        for kind in ["keyDown", "keyUp"] {
+            let mut params =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
+            if let Some(text) = text.filter(|_| kind == "keyDown") {
+                params["text"] = json!(text);
+            }
+            self.command("Input.dispatchKeyEvent", params).await;
         }
-        self.command("Input.dispatchKeyEvent", params.clone()).await;
-        params["type"] = json!("keyUp");
-        self.command("Input.dispatchKeyEvent", params).await;
     }
 
     /// Moves the focus to a control, and replaces its text.
@@ -247,33 +213,32 @@ impl Browser {
 
 /// The port that the browser listens on; it writes it into its profile.
 async fn devtools_port(profile: &Path) -> u16 {
-    let start = Instant::now();
-    loop {
+    let mut port = None;
+    until("the browser has started", async || {
         let text = fs::read_to_string(profile.join("DevToolsActivePort")).unwrap_or_default();
         // The second line is written after the first one.
-        if let Some((port, path)) = text.split_once('\n')
-            && !path.is_empty()
-        {
-            return port.parse().expect("a port");
-        }
-        assert!(start.elapsed() < TEST_TIMEOUT, "the browser does not start");
-        tokio::time::sleep(POLL).await;
-    }
+        let lines = text.split_once('\n').filter(|(_, path)| !path.is_empty());
+        port = lines.map(|(port, _)| port.parse().expect("a port"));
+        port.is_some()
+    })
+    .await;
+    port.expect("a port")
 }
 
 /// The page that the browser has opened.
 async fn page_target(port: u16) -> String {
     let list = format!("http://127.0.0.1:{port}/json/list");
-    let list = crate::dashboard::plain_http::client()
-        .get(list)
-        .send()
-        .await;
-    let list = list.expect("a response");
-    let list: Value = serde_json::from_str(&list.text().await.expect("a body")).expect("JSON");
-    let mut targets = list.as_array().expect("targets").iter();
-    let page = targets.find(|target| target["type"] == "page");
-    let id = page.and_then(|page| page["id"].as_str());
-    id.expect("a page").to_owned()
+    let mut id = None;
+    until("the browser has a page", async || {
+        let list = plain_http::client().get(&list).send().await;
+        let list = list.expect("a response").text().await.expect("a body");
+        let list: Vec<Value> = serde_json::from_str(&list).expect("JSON");
+        let page = list.iter().find(|target| target["type"] == "page");
+        id = page.and_then(|page| page["id"].as_str().map(str::to_owned));
+        id.is_some()
+    })
+    .await;
+    id.expect("a page")
 }
 
 async fn connect(port: u16, path: &str) -> WebSocketStream<TcpStream> {

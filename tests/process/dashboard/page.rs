@@ -66,15 +66,29 @@ impl Page {
     /// Clicks a button of the key that is shown, and waits for the dialog.
     pub(crate) async fn ask(&mut self, button: &str) {
         let open = "document.querySelector('#confirm').open";
-        self.browser
-            .click("#lookup-result button", button, open)
-            .await;
+        self.browser.click("#lookup-result button", button).await;
+        self.browser.until(open).await;
+    }
+
+    /// Asks what a request of this user would get.
+    pub(crate) async fn explain(&mut self, user: &str, outcome: &str) {
+        let headers = format!("x-user: {user}");
+        self.browser.fill("#explain-headers", &headers).await;
+        self.browser.click("#explain-form button", "Explain").await;
+        self.browser.until_shows("#explain-message", outcome).await;
+        self.browser.until_shows("#explain-result", user).await;
+    }
+
+    /// Waits for a message about the key that is shown.
+    pub(crate) async fn until_says(&mut self, message: &str) {
+        self.browser.until_shows("#lookup-message", message).await;
     }
 
     /// Clicks a button of the dialog, which closes it.
     pub(crate) async fn answer(&mut self, button: &str) {
         let closed = "!document.querySelector('#confirm').open";
-        self.browser.click("#confirm button", button, closed).await;
+        self.browser.click("#confirm button", button).await;
+        self.browser.until(closed).await;
     }
 
     /// Fails if what the page shows has faults.

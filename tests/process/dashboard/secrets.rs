@@ -36,7 +36,8 @@ async fn a_wrong_token_does_not_sign_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn signing_out_and_reloading_forget_the_token_and_what_was_shown() {
+async fn signing_out_and_reloading_forget_the_token_and_what_was_shown_wherever_the_page_is_mounted()
+ {
     let service = Service::start().await;
     service.send("alice", 6).await;
     let mut page = Page::signed_in(&service).await;
@@ -44,8 +45,10 @@ async fn signing_out_and_reloading_forget_the_token_and_what_was_shown() {
     page.browser.until_shows("#top", "alice").await;
     page.ask("Reset").await;
     page.answer("Cancel").await;
-    let asked = "document.activeElement.id === 'token'";
-    page.browser.click("#sign-out", "Sign out", asked).await;
+    page.browser.click("#sign-out", "Sign out").await;
+    page.browser
+        .until("document.activeElement.id === 'token'")
+        .await;
     let rest = page
         .browser
         .value("document.documentElement.outerHTML")
@@ -58,21 +61,14 @@ async fn signing_out_and_reloading_forget_the_token_and_what_was_shown() {
 
     page.sign_in().await;
     page.assert_clean().await;
-    page.go("/admin").await;
-    let shown = page.browser.text("body").await;
-    assert!(
-        shown.contains("Access token") && !shown.contains("pages"),
-        "{shown}"
-    );
-    page.assert_clean().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_page_works_wherever_it_is_mounted_with_and_without_a_slash() {
-    let service = Service::start().await;
-    let mut page = Page::open(&service).await;
+    // Wherever it is mounted, with and without a slash.
     for path in PATHS {
         page.go(path).await;
+        let shown = page.browser.text("body").await;
+        assert!(
+            shown.contains("Access token") && !shown.contains("pages"),
+            "{shown}"
+        );
         page.sign_in().await;
         page.assert_clean().await;
     }

@@ -11,6 +11,7 @@ use tollgate::{
     admin::{Activity, Admin},
     extract,
 };
+use tollgate_tests::{plain_http, until::TEST_TIMEOUT};
 
 pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 
@@ -40,7 +41,7 @@ fn policies() -> [Policy; 3] {
     ]
 }
 
-/// A policy whose hot keys are leased, for longer than a test takes.
+/// A policy whose hot keys are leased.
 fn leased() -> Policy {
     let policy = Policy::new("pages", Quota::requests(10_000_000).per_day());
     let policy = policy.strategy(FixedWindow).key(extract::header("x-user"));
@@ -70,7 +71,7 @@ impl Service {
         let server = Server::start();
         let store = RedisStore::builder().url(server.url());
         let store = store.rejection_cache_staleness(Duration::ZERO);
-        let store = store.timeout(Duration::from_secs(20)).build();
+        let store = store.timeout(TEST_TIMEOUT).build();
         let builder = RateLimitLayer::builder().store(store.expect("a store"));
         let builder = policies
             .into_iter()
@@ -95,7 +96,7 @@ impl Service {
         Self {
             address,
             layer,
-            client: crate::dashboard::plain_http::client(),
+            client: plain_http::client(),
             _server: server,
         }
     }

@@ -2,80 +2,50 @@
 
 use std::process::{Command, Stdio};
 
-use testkit::Server;
+use tollgate_tests::example::{Stage, program};
 
-use crate::examples::process::{Example, HttpResponse, program};
+use crate::examples::admits;
 
 const TOKEN: &str = "a-token-of-the-operators";
 
-fn admin(example: &Example, method: &str, path: &str, body: &str) -> HttpResponse {
+#[test]
+fn operated_counts_on_redis_reports_metrics_and_is_steered_by_its_admin_api() {
+    let stage = Stage::on_redis();
+    let example = stage.start("operated", &[("ADMIN_TOKEN", TOKEN), ("NO_COLOR", "1")]);
     let authorization = format!("Bearer {TOKEN}");
-    let length = body.len().to_string();
-    let headers = [
-        ("authorization", &*authorization),
-        ("content-type", "application/json"),
-        ("content-length", &length),
-    ];
-    example.ask(method, &format!("/admin/{path}"), &headers, body)
-}
-
-fn is_operated(example: &Example) {
-    let statuses =
-        |n: usize| -> Vec<u16> { (0..n).map(|_| example.get("/", &[]).status).collect() };
-    let sent = statuses(12);
-    assert_eq!(sent[..10], [200; 10]);
-    assert_eq!(sent[11], 429);
-
+    let admin = |method: &str, path: &str, body: &str| {
+        let json = ("content-type", "application/json");
+        let headers = [("authorization", &*authorization), json];
+        example.ask(method, &format!("/admin/{path}"), &headers, body)
+    };
+    admits(10, || example.get("/", &[]));
     let exposition = example.get("/metrics", &[]);
-    assert_eq!(
-        exposition.field("content-type"),
-        Some("text/plain; charset=utf-8")
-    );
-    let line = exposition.body.lines().find(|line| {
-        line.starts_with("tollgate_policy_requests_total")
-            && line.contains("\"over\"")
-            && line.contains("\"api\"")
-    });
-    let over = line.unwrap_or_else(|| panic!("{exposition:?}"));
-    assert!(!over.ends_with(" 0"), "{over}");
-
+    let text = exposition.field("content-type");
+    assert_eq!(text, Some("text/plain; charset=utf-8"));
+    let over = r#"{limiter="operated",policy="api",result="over"} 2"#;
+    assert!(exposition.body.contains(over), "{exposition:?}");
     for page in ["/admin", "/admin/"] {
         let page = example.get(page, &[]);
-        assert_eq!(
-            page.field("content-type"),
-            Some("text/html; charset=utf-8"),
-            "{page:?}"
-        );
+        let html = page.field("content-type");
+        assert_eq!(html, Some("text/html; charset=utf-8"), "{page:?}");
     }
     assert_eq!(example.get("/admin/policies", &[]).status, 401);
-    let top = admin(example, "GET", "top", "");
+    let top = admin("GET", "top", "");
     assert!(top.body.contains("127.0.0.1"), "{top:?}");
-    let reset = admin(
-        example,
-        "POST",
-        "reset",
-        r#"{"policy":"api","key":"127.0.0.1"}"#,
-    );
-    assert_eq!(reset.status, 200, "{reset:?}");
-    let block = r#"{"policy":"blocked","key":"127.0.0.1","seconds":600}"#;
-    assert_eq!(admin(example, "POST", "block", block).status, 200);
-    assert_eq!(statuses(1), [429]);
-    let unblock = r#"{"policy":"blocked","key":"127.0.0.1"}"#;
-    assert_eq!(admin(example, "POST", "unblock", unblock).status, 200);
-    assert_eq!(statuses(1), [200]);
-    let output = example.output_until("unblock");
-    assert!(
-        output.contains("tollgate::admin") && !output.contains(TOKEN),
-        "{output}"
-    );
-}
-
-#[test]
-fn operated_limits_clients_reports_metrics_and_is_steered_by_its_admin_api() {
-    is_operated(&Example::start("operated", &[("ADMIN_TOKEN", TOKEN)]));
-    let server = Server::start();
-    let variables = [("ADMIN_TOKEN", TOKEN), ("REDIS_URL", &server.url())];
-    is_operated(&Example::start("operated", &variables));
+    for (change, body, then) in [
+        ("reset", r#"{"policy":"api","key":"127.0.0.1"}"#, 200),
+        (
+            "block",
+            r#"{"policy":"blocked","key":"127.0.0.1","seconds":600}"#,
+            429,
+        ),
+        ("unblock", r#"{"policy":"blocked","key":"127.0.0.1"}"#, 200),
+    ] {
+        assert_eq!(admin("POST", change, body).status, 200, "{change}");
+        assert_eq!(example.get("/", &[]).status, then, "{change}");
+        let output = example.output_until(&format!("change=\"{change}\""));
+        assert!(!output.contains(TOKEN), "{output}");
+    }
 }
 
 #[test]

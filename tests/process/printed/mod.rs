@@ -13,7 +13,8 @@ mod stand_ins;
 use std::fs;
 
 use lists::{COMPARED_ELSEWHERE, NOT_COMPARED};
-use page::{Page, root};
+use page::Page;
+use tollgate_tests::repository;
 
 /// A test for each page with sessions, and the list of them.
 macro_rules! pages {
@@ -44,11 +45,15 @@ pages! {
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["", "docs", "docs/guide", "examples", "benches", "ops"] {
-        for entry in fs::read_dir(root().join(folder)).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.extension().is_some_and(|extension| extension == "md") {
-                let path = path.strip_prefix(root()).expect("in the root");
-                found.push(path.to_string_lossy().into_owned());
+        for entry in fs::read_dir(repository(folder)).expect("a folder") {
+            let name = entry.expect("an entry").file_name();
+            let name = name.to_string_lossy();
+            if name.ends_with(".md") {
+                found.push(
+                    format!("{folder}/{name}")
+                        .trim_start_matches('/')
+                        .to_owned(),
+                );
             }
         }
     }
@@ -75,7 +80,7 @@ fn the_lists_of_blocks_name_blocks_tests_and_pages_that_exist() {
             page.has(|block| block.language == *language),
             "{page:?} has no {language}"
         );
-        assert!(root().join(test).is_file(), "{test}");
+        assert!(repository(test).is_file(), "{test}");
     }
     for (page, first_line, reason) in NOT_COMPARED {
         let page = Page::open(page);

@@ -1,16 +1,13 @@
 //! A document, and its blocks of code.
 
-use std::{env, fmt, fs, ops::Range, path::Path};
+use std::{env, fmt, fs, ops::Range};
+
+use tollgate_tests::repository;
 
 use crate::printed::lists::{COMPARED_ELSEWHERE, NOT_COMPARED};
 
 /// If this variable is set, documents are written anew in place of a failure.
 const WRITE: &str = "TOLLGATE_WRITE_PRINTED";
-
-/// The root of the project.
-pub(crate) fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-}
 
 /// A block between fences. Its text ends with a line break.
 #[derive(Clone, Debug)]
@@ -41,7 +38,7 @@ impl fmt::Debug for Page {
 impl Page {
     /// A document, by its path in the project.
     pub(crate) fn open(name: &str) -> Self {
-        let text = fs::read_to_string(root().join(name)).expect(name);
+        let text = fs::read_to_string(repository(name)).expect(name);
         Self {
             blocks: blocks(&text),
             name: name.to_owned(),
@@ -98,7 +95,7 @@ impl Page {
 
     /// Compares a file of the project with what was written.
     pub(crate) fn compare_file(&self, path: &str, written: &str) {
-        let path = root().join(path);
+        let path = repository(path);
         if env::var_os(WRITE).is_some() {
             fs::write(path, written).expect("the file can be written");
             return;
@@ -127,7 +124,7 @@ impl Page {
             for (block, printed) in self.differing.iter().rev() {
                 self.text.replace_range(block.range.clone(), printed);
             }
-            fs::write(root().join(&self.name), &self.text).expect("the document can be written");
+            fs::write(repository(&self.name), &self.text).expect("the document can be written");
             return;
         }
         let differences: Vec<_> = self.differing.iter().map(difference).collect();

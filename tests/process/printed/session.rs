@@ -10,15 +10,13 @@ use std::{
 
 use regex::Regex;
 use testkit::{Clock, TempDir, Timers};
+use tollgate_tests::{repository, until::TEST_TIMEOUT, world::START};
 
 use crate::printed::{
-    page::{Block, Page, root},
-    shell::{Shell, TEST_TIMEOUT},
+    page::{Block, Page},
+    shell::Shell,
     stand_ins,
 };
-
-/// When each session begins: 2027-01-15 08:00 UTC.
-const START: u64 = 1_800_000_000_000_000;
 
 /// A shell, and the service that its commands have started.
 pub(crate) struct Session {
@@ -38,7 +36,7 @@ impl Session {
         let clock = Clock::at(START);
         let bin = folder.path().join("bin");
         fs::create_dir(&bin).expect("a folder");
-        symlink(root().join("examples"), folder.path().join("examples")).expect("a link");
+        symlink(repository("examples"), folder.path().join("examples")).expect("a link");
         let session = Self {
             shell: Shell::start(folder.path()),
             folder,
@@ -90,10 +88,10 @@ impl Session {
         // The terminal on which a question is answered by the second argument.
         session.program(
             "on-terminal",
-            "mkfifo typed; exec 9<>typed\n\
-             SHELL=/bin/sh script --quiet --return --command \"$1\" /dev/null <typed >printed &\n\
+            "mkfifo typed; exec 8>&1 9<>typed >printed\n\
+             SHELL=/bin/sh script --quiet --return --command \"$1\" /dev/null <typed &\n\
              until grep -q '\\[y/N\\] ' printed; do command -p sleep 0.02; done\n\
-             echo \"$2\" >&9; wait $!; cat printed; rm typed printed",
+             echo \"$2\" >&9; wait $!; cat printed >&8; rm typed printed",
         );
         session
     }
@@ -135,12 +133,21 @@ impl Session {
 
     /// Runs the commands of a block, and compares what they print.
     pub(crate) fn run(&mut self, page: &mut Page, block: &Block) {
-        assert!(
-            block.language == "console",
-            "line {}: {}",
-            block.line,
-            block.language
-        );
+        assert_eq!(block.language, "console", "line {}", block.line);
+        let printed = self.print(block);
+        page.compare(block, &printed);
+    }
+
+    /// Runs the commands of the next blocks, and compares what they print.
+    pub(crate) fn run_next(&mut self, page: &mut Page, blocks: usize) {
+        for _ in 0..blocks {
+            let block = page.expect("console");
+            self.run(page, &block);
+        }
+    }
+
+    /// The commands of a block, each with what it prints.
+    pub(crate) fn print(&mut self, block: &Block) -> String {
         let mut printed = String::new();
         let mut lines = block.text.lines().peekable();
         while let Some(line) = lines.next() {
@@ -159,7 +166,7 @@ impl Session {
                 printed.push('\n');
             }
         }
-        page.compare(block, &printed);
+        printed
     }
 
     /// Runs a command, and returns what it prints, as the document has it.

@@ -7,11 +7,9 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
-    time::Duration,
 };
 
-/// How long a command may take.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+use tollgate_tests::until::TEST_TIMEOUT;
 
 /// A running bash, killed on drop with all that it has started.
 pub(crate) struct Shell {

@@ -18,12 +18,10 @@ use axum::{
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tollgate::{Key, RateLimitLayer, exposed_headers};
+use tollgate_tests::{chromium, until::TEST_TIMEOUT};
 use tower_http::cors::{Any, CorsLayer};
 
-use crate::sockets::{chromium, grpc::serve, support::hourly};
-
-/// How long a browser may take to start, on a machine that is busy.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+use crate::sockets::{grpc::serve, support::hourly};
 
 /// What a page could read of a response; only an error, if it may not read it.
 #[derive(Debug, Deserialize)]

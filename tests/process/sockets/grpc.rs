@@ -30,6 +30,8 @@ use tonic::{
 };
 use tower::{Service, service_fn};
 
+use crate::sockets::support::World;
+
 /// What no codec encodes.
 const UNSPEAKABLE: &str = "\0";
 
@@ -185,6 +187,13 @@ pub(crate) enum Host {
 }
 
 impl Host {
+    pub(crate) const ALL: [Self; 2] = [Self::Tonic, Self::Axum];
+
+    pub(crate) fn on_both_stores() -> impl Iterator<Item = (Self, World)> {
+        let on_both = |host| World::both().map(|world| (host, world));
+        Self::ALL.into_iter().flat_map(on_both)
+    }
+
     pub(crate) async fn serve(self, layer: RateLimitLayer) -> SocketAddr {
         match self {
             Self::Tonic => serve_tonic(Server::builder(), layer).await,

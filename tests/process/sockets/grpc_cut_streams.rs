@@ -8,47 +8,37 @@ use tonic::{Code, transport::Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
 use crate::sockets::{
-    grpc::{Client, Host, cable, router, serve, serve_tonic, word_channel},
+    grpc::{Client, ResponseStream, cable, router, serve, serve_tonic, word_channel},
     grpc_served::Served,
     support::{ChargedLayer, DROPPED, FAILURE, NOTHING, World},
 };
 
+/// A stream that has sent a word, and waits.
+async fn half_way(served: &mut Served) -> ResponseStream {
+    let responses = served.client.server_streaming("one wait").await;
+    let mut responses = responses.expect("a head");
+    responses.expect_next("one").await;
+    served.assert_in_flight().await;
+    responses
+}
+
 #[tokio::test]
 async fn a_stream_that_its_client_cancels_half_way_is_charged() {
     for mut served in Served::everywhere().await {
-        let mut responses = served
-            .client
-            .server_streaming("one wait")
-            .await
-            .expect("a head");
-        responses.expect_next("one").await;
-        served.assert_in_flight().await;
+        let responses = half_way(&mut served).await;
         responses.cancel();
         served.assert_settled(DROPPED, None).await;
         // The connection stays open.
-        assert_eq!(
-            served.client.unary("word").await.expect("a response"),
-            "word"
-        );
+        served.client.unary("word").await.expect("a response");
     }
 }
 
 #[tokio::test]
 async fn a_stream_that_its_client_cancels_is_free_where_configured() {
-    for host in [Host::Tonic, Host::Axum] {
-        for world in World::both() {
-            let charged_layer = ChargedLayer::when_dropped(&world, false);
-            let mut served = Served::new(world, host, charged_layer).await;
-            let mut responses = served
-                .client
-                .server_streaming("one wait")
-                .await
-                .expect("a head");
-            responses.expect_next("one").await;
-            served.assert_in_flight().await;
-            responses.cancel();
-            served.assert_settled(NOTHING, None).await;
-        }
+    for mut served in Served::each(|world| ChargedLayer::when_dropped(world, false)).await {
+        let responses = half_way(&mut served).await;
+        responses.cancel();
+        served.assert_settled(NOTHING, None).await;
     }
 }
 
@@ -70,11 +60,8 @@ async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
 async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
     for mut served in Served::everywhere().await {
         // HTTP/2 lets no more through than its windows hold, and the server waits for the client.
-        let responses = served
-            .client
-            .server_streaming("flood")
-            .await
-            .expect("a head");
+        let responses = served.client.server_streaming("flood").await;
+        let responses = responses.expect("a head");
         served.assert_in_flight().await;
         responses.cancel();
         served.assert_settled(DROPPED, None).await;
@@ -82,30 +69,18 @@ async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
 }
 
 #[tokio::test]
-async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_charged() {
+async fn a_stream_from_the_client_that_is_cancelled_is_charged() {
     for served in Served::everywhere().await {
-        let (say, word_channel) = word_channel();
-        let mut client = served.client.clone();
-        let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
-        say.send("wait".to_owned()).expect("a call");
-        served.assert_in_flight().await;
-        // The client has the word, and reads no more.
-        call.abort();
-        served.assert_settled(DROPPED, None).await;
-    }
-}
-
-#[tokio::test]
-async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_reads_is_charged() {
-    for served in Served::everywhere().await {
-        let (say, word_channel) = word_channel();
-        let mut client = served.client.clone();
-        let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
-        say.send("one".to_owned()).expect("a call");
-        served.assert_in_flight().await;
-        call.abort();
-        // The handler sees the end of the stream, and responds; but its response is not sent.
-        served.assert_settled(DROPPED, None).await;
+        // The handler works, and reads no more; or it sees the end of the stream, and responds, but its response is not sent.
+        for word in ["wait", "one"] {
+            let (say, word_channel) = word_channel();
+            let mut client = served.client.clone();
+            let call = tokio::spawn(async move { client.client_streaming(word_channel).await });
+            say.send(word.to_owned()).expect("a call");
+            served.assert_in_flight().await;
+            call.abort();
+            served.assert_settled(DROPPED, None).await;
+        }
     }
 }
 
@@ -126,11 +101,8 @@ async fn streams_whose_client_disconnects_are_charged() {
 #[tokio::test]
 async fn a_stream_that_panics_half_way_is_charged() {
     for mut served in Served::everywhere().await {
-        let mut responses = served
-            .client
-            .server_streaming("one pause panic")
-            .await
-            .expect("a head");
+        let responses = served.client.server_streaming("one pause panic").await;
+        let mut responses = responses.expect("a head");
         while let Ok(response) = responses.next().await {
             assert!(response.is_some(), "it ended well");
         }
@@ -160,37 +132,17 @@ async fn a_call_that_the_server_cancels_is_charged() {
 }
 
 #[tokio::test]
-async fn a_stream_cut_by_an_outer_layer_is_charged() {
+async fn a_stream_cut_outside_is_charged_and_one_that_breaks_inside_has_failed() {
+    let failed = Some((RequestEnd::BodyFailed, Some(200), None));
     for world in World::both() {
-        let charged_layer = ChargedLayer::new(&world);
-        let mut client = cutting(&charged_layer, false).await;
-        let responses = client.server_streaming("one wait").await.expect("a head");
-        let (_, code) = responses.rest().await;
-        assert_ne!(code, Code::Ok);
-        assert_eq!(
-            charged_layer.settled().await,
-            (DROPPED, None),
-            "{}",
-            world.name()
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_stream_that_breaks_in_an_inner_layer_has_failed() {
-    for world in World::both() {
-        let charged_layer = ChargedLayer::new(&world);
-        let mut client = cutting(&charged_layer, true).await;
-        let responses = client.server_streaming("one wait").await.expect("a head");
-        let (_, code) = responses.rest().await;
-        assert_ne!(code, Code::Ok);
-        let ended = Some((RequestEnd::BodyFailed, Some(200), None));
-        assert_eq!(
-            charged_layer.settled().await,
-            (FAILURE, ended),
-            "{}",
-            world.name()
-        );
+        for (inside, settled) in [(false, (DROPPED, None)), (true, (FAILURE, failed))] {
+            let charged_layer = ChargedLayer::new(&world);
+            let mut client = cutting(&charged_layer, inside).await;
+            let responses = client.server_streaming("one wait").await.expect("a head");
+            let (_, code) = responses.rest().await;
+            assert_ne!(code, Code::Ok);
+            assert_eq!(charged_layer.settled().await, settled, "{}", world.name());
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tonic_types::StatusExt;
 
 use crate::sockets::{
     grpc::Host,
-    grpc_rejected::{HOSTS, call_all, client_of},
+    grpc_rejected::{call_all, client_of},
     support::{World, hourly, used},
 };
 
@@ -25,31 +25,25 @@ fn assert_denied(status: &Status) {
 }
 
 fn limiter_that_denies(world: &World, list: impl Into<AccessList>) -> Limiter {
-    let builder = Limiter::builder().policy(hourly("calls", 9)).deny(list);
-    let builder = match world {
-        World::Memory(store, _) => builder.store(store.clone()),
-        World::Redis(store, ..) => builder.store(store.clone()),
-    };
+    let builder = world.builder().policy(hourly("calls", 9)).deny(list);
     builder.build().expect("a limiter")
 }
 
 #[tokio::test]
 async fn a_denied_key_gets_permission_denied_from_every_method_until_it_is_unlisted() {
-    for host in HOSTS {
-        for world in World::both() {
-            let list = KeyList::new("calls", [Key::global()]);
-            let limiter = limiter_that_denies(&world, list.clone());
-            let mut client = client_of(host, &limiter).await;
-            for response in call_all(&mut client).await {
-                assert_denied(&response.expect_err("denied"));
-            }
-            list.replace([]);
-            assert_eq!(used(&limiter, "calls").await, 0);
-            for response in call_all(&mut client).await {
-                response.expect("admitted");
-            }
-            assert_eq!(used(&limiter, "calls").await, 4);
+    for (host, world) in Host::on_both_stores() {
+        let list = KeyList::new("calls", [Key::global()]);
+        let limiter = limiter_that_denies(&world, list.clone());
+        let mut client = client_of(host, &limiter).await;
+        for response in call_all(&mut client).await {
+            assert_denied(&response.expect_err("denied"));
         }
+        list.replace([]);
+        assert_eq!(used(&limiter, "calls").await, 0);
+        for response in call_all(&mut client).await {
+            response.expect("admitted");
+        }
+        assert_eq!(used(&limiter, "calls").await, 4);
     }
 }
 

@@ -22,10 +22,8 @@ use crate::sockets::{
         BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, listen, router, serve,
         word_channel,
     },
-    support::{World, hourly, used},
+    support::{hourly, used},
 };
-
-pub(crate) const HOSTS: [Host; 2] = [Host::Tonic, Host::Axum];
 
 /// Calls a method of each kind.
 pub(crate) async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
@@ -68,71 +66,67 @@ pub(crate) async fn client_of(host: Host, limiter: &Limiter) -> Client {
 
 #[tokio::test]
 async fn a_call_of_any_kind_is_rejected_with_all_details() {
-    for host in HOSTS {
-        for world in World::both() {
-            let wide = Policy::new("wide", Quota::requests(100).per_hour()).key(extract::global());
-            // `%` has to be encoded in a message.
-            let limiter = world.limiter([hourly("50% off", 4), wide]);
-            let mut client = client_of(host, &limiter).await;
-            for response in call_all(&mut client).await {
-                response.expect("admitted");
-            }
-            for response in call_all(&mut client).await {
-                let status = response.expect_err("rejected");
-                let name = world.name();
-                assert_eq!(status.code(), Code::ResourceExhausted, "{host:?} {name}");
-                assert!(status.message().contains("Exceeded: 50% off."), "{status}");
-                assert!(status.message().contains("3600 seconds"), "{status}");
-                assert_eq!(retry_delay(&status), Some(Duration::from_secs(3_600)));
-                assert_eq!(pushback(&status), Some("3600000"));
-                let violations = violations(&status);
-                assert_eq!(violations.len(), 1, "{violations:?}");
-                assert_eq!(violations[0].subject, "50% off");
-                assert_eq!(violations[0].description, "quota exceeded: 4/h");
-                assert_eq!(violations[0].quota_id, "50% off");
-                assert_eq!(violations[0].quota_value, 4);
-                // The fields of HTTP are metadata.
-                let limit = status.metadata().get("ratelimit").expect("a limit");
-                let limit = limit.to_str().expect("ASCII");
-                assert!(
-                    limit.starts_with(r#""50% off";r=0;t=3600, "wide";r=96"#),
-                    "{limit}"
-                );
-                assert_eq!(
-                    status.metadata().get("retry-after").expect("a time"),
-                    "3600"
-                );
-            }
-            assert_eq!(used(&limiter, "wide").await, 4, "a rejection costs nothing");
+    for (host, world) in Host::on_both_stores() {
+        let wide = Policy::new("wide", Quota::requests(100).per_hour()).key(extract::global());
+        // `%` has to be encoded in a message.
+        let limiter = world.limiter([hourly("50% off", 4), wide]);
+        let mut client = client_of(host, &limiter).await;
+        for response in call_all(&mut client).await {
+            response.expect("admitted");
         }
+        for response in call_all(&mut client).await {
+            let status = response.expect_err("rejected");
+            let name = world.name();
+            assert_eq!(status.code(), Code::ResourceExhausted, "{host:?} {name}");
+            assert!(status.message().contains("Exceeded: 50% off."), "{status}");
+            assert!(status.message().contains("3600 seconds"), "{status}");
+            assert_eq!(retry_delay(&status), Some(Duration::from_secs(3_600)));
+            assert_eq!(pushback(&status), Some("3600000"));
+            let violations = violations(&status);
+            assert_eq!(violations.len(), 1, "{violations:?}");
+            assert_eq!(violations[0].subject, "50% off");
+            assert_eq!(violations[0].description, "quota exceeded: 4/h");
+            assert_eq!(violations[0].quota_id, "50% off");
+            assert_eq!(violations[0].quota_value, 4);
+            // The fields of HTTP are metadata.
+            let limit = status.metadata().get("ratelimit").expect("a limit");
+            let limit = limit.to_str().expect("ASCII");
+            assert!(
+                limit.starts_with(r#""50% off";r=0;t=3600, "wide";r=96"#),
+                "{limit}"
+            );
+            assert_eq!(
+                status.metadata().get("retry-after").expect("a time"),
+                "3600"
+            );
+        }
+        assert_eq!(used(&limiter, "wide").await, 4, "a rejection costs nothing");
     }
 }
 
 #[tokio::test]
 async fn a_retry_is_admitted_after_its_pushback_and_not_a_microsecond_earlier() {
-    for host in HOSTS {
-        for world in World::both() {
-            let evenly = Policy::new("evenly", Quota::requests(7).per_minute().burst(1));
-            let limiter = world.limiter([evenly.key(extract::global())]);
-            let mut client = client_of(host, &limiter).await;
-            client.unary("word").await.expect("admitted");
-            let status = client.unary("word").await.expect_err("rejected");
-            let wait = retry_delay(&status).expect("a delay");
-            let ms: u64 = pushback(&status).expect("a pushback").parse().expect("ms");
-            // Rounded up by less than a millisecond.
-            assert!(Duration::from_millis(ms) >= wait, "{ms} {wait:?}");
-            assert!(Duration::from_millis(ms - 1) < wait, "{ms} {wait:?}");
-            world.advance(wait - Duration::from_micros(1));
-            client.unary("word").await.expect_err("too early");
-            world.advance(Duration::from_micros(1));
-            client.unary("word").await.expect("in time");
-        }
+    for (host, world) in Host::on_both_stores() {
+        let evenly = Policy::new("evenly", Quota::requests(7).per_minute().burst(1));
+        let limiter = world.limiter([evenly.key(extract::global())]);
+        let mut client = client_of(host, &limiter).await;
+        client.unary("word").await.expect("admitted");
+        let status = client.unary("word").await.expect_err("rejected");
+        let wait = retry_delay(&status).expect("a delay");
+        let ms: u64 = pushback(&status).expect("a pushback").parse().expect("ms");
+        // Rounded up by less than a millisecond.
+        assert!(Duration::from_millis(ms) >= wait, "{ms} {wait:?}");
+        assert!(Duration::from_millis(ms - 1) < wait, "{ms} {wait:?}");
+        world.advance(wait - Duration::from_micros(1));
+        client.unary("word").await.expect_err("too early");
+        world.advance(Duration::from_micros(1));
+        client.unary("word").await.expect("in time");
     }
 }
 
 #[tokio::test]
 async fn a_call_that_can_never_pass_has_a_pushback_not_to_retry() {
-    for host in HOSTS {
+    for host in Host::ALL {
         let limiter = Limiter::builder().policy(hourly("small", 5).cost_with(|_| 6));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
         let status = client.unary("word").await.expect_err("rejected");
@@ -157,10 +151,10 @@ async fn a_wait_that_the_pushback_cannot_hold_is_in_the_details() {
     assert!(retry_delay(&status) > Some(Duration::from_secs(89 * 86_400)));
 }
 
-/// A limiter whose store is a port without a listener.
+/// A limiter whose store is a port without a listener, which no test gets.
 fn closed() -> Limiter {
-    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
-    let limiter = Limiter::builder().store(RedisStore::open(url).expect("a store"));
+    let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let limiter = Limiter::builder().store(store);
     let limiter = limiter
         .policy(hourly("burst", 9))
         .on_store_error(OnStoreError::Reject);
@@ -169,7 +163,7 @@ fn closed() -> Limiter {
 
 #[tokio::test]
 async fn a_failed_store_is_unavailable_and_its_address_is_not_revealed() {
-    for host in HOSTS {
+    for host in Host::ALL {
         let mut client = client_of(host, &closed()).await;
         for response in call_all(&mut client).await {
             let status = response.expect_err("rejected");
@@ -186,7 +180,7 @@ async fn a_failed_store_is_unavailable_and_its_address_is_not_revealed() {
 
 #[tokio::test]
 async fn a_missing_key_is_an_invalid_argument() {
-    for host in HOSTS {
+    for host in Host::ALL {
         let tenants = hourly("tenants", 9).key(extract::header("x-tenant"));
         let limiter = Limiter::builder().policy(tenants.missing_key(MissingKey::Reject));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
@@ -236,21 +230,19 @@ async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
 
 #[tokio::test]
 async fn each_service_and_each_method_has_its_own_quota() {
-    for host in HOSTS {
-        for world in World::both() {
-            let methods = hourly("methods", 1).key(extract::grpc_method());
-            let services = hourly("services", 3).key(extract::grpc_service());
-            let mut client = client_of(host, &world.limiter([methods, services])).await;
-            client.unary("word").await.expect("admitted");
-            let status = client.unary("word").await.expect_err("rejected");
-            assert_eq!(violations(&status)[0].subject, "methods");
-            let [unary, server, client_side, bidi] = call_all(&mut client).await;
-            unary.expect_err("rejected by its method");
-            server.expect("admitted");
-            client_side.expect("admitted");
-            let status = bidi.expect_err("rejected by its service");
-            assert_eq!(violations(&status)[0].subject, "services");
-        }
+    for (host, world) in Host::on_both_stores() {
+        let methods = hourly("methods", 1).key(extract::grpc_method());
+        let services = hourly("services", 3).key(extract::grpc_service());
+        let mut client = client_of(host, &world.limiter([methods, services])).await;
+        client.unary("word").await.expect("admitted");
+        let status = client.unary("word").await.expect_err("rejected");
+        assert_eq!(violations(&status)[0].subject, "methods");
+        let [unary, server, client_side, bidi] = call_all(&mut client).await;
+        unary.expect_err("rejected by its method");
+        server.expect("admitted");
+        client_side.expect("admitted");
+        let status = bidi.expect_err("rejected by its service");
+        assert_eq!(violations(&status)[0].subject, "services");
     }
 }
 

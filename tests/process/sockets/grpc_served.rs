@@ -2,9 +2,11 @@
 
 use std::{net::SocketAddr, panic::Location};
 
+use tollgate::outcome::RequestEnd;
+
 use crate::sockets::{
     grpc::{Client, Host},
-    support::{Charged, ChargedLayer, Ended, IN_FLIGHT, World},
+    support::{Charged, ChargedLayer, Ended, FAILURE, IN_FLIGHT, SUCCESS, World},
 };
 
 /// A server that counts by [`ChargedLayer`], and a client of it.
@@ -17,7 +19,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) async fn new(world: World, host: Host, charged_layer: ChargedLayer) -> Self {
+    async fn new(world: World, host: Host, charged_layer: ChargedLayer) -> Self {
         let address = host.serve(charged_layer.layer.clone()).await;
         Self {
             client: Client::connect(address).await,
@@ -30,15 +32,19 @@ impl Served {
 
     /// Under each host, on each store.
     pub(crate) async fn everywhere() -> Vec<Self> {
+        Self::each(ChargedLayer::new).await
+    }
+
+    /// Under each host, on each store, with what this makes of the store.
+    pub(crate) async fn each(charged_layer: impl Fn(&World) -> ChargedLayer) -> Vec<Self> {
         let mut everywhere = Vec::new();
-        for host in [Host::Tonic, Host::Axum] {
-            for world in World::both() {
-                let charged_layer = ChargedLayer::new(&world);
-                everywhere.push(Self::new(world, host, charged_layer).await);
-            }
+        for (host, world) in Host::on_both_stores() {
+            let charged_layer = charged_layer(&world);
+            everywhere.push(Self::new(world, host, charged_layer).await);
         }
         everywhere
     }
+
     /// Asserts that one request is in flight, and what is charged for it.
     #[track_caller]
     pub(crate) fn assert_in_flight(&self) -> impl Future<Output = ()> {
@@ -62,4 +68,16 @@ impl Served {
             assert_eq!(settled, (charged, ended), "{}, at {caller}", self.name);
         }
     }
+
+    /// Asserts what a call was charged whose response was sent in full, with this code.
+    #[track_caller]
+    pub(crate) fn assert_completed(&self, code: i32) -> impl Future<Output = ()> {
+        let charged = if code == 0 { SUCCESS } else { FAILURE };
+        self.assert_settled(charged, completed(code))
+    }
+}
+
+/// How a call has ended whose response was sent in full, with this code.
+pub(crate) fn completed(code: i32) -> Option<Ended> {
+    Some((RequestEnd::Completed, Some(200), Some(code)))
 }

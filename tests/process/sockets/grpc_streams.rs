@@ -1,72 +1,37 @@
 //! Streams that come to their end: their outcome is in their trailers, and they hold their permit until then.
 
 use futures_util::stream;
-use tollgate::{RateLimitLayer, outcome::RequestEnd};
+use tollgate::RateLimitLayer;
 use tonic::Code;
 
 use crate::sockets::{
     grpc::{Client, Host, is_rejection, word_channel},
     grpc_served::Served,
-    support::{Charged, Ended, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken},
+    support::{PERMIT_TTL, World, permit_policy, until_taken},
 };
 
 fn words(words: &str) -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// How a call is settled whose response was sent in full, with this code.
-fn settled(code: i32) -> (Charged, Option<Ended>) {
-    let charged = if code == 0 { SUCCESS } else { FAILURE };
-    (
-        charged,
-        Some((RequestEnd::Completed, Some(200), Some(code))),
-    )
-}
-
 #[tokio::test]
-async fn a_server_streams_outcome_is_in_its_trailers() {
+async fn a_server_streams_outcome_is_in_its_trailers_or_in_a_head_that_is_all_there_is() {
     for mut served in Served::everywhere().await {
         for (request, heard, code) in [
             ("one two three", "one two three", 0),
             ("one two fail:14", "one two", 14),
             ("fail:5", "", 5),
             ("mumble", "", 13),
+            ("at once fail:7", "", 7),
         ] {
-            let responses = served
-                .client
-                .server_streaming(request)
-                .await
-                .expect("a head");
+            let rest = match served.client.server_streaming(request).await {
+                Ok(responses) => responses.rest().await,
+                Err(status) => (Vec::new(), status.code()),
+            };
             let expected = (words(heard), Code::from(code));
-            assert_eq!(
-                responses.rest().await,
-                expected,
-                "{request} {}",
-                served.name
-            );
-            let expected = settled(code);
-            assert_eq!(
-                served.charged_layer.settled().await,
-                expected,
-                "{request} {}",
-                served.name
-            );
+            assert_eq!(rest, expected, "{request} {}", served.name);
+            served.assert_completed(code).await;
         }
-    }
-}
-
-#[tokio::test]
-async fn a_stream_that_fails_at_once_has_its_outcome_in_its_head() {
-    for mut served in Served::everywhere().await {
-        let request = "at once fail:7";
-        let status = served.client.server_streaming(request).await;
-        assert_eq!(status.expect_err("no head").code(), Code::PermissionDenied);
-        assert_eq!(
-            served.charged_layer.settled().await,
-            settled(7),
-            "{}",
-            served.name
-        );
     }
 }
 
@@ -85,12 +50,7 @@ async fn a_client_streams_outcome_is_that_of_its_response() {
                 Ok(response) => assert_eq!((response.as_str(), 0), (request, code)),
                 Err(status) => assert_eq!(status.code(), Code::from(code), "{request}"),
             }
-            assert_eq!(
-                served.charged_layer.settled().await,
-                settled(code),
-                "{request} {}",
-                served.name
-            );
+            served.assert_completed(code).await;
         }
     }
 }
@@ -108,12 +68,7 @@ async fn a_client_stream_is_in_flight_until_its_response() {
         drop(say);
         let response = call.await.expect("no panic").expect("a response");
         assert_eq!(response, "one two");
-        assert_eq!(
-            served.charged_layer.settled().await,
-            settled(0),
-            "{}",
-            served.name
-        );
+        served.assert_completed(0).await;
     }
 }
 
@@ -135,12 +90,7 @@ async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
                 drop(say);
             }
             assert_eq!(responses.rest().await, (Vec::new(), Code::from(code)));
-            assert_eq!(
-                served.charged_layer.settled().await,
-                settled(code),
-                "{}",
-                served.name
-            );
+            served.assert_completed(code).await;
         }
     }
 }
@@ -154,62 +104,58 @@ async fn two_permits(world: &World, host: Host) -> (tollgate::Limiter, Client) {
 
 #[tokio::test]
 async fn a_stream_holds_its_permit_until_its_trailers() {
-    for host in [Host::Tonic, Host::Axum] {
-        for world in World::both() {
-            let (limiter, mut client) = two_permits(&world, host).await;
-            for last in [None, Some("fail:10")] {
-                let (say_one, said_one) = word_channel();
-                let (say_two, said_two) = word_channel();
-                let mut one = client.bidi(said_one).await.expect("a permit");
-                let two = client.bidi(said_two).await.expect("a permit");
-                // Almost all of their TTL, after which heartbeats renew them.
-                for _ in 0..3 {
-                    world.advance(PERMIT_TTL * 9 / 10);
-                    world.until_heartbeats(2).await;
-                    say_one.send("word".to_owned()).expect("a call");
-                    assert_eq!(
-                        one.next().await.expect("a response").as_deref(),
-                        Some("word")
-                    );
-                    let rejected = client.unary("word").await.expect_err("a rejection");
-                    assert!(
-                        is_rejection(&rejected),
-                        "{host:?} {}: {rejected}",
-                        world.name()
-                    );
-                }
-                if let Some(last) = last {
-                    say_one.send(last.to_owned()).expect("a call");
-                } else {
-                    drop(say_one);
-                }
-                let (_, code) = one.rest().await;
-                assert_eq!(code == Code::Ok, last.is_none());
-                until_taken(&limiter, 1).await;
-                assert_eq!(client.unary("word").await.expect("a permit"), "word");
-                drop(say_two);
-                assert_eq!(two.rest().await.1, Code::Ok);
-                until_taken(&limiter, 0).await;
+    for (host, world) in Host::on_both_stores() {
+        let (limiter, mut client) = two_permits(&world, host).await;
+        for last in [None, Some("fail:10")] {
+            let (say_one, said_one) = word_channel();
+            let (say_two, said_two) = word_channel();
+            let mut one = client.bidi(said_one).await.expect("a permit");
+            let two = client.bidi(said_two).await.expect("a permit");
+            // Almost all of their TTL, after which heartbeats renew them.
+            for _ in 0..3 {
+                world.advance(PERMIT_TTL * 9 / 10);
+                world.until_heartbeats(2).await;
+                say_one.send("word".to_owned()).expect("a call");
+                assert_eq!(
+                    one.next().await.expect("a response").as_deref(),
+                    Some("word")
+                );
+                let rejected = client.unary("word").await.expect_err("a rejection");
+                assert!(
+                    is_rejection(&rejected),
+                    "{host:?} {}: {rejected}",
+                    world.name()
+                );
             }
+            if let Some(last) = last {
+                say_one.send(last.to_owned()).expect("a call");
+            } else {
+                drop(say_one);
+            }
+            let (_, code) = one.rest().await;
+            assert_eq!(code == Code::Ok, last.is_none());
+            until_taken(&limiter, 1).await;
+            assert_eq!(client.unary("word").await.expect("a permit"), "word");
+            drop(say_two);
+            assert_eq!(two.rest().await.1, Code::Ok);
+            until_taken(&limiter, 0).await;
         }
     }
 }
 
 #[tokio::test]
 async fn a_call_that_fails_releases_its_permit() {
-    for host in [Host::Tonic, Host::Axum] {
-        for world in World::both() {
-            let (limiter, mut client) = two_permits(&world, host).await;
-            for _ in 0..3 {
-                client.unary("fail:7").await.expect_err("an error");
-                client.unary("mumble").await.expect_err("an error");
-                client.unary("panic").await.expect_err("a panic");
-                until_taken(&limiter, 0).await;
-            }
-            let held = client.server_streaming("word wait").await.expect("a head");
-            until_taken(&limiter, 1).await;
-            drop(held);
+    for (host, world) in Host::on_both_stores() {
+        let (limiter, mut client) = two_permits(&world, host).await;
+        for _ in 0..3 {
+            client.unary("fail:7").await.expect_err("an error");
+            client.unary("mumble").await.expect_err("an error");
+            client.unary("panic").await.expect_err("a panic");
             until_taken(&limiter, 0).await;
         }
+        let held = client.server_streaming("word wait").await.expect("a head");
+        until_taken(&limiter, 1).await;
+        drop(held);
+        until_taken(&limiter, 0).await;
     }
 }

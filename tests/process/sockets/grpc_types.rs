@@ -5,6 +5,7 @@ use std::{error::Error, net::SocketAddr, time::Duration};
 use axum::{Router, routing::get};
 use http::uri::PathAndQuery;
 use tollgate::{Key, Limiter, OutgoingLayer, RateLimitLayer, Rejected, outgoing::Outgoing};
+use tollgate_tests::until::TEST_TIMEOUT;
 use tonic::{
     Code, Request, Response, Status,
     client::Grpc,
@@ -43,7 +44,7 @@ async fn assert_two(address: SocketAddr) {
 async fn the_layer_fits_among_layers_of_tonics_server() {
     let (listener, address) = listen().await;
     let server = Server::builder()
-        .timeout(Duration::from_secs(60))
+        .timeout(TEST_TIMEOUT)
         .concurrency_limit_per_connection(16)
         .layer(TraceLayer::new_for_grpc())
         .layer(layer())
@@ -82,7 +83,7 @@ async fn the_layer_fits_axum_routers_that_serve_tonic() {
         .layer(layer())
         .layer(TimeoutLayer::with_status_code(
             http::StatusCode::GATEWAY_TIMEOUT,
-            Duration::from_secs(60),
+            TEST_TIMEOUT,
         ));
     assert_two(serve(router().merge(web()).layer(stack)).await).await;
     // around the calls alone,

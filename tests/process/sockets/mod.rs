@@ -1,7 +1,5 @@
 //! Charges and permits over real sockets: gRPC by tonic, whose outcome is known only in the trailers, and WebSockets.
 mod browser;
-use tollgate_tests::chromium;
-use tollgate_tests::counting_clock;
 mod grpc;
 mod grpc_cut_streams;
 mod grpc_deny_list;
@@ -13,5 +11,4 @@ mod grpc_types;
 mod grpc_unary;
 mod grpc_web;
 mod support;
-use tollgate_tests::until;
 mod websocket;

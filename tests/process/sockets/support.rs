@@ -12,14 +12,14 @@ use tollgate::{
     OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, extract, outcome, outcome::RequestEnd,
 };
 
-pub(crate) use crate::sockets::until::until;
-use crate::sockets::{counting_clock::CountingClock, until::TEST_TIMEOUT};
+use tollgate_tests::{
+    counting_clock::CountingClock,
+    until::{TEST_TIMEOUT, until},
+    world::START,
+};
 
 /// The TTL of an unrenewed permit, by the store's clock.
 pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
-
-/// A full hour, 2027-01-15 08:00:00 UTC.
-const START: u64 = 1_800_000_000_000_000;
 
 /// A store, and its clock.
 pub(crate) enum World {
@@ -58,15 +58,19 @@ impl World {
         }
     }
 
+    pub(crate) fn builder(&self) -> LimiterBuilder {
+        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
+        match self {
+            Self::Memory(store, _) => builder.store(store.clone()),
+            Self::Redis(store, ..) => builder.store(store.clone()),
+        }
+    }
+
     /// A limiter that reports store failures.
     #[track_caller]
     pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
-        let builder = match self {
-            Self::Memory(store, _) => builder.store(store.clone()),
-            Self::Redis(store, ..) => builder.store(store.clone()),
-        };
-        let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
+        let policies = policies.into_iter();
+        let builder = policies.fold(self.builder(), LimiterBuilder::policy);
         builder.build().expect("a limiter")
     }
 
@@ -102,12 +106,20 @@ pub(crate) fn hourly(name: &str, n: u64) -> Policy {
     policy.strategy(FixedWindow).key(extract::global())
 }
 
-/// How many units of `policy` are used.
-pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
+/// How many units of these policies are used.
+async fn used_of<const N: usize>(limiter: &Limiter, policies: [&str; N]) -> [u64; N] {
     let seen = limiter.peek(Key::global()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let verdict = seen.policy(policy).expect(policy);
-    verdict.limit() - verdict.remaining()
+    policies.map(|name| {
+        let policy = seen.policy(name).expect(name);
+        policy.limit() - policy.remaining()
+    })
+}
+
+/// How many units of `policy` are used.
+pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
+    let [used] = used_of(limiter, [policy]).await;
+    used
 }
 
 /// Waits until this many permits are taken.
@@ -183,17 +195,7 @@ impl ChargedLayer {
     }
 
     async fn charged(&self) -> Charged {
-        let seen = self
-            .layer
-            .limiter()
-            .peek(Key::global())
-            .await
-            .expect("a response");
-        assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-        CHARGES.map(|name| {
-            let policy = seen.policy(name).expect(name);
-            policy.limit() - policy.remaining()
-        })
+        used_of(self.layer.limiter(), CHARGES).await
     }
 
     /// What is charged for the one request in flight.
@@ -207,12 +209,8 @@ impl ChargedLayer {
     pub(crate) async fn settled(&self) -> (Charged, Option<Ended>) {
         until_taken(self.layer.limiter(), 0).await;
         let charged = self.charged().await;
-        let _ = self
-            .layer
-            .limiter()
-            .reset(Key::global())
-            .await
-            .expect("a response");
+        let reset = self.layer.limiter().reset(Key::global()).await;
+        let _ = reset.expect("a response");
         let mut ended = std::mem::take(&mut *self.ended.lock().expect("no panic"));
         assert!(ended.len() <= 1, "settled twice: {ended:?}");
         (charged, ended.pop())

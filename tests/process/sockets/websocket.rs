@@ -4,19 +4,20 @@ use std::net::SocketAddr;
 
 use axum::{
     Router,
-    extract::ws::{Message, WebSocket, WebSocketUpgrade},
+    extract::ws::{self, WebSocket, WebSocketUpgrade},
     response::Response,
     routing::any,
 };
-use futures_util::{SinkExt, StreamExt};
-use tokio::net::TcpStream;
-use tokio_tungstenite::{WebSocketStream, client_async, tungstenite};
 use tollgate::{Admission, Limiter, RateLimitLayer, outcome::RequestEnd};
+use tollgate_tests::{
+    until::until,
+    websocket::{Message, Socket},
+};
 
 use crate::sockets::{
     grpc::serve,
     support::{
-        ChargedLayer, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until, until_taken, used,
+        ChargedLayer, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken, used,
     },
 };
 
@@ -24,11 +25,11 @@ use crate::sockets::{
 async fn echo(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         match &message {
-            Message::Text(text) if text.as_str() == "panic" => {
+            ws::Message::Text(text) if text.as_str() == "panic" => {
                 std::panic::resume_unwind(Box::new("as asked"))
             }
-            Message::Text(text) if text.as_str() == "leave" => return,
-            Message::Text(_) => {}
+            ws::Message::Text(text) if text.as_str() == "leave" => return,
+            ws::Message::Text(_) => {}
             _ => continue,
         }
         if socket.send(message).await.is_err() {
@@ -81,57 +82,15 @@ async fn one_permit(world: &World) -> (Limiter, SocketAddr) {
     (limiter, address)
 }
 
-struct Socket(WebSocketStream<TcpStream>);
+/// Opens a socket whose handler is running.
+async fn opened(address: SocketAddr, path: &str) -> Socket {
+    let mut socket = Socket::open(address, path).await.expect("a permit");
+    assert_running(&mut socket).await;
+    socket
+}
 
-impl Socket {
-    /// Opens a socket; or returns the status of the error.
-    async fn open(address: SocketAddr, path: &str) -> Result<Self, u16> {
-        let stream = TcpStream::connect(address).await.expect("a server");
-        match client_async(format!("ws://{address}{path}"), stream).await {
-            Ok((socket, response)) => {
-                assert_eq!(response.status(), 101);
-                Ok(Self(socket))
-            }
-            Err(tungstenite::Error::Http(response)) => Err(response.status().as_u16()),
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    async fn opened(address: SocketAddr, path: &str) -> Self {
-        let mut socket = Self::open(address, path).await.expect("a permit");
-        socket.assert_running().await;
-        socket
-    }
-
-    async fn say(&mut self, word: &str) {
-        let message = tungstenite::Message::text(word);
-        self.0.send(message).await.expect("a socket");
-    }
-
-    /// The handler is running, and responds.
-    async fn assert_running(&mut self) {
-        self.say("word").await;
-        let response = self.0.next().await.expect("a socket").expect("a response");
-        assert_eq!(response.into_text().expect("a text").as_str(), "word");
-    }
-
-    /// Closes it as the protocol wants, and waits for the server to do the same.
-    async fn close(mut self) {
-        self.0.close(None).await.expect("a socket");
-        while let Some(Ok(_)) = self.0.next().await {}
-    }
-
-    /// Closes the connection without a close frame.
-    fn vanish(self) {
-        drop(self.0.into_inner());
-    }
-
-    /// Resets the connection.
-    fn reset(self) {
-        let stream = self.0.into_inner();
-        stream.set_zero_linger().expect("a socket");
-        drop(stream);
-    }
+async fn assert_running(socket: &mut Socket) {
+    assert_eq!(socket.say("word").await, Message::text("word"));
 }
 
 #[tokio::test]
@@ -139,11 +98,11 @@ async fn a_socket_with_a_permit_guard_keeps_its_permit_until_it_is_closed() {
     for world in World::both() {
         let (limiter, address) = one_permit(&world).await;
         for _ in 0..3 {
-            let mut socket = Socket::opened(address, "/hold").await;
+            let mut socket = opened(address, "/hold").await;
             for _ in 0..5 {
                 let rejected = Socket::open(address, "/hold").await.err();
                 assert_eq!(rejected, Some(429), "{}", world.name());
-                socket.assert_running().await;
+                assert_running(&mut socket).await;
             }
             assert_eq!(used(&limiter, "permits").await, 1);
             socket.close().await;
@@ -157,15 +116,15 @@ async fn a_socket_that_ends_in_another_way_releases_its_permit() {
     for world in World::both() {
         let (limiter, address) = one_permit(&world).await;
         for end in ["vanish", "reset", "panic", "leave"] {
-            let mut socket = Socket::opened(address, "/hold").await;
+            let mut socket = opened(address, "/hold").await;
             let rejected = Socket::open(address, "/hold").await.err();
             assert_eq!(rejected, Some(429), "{end} {}", world.name());
             match end {
-                "vanish" => socket.vanish(),
-                "reset" => socket.reset(),
+                "vanish" => drop(socket.into_stream()),
+                "reset" => socket.into_stream().set_zero_linger().expect("a stream"),
                 word => {
-                    socket.say(word).await;
-                    while let Some(Ok(_)) = socket.0.next().await {}
+                    socket.send(word).await;
+                    while socket.next().await.is_some() {}
                 }
             }
             until_taken(&limiter, 0).await;
@@ -177,18 +136,18 @@ async fn a_socket_that_ends_in_another_way_releases_its_permit() {
 async fn a_socket_that_outlasts_its_permits_ttl_keeps_its_permit() {
     for world in World::both() {
         let (limiter, address) = one_permit(&world).await;
-        let mut socket = Socket::opened(address, "/hold").await;
+        let mut socket = opened(address, "/hold").await;
         for _ in 0..4 {
             // Almost all of its TTL, after which a heartbeat renews it.
             world.advance(PERMIT_TTL * 9 / 10);
             world.until_heartbeats(1).await;
             let rejected = Socket::open(address, "/hold").await.err();
             assert_eq!(rejected, Some(429), "{}", world.name());
-            socket.assert_running().await;
+            assert_running(&mut socket).await;
         }
-        socket.vanish();
+        drop(socket.into_stream());
         until_taken(&limiter, 0).await;
-        Socket::opened(address, "/hold").await.close().await;
+        opened(address, "/hold").await.close().await;
     }
 }
 
@@ -199,12 +158,12 @@ async fn a_socket_without_a_permit_guard_releases_its_permit_when_it_is_opened()
         for path in ["/loose", "/kept"] {
             let mut sockets = Vec::new();
             for _ in 0..3 {
-                let socket = Socket::opened(address, path).await;
+                let socket = opened(address, path).await;
                 until_taken(&limiter, 0).await;
                 sockets.push(socket);
             }
             for mut socket in sockets {
-                socket.assert_running().await;
+                assert_running(&mut socket).await;
                 socket.close().await;
             }
         }
@@ -231,37 +190,25 @@ async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() 
         let address = serve_sockets(charged_layer.layer.clone()).await;
         let ended = Some((RequestEnd::Completed, Some(101), None));
 
-        let mut loose = Socket::opened(address, "/loose").await;
-        assert_eq!(
-            charged_layer.settled().await,
-            (SUCCESS, ended),
-            "{}",
-            world.name()
-        );
-        loose.assert_running().await;
+        let mut loose = opened(address, "/loose").await;
+        let settled = charged_layer.settled().await;
+        assert_eq!(settled, (SUCCESS, ended), "{}", world.name());
+        assert_running(&mut loose).await;
         loose.close().await;
 
-        let mut held = Socket::opened(address, "/hold").await;
+        let mut held = opened(address, "/hold").await;
         until("the handshake is sent", async || {
             charged_layer.in_flight().await == SUCCESS
         })
         .await;
-        held.assert_running().await;
+        assert_running(&mut held).await;
         held.close().await;
-        assert_eq!(
-            charged_layer.settled().await,
-            (SUCCESS, ended),
-            "{}",
-            world.name()
-        );
+        let settled = charged_layer.settled().await;
+        assert_eq!(settled, (SUCCESS, ended), "{}", world.name());
 
         assert_eq!(Socket::open(address, "/nothing").await.err(), Some(404));
         let ended = Some((RequestEnd::Completed, Some(404), None));
-        assert_eq!(
-            charged_layer.settled().await,
-            (FAILURE, ended),
-            "{}",
-            world.name()
-        );
+        let settled = charged_layer.settled().await;
+        assert_eq!(settled, (FAILURE, ended), "{}", world.name());
     }
 }

@@ -1,11 +1,9 @@
 //! The list of examples: each section starts one, and calls it.
 
-use futures_util::{SinkExt, StreamExt};
 use testkit::Timers;
-use tokio::{net::TcpStream, time::timeout};
-use tokio_tungstenite::{client_async, tungstenite::Message};
+use tollgate_tests::websocket::{Message, Socket};
 
-use crate::printed::{page::Page, session::Session, shell::TEST_TIMEOUT};
+use crate::printed::{page::Page, session::Session};
 
 /// The examples whose handlers wait for time to pass.
 const WAITING: [&str; 5] = ["axum_full", "llm_tokens", "login", "ocr", "outgoing"];
@@ -25,7 +23,7 @@ pub(crate) fn run(page: &mut Page) {
         let session = session.as_mut().expect("a section");
         match (&*section, &*block.language) {
             ("websocket", "text") => {
-                let messages = websocket(session.real_port(3000), 11);
+                let messages = websocket(session.real_port(3000));
                 page.compare(&block, &messages.join("\n"));
             }
             (_, "text") => session.log(page, &block),
@@ -34,20 +32,14 @@ pub(crate) fn run(page: &mut Page) {
     }
 }
 
-/// Sends `hello` so many times to a WebSocket, and returns the answers until it is closed.
-fn websocket(port: u16, count: usize) -> Vec<String> {
+/// Sends `hello` to a WebSocket again and again, and returns the answers until it is closed.
+fn websocket(port: u16) -> Vec<String> {
     let session = async {
-        let address = ("127.0.0.1", port);
-        let stream = TcpStream::connect(address).await.expect("a server");
-        let url = format!("ws://127.0.0.1:{port}/");
-        let (mut socket, _) = client_async(url, stream).await.expect("a socket");
+        let address = ([127, 0, 0, 1], port).into();
+        let mut socket = Socket::open(address, "/").await.expect("a socket");
         let mut answers = Vec::new();
-        for _ in 0..count {
-            socket
-                .send(Message::text("hello"))
-                .await
-                .expect("it is open");
-            match socket.next().await.expect("an answer").expect("a message") {
+        loop {
+            match socket.say("hello").await {
                 Message::Text(text) => answers.push(text.to_string()),
                 Message::Close(Some(close)) => {
                     assert_eq!(u16::from(close.code), 1008);
@@ -56,11 +48,8 @@ fn websocket(port: u16, count: usize) -> Vec<String> {
                 other => panic!("neither text nor its end: {other:?}"),
             }
         }
-        panic!("it is not closed: {answers:?}");
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime");
-    runtime.block_on(async { timeout(TEST_TIMEOUT, session).await.expect("in time") })
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build();
+    runtime.expect("a runtime").block_on(session)
 }

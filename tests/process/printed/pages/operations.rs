@@ -1,13 +1,11 @@
 //! From one layer to a panel and an unblocked customer.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use testkit::{Program, Timers};
+use tollgate_tests::until::TEST_TIMEOUT;
 
-use crate::printed::{page::Page, session::Session, shell::TEST_TIMEOUT};
+use crate::printed::{page::Page, session::Session};
 
 const LIMITS: &str = "
 [policies.api]
@@ -18,18 +16,17 @@ block_list = true
 
 pub(crate) fn run(page: &mut Page) {
     let mut session = Session::start(Timers::Stopped);
-    for _ in 0..2 {
-        let block = page.expect("console");
-        session.run(page, &block);
-    }
+    session.run_next(page, 2);
     let prometheus = prometheus(&mut session);
-    let query = page.expect("console");
-    session.run(page, &query);
-    drop(prometheus);
-    for _ in 0..3 {
-        let block = page.expect("console");
-        session.run(page, &block);
+    let (query, start) = (page.expect("console"), Instant::now());
+    let mut printed = session.print(&query);
+    // It scrapes once a second, on a machine that may be busy.
+    while printed != query.text && start.elapsed() < TEST_TIMEOUT {
+        printed = session.print(&query);
     }
+    page.compare(&query, &printed);
+    drop(prometheus);
+    session.run_next(page, 3);
     let log = page.expect("text");
     session.log(page, &log);
 
@@ -37,33 +34,21 @@ pub(crate) fn run(page: &mut Page) {
     session.write("new.toml", &LIMITS.replace("10/min", "20/min"));
     session.start_service_of_file("a-token-of-the-operators");
     session.export("AFTER_SLEEP", "configuration file");
-    let changed = page.expect("console");
-    session.run(page, &changed);
+    session.run_next(page, 1);
 }
 
-/// Starts a Prometheus that scrapes the service, and waits until it has done so.
+/// Starts a Prometheus that scrapes the service.
 fn prometheus(session: &mut Session) -> Program {
     let (service, port) = (session.real_port(3000), testkit::free_port());
-    let started = Program::start(&["prometheus"], |command, folder| {
+    session.port(9090, port);
+    Program::start(&["prometheus"], |command, folder| {
         let config = format!(
-            "scrape_configs: [{{job_name: operated, scrape_interval: 100ms, static_configs: [{{targets: ['127.0.0.1:{service}']}}]}}]"
+            "scrape_configs: [{{job_name: operated, scrape_interval: 1s, static_configs: [{{targets: ['127.0.0.1:{service}']}}]}}]"
         );
-        let file = folder.join("prometheus.yml");
+        let (file, data) = (folder.join("prometheus.yml"), folder.join("data"));
         std::fs::write(&file, config).expect("a file");
         command.arg(format!("--config.file={}", file.display()));
-        command.arg(format!(
-            "--storage.tsdb.path={}",
-            folder.join("data").display()
-        ));
+        command.arg(format!("--storage.tsdb.path={}", data.display()));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-    });
-    session.port(9090, port);
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    let query =
-        "promtool query instant http://localhost:9090 tollgate_policy_requests_total 2>/dev/null";
-    while session.command(query, &[]).trim().is_empty() {
-        assert!(Instant::now() < deadline, "{}", started.log());
-        thread::sleep(Duration::from_millis(50));
-    }
-    started
+    })
 }

@@ -7,11 +7,7 @@ use crate::printed::{manifests, page::Page, session::Session};
 pub(crate) fn run(page: &mut Page) {
     manifests::check(&page.expect("toml"));
 
-    let mut session = Session::start(Timers::Stopped);
-    for _ in 0..3 {
-        let block = page.expect("console");
-        session.run(page, &block);
-    }
+    Session::start(Timers::Stopped).run_next(page, 3);
 
     // Limits in a file.
     let mut session = Session::start(Timers::Stopped);
@@ -20,25 +16,19 @@ pub(crate) fn run(page: &mut Page) {
         &block,
         include_str!("../../../../examples/configured/limits.toml"),
     );
-    let start = page.expect("console");
-    session.run(page, &start);
+    session.run_next(page, 1);
     session.export("AFTER_SLEEP", "configuration file");
-    let block = page.expect("console");
-    session.run(page, &block);
+    session.run_next(page, 1);
     let log = page.expect("text");
     session.log(page, &log);
 
     // See and steer.
     let mut session = Session::start(Timers::Stopped);
-    for _ in 0..2 {
-        let block = page.expect("console");
-        session.run(page, &block);
-    }
+    session.run_next(page, 2);
     let block = page.expect("yaml");
     session.write("prometheus.yml", &block.text);
     session.command("cp -r examples/../ops .", &[]);
     let checked = session.command("promtool check config prometheus.yml && echo valid", &[]);
     assert!(checked.ends_with("valid\n"), "{checked}");
-    let block = page.expect("console");
-    session.run(page, &block);
+    session.run_next(page, 1);
 }

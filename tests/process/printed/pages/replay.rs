@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use testkit::Timers;
+use tollgate_tests::rng::Rng;
 
 use crate::printed::{page::Page, session::Session};
 
@@ -18,7 +19,7 @@ pub(crate) fn run(page: &mut Page) {
 /// Requests of 600 clients over a day, most of them at noon. A crawler sends too many in the first minutes of three hours, and
 /// three clients guess passwords before noon.
 fn log() -> String {
-    let mut random = Random(1);
+    let mut random = Rng::new(1);
     let mut requests = Vec::new();
     for second in 0..86_400 {
         let hour = second / 3_600;
@@ -53,17 +54,4 @@ fn log() -> String {
         .expect("text");
     }
     log
-}
-
-/// A generator of random numbers (SplitMix64), the same in each run.
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
 }
