@@ -19,6 +19,7 @@ pub mod plain_http;
 pub mod results;
 pub mod rights;
 pub mod rng;
+pub mod set_clock;
 pub mod strategy_kind;
 pub mod two_clocks;
 pub mod until;

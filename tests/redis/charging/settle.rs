@@ -7,7 +7,8 @@ use http::Request;
 use tollgate::{Admission, Policy};
 
 use crate::charging::support::{
-    KEY, StrategyKind, World, admitted_by_store, even, ms, secs, together, used, waits, window,
+    KEY, StrategyKind, World, admitted_by_store, charge, even, ms, refund, secs, settle, together,
+    used, waits, window,
 };
 
 /// A policy `p` of each strategy, of 10 a minute.
@@ -35,12 +36,7 @@ async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
             let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
             for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(true_cost)
-                    .await
-                    .expect("a response");
+                settle(&admission, true_cost).await;
                 assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
                 let left = admission.remaining("p");
                 assert_eq!(left, Some(10 - true_cost), "{context}");
@@ -56,28 +52,13 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
         for policy in all() {
             let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy).await;
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(1_000_000)
-                .await
-                .expect("a response");
+            settle(&admission, 1_000_000).await;
             let (wait, reset) = waits(&limiter, "p").await;
             assert!(wait > Duration::ZERO, "{context}");
             // Two periods pay twice the capacity back, whatever counts it.
             assert!(reset <= secs(120), "{reset:?} {context}");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .charge(1_000_000)
-                .await
-                .expect("a response");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(2_000_000)
-                .await
-                .expect("a response");
+            charge(&admission, 1_000_000).await;
+            settle(&admission, 2_000_000).await;
             assert_eq!(waits(&limiter, "p").await, (wait, reset), "{context}");
             // The wait is exact, to the microsecond.
             world.advance(wait - Duration::from_micros(1_000));
@@ -98,27 +79,12 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
 async fn a_debt_is_waited_for_at_an_even_rate() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, even("p", "10/min")).await;
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(15)
-            .await
-            .expect("a response");
+        settle(&admission, 15).await;
         assert_eq!(waits(&limiter, "p").await, (secs(36), secs(90)));
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(500)
-            .await
-            .expect("a response");
+        settle(&admission, 500).await;
         assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
         // What was charged of it is refunded, not what was requested.
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(3)
-            .await
-            .expect("a response");
+        settle(&admission, 3).await;
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
     }
 }
@@ -131,42 +97,17 @@ async fn nothing_is_refunded_twice() {
             let (limiter, admission) = admitted(&world, policy).await;
             assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
             for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .refund(units)
-                    .await
-                    .expect("a response");
+                refund(&admission, units).await;
                 assert_eq!(used(&limiter, "p").await, expected, "{context}");
             }
-            admission
-                .policy("p")
-                .expect("a policy")
-                .charge(3)
-                .await
-                .expect("a response");
+            charge(&admission, 3).await;
             for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .refund(units)
-                    .await
-                    .expect("a response");
+                refund(&admission, units).await;
                 assert_eq!(used(&limiter, "p").await, expected, "{context}");
             }
             let clone = admission.clone();
-            clone
-                .policy("p")
-                .expect("a policy")
-                .refund(1)
-                .await
-                .expect("a response");
-            clone
-                .policy("p")
-                .expect("a policy")
-                .settle(0)
-                .await
-                .expect("a response");
+            refund(&clone, 1).await;
+            settle(&clone, 0).await;
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
         }
     }
@@ -192,12 +133,7 @@ async fn a_refund_cancelled_half_way_loses_no_units() {
         for policy in all() {
             let context = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            admission
-                .policy("p")
-                .expect("a policy")
-                .charge(3)
-                .await
-                .expect("a response");
+            charge(&admission, 3).await;
             // It is sent, and refunds the last charge.
             drop(
                 admission
@@ -206,12 +142,7 @@ async fn a_refund_cancelled_half_way_loses_no_units() {
                     .refund(7)
                     .now_or_never(),
             );
-            admission
-                .policy("p")
-                .expect("a policy")
-                .refund(7)
-                .await
-                .expect("a response");
+            refund(&admission, 7).await;
             assert_eq!(used(&limiter, "p").await, 0, "{context}");
         }
     }
@@ -232,12 +163,7 @@ async fn a_charge_cancelled_half_way_is_charged_once() {
             );
             assert_eq!(used(&limiter, "p").await, 7, "{context}");
             for true_cost in [7, 8, 5] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(true_cost)
-                    .await
-                    .expect("a response");
+                settle(&admission, true_cost).await;
                 assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
             }
         }
@@ -271,19 +197,9 @@ async fn a_refund_never_lands_in_a_later_window() {
             let (limiter, admission) = admitted(&world, policy.cost(5)).await;
             world.advance(secs(61));
             assert_eq!(limiter.check(KEY).times(1).await.admitted(), 1);
-            admission
-                .policy("p")
-                .expect("a policy")
-                .refund(3)
-                .await
-                .expect("a response");
+            refund(&admission, 3).await;
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(0)
-                .await
-                .expect("a response");
+            settle(&admission, 0).await;
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
             world.no_key_is_immortal();
             world.advance(secs(120));
@@ -296,12 +212,7 @@ async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min").cost(5)).await;
         world.advance(secs(61));
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(8)
-            .await
-            .expect("a response");
+        settle(&admission, 8).await;
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
         world.no_key_is_immortal();
     }
@@ -316,20 +227,10 @@ async fn units_whose_refund_was_too_late_are_not_charged_again() {
             let (limiter, admission) = admitted(&world, policy).await;
             world.advance(secs(121));
             for true_cost in [3, 5, 0, 4] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(true_cost)
-                    .await
-                    .expect("a response");
+                settle(&admission, true_cost).await;
                 assert_eq!(used(&limiter, "p").await, 0, "{context}");
             }
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(6)
-                .await
-                .expect("a response");
+            settle(&admission, 6).await;
             assert_eq!(used(&limiter, "p").await, 1, "{context}");
             world.advance(secs(121));
         }
