@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use http::Request;
-use tollgate::{Admission, Policy};
+use tollgate::{Admission, Limiter, Policy};
 
 use crate::charging::support::{
     KEY, StrategyKind, World, admitted_by_store, charge, even, ms, refund, secs, settle, together,
@@ -16,8 +16,19 @@ pub(crate) fn all() -> [Policy; 8] {
     StrategyKind::ALL.map(|strategy| together(strategy, "p", "10/min"))
 }
 
+/// Runs a test on each store, with an admission of one request that costs so much under a policy of [all].
+async fn on_each(cost: u64, mut test: impl AsyncFnMut(&World, &Limiter, &Admission, &str)) {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(cost)).await;
+            test(&world, &limiter, &admission, &context).await;
+        }
+    }
+}
+
 /// An admission of one request, and its limiter.
-async fn admitted(world: &World, policy: Policy) -> (tollgate::Limiter, Admission) {
+async fn admitted(world: &World, policy: Policy) -> (Limiter, Admission) {
     let limiter = world.limiter([policy]);
     let _ = limiter.reset(KEY).await.expect("a response");
     let admission = limiter.check(KEY).await.into_result().expect("room");
@@ -31,48 +42,42 @@ pub(crate) fn admission_of(request: &Request<()>) -> Admission {
 
 #[tokio::test]
 async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
-                settle(&admission, true_cost).await;
-                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
-                let left = admission.remaining("p");
-                assert_eq!(left, Some(10 - true_cost), "{context}");
-            }
-            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+    on_each(4, async |_, limiter, admission, context| {
+        for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
+            settle(admission, true_cost).await;
+            assert_eq!(used(limiter, "p").await, true_cost, "{context}");
+            let left = admission.remaining("p");
+            assert_eq!(left, Some(10 - true_cost), "{context}");
         }
-    }
+        assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy).await;
-            settle(&admission, 1_000_000).await;
-            let (wait, reset) = waits(&limiter, "p").await;
-            assert!(wait > Duration::ZERO, "{context}");
-            // Two periods pay twice the capacity back, whatever counts it.
-            assert!(reset <= secs(120), "{reset:?} {context}");
-            charge(&admission, 1_000_000).await;
-            settle(&admission, 2_000_000).await;
-            assert_eq!(waits(&limiter, "p").await, (wait, reset), "{context}");
-            // The wait is exact, to the microsecond.
-            world.advance(wait - Duration::from_micros(1_000));
-            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
-            world.advance(Duration::from_micros(1_000));
-            if !admitted_by_store(&limiter.check(KEY).await) {
-                // A key on Redis lasts to the end of its millisecond.
-                world.advance(ms(1));
-                assert!(admitted_by_store(&limiter.check(KEY).await), "{context}");
-            }
-            world.no_key_is_immortal();
-            world.advance(secs(180));
+    on_each(1, async |world, limiter, admission, context| {
+        settle(admission, 1_000_000).await;
+        let (wait, reset) = waits(limiter, "p").await;
+        assert!(wait > Duration::ZERO, "{context}");
+        // Two periods pay twice the capacity back, whatever counts it.
+        assert!(reset <= secs(120), "{reset:?} {context}");
+        charge(admission, 1_000_000).await;
+        settle(admission, 2_000_000).await;
+        assert_eq!(waits(limiter, "p").await, (wait, reset), "{context}");
+        // The wait is exact, to the microsecond.
+        world.advance(wait - Duration::from_micros(1_000));
+        assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+        world.advance(Duration::from_micros(1_000));
+        if !admitted_by_store(&limiter.check(KEY).await) {
+            // A key on Redis lasts to the end of its millisecond.
+            world.advance(ms(1));
+            assert!(admitted_by_store(&limiter.check(KEY).await), "{context}");
         }
-    }
+        world.no_key_is_immortal();
+        world.advance(secs(180));
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -91,26 +96,23 @@ async fn a_debt_is_waited_for_at_an_even_rate() {
 
 #[tokio::test]
 async fn nothing_is_refunded_twice() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy).await;
-            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
-            for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
-                refund(&admission, units).await;
-                assert_eq!(used(&limiter, "p").await, expected, "{context}");
-            }
-            charge(&admission, 3).await;
-            for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
-                refund(&admission, units).await;
-                assert_eq!(used(&limiter, "p").await, expected, "{context}");
-            }
-            let clone = admission.clone();
-            refund(&clone, 1).await;
-            settle(&clone, 0).await;
-            assert_eq!(used(&limiter, "p").await, 5, "{context}");
+    on_each(1, async |_, limiter, admission, context| {
+        assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+        for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
+            refund(admission, units).await;
+            assert_eq!(used(limiter, "p").await, expected, "{context}");
         }
-    }
+        charge(admission, 3).await;
+        for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
+            refund(admission, units).await;
+            assert_eq!(used(limiter, "p").await, expected, "{context}");
+        }
+        let clone = admission.clone();
+        refund(&clone, 1).await;
+        settle(&clone, 0).await;
+        assert_eq!(used(limiter, "p").await, 5, "{context}");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -129,45 +131,39 @@ async fn concurrent_refunds_refund_once() {
 
 #[tokio::test]
 async fn a_refund_cancelled_half_way_loses_no_units() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            charge(&admission, 3).await;
-            // It is sent, and refunds the last charge.
-            drop(
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .refund(7)
-                    .now_or_never(),
-            );
-            refund(&admission, 7).await;
-            assert_eq!(used(&limiter, "p").await, 0, "{context}");
-        }
-    }
+    on_each(4, async |_, limiter, admission, context| {
+        charge(admission, 3).await;
+        // It is sent, and refunds the last charge.
+        drop(
+            admission
+                .policy("p")
+                .expect("a policy")
+                .refund(7)
+                .now_or_never(),
+        );
+        refund(admission, 7).await;
+        assert_eq!(used(limiter, "p").await, 0, "{context}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_charge_cancelled_half_way_is_charged_once() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            drop(
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .charge(3)
-                    .now_or_never(),
-            );
-            assert_eq!(used(&limiter, "p").await, 7, "{context}");
-            for true_cost in [7, 8, 5] {
-                settle(&admission, true_cost).await;
-                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
-            }
+    on_each(4, async |_, limiter, admission, context| {
+        drop(
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .now_or_never(),
+        );
+        assert_eq!(used(limiter, "p").await, 7, "{context}");
+        for true_cost in [7, 8, 5] {
+            settle(admission, true_cost).await;
+            assert_eq!(used(limiter, "p").await, true_cost, "{context}");
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -49,14 +49,14 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Lets eight milliseconds pass, and sends four requests through each limiter, but through one that pauses for a tenth of a
+    /// Lets eight milliseconds pass, and sends four requests through each limiter, but through one that pauses for half a
     /// second in its turn.
     async fn step(&mut self) {
         self.scene.advance(ms(8));
         let (now, key, costs) = (self.scene.clock.micros(), self.key, self.costs);
         let pausing = match self.limiters.len() {
             1 => 1,
-            limiters => (now / 100_000) as usize % limiters,
+            limiters => (now / 500_000) as usize % limiters,
         };
         let active = self.limiters.iter().enumerate();
         let active = active.filter(|(number, _)| *number != pausing);
@@ -157,7 +157,7 @@ fn no_interval_has_more_than_the_bound_and_demand_above_the_limit_uses_all_of_it
     ];
     scene(async |scene| {
         for (strategy, quota, bound, least) in cases {
-            for limiters in [2, 4] {
+            for (limiters, steps) in [(2, 80), (6, 250)] {
                 scene.server.command(&["FLUSHALL"]);
                 scene.server_clock.set(BEGIN);
                 scene.clock.set(BEGIN);
@@ -166,7 +166,7 @@ fn no_interval_has_more_than_the_bound_and_demand_above_the_limit_uses_all_of_it
                     _ => ms(50),
                 };
                 let mut demand = Demand::new(&scene, (strategy, quota), ttl, limiters);
-                for _ in 0..250 {
+                for _ in 0..steps {
                     demand.step().await;
                     if matches!(bound, Bound::Windows(..)) {
                         demand.find_ends();
