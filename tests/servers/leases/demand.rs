@@ -39,9 +39,9 @@ impl<'a> Demand<'a> {
             limiters: (0..limiters).map(limiter).collect(),
             key: Key::new(format!("{strategy:?} {limiters}")),
             costs: if limiters == 2 {
-                &[1, 3, 2, 4]
+                &[1, 3, 2, 4, 1, 1, 2, 1, 3, 1]
             } else {
-                &[1; 4]
+                &[1; 10]
             },
             admissions: Vec::new(),
             by_lease: 0,
@@ -49,10 +49,10 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Lets eight milliseconds pass, and sends four requests through each limiter, but through one that pauses for half a
+    /// Lets so much time pass, and sends ten requests through each limiter, but through one that pauses for half a
     /// second in its turn.
-    async fn step(&mut self) {
-        self.scene.advance(ms(8));
+    async fn step(&mut self, time: Duration) {
+        self.scene.advance(time);
         let (now, key, costs) = (self.scene.clock.micros(), self.key, self.costs);
         let pausing = match self.limiters.len() {
             1 => 1,
@@ -157,17 +157,18 @@ fn no_interval_has_more_than_the_bound_and_demand_above_the_limit_uses_all_of_it
     ];
     scene(async |scene| {
         for (strategy, quota, bound, least) in cases {
-            for (limiters, steps) in [(2, 80), (6, 250)] {
+            // A lease of a log lives for a hundredth of the period at most.
+            let (ttl, step, steps) = match strategy {
+                StrategyKind::Log => (ms(10), ms(8), 180),
+                _ => (ms(50), ms(20), 100),
+            };
+            for (limiters, steps) in [(2, steps / 4), (6, steps)] {
                 scene.server.command(&["FLUSHALL"]);
                 scene.server_clock.set(BEGIN);
                 scene.clock.set(BEGIN);
-                let ttl = match strategy {
-                    StrategyKind::Log => ms(10),
-                    _ => ms(50),
-                };
                 let mut demand = Demand::new(&scene, (strategy, quota), ttl, limiters);
                 for _ in 0..steps {
-                    demand.step().await;
+                    demand.step(step).await;
                     if matches!(bound, Bound::Windows(..)) {
                         demand.find_ends();
                     }
@@ -193,7 +194,7 @@ fn the_whole_quota_is_used_by_any_number_of_limiters() {
                 let limit = demand.limiters[0].stats().policies[0].limit;
                 let mut steps = 0;
                 while demand.admitted() < limit - 2 {
-                    demand.step().await;
+                    demand.step(ms(20)).await;
                     steps += 1;
                     assert!(steps < 10_000, "{strategy:?}, {limiters}");
                 }
