@@ -1,6 +1,7 @@
 //! The time that servers see.
 
-use std::fs::{self, File};
+use std::env;
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,8 +55,15 @@ pub enum Timers {
 #[derive(Debug)]
 struct Inner {
     cell: Mutex<File>,
-    path: TempPath,
+    path: PathBuf,
+    /// Removes the file, if this process has made it.
+    _file: Option<TempPath>,
 }
+
+/// The variables of the environment that make a program see a clock.
+const PRELOAD: &str = "LD_PRELOAD";
+const CELL: &str = "TESTKIT_CLOCK";
+const TIMERS: &str = "TESTKIT_CLOCK_TIMERS";
 
 impl Clock {
     /// A clock that shows `unix_micros`, in microseconds since 1970; 0 stands for
@@ -67,11 +75,38 @@ impl Clock {
         let clock = Self {
             inner: Arc::new(Inner {
                 cell: Mutex::new(cell),
-                path,
+                path: path.to_path_buf(),
+                _file: Some(path),
             }),
         };
         clock.set(unix_micros);
         clock
+    }
+
+    /// The clock that this process itself follows, if it was started with the [variables](Self::variables) of one.
+    ///
+    /// # Panics
+    /// If the clock's file can't be opened.
+    pub fn of_this_process() -> Option<Self> {
+        let path = PathBuf::from(env::var_os(CELL)?);
+        let cell = OpenOptions::new().read(true).write(true).open(&path);
+        Some(Self {
+            inner: Arc::new(Inner {
+                cell: Mutex::new(cell.expect("the clock's file can be opened")),
+                path,
+                _file: None,
+            }),
+        })
+    }
+
+    /// Makes a program see the real time, also if this process follows a clock.
+    pub(crate) fn remove_from(command: &mut Command) {
+        // Without a clock, what is preloaded is something else.
+        if env::var_os(CELL).is_some() {
+            for variable in [PRELOAD, CELL, TIMERS] {
+                command.env_remove(variable);
+            }
+        }
     }
 
     /// Shows `unix_micros` from now on; 0 goes back to the real time.
@@ -124,9 +159,9 @@ impl Clock {
             Timers::Advance => "advance",
         };
         [
-            ("LD_PRELOAD", library().to_owned()),
-            ("TESTKIT_CLOCK", self.inner.path.to_path_buf()),
-            ("TESTKIT_CLOCK_TIMERS", timers.into()),
+            (PRELOAD, library().to_owned()),
+            (CELL, self.inner.path.clone()),
+            (TIMERS, timers.into()),
         ]
     }
 
@@ -174,7 +209,11 @@ fn library() -> &'static Path {
         if cfg!(not(target_os = "linux")) {
             panic!("testkit::Clock works on Linux only");
         }
-        compile(folder::common())
+        match (env::var_os(CELL), env::var_os(PRELOAD)) {
+            // This process follows a clock itself.
+            (Some(_), Some(library)) => library.into(),
+            _ => compile(folder::common()),
+        }
     })
 }
 

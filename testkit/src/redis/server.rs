@@ -285,8 +285,9 @@ fn run(setup: &Setup, program: &Path, folder: &Path, log: &Path) -> io::Result<P
         if setup.sentinel {
             command.arg("--sentinel");
         }
-        if let Some(clock) = &setup.clock {
-            clock.put_in(command);
+        match &setup.clock {
+            Some(clock) => clock.put_in(command),
+            None => Clock::remove_from(command),
         }
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
     })

@@ -7,6 +7,8 @@ use tollgate::{
     StoreError, extract,
 };
 
+use tollgate_tests::until::TEST_TIMEOUT;
+
 use crate::charging::{
     ban::{MICRO, abuse, banned, by_key, is_banned, left, once, reject, wait},
     support::{KEY, World, even, ms, respond, secs, text, window},
@@ -17,7 +19,7 @@ async fn a_ban_holds_in_all_processes() {
     let world = World::redis();
     let url = world.redis_server().expect("a server").url();
     let process = || {
-        let store = RedisStore::builder().url(&url).timeout(secs(20));
+        let store = RedisStore::builder().url(&url).timeout(TEST_TIMEOUT);
         let builder = Limiter::builder().store(store.build().expect("a store"));
         let builder = builder.policy(once()).policy(abuse());
         builder.build().expect("a limiter")

@@ -33,6 +33,12 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
     retries
 }
 
+/// Charges units under one policy, for which there is room.
+async fn charge_key(limiter: &Limiter, policy: &str, units: u64) {
+    let charged = limiter.charge([(policy, KEY)], units).await;
+    assert!(admitted_by_store(&charged.expect("a response")));
+}
+
 #[tokio::test]
 async fn charged_rejections_lengthen_the_wait_by_up_to_one_capacity() {
     for world in World::both() {
@@ -45,17 +51,11 @@ async fn charged_rejections_lengthen_the_wait_by_up_to_one_capacity() {
         world.no_key_is_immortal();
         // The wait was exact.
         world.advance(secs(72) - Duration::from_micros(1));
-        assert!(
-            !limiter.peek(KEY).await.expect("a response").would_admit(),
-            "{}",
-            world.name()
-        );
+        let seen = limiter.peek(KEY).await.expect("a response");
+        assert!(!seen.would_admit(), "{}", world.name());
         world.advance(Duration::from_micros(1));
-        assert!(
-            admitted_by_store(&limiter.check(KEY).await),
-            "{}",
-            world.name()
-        );
+        let admitted = admitted_by_store(&limiter.check(KEY).await);
+        assert!(admitted, "{}", world.name());
     }
 }
 
@@ -111,12 +111,8 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
             let size_before = size();
             hammer(&limiter, 100).await;
             assert_eq!(size(), size_before, "{name}");
-            let callers = limiter
-                .policy(&name)
-                .expect("a policy")
-                .callers(KEY)
-                .await
-                .expect("a response");
+            let policy = limiter.policy(&name).expect("a policy");
+            let callers = policy.callers(KEY).await.expect("a response");
             assert!(callers.len() <= 5, "{callers:?}");
             assert_eq!(waits(&limiter, &name).await, before, "{name}");
             world.advance(secs(61));
@@ -131,10 +127,8 @@ async fn a_rejection_that_costs_more_than_is_left_uses_up_the_rest_of_a_log() {
             let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 3).await;
-            assert!(
-                !admitted_by_store(&limiter.check(KEY).cost(4).await),
-                "{name}"
-            );
+            let admitted = admitted_by_store(&limiter.check(KEY).cost(4).await);
+            assert!(!admitted, "{name}");
             assert_eq!(used(&limiter, &name).await, 5, "{name}");
             world.advance(secs(61));
             assert_eq!(limiter.check(KEY).times(6).await.admitted(), 5, "{name}");
@@ -274,10 +268,8 @@ fn charged_rejections_of_an_in_flight_limit_are_a_config_error() {
     let policy = Policy::new("p", Quota::concurrent(2)).charge_rejected(true);
     let error = Limiter::builder().policy(policy).build();
     let error = error.expect_err("an error").to_string();
-    assert!(
-        error.contains("a rejected request is not in flight"),
-        "{error}"
-    );
+    let reason = "a rejected request is not in flight";
+    assert!(error.contains(reason), "{error}");
 }
 
 #[tokio::test]
@@ -298,20 +290,10 @@ async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
                 together(StrategyKind::Fixed, &format!("other-{name}"), "5/min"),
             ]);
             let other = format!("other-{name}");
-            assert!(admitted_by_store(
-                &limiter
-                    .charge([(&*other, KEY)], 5)
-                    .await
-                    .expect("a response")
-            ));
+            charge_key(&limiter, &other, 5).await;
             for cost in [5, 3, 1] {
                 let _ = limiter.reset([(&*name, KEY)]).await.expect("a response");
-                assert!(admitted_by_store(
-                    &limiter
-                        .charge([(&*name, KEY)], 5 - cost)
-                        .await
-                        .expect("a response")
-                ));
+                charge_key(&limiter, &name, 5 - cost).await;
                 for _ in 0..3 {
                     let rejected = limiter.check(KEY).cost(cost).await;
                     assert!(!admitted_by_store(&rejected), "{name} on {}", world.name());
@@ -319,12 +301,7 @@ async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
                     assert_eq!(left, cost, "{name} on {}", world.name());
                 }
                 // With a unit less than it takes, it rejects too, and that counts.
-                assert!(admitted_by_store(
-                    &limiter
-                        .charge([(&*name, KEY)], 1)
-                        .await
-                        .expect("a response")
-                ));
+                charge_key(&limiter, &name, 1).await;
                 assert!(!admitted_by_store(&limiter.check(KEY).cost(cost).await));
                 assert_eq!(used(&limiter, &name).await, 5, "{name} on {}", world.name());
             }
@@ -341,12 +318,8 @@ async fn requests_beyond_a_list_of_callers_count_as_rejections_of_another_policy
             together(StrategyKind::List, "list", "6/min"),
         ]);
         assert_eq!(limiter.check(KEY).times(1_000_000).await.admitted(), 4);
-        assert_eq!(
-            waits(&limiter, "even").await.1,
-            secs(120),
-            "{}",
-            world.name()
-        );
+        let (_, reset) = waits(&limiter, "even").await;
+        assert_eq!(reset, secs(120), "{}", world.name());
         assert_eq!(used(&limiter, "list").await, 4, "{}", world.name());
     }
 }

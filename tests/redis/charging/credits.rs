@@ -1,64 +1,52 @@
 //! Units that are credited manually.
 
 use http::{Request, request::Parts};
-use tollgate::{CallError, Key, Policy, Quota, RetryAfter};
+use tollgate::{CallError, Key, Limiter, Policy, Quota, RetryAfter};
 
 use crate::charging::{
     strategy_kind::StrategyKind,
-    support::{KEY, World, secs, together, used},
+    support::{KEY, World, on_each_strategy, secs, together, used},
 };
+
+/// Credits units; returns how many, and how many are left.
+async fn credit(limiter: &Limiter, units: u64) -> Result<(u64, u64), CallError> {
+    let policy = limiter.policy("p").expect("a policy");
+    let credited = policy.credit(KEY, units).await?;
+    let left = credited.status().policy("p").expect("p").remaining();
+    assert_eq!(credited.status().would_admit(), left > 0);
+    Ok((credited.units(), left))
+}
 
 #[tokio::test]
 async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let policy = limiter.policy("p").expect("a policy");
-            let _ = policy.reset(KEY).await.expect("a response");
-            let _ = policy.charge(KEY, 7).await.expect("a response");
-            let credited = match policy.credit(KEY, 3).await {
-                Ok(credited) => credited,
-                Err(error @ CallError::CreditUnsupported { .. }) => {
-                    assert!(
-                        matches!(
-                            strategy,
-                            StrategyKind::Log | StrategyKind::List | StrategyKind::Sliding(_)
-                        ),
-                        "{name}"
-                    );
-                    assert_eq!(
-                        error.to_string(),
-                        "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
-                    );
-                    assert_eq!(used(&limiter, "p").await, 7, "{name}");
-                    continue;
-                }
-                Err(error) => panic!("{name}: {error}"),
-            };
-            let left = |credited: &tollgate::Credited| {
-                credited.status().policy("p").expect("p").remaining()
-            };
-            assert_eq!((credited.units(), left(&credited)), (3, 6), "{name}");
-            assert!(credited.status().would_admit(), "{name}");
-            assert_eq!(used(&limiter, "p").await, 4, "{name}");
-            let credited = policy.credit(KEY, u64::MAX).await.expect("a response");
-            assert_eq!((credited.units(), left(&credited)), (4, 10), "{name}");
-            assert_eq!(used(&limiter, "p").await, 0, "{name}");
-            // A debt of one capacity.
-            let _ = policy.charge(KEY, 20).await.expect("a response");
-            let credited = policy.credit(KEY, 10).await.expect("a response");
-            assert_eq!((credited.units(), left(&credited)), (10, 0), "{name}");
-            assert!(!credited.status().would_admit(), "{name}");
-            let credited = policy.credit(KEY, 2).await.expect("a response");
-            assert_eq!((credited.units(), left(&credited)), (2, 2), "{name}");
-            assert_eq!(used(&limiter, "p").await, 8, "{name}");
-            world.advance(secs(300));
-            let credited = policy.credit(KEY, 5).await.expect("a response");
-            assert_eq!((credited.units(), left(&credited)), (0, 10), "{name}");
-            assert_eq!(used(&limiter, "p").await, 0, "{name}");
+    on_each_strategy(async |world, strategy, limiter, name| {
+        let charge = async |units| drop(limiter.charge(KEY, units).await.expect("a response"));
+        charge(7).await;
+        if let StrategyKind::Log | StrategyKind::List | StrategyKind::Sliding(_) = strategy {
+            let error = credit(limiter, 3).await.expect_err("it is unsupported");
+            assert!(matches!(error, CallError::CreditUnsupported { .. }), "{name}");
+            assert_eq!(
+                error.to_string(),
+                "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
+            );
+            assert_eq!(used(limiter, "p").await, 7, "{name}");
+            return;
         }
-    }
+        let credits = async |units| credit(limiter, units).await.expect("a response");
+        assert_eq!(credits(3).await, (3, 6), "{name}");
+        assert_eq!(used(limiter, "p").await, 4, "{name}");
+        assert_eq!(credits(u64::MAX).await, (4, 10), "{name}");
+        assert_eq!(used(limiter, "p").await, 0, "{name}");
+        // A debt of one capacity.
+        charge(20).await;
+        assert_eq!(credits(10).await, (10, 0), "{name}");
+        assert_eq!(credits(2).await, (2, 2), "{name}");
+        assert_eq!(used(limiter, "p").await, 8, "{name}");
+        world.advance(secs(300));
+        assert_eq!(credits(5).await, (0, 10), "{name}");
+        assert_eq!(used(limiter, "p").await, 0, "{name}");
+    })
+    .await;
 }
 
 /// The head of a request of a plan.

@@ -13,7 +13,8 @@ use tollgate::{
 use crate::charging::{
     ban::MICRO,
     support::{
-        KEY, StrategyKind, World, admitted_by_store, call, ms, read, request, text, together, used,
+        KEY, StrategyKind, World, admitted_by_store, call, ms, on_each_strategy, read,
+        refund as refund_of, request, text, together, used,
     },
     world::TEST_TIMEOUT,
 };
@@ -84,78 +85,56 @@ async fn one_unit_is_refunded_on_redis_on_a_real_clock() {
 
 #[tokio::test]
 async fn copies_of_a_decision_refund_the_same_unit_once() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("a response");
-            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+    on_each_strategy(async |_, _, limiter, name| {
+        assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
 
-            let mut charged = limiter.check(KEY).await;
-            let mut copy = charged.clone();
-            let mut copy_of_copy = copy.clone();
-            assert_eq!(refund(&mut copy, 1).await, 1, "{name}");
-            assert_eq!(refund(&mut charged, 1).await, 0, "{name}");
-            assert_eq!(refund(&mut copy_of_copy, 1).await, 0, "{name}");
-            assert_eq!(used(&limiter, "p").await, 5, "{name}");
-        }
-    }
+        let mut charged = limiter.check(KEY).await;
+        let mut copy = charged.clone();
+        let mut copy_of_copy = copy.clone();
+        assert_eq!(refund(&mut copy, 1).await, 1, "{name}");
+        assert_eq!(refund(&mut charged, 1).await, 0, "{name}");
+        assert_eq!(refund(&mut copy_of_copy, 1).await, 0, "{name}");
+        assert_eq!(used(limiter, "p").await, 5, "{name}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn copies_that_are_refunded_at_once_refund_each_unit_once() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("a response");
-            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+    on_each_strategy(async |_, _, limiter, name| {
+        assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
 
-            let charged = limiter.check(KEY).cost(3).await;
-            let refunds = (0..8).map(|_| {
-                let mut copy = charged.clone();
-                tokio::spawn(async move { refund(&mut copy, 1).await })
-            });
-            let refunds = join_all(refunds).await.into_iter();
-            let refunded: u64 = refunds.map(|units| units.expect("a task ends well")).sum();
-            assert_eq!(refunded, 3, "{name}");
-            assert_eq!(used(&limiter, "p").await, 5, "{name}");
-        }
-    }
+        let charged = limiter.check(KEY).cost(3).await;
+        let refunds = (0..8).map(|_| {
+            let mut copy = charged.clone();
+            tokio::spawn(async move { refund(&mut copy, 1).await })
+        });
+        let refunds = join_all(refunds).await.into_iter();
+        let refunded: u64 = refunds.map(|units| units.expect("a task ends well")).sum();
+        assert_eq!(refunded, 3, "{name}");
+        assert_eq!(used(limiter, "p").await, 5, "{name}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("a response");
-            assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
+    on_each_strategy(async |_, _, limiter, name| {
+        assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
 
-            let admission = limiter.check(KEY).cost(4).await.into_result();
-            let admission = admission.expect("room");
-            let [mut one] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
-            let [mut other] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
-            assert_eq!(refund(&mut one, 1).await, 1, "{name}");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .refund(2)
-                .await
-                .expect("a response");
-            assert_eq!(used(&limiter, "p").await, 3, "{name}");
-            assert_eq!(refund(&mut other, 4).await, 1, "{name}");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .refund(4)
-                .await
-                .expect("a response");
-            assert_eq!(refund(&mut one, 4).await, 0, "{name}");
-            assert_eq!(used(&limiter, "p").await, 2, "{name}");
-        }
-    }
+        let admission = limiter.check(KEY).cost(4).await.into_result();
+        let admission = admission.expect("room");
+        let [mut one] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
+        let [mut other] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
+        assert_eq!(refund(&mut one, 1).await, 1, "{name}");
+        refund_of(&admission, 2).await;
+        assert_eq!(used(limiter, "p").await, 3, "{name}");
+        assert_eq!(refund(&mut other, 4).await, 1, "{name}");
+        refund_of(&admission, 4).await;
+        assert_eq!(refund(&mut one, 4).await, 0, "{name}");
+        assert_eq!(used(limiter, "p").await, 2, "{name}");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -219,34 +198,30 @@ async fn refunds_name_their_policies() {
 
 #[tokio::test]
 async fn a_free_request_does_not_wait_also_in_debt() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("a response");
-            assert!(admitted_by_store(
-                &limiter.charge(KEY, 13).await.expect("a response")
-            ));
-            let free = |decision: &Decision, how: &str| {
-                let retry = decision.policy("p").expect("a policy").retry_after();
-                assert!(admitted_by_store(decision), "{how}, {name}");
-                assert_eq!(retry, RetryAfter::Now, "{how}, {name}");
-            };
-            free(&limiter.check(KEY).cost(0).await, "alone");
-            free(&limiter.check(KEY).cost(0).times(3).await, "three at once");
-            let seen = limiter.peek(KEY).cost(0).await.expect("a response");
-            assert!(seen.would_admit(), "looked at, {name}");
-            let merged = (0..8).map(|_| tokio::spawn(limiter.check(KEY).cost(0).into_future()));
-            for decision in join_all(merged).await {
-                free(&decision.expect("a task ends well"), "merged");
-            }
-            assert_ne!(
-                limiter.peek(KEY).await.expect("a response").retry_after(),
-                RetryAfter::Now,
-                "{name}"
-            );
+    on_each_strategy(async |_, _, limiter, name| {
+        assert!(admitted_by_store(
+            &limiter.charge(KEY, 13).await.expect("a response")
+        ));
+        let free = |decision: &Decision, how: &str| {
+            let retry = decision.policy("p").expect("a policy").retry_after();
+            assert!(admitted_by_store(decision), "{how}, {name}");
+            assert_eq!(retry, RetryAfter::Now, "{how}, {name}");
+        };
+        free(&limiter.check(KEY).cost(0).await, "alone");
+        free(&limiter.check(KEY).cost(0).times(3).await, "three at once");
+        let seen = limiter.peek(KEY).cost(0).await.expect("a response");
+        assert!(seen.would_admit(), "looked at, {name}");
+        let merged = (0..8).map(|_| tokio::spawn(limiter.check(KEY).cost(0).into_future()));
+        for decision in join_all(merged).await {
+            free(&decision.expect("a task ends well"), "merged");
         }
-    }
+        assert_ne!(
+            limiter.peek(KEY).await.expect("a response").retry_after(),
+            RetryAfter::Now,
+            "{name}"
+        );
+    })
+    .await;
 }
 
 /// How much of five units the refund of as many that were charged before a reset takes from those charged after it.

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use http::Request;
-use tollgate::{Admission, Policy};
+use tollgate::{Admission, Limiter, Policy};
 
 use crate::charging::support::{
-    KEY, StrategyKind, World, admitted_by_store, even, ms, secs, together, used, waits, window,
+    KEY, StrategyKind, World, admitted_by_store, charge, even, ms, refund, secs, settle, together,
+    used, waits, window,
 };
 
 /// A policy `p` of each strategy, of 10 a minute.
@@ -15,8 +16,19 @@ pub(crate) fn all() -> [Policy; 8] {
     StrategyKind::ALL.map(|strategy| together(strategy, "p", "10/min"))
 }
 
+/// Runs a test on each store, with an admission of one request that costs so much under a policy of [all].
+async fn on_each(cost: u64, mut test: impl AsyncFnMut(&World, &Limiter, &Admission, &str)) {
+    for world in World::both() {
+        for policy in all() {
+            let context = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(cost)).await;
+            test(&world, &limiter, &admission, &context).await;
+        }
+    }
+}
+
 /// An admission of one request, and its limiter.
-async fn admitted(world: &World, policy: Policy) -> (tollgate::Limiter, Admission) {
+async fn admitted(world: &World, policy: Policy) -> (Limiter, Admission) {
     let limiter = world.limiter([policy]);
     let _ = limiter.reset(KEY).await.expect("a response");
     let admission = limiter.check(KEY).await.into_result().expect("room");
@@ -30,146 +42,77 @@ pub(crate) fn admission_of(request: &Request<()>) -> Admission {
 
 #[tokio::test]
 async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(true_cost)
-                    .await
-                    .expect("a response");
-                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
-                let left = admission.remaining("p");
-                assert_eq!(left, Some(10 - true_cost), "{context}");
-            }
-            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+    on_each(4, async |_, limiter, admission, context| {
+        for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
+            settle(admission, true_cost).await;
+            assert_eq!(used(limiter, "p").await, true_cost, "{context}");
+            let left = admission.remaining("p");
+            assert_eq!(left, Some(10 - true_cost), "{context}");
         }
-    }
+        assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy).await;
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(1_000_000)
-                .await
-                .expect("a response");
-            let (wait, reset) = waits(&limiter, "p").await;
-            assert!(wait > Duration::ZERO, "{context}");
-            // Two periods pay twice the capacity back, whatever counts it.
-            assert!(reset <= secs(120), "{reset:?} {context}");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .charge(1_000_000)
-                .await
-                .expect("a response");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(2_000_000)
-                .await
-                .expect("a response");
-            assert_eq!(waits(&limiter, "p").await, (wait, reset), "{context}");
-            // The wait is exact, to the microsecond.
-            world.advance(wait - Duration::from_micros(1_000));
-            assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
-            world.advance(Duration::from_micros(1_000));
-            if !admitted_by_store(&limiter.check(KEY).await) {
-                // A key on Redis lasts to the end of its millisecond.
-                world.advance(ms(1));
-                assert!(admitted_by_store(&limiter.check(KEY).await), "{context}");
-            }
-            world.no_key_is_immortal();
-            world.advance(secs(180));
+    on_each(1, async |world, limiter, admission, context| {
+        settle(admission, 1_000_000).await;
+        let (wait, reset) = waits(limiter, "p").await;
+        assert!(wait > Duration::ZERO, "{context}");
+        // Two periods pay twice the capacity back, whatever counts it.
+        assert!(reset <= secs(120), "{reset:?} {context}");
+        charge(admission, 1_000_000).await;
+        settle(admission, 2_000_000).await;
+        assert_eq!(waits(limiter, "p").await, (wait, reset), "{context}");
+        // The wait is exact, to the microsecond.
+        world.advance(wait - Duration::from_micros(1_000));
+        assert!(!admitted_by_store(&limiter.check(KEY).await), "{context}");
+        world.advance(Duration::from_micros(1_000));
+        if !admitted_by_store(&limiter.check(KEY).await) {
+            // A key on Redis lasts to the end of its millisecond.
+            world.advance(ms(1));
+            assert!(admitted_by_store(&limiter.check(KEY).await), "{context}");
         }
-    }
+        world.no_key_is_immortal();
+        world.advance(secs(180));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_debt_is_waited_for_at_an_even_rate() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, even("p", "10/min")).await;
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(15)
-            .await
-            .expect("a response");
+        settle(&admission, 15).await;
         assert_eq!(waits(&limiter, "p").await, (secs(36), secs(90)));
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(500)
-            .await
-            .expect("a response");
+        settle(&admission, 500).await;
         assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
         // What was charged of it is refunded, not what was requested.
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(3)
-            .await
-            .expect("a response");
+        settle(&admission, 3).await;
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
     }
 }
 
 #[tokio::test]
 async fn nothing_is_refunded_twice() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy).await;
-            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
-            for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .refund(units)
-                    .await
-                    .expect("a response");
-                assert_eq!(used(&limiter, "p").await, expected, "{context}");
-            }
-            admission
-                .policy("p")
-                .expect("a policy")
-                .charge(3)
-                .await
-                .expect("a response");
-            for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .refund(units)
-                    .await
-                    .expect("a response");
-                assert_eq!(used(&limiter, "p").await, expected, "{context}");
-            }
-            let clone = admission.clone();
-            clone
-                .policy("p")
-                .expect("a policy")
-                .refund(1)
-                .await
-                .expect("a response");
-            clone
-                .policy("p")
-                .expect("a policy")
-                .settle(0)
-                .await
-                .expect("a response");
-            assert_eq!(used(&limiter, "p").await, 5, "{context}");
+    on_each(1, async |_, limiter, admission, context| {
+        assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+        for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
+            refund(admission, units).await;
+            assert_eq!(used(limiter, "p").await, expected, "{context}");
         }
-    }
+        charge(admission, 3).await;
+        for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
+            refund(admission, units).await;
+            assert_eq!(used(limiter, "p").await, expected, "{context}");
+        }
+        let clone = admission.clone();
+        refund(&clone, 1).await;
+        settle(&clone, 0).await;
+        assert_eq!(used(limiter, "p").await, 5, "{context}");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -188,60 +131,39 @@ async fn concurrent_refunds_refund_once() {
 
 #[tokio::test]
 async fn a_refund_cancelled_half_way_loses_no_units() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            admission
-                .policy("p")
-                .expect("a policy")
-                .charge(3)
-                .await
-                .expect("a response");
-            // It is sent, and refunds the last charge.
-            drop(
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .refund(7)
-                    .now_or_never(),
-            );
+    on_each(4, async |_, limiter, admission, context| {
+        charge(admission, 3).await;
+        // It is sent, and refunds the last charge.
+        drop(
             admission
                 .policy("p")
                 .expect("a policy")
                 .refund(7)
-                .await
-                .expect("a response");
-            assert_eq!(used(&limiter, "p").await, 0, "{context}");
-        }
-    }
+                .now_or_never(),
+        );
+        refund(admission, 7).await;
+        assert_eq!(used(limiter, "p").await, 0, "{context}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_charge_cancelled_half_way_is_charged_once() {
-    for world in World::both() {
-        for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
-            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            drop(
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .charge(3)
-                    .now_or_never(),
-            );
-            assert_eq!(used(&limiter, "p").await, 7, "{context}");
-            for true_cost in [7, 8, 5] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(true_cost)
-                    .await
-                    .expect("a response");
-                assert_eq!(used(&limiter, "p").await, true_cost, "{context}");
-            }
+    on_each(4, async |_, limiter, admission, context| {
+        drop(
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .now_or_never(),
+        );
+        assert_eq!(used(limiter, "p").await, 7, "{context}");
+        for true_cost in [7, 8, 5] {
+            settle(admission, true_cost).await;
+            assert_eq!(used(limiter, "p").await, true_cost, "{context}");
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -271,19 +193,9 @@ async fn a_refund_never_lands_in_a_later_window() {
             let (limiter, admission) = admitted(&world, policy.cost(5)).await;
             world.advance(secs(61));
             assert_eq!(limiter.check(KEY).times(1).await.admitted(), 1);
-            admission
-                .policy("p")
-                .expect("a policy")
-                .refund(3)
-                .await
-                .expect("a response");
+            refund(&admission, 3).await;
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(0)
-                .await
-                .expect("a response");
+            settle(&admission, 0).await;
             assert_eq!(used(&limiter, "p").await, 5, "{context}");
             world.no_key_is_immortal();
             world.advance(secs(120));
@@ -296,12 +208,7 @@ async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min").cost(5)).await;
         world.advance(secs(61));
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(8)
-            .await
-            .expect("a response");
+        settle(&admission, 8).await;
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
         world.no_key_is_immortal();
     }
@@ -316,20 +223,10 @@ async fn units_whose_refund_was_too_late_are_not_charged_again() {
             let (limiter, admission) = admitted(&world, policy).await;
             world.advance(secs(121));
             for true_cost in [3, 5, 0, 4] {
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(true_cost)
-                    .await
-                    .expect("a response");
+                settle(&admission, true_cost).await;
                 assert_eq!(used(&limiter, "p").await, 0, "{context}");
             }
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(6)
-                .await
-                .expect("a response");
+            settle(&admission, 6).await;
             assert_eq!(used(&limiter, "p").await, 1, "{context}");
             world.advance(secs(121));
         }

@@ -10,7 +10,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::charging::{
     settle::{admission_of, all},
-    support::{KEY, World, call, even, pass, read, request, text, used, window},
+    support::{KEY, World, call, charge, even, pass, read, request, settle, text, used, window},
 };
 
 #[tokio::test]
@@ -71,12 +71,7 @@ async fn the_response_shows_what_the_handler_settled() {
             let _ = layer.limiter().reset(KEY).await.expect("a response");
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(true_cost)
-                    .await
-                    .expect("a response");
+                settle(&admission, true_cost).await;
                 Ok::<_, Infallible>(text(200))
             };
             let Ok(response) = call(&layer, request(), handler).await;
@@ -95,12 +90,7 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
             let _ = layer.limiter().reset(KEY).await.expect("a response");
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
-                admission
-                    .policy("p")
-                    .expect("a policy")
-                    .settle(settled)
-                    .await
-                    .expect("a response");
+                settle(&admission, settled).await;
                 Ok::<_, Infallible>(text(200))
             };
             let Ok(response) = call(&layer, request(), handler).await;
@@ -125,12 +115,7 @@ async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
         let admission = receive.recv().expect("an admission");
         // At once, while the response's charge may still be on its way: less than that, then more, then nothing.
         for true_cost in [1, 5, 0] {
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(true_cost)
-                .await
-                .expect("a response");
+            settle(&admission, true_cost).await;
             let used = used(layer.limiter(), "p").await;
             assert_eq!(used, true_cost, "{}", world.name());
         }
@@ -173,12 +158,7 @@ async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
                 let handler = move |request: Request<()>| async move {
                     let admission = admission_of(&request);
-                    admission
-                        .policy("p")
-                        .expect("a policy")
-                        .settle(true_cost)
-                        .await
-                        .expect("a response");
+                    settle(&admission, true_cost).await;
                     Ok::<_, Infallible>(text(status))
                 };
                 let Ok(response) = call(&layer, request(), handler).await;
@@ -198,12 +178,7 @@ async fn a_response_does_not_charge_again_what_a_dropped_handler_was_charging() 
         let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
         let handler = |request: Request<()>| async move {
             let admission = admission_of(&request);
-            admission
-                .policy("p")
-                .expect("a policy")
-                .charge(3)
-                .await
-                .expect("a response");
+            charge(&admission, 3).await;
             std::future::pending::<()>().await;
             Ok::<_, Infallible>(text(200))
         };

@@ -13,7 +13,9 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use testkit::Server;
-use tollgate::{DecisionSource, Limiter, Policy, RateLimitLayer, extract, layer::ResponseBody};
+use tollgate::{
+    Admission, DecisionSource, Limiter, Policy, RateLimitLayer, extract, layer::ResponseBody,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 pub(crate) use crate::charging::{
@@ -74,6 +76,38 @@ pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duratio
         verdict.retry_after().duration().expect("a wait"),
         verdict.reset_after(),
     )
+}
+
+/// Settles what an admission was charged under policy `p`.
+pub(crate) async fn settle(admission: &Admission, units: u64) {
+    let policy = admission.policy("p").expect("a policy");
+    policy.settle(units).await.expect("a response");
+}
+
+/// Charges an admission more under policy `p`.
+pub(crate) async fn charge(admission: &Admission, units: u64) {
+    let policy = admission.policy("p").expect("a policy");
+    policy.charge(units).await.expect("a response");
+}
+
+/// Refunds some of what an admission was charged under policy `p`.
+pub(crate) async fn refund(admission: &Admission, units: u64) {
+    let policy = admission.policy("p").expect("a policy");
+    policy.refund(units).await.expect("a response");
+}
+
+/// Runs a test on each store, with a policy `p` of each strategy, of 10 a minute, whose count begins at 0. The text says which.
+pub(crate) async fn on_each_strategy(
+    mut test: impl AsyncFnMut(&World, StrategyKind, &Limiter, &str),
+) {
+    for world in World::both() {
+        for strategy in StrategyKind::ALL {
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
+            limiter.reset(KEY).await.expect("a response");
+            let name = format!("{strategy:?} on {}", world.name());
+            test(&world, strategy, &limiter, &name).await;
+        }
+    }
 }
 
 /// The body of a handler's response.

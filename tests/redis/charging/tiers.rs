@@ -11,13 +11,14 @@ use futures_util::future::join_all;
 use http::{Request, request::Parts};
 use tokio::sync::{Notify, mpsc};
 use tollgate::{Admission, Limiter, Policy, Quota, RateLimitLayer, outcome};
+use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::charging::support::{
-    KEY, World, admitted_by_store, call, even, read, request, secs, text, waits, window,
+    KEY, World, admitted_by_store, call, even, read, request, secs, settle, text, waits, window,
 };
 
 /// Longer than any machine is busy.
-const LONG: Duration = secs(5);
+const LONG: Duration = TEST_TIMEOUT;
 
 fn quota(quota: &str) -> Quota {
     quota.parse().expect(quota)
@@ -229,7 +230,7 @@ async fn a_look_up_past_its_deadline_keeps_the_policys_quota() {
         let policy = window("p", "3/min").quota_lookup(deadline, |_| pending());
         let layer = world.layer([policy]);
         let sent = passes(&layer, 5, paying);
-        let passed = tokio::time::timeout(secs(20), sent).await;
+        let passed = tokio::time::timeout(LONG, sent).await;
         assert_eq!(passed, Ok(3), "{}", world.name());
     }
 }
@@ -315,12 +316,7 @@ async fn a_tiers_charge_is_settled_by_its_own_quota() {
         let handler = |request: Request<()>| async move {
             let admission = request.extensions().get::<Admission>().cloned();
             let admission = admission.expect("an admission");
-            admission
-                .policy("p")
-                .expect("a policy")
-                .settle(500)
-                .await
-                .expect("a response");
+            settle(&admission, 500).await;
             Ok::<_, Infallible>(text(200))
         };
         let Ok(response) = call(&layer, request(), handler).await;

@@ -108,10 +108,3 @@ async fn every_trace_holds_on_redis_one_request_at_a_time() {
 async fn every_trace_holds_on_redis_under_concurrency() {
     on_redis(Manner::Concurrently).await;
 }
-
-/// The strategies with leases keep their promises in the model, and each rule of leases is needed for that.
-#[test]
-fn processes_with_leases_are_admitted_no_more_than_is_promised_in_the_model() {
-    let said = testkit::python("../conformance/leases.py", &["20"], "");
-    assert!(said.contains("none too many"), "{said}");
-}

@@ -1,34 +1,22 @@
 //! A Redis Cluster: requests with keys in one slot are leased, others are not.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{slice, time::Duration};
 
+use futures_util::future::join_all;
 use testkit::Cluster;
-use tollgate::{DecisionSource, Key, Limiter, RedisStore};
+use tollgate::{DecisionSource, Key, Limiter, Policy, RedisStore};
 
-use crate::leases::{
-    support::{
-        KEY, StrategyKind, TEST_TIMEOUT, hold_units, leased, leases, limiter, ms, until, used,
-        used_of,
-    },
-    traffic::{Traffic, until_nothing_is_held},
+use crate::leases::support::{
+    KEY, Scene, StrategyKind, TEST_TIMEOUT, hold, leased, limiter, ms, scene, stats, until,
+    until_used,
 };
 
-fn cluster() -> Arc<Cluster> {
-    static CLUSTER: OnceLock<Arc<Cluster>> = OnceLock::new();
-    CLUSTER
-        .get_or_init(|| Arc::new(Cluster::start(3, 0)))
-        .clone()
-}
-
-fn store(cluster: &Cluster) -> RedisStore {
+fn connected(cluster: &Cluster, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = RedisStore::builder()
         .cluster(cluster.urls())
         .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
-    store.build().expect("a store")
+    limiter(store.build().expect("a store"), policies)
 }
 
 /// Keys of one slot have the same tag.
@@ -39,17 +27,13 @@ fn names(cluster: &Cluster, part: &str) -> Vec<String> {
 }
 
 fn slot(cluster: &Cluster, name: &str) -> i64 {
-    cluster.nodes()[0]
-        .command(&["CLUSTER", "KEYSLOT", name])
-        .int()
+    let first = &cluster.nodes()[0];
+    first.command(&["CLUSTER", "KEYSLOT", name]).int()
 }
 
 /// Two keys of policies `p` and `q`, in one slot if `together`.
 async fn two_keys(cluster: &Cluster, together: bool, name: &str) -> [Key; 2] {
-    let probe = limiter(
-        store(cluster),
-        [StrategyKind::Fixed.policy("probe", "9/month")],
-    );
+    let probe = connected(cluster, [StrategyKind::Fixed.policy("probe", "9/month")]);
     let mut first = None;
     for number in 0.. {
         let text = format!("{name}{number}");
@@ -77,94 +61,71 @@ async fn send(limiter: &Limiter, [p, q]: [Key; 2], requests: u64) -> (u64, u64) 
     (admitted, by_lease)
 }
 
-#[tokio::test]
-async fn keys_in_one_slot_are_leased_and_keys_in_several_are_not() {
-    let cluster = cluster();
-    let policies = || ["p", "q"].map(|name| leased(StrategyKind::Fixed, name, "1000/month"));
-    let limiter = limiter(store(&cluster), policies());
-    let together = two_keys(&cluster, true, "t").await;
-    let (admitted, by_lease) = send(&limiter, together, 400).await;
-    assert_eq!(admitted, 400);
-    assert!(by_lease > 0);
-    for policy in ["p", "q"] {
-        until_nothing_is_held(std::slice::from_ref(&limiter), policy).await;
-    }
-    // The last lease may still be on its way.
-    until("what was left is refunded", async || {
-        let seen = limiter.peek([("p", together[0]), ("q", together[1])]).await;
-        let seen = seen.expect("a response");
-        let mut used = seen
-            .policies()
-            .map(|policy| policy.limit() - policy.remaining());
-        used.all(|used| used == 400)
-    })
-    .await;
-
-    let granted = || leases(&limiter, "p").map(|stats| stats.granted);
-    let before = granted();
-    let apart = two_keys(&cluster, false, "a").await;
-    assert_eq!(send(&limiter, apart, 400).await, (400, 0));
-    assert_eq!(granted(), before);
+#[test]
+fn keys_in_one_slot_are_leased_and_keys_in_several_are_not() {
+    scene(async |scene| {
+        let cluster = Cluster::start(3, 0);
+        let policies = ["p", "q"].map(|name| leased(StrategyKind::Fixed, name, "1000/month"));
+        let limiter = connected(&cluster, policies);
+        let [p, q] = two_keys(&cluster, true, "t").await;
+        let (admitted, by_lease) = send(&limiter, [p, q], 400).await;
+        assert!(admitted == 400 && by_lease > 0, "{admitted} {by_lease}");
+        scene.refund_leases(slice::from_ref(&limiter)).await;
+        until("what was left is refunded", async || {
+            let seen = limiter.peek([("p", p), ("q", q)]).await;
+            let seen = seen.expect("a response");
+            let used = |it: tollgate::PolicyDecision<'_>| it.limit() - it.remaining();
+            seen.policies().map(used).all(|used| used == 400)
+        })
+        .await;
+        let granted = stats(&limiter)[1];
+        let apart = two_keys(&cluster, false, "a").await;
+        assert_eq!(send(&limiter, apart, 400).await, (400, 0));
+        assert_eq!(stats(&limiter)[1], granted);
+    });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quota_on_a_cluster_is_used_to_its_end_and_not_exceeded() {
-    let cluster = cluster();
-    for strategy in [StrategyKind::Fixed, StrategyKind::Log] {
-        let name = Key::new(format!("whole{strategy:?}"));
-        let limiters: Vec<_> = (0..4)
-            .map(|_| limiter(store(&cluster), [leased(strategy, "p", "4000/month")]))
-            .collect();
-        let traffic = Traffic::start(&limiters, name, &[1]);
-        until("the quota is used", async || traffic.units() >= 4_000).await;
-        let record = traffic.run_for(ms(100)).await;
-        assert_eq!(record.admissions.len(), 4_000, "{strategy:?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_go_on_while_their_slot_moves_and_nothing_is_exceeded() {
-    // Its slots move.
-    let cluster = Arc::new(Cluster::start(3, 0));
-    let limiters: Vec<_> = (0..3)
-        .map(|_| {
-            limiter(
-                store(&cluster),
-                [leased(StrategyKind::Log, "p", "30000/month")],
-            )
-        })
-        .collect();
-    hold_units(&limiters[0], KEY).await;
-    let name = names(&cluster, ":p:").remove(0);
-    let slot = slot(&cluster, &name);
-    let on = |node: usize| cluster.nodes()[node].keys().contains(&name);
-    let from = (0..3).find(|node| on(*node)).expect("a master");
-    let before = used(&limiters[0], KEY).await;
-    let traffic = Traffic::start(&limiters, KEY, &[1]);
-    let mover = {
-        let cluster = cluster.clone();
-        tokio::task::spawn_blocking(move || {
-            for step in 1..=4 {
-                let moving = cluster.begin_move(slot, (from + step) % 3);
-                std::thread::sleep(ms(30));
-                while moving.keys(1) > 0 {}
-                moving.end();
-            }
-        })
+/// Requests of all limiters at once.
+async fn send_all(scene: &Scene, limiters: &[Limiter], requests: usize) -> (u64, u64) {
+    let limiters = limiters.iter().cycle().take(requests);
+    let decisions = join_all(limiters.map(|limiter| limiter.check(KEY).into_future()));
+    let decisions = scene.wait(decisions).await;
+    let count = |is_counted: fn(&tollgate::Decision) -> bool| {
+        decisions.iter().filter(|it| is_counted(it)).count() as u64
     };
-    mover.await.expect("the mover ends well");
-    let by_lease = traffic.by_lease();
-    until("it is leased after the moves", async || {
-        traffic.by_lease() > by_lease + 100
-    })
-    .await;
-    let record = traffic.stop().await;
-    until_nothing_is_held(&limiters, "p").await;
-    let admitted = record.admissions.len() as u64;
-    let counted = used_of(&limiters[0], KEY, "p").await;
-    assert!(admitted <= 30_000);
-    assert!(
-        counted + 64 >= admitted && counted <= before + admitted,
-        "{before} before, {admitted} admitted, {counted} counted"
-    );
+    let by_lease = count(|it| it.source() == DecisionSource::Lease);
+    (count(tollgate::Decision::is_admitted), by_lease)
+}
+
+#[test]
+fn leases_go_on_while_their_slot_moves_and_a_quota_is_used_to_its_end_and_not_exceeded() {
+    scene(async |scene| {
+        let cluster = Cluster::start(3, 0);
+        let policy = || leased(StrategyKind::Log, "p", "4000/month");
+        let limiters: Vec<_> = (0..3).map(|_| connected(&cluster, [policy()])).collect();
+        let mut admitted = hold(&limiters[0], KEY).await;
+        let name = names(&cluster, ":p:").remove(0);
+        let slot = slot(&cluster, &name);
+        let on = |node: usize| cluster.nodes()[node].keys().contains(&name);
+        let from = (0..3).find(|node| on(*node)).expect("a master");
+        for step in 1..=4 {
+            let moving = cluster.begin_move(slot, (from + step) % 3);
+            admitted += send_all(&scene, &limiters, 120).await.0;
+            while moving.keys(1) > 0 {}
+            admitted += send_all(&scene, &limiters, 120).await.0;
+            moving.end();
+            admitted += send_all(&scene, &limiters, 120).await.0;
+        }
+        let mut by_lease = 0;
+        until("all of the quota is used", async || {
+            scene.advance(ms(200));
+            let (more, by_lease_now) = send_all(&scene, &limiters, 120).await;
+            (admitted, by_lease) = (admitted + more, by_lease + by_lease_now);
+            assert!(admitted <= 4_000, "{admitted}");
+            admitted == 4_000
+        })
+        .await;
+        assert!(by_lease > 0);
+        until_used(&limiters[0], KEY, 4_000).await;
+    });
 }

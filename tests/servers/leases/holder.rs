@@ -1,11 +1,11 @@
-//! A process that holds units under several strategies, and other processes that take what the store has.
+//! Processes that hold units under several strategies, and others that take what the store has.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
-use tollgate::{DecisionSource, Key, Lease, Limiter, RedisStore};
+use futures_util::FutureExt;
+use tollgate::{Decision, DecisionSource, Key, Lease, Limiter, RedisStore};
 
-use crate::leases::support::{StrategyKind, TEST_TIMEOUT, held, hold_more_than, limiter, used};
+use crate::leases::support::{self, Scene, StrategyKind, held, limiter, until_nothing_is_held};
 
 /// A strategy, and a quota.
 pub(crate) type Case = (StrategyKind, &'static str);
@@ -32,23 +32,13 @@ pub(crate) const HALF_SECOND_LEFT: [Case; 5] = [
     (StrategyKind::Sliding(10), "1000/5s"),
 ];
 
-/// A limiter for each strategy.
-pub(crate) struct Holder(Vec<LeasingLimiter>);
+/// A process with a limiter for each strategy, each with connections and a key of its own.
+pub(crate) struct Holder(pub(crate) Vec<LeasingLimiter>);
 
-/// A limiter with connections, a key and a runtime of its own: what it holds stays until the runtime is polled.
 pub(crate) struct LeasingLimiter {
     pub(crate) strategy: StrategyKind,
     pub(crate) key: Key,
     pub(crate) limiter: Limiter,
-    runtime: Runtime,
-}
-
-/// What was admitted under one strategy.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Admitted {
-    pub(crate) units: u64,
-    /// How many of them by leases.
-    pub(crate) by_lease: u64,
 }
 
 impl Holder {
@@ -56,90 +46,72 @@ impl Holder {
         let limiters = cases.iter().map(|&(strategy, quota)| {
             let lease = Lease::max_units(64).ttl(ttl);
             let policy = strategy.policy("p", quota).lease(lease);
-            let mut runtime = Builder::new_current_thread();
             LeasingLimiter {
                 strategy,
                 key: Key::new(format!("{strategy:?}")),
                 limiter: limiter(store(), [policy]),
-                runtime: runtime.enable_all().build().expect("a runtime"),
             }
         });
         Self(limiters.collect())
     }
 
-    pub(crate) fn limiters(&self) -> impl Iterator<Item = &LeasingLimiter> {
-        self.0.iter()
-    }
-
-    /// The limiter of the only strategy.
-    pub(crate) fn only_limiter(&self) -> &LeasingLimiter {
-        assert_eq!(self.0.len(), 1);
-        &self.0[0]
-    }
-
-    /// Holds units under each strategy, while no lease is on its way; returns what was admitted.
-    pub(crate) fn hold(&self) -> Vec<u64> {
-        let admitted = self.limiters().map(|own| own.run(own.hold())).collect();
-        let held = self.held();
-        assert!(held.iter().all(|units| *units > 0), "{held:?}");
+    /// Holds units under each strategy; returns how many were admitted.
+    pub(crate) async fn hold(&self) -> Vec<u64> {
+        let mut admitted = Vec::new();
+        for own in &self.0 {
+            admitted.push(support::hold(&own.limiter, own.key).await);
+        }
         admitted
     }
 
     /// The units that are held.
     pub(crate) fn held(&self) -> Vec<u64> {
-        self.limiters().map(LeasingLimiter::held).collect()
+        self.0.iter().map(|own| held(&own.limiter)).collect()
     }
 
     /// The whole quotas.
     pub(crate) fn limits(&self) -> Vec<u64> {
         let limit = |own: &LeasingLimiter| own.limiter.stats().policies[0].limit;
-        self.limiters().map(limit).collect()
+        self.0.iter().map(limit).collect()
     }
 
     /// Takes all that the store has, by requests that no lease decides; returns how much that was.
-    pub(crate) fn take_all(&self) -> Vec<u64> {
-        self.limiters().map(|own| own.run(own.take_all())).collect()
+    pub(crate) async fn take_all(&self) -> Vec<u64> {
+        let mut taken = Vec::new();
+        for own in &self.0 {
+            taken.push(own.take_all().await);
+        }
+        taken
     }
 
-    /// Sends more requests than units are held.
-    pub(crate) fn spend(&self) -> Vec<Admitted> {
-        self.limiters().map(|own| own.run(own.spend())).collect()
+    /// Sends more requests than units are held; returns how many were admitted by leases, and by the store.
+    pub(crate) async fn spend(&self) -> [Vec<u64>; 2] {
+        let mut spent = [Vec::new(), Vec::new()];
+        for own in &self.0 {
+            let mut admitted = [0, 0];
+            for _ in 0..held(&own.limiter) + 40 {
+                let decision = own.limiter.check(own.key).await;
+                let by_store = usize::from(decision.source() != DecisionSource::Lease);
+                admitted[by_store] += u64::from(decision.is_admitted());
+            }
+            spent[0].push(admitted[0]);
+            spent[1].push(admitted[1]);
+        }
+        spent
     }
 
     /// Refunds what is held.
-    pub(crate) fn shutdown(&self) {
-        for own in self.limiters() {
-            let ended = own.run(own.limiter.shutdown(TEST_TIMEOUT));
-            ended.expect("the store replies");
+    pub(crate) async fn shut_down(&self, scene: &Scene) {
+        for own in &self.0 {
+            let ended = scene.wait(own.limiter.shutdown(support::TEST_TIMEOUT));
+            ended.await.expect("the store replies");
+            until_nothing_is_held(std::slice::from_ref(&own.limiter)).await;
         }
     }
 }
 
 impl LeasingLimiter {
-    pub(crate) fn run<T>(&self, future: impl IntoFuture<Output = T>) -> T {
-        self.runtime.block_on(async { future.await })
-    }
-
-    pub(crate) fn held(&self) -> u64 {
-        held(&self.limiter)
-    }
-
-    async fn hold(&self) -> u64 {
-        let (mut admitted, mut before) = (0, 0);
-        // A slow machine may refund the units meanwhile.
-        while self.held() == 0 || self.held() != before {
-            if self.held() == 0 {
-                admitted += hold_more_than(&self.limiter, self.key, 5).await;
-            }
-            before = self.held();
-            // A lease that was requested is charged before this sees the store's count.
-            used(&self.limiter, self.key).await;
-            tokio::task::yield_now().await;
-        }
-        admitted
-    }
-
-    async fn take_all(&self) -> u64 {
+    pub(crate) async fn take_all(&self) -> u64 {
         let mut taken = 0;
         loop {
             let seen = self.limiter.peek(self.key).await.expect("a response");
@@ -154,19 +126,10 @@ impl LeasingLimiter {
         }
     }
 
-    async fn spend(&self) -> Admitted {
-        let mut admitted = Admitted::default();
-        for _ in 0..self.held() + 40 {
-            let decision = self.limiter.check(self.key).await;
-            admitted.units += u64::from(decision.is_admitted());
-            admitted.by_lease += u64::from(decision.source() == DecisionSource::Lease);
-        }
-        admitted
-    }
-}
-
-impl fmt::Debug for Admitted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({} by leases)", self.units, self.by_lease)
+    /// Whether a lease admits a request at once: nothing else runs meanwhile.
+    pub(crate) fn is_by_lease(&self) -> bool {
+        let decision = self.limiter.check(self.key).into_future().now_or_never();
+        let by_lease = |it: Decision| it.source() == DecisionSource::Lease && it.is_admitted();
+        decision.is_some_and(by_lease)
     }
 }

@@ -1,100 +1,61 @@
 //! Counts that are lost, by a reset of another process, a restart or a failover: what a process holds is spent beside the fresh
-//! quota within the TTL, and nothing else is.
+//! quota within the TTL, and nothing else is. What has ended is neither spent nor refunded.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use testkit::{Cluster, Server};
+use futures_util::future::join_all;
+use testkit::Cluster;
 use tollgate::RedisStore;
 
 use crate::leases::{
-    holder::{Holder, LASTING},
-    support::{TEST_TIMEOUT, ms, store, until},
+    holder::{Case, HALF_SECOND_LEFT, Holder, LASTING},
+    support::{Scene, TTL, ms, scene, secs, until},
 };
 
-/// A TTL that has not passed when others have used the fresh quota, unless a machine is very slow.
-const LONG: Duration = Duration::from_secs(10);
-
-/// One that has passed by then.
-const SHORT: Duration = ms(300);
-
 /// A process that holds units under each strategy, and others that have the rest.
-pub(crate) struct Ledger {
+struct Ledger {
     holder: Holder,
     held: Vec<u64>,
-    /// Before the first lease was requested, and after the last one was.
-    requested: [Instant; 2],
-    ttl: Duration,
     others: Holder,
 }
 
 impl Ledger {
-    /// The whole quotas are used: the holder has the last units. It spends them when all is lost.
-    pub(crate) fn long(store: impl Fn() -> RedisStore) -> Self {
-        Self::begin(LONG, store)
-    }
-
-    fn begin(ttl: Duration, store: impl Fn() -> RedisStore) -> Self {
-        let [holder, others] = [(); 2].map(|()| Holder::new(&LASTING, ttl, &store));
-        let start = Instant::now();
-        let admitted = holder.hold();
-        let (held, requested) = (holder.held(), [start, Instant::now()]);
-        let taken = others.take_all();
-        if ttl == LONG {
-            let parts = admitted.iter().zip(&held).zip(&taken);
-            let sums: Vec<_> = parts.map(|((a, b), c)| a + b + c).collect();
-            assert_eq!(sums, others.limits(), "{admitted:?} {held:?} {taken:?}");
-        }
+    async fn begin(store: impl Fn() -> RedisStore) -> Self {
+        let [holder, others] = [0, 1].map(|_| Holder::new(&LASTING, TTL, &store));
+        let admitted = holder.hold().await;
+        let (held, taken) = (holder.held(), others.take_all().await);
+        let parts = admitted.iter().zip(&held).zip(&taken);
+        let sums: Vec<_> = parts.map(|((a, b), c)| a + b + c).collect();
+        assert_eq!(sums, others.limits(), "{admitted:?} {held:?} {taken:?}");
         Self {
             holder,
             held,
-            requested,
-            ttl,
             others,
         }
     }
 
-    /// Resets the keys by another process.
-    fn reset(&self) {
-        for own in self.others.limiters() {
-            own.run(own.limiter.reset(own.key)).expect("a response");
-        }
-    }
-
-    /// Checks what is admitted since the counts were lost; returns what others were.
-    pub(crate) fn end(self) -> Vec<u64> {
+    /// Checks what is admitted since the counts were lost, up to the end of the leases, or after it; returns what others were.
+    async fn end(self, scene: &Scene, has_ended: bool) -> Vec<u64> {
         // Until a server is found again, requests fail.
-        for own in self.others.limiters() {
-            own.run(until("the store responds", async || {
-                own.limiter.peek(own.key).await.is_ok()
-            }));
+        let all = self.others.0.iter().chain(&self.holder.0);
+        let responds = all.map(async |own| {
+            let is_ok = async || own.limiter.peek(own.key).await.is_ok();
+            until("the store responds", is_ok).await;
+        });
+        scene.wait(join_all(responds)).await;
+        let fresh = self.others.take_all().await;
+        if has_ended {
+            scene.advance(TTL);
         }
-        let fresh = self.others.take_all();
-        let limits = self.others.limits();
-        let is_within = |(fresh, limit): (&u64, &u64)| fresh <= limit;
-        assert!(fresh.iter().zip(&limits).all(is_within), "{fresh:?}");
-
-        let [first, last] = self.requested;
-        if self.ttl == SHORT {
-            thread::sleep((SHORT * 5 / 4).saturating_sub(last.elapsed()));
-        }
-        let spent = self.holder.spend();
-        self.holder.shutdown();
-        let by_lease: Vec<_> = spent.iter().map(|one| one.by_lease).collect();
-        match self.ttl {
-            SHORT => assert_eq!(by_lease, vec![0; LASTING.len()]),
-            // Later they are refunded.
-            _ if first.elapsed() > LONG * 3 / 4 => {}
-            _ => assert_eq!(by_lease, self.held),
-        }
-
+        let [by_lease, by_store] = self.holder.spend().await;
+        let expected = self.held.iter().map(|held| held * u64::from(!has_ended));
+        assert_eq!(by_lease, expected.collect::<Vec<_>>());
+        self.holder.shut_down(scene).await;
         // A refund may have come to the fresh count.
-        let more = self.others.take_all();
-        for (index, own) in self.others.limiters().enumerate() {
+        let more = self.others.take_all().await;
+        for (index, own) in self.others.0.iter().enumerate() {
             let held = self.held[index];
-            let beside = spent[index].units + more[index];
+            let beside = by_lease[index] + by_store[index] + more[index];
             assert!(beside <= held, "{:?}: {beside} of {held}", own.strategy);
         }
         fresh
@@ -103,43 +64,74 @@ impl Ledger {
 
 #[test]
 fn after_a_reset_by_another_process_what_is_held_is_spent_for_one_ttl_at_most() {
-    for ttl in [SHORT, LONG] {
-        let server = Server::start();
-        let ledger = Ledger::begin(ttl, || store(&server));
-        ledger.reset();
-        let limits = ledger.others.limits();
-        assert_eq!(ledger.end(), limits);
-    }
+    scene(async |scene| {
+        for has_ended in [false, true] {
+            let ledger = Ledger::begin(|| scene.store()).await;
+            for own in &ledger.others.0 {
+                own.limiter.reset(own.key).await.expect("a response");
+            }
+            let limits = ledger.others.limits();
+            assert_eq!(ledger.end(&scene, has_ended).await, limits);
+            scene.server.command(&["FLUSHALL"]);
+        }
+    });
 }
 
 #[test]
 fn after_a_restart_that_loses_counts_what_was_held_is_spent_for_one_ttl_at_most() {
-    for ttl in [SHORT, LONG] {
-        let server = Server::start();
-        let ledger = Ledger::begin(ttl, || store(&server));
-        server.kill();
-        server.restart();
-        let limits = ledger.others.limits();
-        assert_eq!(ledger.end(), limits);
-    }
+    scene(async |scene| {
+        for has_ended in [false, true] {
+            let ledger = Ledger::begin(|| scene.store()).await;
+            scene.server.kill();
+            scene.server.restart();
+            let limits = ledger.others.limits();
+            assert_eq!(ledger.end(&scene, has_ended).await, limits);
+            scene.server.command(&["FLUSHALL"]);
+        }
+    });
 }
 
 /// The replica has the counts, or most of them.
 #[test]
 fn after_a_failover_of_a_cluster_what_was_held_is_spent_once() {
-    let cluster = Cluster::start(1, 1);
-    let store = || {
-        let store = RedisStore::builder()
-            .cluster(cluster.urls())
-            .timeout(TEST_TIMEOUT)
-            .rejection_cache_staleness(Duration::ZERO);
-        store.build().expect("a store")
-    };
-    let ledger = Ledger::long(store);
-    let [master, replica] = cluster.nodes() else {
-        panic!("a master and a replica");
-    };
-    master.kill();
-    replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).ok();
-    ledger.end();
+    scene(async |scene| {
+        let cluster = Cluster::start(1, 1);
+        let store = || {
+            let store = RedisStore::builder()
+                .cluster(cluster.urls())
+                .timeout(ms(500))
+                .rejection_cache_staleness(Duration::ZERO);
+            store.build().expect("a store")
+        };
+        let ledger = Ledger::begin(store).await;
+        let [master, replica] = cluster.nodes() else {
+            panic!("a master and a replica");
+        };
+        master.kill();
+        replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).ok();
+        ledger.end(&scene, false).await;
+    });
+}
+
+/// The holder stands still meanwhile. So much time passes on the server that all that was counted has refilled, and others use
+/// the whole quotas.
+#[test]
+fn what_has_ended_is_neither_spent_nor_refunded_to_others() {
+    let lasting: (&[Case], _, _) = (&LASTING, ms(400), ms(400));
+    let windows: (&[Case], _, _) = (&HALF_SECOND_LEFT, TTL, ms(500));
+    scene(async |scene| {
+        for (cases, ttl, pause) in [lasting, windows] {
+            let [holder, others] = [0, 1].map(|_| Holder::new(cases, ttl, || scene.store()));
+            holder.hold().await;
+            assert!(holder.held().iter().all(|units| *units > 0));
+            scene.server_clock.advance(secs(100 * 86_400));
+            assert_eq!(others.take_all().await, others.limits());
+            scene.clock.advance(pause);
+            let nothing = vec![0; cases.len()];
+            assert_eq!(holder.spend().await, [nothing.clone(), nothing.clone()]);
+            holder.shut_down(&scene).await;
+            assert_eq!(others.take_all().await, nothing, "it was refunded");
+            scene.server.command(&["FLUSHALL"]);
+        }
+    });
 }

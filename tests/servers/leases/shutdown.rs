@@ -1,157 +1,172 @@
-//! What is held is refunded when traffic stops, and by a shutdown; slow keys have no leases.
+//! What is held is refunded when traffic stops, by a shutdown, and from runtimes that have ended; slow keys have no leases.
 
-use std::time::{Duration, Instant};
+use std::slice;
 
-use testkit::Server;
-use tollgate::{DecisionSource, Key, Lease};
+use futures_util::future::join_all;
+use testkit::Timers;
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{DecisionSource, Key, Limiter};
+use tollgate_tests::set_clock::of_own_process;
 
-use crate::leases::{
-    support::{
-        KEY, StrategyKind, TEST_TIMEOUT, TTL, held, hold_units, leases, limiter, ms, single, store,
-        until, used,
-    },
-    traffic::Traffic,
+use crate::leases::support::{
+    EXACT, KEY, Scene, StrategyKind, TEST_TIMEOUT, TTL, held, hold, leases, ms, scene, stats,
+    until, until_nothing_is_held, used,
 };
 
-/// Strategies whose refunds are exact.
-const EXACT: [StrategyKind; 5] = [
-    StrategyKind::Fixed,
-    StrategyKind::Calendar,
-    StrategyKind::List,
-    StrategyKind::Log,
-    StrategyKind::Sliding(10),
-];
+async fn shut_down(scene: &Scene, limiter: &Limiter) {
+    let ended = scene.wait(limiter.shutdown(TEST_TIMEOUT)).await;
+    ended.expect("the store replies");
+}
 
-#[tokio::test]
-async fn a_shutdown_refunds_what_is_held() {
-    for strategy in EXACT {
-        let server = Server::start();
-        // So long a TTL that nothing comes back by itself.
-        let policy = || {
-            let policy = strategy.policy("p", "100000/month");
-            policy.lease(Lease::max_units(64).ttl(Duration::from_secs(10)))
-        };
-        let limiter = limiter(store(&server), [policy()]);
-        let other = crate::leases::support::limiter(store(&server), [policy()]);
-        let admitted = hold_units(&limiter, KEY).await;
-        limiter
-            .shutdown(TEST_TIMEOUT)
-            .await
-            .expect("the store replies");
-        assert_eq!(held(&limiter), 0, "{strategy:?}");
-        assert_eq!(used(&other, KEY).await, admitted, "{strategy:?}");
-    }
+#[test]
+fn a_shutdown_refunds_what_is_held() {
+    scene(async |scene| {
+        for strategy in EXACT {
+            let [limiter, other] = [0, 1].map(|_| scene.single(strategy, "100000/month"));
+            let key = Key::new(format!("{strategy:?}"));
+            let admitted = hold(&limiter, key).await;
+            shut_down(&scene, &limiter).await;
+            assert_eq!(held(&limiter), 0, "{strategy:?}");
+            assert_eq!(used(&other, key).await, admitted, "{strategy:?}");
+        }
+    });
 }
 
 /// The limiter is in use until then: a lease may be on its way.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_after_traffic_leaves_what_was_admitted() {
-    for round in 0..30 {
-        let server = Server::start();
-        let limiter = single(&server, StrategyKind::Fixed, "10000000/month");
-        let other = single(&server, StrategyKind::Fixed, "10000000/month");
-        let traffic = Traffic::start(&[limiter.clone(), limiter.clone()], KEY, &[1]);
-        until("a lease admits", async || {
-            traffic.by_lease() > 200 + round * 10
-        })
-        .await;
-        let admitted = traffic.stop().await.admissions.len() as u64;
-        limiter
-            .shutdown(TEST_TIMEOUT)
-            .await
-            .expect("the store replies");
-        assert_eq!(
-            used(&other, KEY).await,
-            admitted,
-            "{round}: {:?}",
-            leases(&limiter, "p")
-        );
-    }
-}
-
-#[tokio::test]
-async fn what_is_left_when_traffic_stops_is_refunded() {
-    for strategy in EXACT {
-        let server = Server::start();
-        let limiter = single(&server, strategy, "100000/month");
-        let mut admitted = 0;
-        for _ in 0..3 {
-            admitted += hold_units(&limiter, KEY).await;
-            until("the store's count is what was admitted", async || {
-                used(&limiter, KEY).await == admitted
-            })
-            .await;
-            assert_eq!(held(&limiter), 0);
+#[test]
+fn a_shutdown_after_traffic_leaves_what_was_admitted() {
+    scene(async |scene| {
+        let other = scene.single(StrategyKind::Fixed, "10000000/month");
+        for requests in [10, 11, 12, 13, 20, 40, 80, 160] {
+            let limiter = scene.single(StrategyKind::Fixed, "10000000/month");
+            let key = Key::new(format!("{requests}"));
+            let decisions = join_all((0..requests).map(|_| limiter.check(key).into_future())).await;
+            assert!(decisions.iter().all(|decision| decision.is_admitted()));
+            shut_down(&scene, &limiter).await;
+            let stats = leases(&limiter, "p");
+            assert_eq!(used(&other, key).await, requests, "{stats:?}");
         }
-        let stats = leases(&limiter, "p").expect("leases");
-        assert_eq!(stats.lapsed, 0, "{strategy:?}: {stats:?}");
-        assert!(stats.refunded > 0, "{strategy:?}: {stats:?}");
-        assert_eq!(stats.granted, stats.spent + stats.refunded, "{strategy:?}");
+    });
+}
+
+#[test]
+fn what_is_left_when_traffic_stops_is_refunded() {
+    scene(async |scene| {
+        for strategy in EXACT {
+            let limiter = scene.single(strategy, "100000/month");
+            let key = Key::new(format!("{strategy:?}"));
+            let admitted = hold(&limiter, key).await;
+            scene.refund_leases(slice::from_ref(&limiter)).await;
+            assert_eq!(used(&limiter, key).await, admitted, "{strategy:?}");
+            let [held, granted, spent, refunded, lapsed] = stats(&limiter);
+            assert_eq!((held, lapsed), (0, 0), "{strategy:?}");
+            assert!(refunded > 0 && granted == spent + refunded, "{strategy:?}");
+        }
+    });
+}
+
+fn current_thread() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// The task that refunds a lease belongs to its runtime, which ends or is not driven any more.
+#[test]
+fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
+    let test = |scene: Scene| {
+        for keeps in [false, true] {
+            let limiter = scene.single(StrategyKind::Fixed, "1000000/month");
+            let key = Key::new(format!("{keeps}"));
+            let first = current_thread();
+            let mut admitted = first.block_on(hold(&limiter, key));
+            let lost = held(&limiter);
+            let first = keeps.then_some(first);
+            scene.advance(2 * TTL);
+            let second = current_thread();
+            second.block_on(async {
+                let before = stats(&limiter)[2];
+                until("a lease of this runtime is spent", async || {
+                    scene.advance(ms(50));
+                    for _ in 0..20 {
+                        admitted += u64::from(limiter.check(key).await.is_admitted());
+                    }
+                    stats(&limiter)[2] > before
+                })
+                .await;
+            });
+            drop(first);
+            second.block_on(async {
+                scene.advance(TTL);
+                until_nothing_is_held(slice::from_ref(&limiter)).await;
+                // What it held may be lost with it.
+                let used = used(&limiter, key).await;
+                let expected = admitted..=admitted + lost;
+                assert!(expected.contains(&used), "{used} of {expected:?}");
+            });
+        }
+    };
+    on_own_runtimes(test);
+}
+
+#[track_caller]
+fn on_own_runtimes<F: FnOnce(Scene)>(test: F) {
+    if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
+        test(Scene::new(clock));
     }
 }
 
-/// 50 requests a second, by the instants at which they are sent: fewer if the machine is busy.
-#[tokio::test]
-async fn a_key_with_fewer_than_a_hundred_requests_a_second_has_no_leases() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Fixed, "100000/month");
-    for _ in 0..50 {
-        let decision = limiter.check(KEY).await;
-        assert_eq!(decision.source(), DecisionSource::Store);
-        tokio::time::sleep(ms(20)).await;
-    }
-    assert!(leases(&limiter, "p").is_none());
+/// Less than ten in each tenth of a second.
+#[test]
+fn a_key_with_fewer_than_a_hundred_requests_a_second_has_no_leases() {
+    scene(async |scene| {
+        let limiter = scene.single(StrategyKind::Fixed, "100000/month");
+        for _ in 0..100 {
+            let decision = limiter.check(KEY).await;
+            assert_eq!(decision.source(), DecisionSource::Store);
+            scene.advance(ms(12));
+        }
+        assert!(leases(&limiter, "p").is_none());
+    });
 }
 
 /// A busy key among many that are not.
-#[tokio::test]
-async fn leases_are_of_busy_keys_alone() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Fixed, "1000000/month");
-    let start = Instant::now();
-    let mut by_lease = 0;
-    for number in 0..600 {
-        let cold = limiter.check(Key::new(format!("{number}"))).await;
-        assert_eq!(cold.source(), DecisionSource::Store);
-        for _ in 0..5 {
-            let busy = limiter.check(KEY).await;
-            by_lease += u64::from(busy.source() == DecisionSource::Lease);
+#[test]
+fn leases_are_of_busy_keys_alone() {
+    scene(async |scene| {
+        let limiter = scene.single(StrategyKind::Fixed, "1000000/month");
+        let mut by_lease = 0;
+        for number in 0..200 {
+            let cold = limiter.check(Key::new(format!("{number}"))).await;
+            assert_eq!(cold.source(), DecisionSource::Store);
+            for _ in 0..5 {
+                let busy = limiter.check(KEY).await;
+                by_lease += u64::from(busy.source() == DecisionSource::Lease);
+            }
         }
-    }
-    assert!(by_lease > 0, "in {:?}", start.elapsed());
-    assert!(start.elapsed() > TTL);
+        assert!(by_lease > 0);
+    });
 }
 
 /// Each has more requests than any lease is for.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_keys_are_all_counted() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Fixed, "200/month");
-    let tasks: Vec<_> = (0..200)
-        .map(|number| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move {
-                let key = Key::new(format!("{number}"));
-                let mut admitted = 0;
-                for _ in 0..250 {
-                    admitted += u64::from(limiter.check(key).await.is_admitted());
-                }
-                // What was held when the store had no more.
-                let start = Instant::now();
-                while admitted < 200 && start.elapsed() < TEST_TIMEOUT {
-                    admitted += u64::from(limiter.check(key).await.is_admitted());
-                    tokio::time::sleep(ms(2)).await;
-                }
-                for _ in 0..5 {
-                    admitted += u64::from(limiter.check(key).await.is_admitted());
-                }
-                admitted
-            })
-        })
-        .collect();
-    for task in tasks {
-        assert_eq!(task.await.expect("a task ends well"), 200);
-    }
-    let stats = leases(&limiter, "p").expect("leases");
-    assert!(stats.spent > 0, "{stats:?}");
+#[test]
+fn many_busy_keys_are_all_counted() {
+    scene(async |scene| {
+        let limiter = scene.single(StrategyKind::Fixed, "200/month");
+        let limiters = slice::from_ref(&limiter);
+        let use_all = async |number: u64| {
+            let key = Key::new(format!("{number}"));
+            let mut admitted = 0;
+            for _ in 0..250 {
+                admitted += u64::from(limiter.check(key).await.is_admitted());
+            }
+            admitted
+        };
+        let first = join_all((0..50).map(use_all)).await;
+        // What was held when the store had no more.
+        scene.refund_leases(limiters).await;
+        let rest = join_all((0..50).map(use_all)).await;
+        let all: Vec<_> = first.iter().zip(&rest).map(|(a, b)| a + b).collect();
+        assert_eq!(all, [200; 50], "{first:?}");
+        assert!(stats(&limiter)[2] > 0);
+    });
 }

@@ -1,29 +1,104 @@
-//! What the tests share.
+//! What the tests share: processes on clocks that are set, and limiters that hold units.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
-use testkit::Server;
+use futures_util::future::{Either, select};
+use testkit::{Clock, Server, Timers};
+use tokio::runtime::Builder;
 use tollgate::{
-    DecisionSource, Key, Lease, Limiter, LimiterBuilder, OnStoreError, Policy, RedisStore,
-    RedisStoreBuilder, observe::LeaseStats,
+    Admission, DecisionSource, Key, Lease, Limiter, Policy, RedisStore, RedisStoreBuilder,
+    observe::LeaseStats,
 };
-
-pub(crate) use crate::leases::{
+use tollgate_tests::set_clock::of_own_process;
+pub(crate) use tollgate_tests::{
+    load::limiter,
+    set_clock::{real_pause, until},
     strategy_kind::StrategyKind,
-    until::{TEST_TIMEOUT, until},
+    until::TEST_TIMEOUT,
+    world::{KEY, ms, secs},
 };
 
-pub(crate) const KEY: Key = Key::global();
+/// The TTL of leases, unless a test says otherwise. No time passes unless a test lets it pass.
+pub(crate) const TTL: Duration = secs(10);
 
-/// The TTL of leases, unless a test says otherwise.
-pub(crate) const TTL: Duration = Duration::from_millis(50);
+/// What the clocks show first, in microseconds: half a second before a multiple of ten seconds.
+pub(crate) const BEGIN: u64 = 1_799_999_999_500_000;
 
-pub(crate) const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
+/// Strategies that count exactly, without what refills.
+pub(crate) const EXACT: [StrategyKind; 5] = [
+    StrategyKind::Fixed,
+    StrategyKind::Calendar,
+    StrategyKind::List,
+    StrategyKind::Log,
+    StrategyKind::Sliding(10),
+];
+
+/// A process whose clocks stand still until they are set, and a server whose clock does. So any requests are at a rate for leases,
+/// and no lease ends by itself.
+pub(crate) struct Scene {
+    pub(crate) clock: Clock,
+    pub(crate) server_clock: Clock,
+    pub(crate) server: Server,
 }
 
-pub(crate) fn lease() -> Lease {
-    Lease::max_units(64).ttl(TTL)
+/// Runs a test in a process of its own, on a runtime of one thread.
+#[track_caller]
+pub(crate) fn scene<F: AsyncFnOnce(Scene)>(test: F) {
+    if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime
+            .expect("a runtime")
+            .block_on(test(Scene::new(clock)));
+    }
+}
+
+impl Scene {
+    pub(crate) fn new(clock: Clock) -> Self {
+        clock.set(BEGIN);
+        let server_clock = Clock::at(BEGIN);
+        Self {
+            clock,
+            server: Server::builder().clock(&server_clock).start(),
+            server_clock,
+        }
+    }
+
+    /// Lets time pass here and on the server.
+    pub(crate) fn advance(&self, by: Duration) {
+        self.server_clock.advance(by);
+        self.clock.advance(by);
+    }
+
+    /// Waits for a future while time passes, a millisecond at a time.
+    pub(crate) async fn wait<T>(&self, future: impl IntoFuture<Output = T>) -> T {
+        let mut future = pin!(future.into_future());
+        loop {
+            match select(future, pin!(real_pause())).await {
+                Either::Left((output, _)) => return output,
+                Either::Right(((), rest)) => future = rest,
+            }
+            self.advance(ms(1));
+        }
+    }
+
+    /// Lets so much time pass that leases are refunded, before they end; returns when they are.
+    pub(crate) async fn refund_leases(&self, limiters: &[Limiter]) {
+        self.advance(TTL * 9 / 10);
+        until_nothing_is_held(limiters).await;
+    }
+
+    pub(crate) fn store(&self) -> RedisStore {
+        store(&self.server)
+    }
+
+    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+        limiter(self.store(), policies)
+    }
+
+    /// A limiter on connections of its own, under a policy `p` with [leases](leased).
+    pub(crate) fn single(&self, strategy: StrategyKind, quota: &str) -> Limiter {
+        self.limiter([leased(strategy, "p", quota)])
+    }
 }
 
 pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
@@ -38,24 +113,10 @@ pub(crate) fn store(server: &Server) -> RedisStore {
     builder(server.url()).build().expect("a store")
 }
 
-/// A limiter that reports store failures.
-#[track_caller]
-pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-    let builder = Limiter::builder()
-        .store(store)
-        .on_store_error(OnStoreError::Reject);
-    let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
-    builder.build().expect("a limiter")
-}
-
-/// A limiter on connections of its own, under a policy `p` with [leases](lease).
-pub(crate) fn single(server: &Server, strategy: StrategyKind, quota: &str) -> Limiter {
-    limiter(store(server), [leased(strategy, "p", quota)])
-}
-
-/// A policy with [leases](lease).
+/// A policy with leases.
 pub(crate) fn leased(strategy: StrategyKind, name: &str, quota: &str) -> Policy {
-    strategy.policy(name, quota).lease(lease())
+    let lease = Lease::max_units(64).ttl(TTL);
+    strategy.policy(name, quota).lease(lease)
 }
 
 /// The units of a policy's leases.
@@ -64,43 +125,63 @@ pub(crate) fn leases(limiter: &Limiter, policy: &str) -> Option<LeaseStats> {
     all.find(|stats| &*stats.policy == policy)
 }
 
+/// The units of leases under policy `p`: zero, if there were none.
+pub(crate) fn stats(limiter: &Limiter) -> [u64; 5] {
+    leases(limiter, "p").map_or([0; 5], |it| {
+        [it.held, it.granted, it.spent, it.refunded, it.lapsed]
+    })
+}
+
 /// The units that are held under policy `p`.
 pub(crate) fn held(limiter: &Limiter) -> u64 {
-    leases(limiter, "p").map_or(0, |stats| stats.held)
+    stats(limiter)[0]
 }
 
-/// Sends requests until this process holds units of leases under policy `p`; returns how many requests were admitted.
-pub(crate) async fn hold_units(limiter: &Limiter, key: Key) -> u64 {
+/// Sends requests until this process holds some units of a key under policy `p`, and none are on their way; returns how many were
+/// admitted.
+pub(crate) async fn hold(limiter: &Limiter, key: Key) -> u64 {
+    let [before, used_before] = [held(limiter), used(limiter, key).await];
     let mut admitted = 0;
-    until("units are leased", async || {
-        for _ in 0..20 {
-            let decision = limiter.check(key).await;
-            assert!(decision.is_admitted(), "{decision:?}");
-            admitted += 1;
-            if decision.source() == DecisionSource::Lease && held(limiter) > 0 {
-                return true;
-            }
-        }
-        held(limiter) > 0
+    while held(limiter) < before + 6 {
+        let decision = limiter.check(key).await;
+        assert!(decision.is_admitted(), "{decision:?}");
+        admitted += 1;
+    }
+    until("no lease is on its way", async || {
+        used(limiter, key).await - used_before == admitted + held(limiter) - before
     })
     .await;
     admitted
 }
 
-/// Sends requests until this process holds more than so many units under policy `p`; returns how many were admitted.
-pub(crate) async fn hold_more_than(limiter: &Limiter, key: Key, units: u64) -> u64 {
-    let mut admitted = 0;
-    until("many units are leased", async || {
-        for _ in 0..1_000 {
-            admitted += u64::from(limiter.check(key).await.is_admitted());
-            if held(limiter) > units {
-                return true;
-            }
-        }
-        false
+/// The admission of a request by a lease, and how many others were admitted before.
+pub(crate) async fn admit_by_lease(limiter: &Limiter, key: Key) -> (Admission, u64) {
+    let before = hold(limiter, key).await;
+    let admission = limiter.admit(key).await.expect("room");
+    assert_eq!(admission.decisions()[0].source(), DecisionSource::Lease);
+    (admission, before)
+}
+
+/// Sends so many requests one by one; returns how many were admitted, and how many of them by leases.
+pub(crate) async fn send(limiter: &Limiter, requests: u64) -> (u64, u64) {
+    let (mut admitted, mut by_lease) = (0, 0);
+    for _ in 0..requests {
+        let decision = limiter.check(KEY).await;
+        admitted += u64::from(decision.is_admitted());
+        by_lease += u64::from(decision.source() == DecisionSource::Lease);
+    }
+    (admitted, by_lease)
+}
+
+/// Waits until no limiter holds units under policy `p`; checks what became of those that were granted.
+pub(crate) async fn until_nothing_is_held(limiters: &[Limiter]) {
+    until("all units are spent, refunded or lapsed", async || {
+        limiters.iter().all(|limiter| {
+            let [held, granted, spent, refunded, lapsed] = stats(limiter);
+            held == 0 && granted == spent + refunded + lapsed
+        })
     })
     .await;
-    admitted
 }
 
 /// What is used of policy `p` by the store's count: the units of leases count as used.
@@ -113,4 +194,10 @@ pub(crate) async fn used_of(limiter: &Limiter, key: Key, policy: &str) -> u64 {
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let policy = seen.policy(policy).expect("a policy");
     policy.limit() - policy.remaining()
+}
+
+/// Waits until so many units are used by the store's count.
+pub(crate) async fn until_used(limiter: &Limiter, key: Key, units: u64) {
+    let what = format!("{units} units are used");
+    until(&what, async || used(limiter, key).await == units).await;
 }

@@ -226,22 +226,22 @@ async fn run_all(world: &World, kind: Kind, clock_moves: bool, n: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_never_exceed_the_limit_and_a_killed_one_leaves_its_reservations() {
-    run_all(&World::redis(), Kind::Never, false, 4).await;
+    run_all(&World::redis(), Kind::Never, false, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_one_of_them_killed_leave_exactly_their_charges() {
-    run_all(&World::redis(), Kind::Little, false, 4).await;
+    run_all(&World::redis(), Kind::Little, false, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_one_of_them_killed_leave_what_has_not_refilled() {
-    run_all(&World::redis(), Kind::Little, true, 6).await;
+    run_all(&World::redis(), Kind::Little, true, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_one_of_them_killed_go_into_debt_and_out_of_it() {
-    run_all(&World::redis(), Kind::Debts, true, 4).await;
+    run_all(&World::redis(), Kind::Debts, true, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
