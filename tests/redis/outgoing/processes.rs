@@ -1,10 +1,6 @@
 //! Exact across processes.
 
-use std::{
-    env,
-    process::Stdio,
-    time::Duration,
-};
+use std::{env, process::Stdio, time::Duration};
 
 use testkit::Server;
 use tokio::task::JoinSet;

@@ -1,9 +1,6 @@
 //! Exact across processes.
 
-use std::{
-    env,
-    process::Stdio,
-};
+use std::{env, process::Stdio};
 
 use testkit::Server;
 use tollgate::Key;
