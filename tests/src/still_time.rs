@@ -35,13 +35,19 @@ impl StillTime {
         time::advance(by).await;
     }
 
-    /// Lets all calls with the timeout [`TEST_TIMEOUT`] time out, once they were sent.
-    pub async fn time_out(&self) {
+    /// Lets tasks run until all that they send over connections that are open has been sent.
+    pub async fn settle(&self) {
         for _ in 0..10 {
             thread::sleep(Duration::from_millis(1));
             yield_now().await;
         }
-        self.advance(TEST_TIMEOUT).await;
+    }
+
+    /// Lets all calls with the timeout [`TEST_TIMEOUT`] time out, once they were sent.
+    pub async fn time_out(&self) {
+        self.settle().await;
+        // Timers are rounded up to milliseconds.
+        self.advance(TEST_TIMEOUT + Duration::from_millis(5)).await;
     }
 
     /// Lets tasks run until it is true.

@@ -181,15 +181,14 @@ async fn no_request_waits_past_its_deadline_behind_refunds_to_the_same_node() {
     time.advance(TEST_TIMEOUT * 3 / 4).await;
     scene.proxy(0).hold();
     let beside = tokio::spawn(scene.send_beside());
+    time.settle().await;
     // The other's batch is in flight. The second node rejects.
     let before = scene.calls(1);
     scene.proxy(1).pass();
     time.until("it rejects", || scene.calls(1) > before).await;
     // Its reply is read.
     time.advance(TEST_TIMEOUT / 8).await;
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
+    time.settle().await;
     time.advance(TEST_TIMEOUT / 4).await;
     time.until("it ends", || pending.is_finished()).await;
     assert!(!beside.is_finished());
