@@ -1,6 +1,7 @@
 //! How late the machine is: by so much a request may end after its timeout.
 
 use std::{
+    panic::Location,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -63,17 +64,28 @@ impl Lateness {
         timeout: Duration,
         call: impl Future<Output = T>,
     ) -> impl Future<Output = T> {
-        let caller = std::panic::Location::caller();
+        let caller = Location::caller();
         async move {
-            let (late, start) = (self.so_far(), Instant::now());
-            let result = call.await;
-            let (took, late) = (start.elapsed(), self.so_far() - late);
+            let (result, took, overdue) = self.timed(timeout, call).await;
             assert!(
-                took <= timeout + late + SLACK,
-                "{took:?} with a timeout of {timeout:?}, where the machine was {late:?} late, at {caller}"
+                overdue == Duration::ZERO,
+                "{took:?}, {overdue:?} more than a timeout of {timeout:?} and the machine allow, at {caller}"
             );
             result
         }
+    }
+
+    /// Awaits a call with this timeout. Returns also how long it took, and by how much it ended later than the timeout and the
+    /// machine's delays allow.
+    pub async fn timed<T>(
+        &self,
+        timeout: Duration,
+        call: impl Future<Output = T>,
+    ) -> (T, Duration, Duration) {
+        let (late, start) = (self.so_far(), Instant::now());
+        let result = call.await;
+        let (took, late) = (start.elapsed(), self.so_far() - late);
+        (result, took, took.saturating_sub(timeout + late + SLACK))
     }
 
     fn current(&self) -> u64 {
