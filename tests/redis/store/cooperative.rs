@@ -170,9 +170,10 @@ async fn decisions_in_place_of_a_failed_store_yield() {
             .expect("a limiter");
         // From then on no decision waits for a call: one that did would add to those of the turn in which it ends. Calls that
         // time out before they are sent, where the machine is busy, don't open the breaker.
+        let check = || limiter.check(KEY).into_future();
         until("they are decided without a call", async || {
-            let check = limiter.check(KEY).into_future();
-            check.now_or_never().is_some()
+            assert_eq!(check().await.source(), DecisionSource::Fallback);
+            check().now_or_never().is_some()
         })
         .await;
         if response == OnStoreError::Reject {
