@@ -130,7 +130,8 @@ async fn made_a_replica_and_a_master_again() {
 
 #[tokio::test]
 async fn behind_a_network_that_gets_worse() {
-    let worse: [(&str, fn(&Proxy)); 4] = [
+    type Worsen = fn(&Proxy);
+    let worse: [(&str, Worsen); 4] = [
         ("drops all packets", Proxy::hold),
         ("closes connections", Proxy::cut),
         ("cuts replies in half", Proxy::halve),
