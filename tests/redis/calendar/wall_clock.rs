@@ -1,6 +1,9 @@
 //! A store in process, and the machine's wall clock, which steps: rates don't follow it, and calendar windows do.
 
-use std::{env, fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt, time::Duration};
+use std::{
+    env, fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt,
+    time::Duration,
+};
 
 use tollgate::{
     Ban, CalendarWindow, Clock, FixedWindow, Key, Limiter, ListWindow, MemoryStore, Policy, Quota,

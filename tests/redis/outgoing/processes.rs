@@ -1,6 +1,10 @@
 //! Exact across processes.
 
-use std::{env, process::Stdio, time::Duration};
+use std::{
+    env,
+    process::Stdio,
+    time::Duration,
+};
 
 use testkit::Server;
 use tokio::task::JoinSet;

@@ -1,6 +1,9 @@
 //! Exact across processes.
 
-use std::{env, process::Stdio};
+use std::{
+    env,
+    process::Stdio,
+};
 
 use testkit::Server;
 use tollgate::Key;
