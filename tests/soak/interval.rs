@@ -42,8 +42,8 @@ pub(crate) struct Interval {
     pub(crate) counts: [Counts; PROCESSES],
     /// The slowest decision, in microseconds.
     slowest: AtomicU64,
-    /// How late tasks were woken at worst, in microseconds.
-    lag: AtomicU64,
+    /// By how much a decision was later at worst than its timeout and the machine's delays allow, in microseconds.
+    overdue: AtomicU64,
     /// When the last request began whose call of the store failed, in microseconds since the start.
     last_fault: AtomicU64,
 }
@@ -55,15 +55,18 @@ impl Interval {
             start: Instant::now(),
             counts: Default::default(),
             slowest: AtomicU64::new(0),
-            lag: AtomicU64::new(0),
+            overdue: AtomicU64::new(0),
             last_fault: AtomicU64::new(0),
         }
     }
 
+    pub(crate) fn note_time(&self, took: Duration, overdue: Duration) {
+        self.slowest.fetch_max(micros(took), Relaxed);
+        self.overdue.fetch_max(micros(overdue), Relaxed);
+    }
+
     pub(crate) fn note(&self, process: usize, shared: bool, sent: Instant, decision: &Decision) {
         let counts = &self.counts[process];
-        let took = micros(sent.elapsed());
-        self.slowest.fetch_max(took, Relaxed);
         let admitted = u64::from(decision.is_admitted());
         counts.admitted.fetch_add(admitted, Relaxed);
         let is_fault = decision.source() == DecisionSource::Fallback;
@@ -95,12 +98,8 @@ impl Interval {
         }
     }
 
-    pub(crate) fn note_lag(&self, lag: Duration) {
-        self.lag.fetch_max(micros(lag), Relaxed);
-    }
-
-    pub(crate) fn lag(&self) -> Duration {
-        Duration::from_micros(self.lag.load(Relaxed))
+    pub(crate) fn overdue(&self) -> Duration {
+        Duration::from_micros(self.overdue.load(Relaxed))
     }
 
     pub(crate) fn slowest(&self) -> Duration {

@@ -8,6 +8,8 @@ use tollgate::{
     Quota,
 };
 
+use tollgate_tests::until::TEST_TIMEOUT;
+
 use crate::{
     PROCESSES, TIMEOUT,
     sums::{CountedLimiter, Sums},
@@ -68,7 +70,7 @@ impl Limiters {
         let start = Instant::now();
         let in_flight = &self.processes.last()?.in_flight.limiter;
         while used(in_flight, Key::global(), "flight").await != Some(0) {
-            if start.elapsed() > PERMIT_TTL + Duration::from_secs(3) {
+            if start.elapsed() > TEST_TIMEOUT {
                 return None;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -110,11 +112,13 @@ impl Limiters {
         loop {
             let (clients, proxy_connections) =
                 block_in_place(|| (topology.clients(), topology.proxy_connections()));
-            let tasks = Handle::current().metrics().num_alive_tasks();
+            let runtimes = (0..PROCESSES).map(|process| crate::runtime_of(process).metrics());
+            let runtimes = runtimes.chain([Handle::current().metrics()]);
+            let tasks: usize = runtimes.map(|runtime| runtime.num_alive_tasks()).sum();
             if (clients, tasks, proxy_connections) == (0, 0, 0) {
                 return wrong;
             }
-            if start.elapsed() > Duration::from_secs(20) {
+            if start.elapsed() > TEST_TIMEOUT {
                 wrong.push(format!(
                     "left over: {clients} connections to servers, {proxy_connections} through the proxy, {tasks} tasks"
                 ));

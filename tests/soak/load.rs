@@ -12,6 +12,7 @@ use std::{
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 use tollgate::Key;
+use tollgate_tests::lateness::Lateness;
 
 use crate::{
     interval::Now,
@@ -42,6 +43,9 @@ impl Load {
         let permits = Arc::new(PermitCount::default());
         let mut tasks = Vec::new();
         for (process, limiters) in processes.iter().enumerate() {
+            let runtime = crate::runtime_of(process);
+            let _entered = runtime.enter();
+            let lateness = Lateness::measure();
             let debt = charge_debts(process, limiters.debt.clone(), now.clone(), is_over.clone());
             tasks.push(tokio::spawn(debt));
             for _ in 0..HOLDERS {
@@ -56,11 +60,11 @@ impl Load {
                     gate: limiters.gate.clone(),
                     now: now.clone(),
                     rng: Rng::new(rng.next()),
+                    lateness: lateness.clone(),
                 };
                 tasks.push(tokio::spawn(task.run(is_over.clone())));
             }
         }
-        tasks.push(tokio::spawn(measure_lag(now.clone(), is_over.clone())));
         Self {
             tasks,
             is_over,
@@ -82,6 +86,7 @@ struct Task {
     gate: CountedLimiter,
     now: Now,
     rng: Rng,
+    lateness: Arc<Lateness>,
 }
 
 impl Task {
@@ -106,8 +111,10 @@ impl Task {
                     Err(_) => seen.left(),
                 }
             } else {
-                let decision = check.await;
+                let timed = self.lateness.timed(crate::TIMEOUT, check).await;
+                let (decision, took, overdue) = timed;
                 seen.decided(&decision);
+                interval.note_time(took, overdue);
                 interval.note(self.process, shared, sent, &decision);
             }
             drop(interval);
@@ -134,16 +141,5 @@ async fn charge_debts(process: usize, debt: CountedLimiter, now: Now, is_over: A
         interval.note_debt(process, &decision, sent);
         drop(interval);
         tokio::time::sleep(REST).await;
-    }
-}
-
-/// How late tasks are woken, independently of the limiter.
-async fn measure_lag(now: Now, is_over: Arc<AtomicBool>) {
-    let nap = Duration::from_millis(1);
-    while !is_over.load(Relaxed) {
-        let interval = now.get();
-        let start = Instant::now();
-        tokio::time::sleep(nap).await;
-        interval.note_lag(start.elapsed().saturating_sub(nap));
     }
 }

@@ -18,14 +18,18 @@ mod topology;
 use std::{
     env,
     process::ExitCode,
+    sync::LazyLock,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+use tokio::runtime::Runtime;
+use tollgate_tests::rng;
 
 use crate::{report::Report, topology::Topology};
 
 /// Limiters with stores and connections of their own.
 const PROCESSES: usize = 3;
-/// Longer than the default: the machine may be busy.
+/// Longer than the default. On a busy machine a call may time out where nothing fails: then less is known of the counts.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A ground's name, how it is made, and its part of the time.
@@ -58,11 +62,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime(2);
     println!("soak: {seconds} s, --seed {seed}");
     let mut report = Report::default();
     for (_, topology, share) in topologies {
@@ -78,6 +78,19 @@ fn main() -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// The runtime of a process, of one thread: so it can be measured how late its tasks are woken.
+fn runtime_of(process: usize) -> &'static Runtime {
+    static RUNTIMES: LazyLock<[Runtime; PROCESSES]> =
+        LazyLock::new(|| [(); PROCESSES].map(|()| runtime(1)));
+    &RUNTIMES[process]
+}
+
+fn runtime(threads: usize) -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(threads).enable_all().build();
+    runtime.expect("a runtime")
 }
 
 fn now() -> u64 {

@@ -20,13 +20,12 @@ pub(crate) struct Report {
     pub(crate) admitted: u64,
     pub(crate) by_store: u64,
     pub(crate) in_process: u64,
-    /// Stretches without a fault, and those of them in which the machine was busy.
+    /// Stretches without a fault, and those of them in which a call timed out all the same.
     pub(crate) calm: u64,
-    pub(crate) busy: u64,
+    pub(crate) inexact: u64,
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// The slowest decision, and how late tasks were woken at worst.
+    /// The slowest decision.
     pub(crate) slowest: Duration,
-    pub(crate) lag: Duration,
     /// The longest time from a store's return to the last request whose call of the store failed.
     pub(crate) recovery: Duration,
     /// On each ground in kB, once warm and at the end.
@@ -53,7 +52,6 @@ impl Report {
         self.by_store += sum(|counts| &counts.by_store);
         self.in_process += sum(|counts| &counts.in_process);
         self.slowest = self.slowest.max(interval.slowest());
-        self.lag = self.lag.max(interval.lag());
         self.held = self.held.max(held);
     }
 
@@ -117,14 +115,10 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "calm stretches  {}, counted to the unit ({} only bounded: the machine was busy)",
-            self.calm, self.busy
+            "calm stretches  {}, counted to the unit ({} only bounded: calls timed out)",
+            self.calm, self.inexact
         )?;
-        writeln!(
-            f,
-            "longest answer  {:?}, where tasks were woken up to {:?} late",
-            self.slowest, self.lag
-        )?;
+        writeln!(f, "longest answer  {:?}", self.slowest)?;
         writeln!(
             f,
             "full service    {:?} after a store's return at the latest",

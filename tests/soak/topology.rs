@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use testkit::{Cluster, Proxy, Reply, Sentinel, Server};
 use tollgate::{RedisStore, RedisStoreBuilder};
+use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::PROCESSES;
 
@@ -93,6 +94,12 @@ impl Topology {
             Self::Watched(group) => std::slice::from_ref(group.master()),
         };
         all.iter().filter(|server| is(server, "master")).collect()
+    }
+
+    /// The ports of all masters. Where servers are silent for long, as on a busy machine, replicas replace them unasked.
+    pub(crate) fn master_ports(&self) -> Vec<u16> {
+        let masters = self.servers().iter().filter(|server| is(server, "master"));
+        masters.map(Server::port).collect()
     }
 
     /// Has a master replaced by its replica: it dies. Returns when its successor serves.
@@ -229,7 +236,7 @@ pub(crate) fn until(what: &str, mut probe: impl FnMut() -> bool) {
     let start = Instant::now();
     while !probe() {
         assert!(
-            start.elapsed() < Duration::from_secs(60),
+            start.elapsed() < TEST_TIMEOUT,
             "did not happen in time: {what}"
         );
         std::thread::sleep(Duration::from_millis(10));

@@ -1,64 +1,53 @@
 //! Nodes that fail: nothing is charged twice, and the others go on.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use testkit::{Builder, Cluster, Proxy, Server};
-use tollgate::{DecisionSource, Key, Limiter, RedisStore, StoreError};
+use testkit::{Cluster, Proxy, Server};
+use tollgate::{DecisionKind, DecisionSource, Key, Limiter, StoreError};
+use tollgate_tests::lateness::Lateness;
 
 use crate::cluster::support::{
-    MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, calls, limiter, store_by,
+    MasterKeys, StillTime, admitted_by_store, apart, builder, calls, one_policy, store,
     store_error, until, used,
 };
 
-const TIMEOUT: Duration = Duration::from_millis(400);
-
-/// How much a busy machine may add.
-const GRACE: Duration = Duration::from_millis(800);
-
-fn one_policy(cluster: &Cluster) -> Limiter {
-    limiter(
-        store_by(cluster, TIMEOUT),
-        [StrategyKind::Fixed.policy("p", "100000/month")],
-    )
-}
-
-/// Each master serves its own slots, also when another is gone.
-pub(crate) fn apart(node: Builder) -> Builder {
-    node.arg("cluster-require-full-coverage", "no")
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_request_whose_reply_is_lost_is_charged_once() {
     let cluster = Cluster::start_with(3, 0, apart);
     let master_keys = MasterKeys::find(&cluster, "once").await;
-    let limiter = one_policy(&cluster);
+    let (limiter, key) = (one_policy(store(&cluster)), master_keys.key(0));
+    let others = || cluster.nodes()[1..].iter().map(calls).sum::<u64>();
+    let before = others();
     for round in 1..=3 {
-        assert!(admitted_by_store(&limiter.check(master_keys.key(0)).await));
+        assert!(admitted_by_store(&limiter.check(key).await));
         let node = &cluster.nodes()[0];
-        node.reset_stats();
         node.pause();
-        let decision = limiter.check(master_keys.key(0)).await;
+        let check = tokio::spawn(limiter.check(key).into_future());
+        let time = StillTime::new();
+        time.time_out().await;
+        time.end();
+        let decision = check.await.expect("a response");
         assert!(
             matches!(store_error(&decision), StoreError::Timeout),
             "{decision:?}"
         );
         // It reads what was sent to it before.
         node.resume();
-        until("it is back", async || {
-            limiter.peek(master_keys.key(0)).await.is_ok()
-        })
-        .await;
-        let used = used(&limiter, master_keys.key(0)).await[0];
+        until("it is back", async || limiter.peek(key).await.is_ok()).await;
+        let used = used(&limiter, key).await[0];
         // No task has read the reply: if the call ran, its charge was refunded.
         assert!(
             (round..=2 * round).contains(&used),
             "{used} after {round} rounds"
         );
-        let other = cluster.nodes()[1..].iter().map(calls).sum::<u64>();
-        assert!(other < 40, "{other} calls elsewhere");
+        assert_eq!(others(), before, "calls elsewhere");
     }
 }
 
@@ -92,16 +81,8 @@ async fn behind_a_proxy(name: &str) -> (Cluster, MasterKeys, Proxy, Limiter) {
     let cluster = Cluster::start_with(3, 0, apart);
     let master_keys = MasterKeys::find(&cluster, name).await;
     let proxy = proxy_before(&cluster, 0).await;
-    let store = RedisStore::builder()
-        .cluster([cluster.nodes()[1].url()])
-        .no_circuit_breaker();
-    let store = store
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_staleness(Duration::ZERO);
-    let limiter = limiter(
-        store.build().expect("a store"),
-        [StrategyKind::Fixed.policy("p", "1000/month")],
-    );
+    let store = builder([cluster.nodes()[1].url()]).no_circuit_breaker();
+    let limiter = one_policy(store.build().expect("a store"));
     (cluster, master_keys, proxy, limiter)
 }
 
@@ -162,200 +143,148 @@ async fn a_request_whose_connection_breaks_is_not_sent_again() {
     assert!(heard > 0);
 }
 
-/// A cluster whose first node hangs, which the limiter has not connected to yet.
-async fn with_one_that_hangs(name: &str) -> (Cluster, MasterKeys, Limiter) {
+#[tokio::test]
+async fn a_node_that_hangs_delays_no_request_to_the_others_and_has_a_breaker_of_its_own() {
     let cluster = Cluster::start_with(3, 0, apart);
-    let master_keys = MasterKeys::find(&cluster, name).await;
-    let limiter = one_policy(&cluster);
-    for master in 0..3 {
-        assert!(admitted_by_store(
-            &limiter.check(master_keys.key(master)).await
-        ));
+    let master_keys = MasterKeys::find(&cluster, "hang").await;
+    let limiter = one_policy(store(&cluster));
+    let [hangs, one, other] = [0, 1, 2].map(|master| master_keys.key(master));
+    for key in [hangs, one, other] {
+        assert!(admitted_by_store(&limiter.check(key).await));
     }
     cluster.nodes()[0].pause();
-    (cluster, master_keys, limiter)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_shard_has_its_own_circuit_breaker() {
-    let (cluster, master_keys, limiter) = with_one_that_hangs("own").await;
-    until("nothing is sent there any more", async || {
-        let decision = limiter.check(master_keys.key(0)).await;
-        matches!(store_error(&decision), StoreError::CircuitOpen { .. })
-    })
-    .await;
-    for _ in 0..20 {
-        for master in [1, 2] {
-            assert!(admitted_by_store(
-                &limiter.check(master_keys.key(master)).await
-            ));
+    let time = StillTime::new();
+    for _ in 0..3 {
+        let check = tokio::spawn(limiter.check(hangs).into_future());
+        for key in [one, other].into_iter().cycle().take(20) {
+            assert!(admitted_by_store(&limiter.check(key).await));
         }
-        // Decided at once, probes aside, and not by the node.
-        let decision = limiter.check(master_keys.key(0)).await;
-        assert_eq!(decision.source(), DecisionSource::Fallback);
+        assert!(!check.is_finished());
+        time.time_out().await;
+        let decision = check.await.expect("a response");
+        assert!(
+            matches!(store_error(&decision), StoreError::Timeout),
+            "{decision:?}"
+        );
     }
+    for key in [one, other].into_iter().cycle().take(20) {
+        assert!(admitted_by_store(&limiter.check(key).await));
+        let decision = limiter.check(hangs).await;
+        let error = store_error(&decision);
+        assert!(
+            matches!(error, StoreError::CircuitOpen { .. }),
+            "{decision:?}"
+        );
+    }
+    time.end();
     cluster.nodes()[0].resume();
     until("it is called again", async || {
-        limiter.check(master_keys.key(0)).await.source() == DecisionSource::Store
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_hangs_delays_no_request_to_the_others() {
-    let (cluster, master_keys, limiter) = with_one_that_hangs("hang").await;
-    let hanging = {
-        let (limiter, key) = (limiter.clone(), master_keys.key(0));
-        tokio::spawn(async move {
-            for _ in 0..3 {
-                let start = Instant::now();
-                let decision = limiter.check(key).await;
-                assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
-                assert!(start.elapsed() < TIMEOUT + GRACE, "{:?}", start.elapsed());
-            }
-        })
-    };
-    let mut sent = 0;
-    while !hanging.is_finished() {
-        for master in [1, 2] {
-            assert!(admitted_by_store(
-                &limiter.check(master_keys.key(master)).await
-            ));
-        }
-        sent += 1;
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    hanging.await.expect("all had a result in time");
-    assert!(sent > 20, "{sent}");
-    cluster.nodes()[0].resume();
-    until("it is back", async || {
-        limiter.check(master_keys.key(0)).await.source() == DecisionSource::Store
+        limiter.check(hangs).await.source() == DecisionSource::Store
     })
     .await;
 }
 
 /// Requests that share a connection don't wait for one that fails to reopen it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
     let cluster = Cluster::start_with(3, 0, apart);
     let proxy = proxy_before(&cluster, 0).await;
-    let deadline = Duration::from_secs(1);
-    let store = RedisStore::builder()
-        .cluster([cluster.nodes()[1].url()])
-        .timeout(deadline)
-        .no_circuit_breaker();
-    let limiter = limiter(
-        store.build().expect("a store"),
-        [StrategyKind::Fixed.policy("p", "100000/month")],
+    let store = builder([cluster.nodes()[1].url()]).timeout(TIMEOUT);
+    let limiter = one_policy(store.no_circuit_breaker().build().expect("a store"));
+    let lateness = Lateness::measure();
+    let (is_over, timed_out) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
     );
-    let send = |task: u64| {
-        let limiter = limiter.clone();
-        async move {
-            let (mut slowest, start) = (Duration::ZERO, Instant::now());
+    let tasks = (0..100).map(|task| {
+        let (limiter, lateness) = (limiter.clone(), lateness.clone());
+        let (is_over, timed_out) = (is_over.clone(), timed_out.clone());
+        tokio::spawn(async move {
             // So that they don't all send at once.
             tokio::time::sleep(Duration::from_millis(7 * task)).await;
             for number in 0.. {
-                if start.elapsed() > 5 * deadline {
-                    break;
-                }
                 let key = Key::new(format!("{task}-{number}"));
-                let start = Instant::now();
-                let _ = limiter.check(key).await;
-                slowest = slowest.max(start.elapsed());
+                let check = limiter.check(key).into_future();
+                let decision = lateness.within(TIMEOUT, check).await;
+                if let DecisionKind::StoreFailed(StoreError::Timeout) = decision.kind() {
+                    timed_out.fetch_add(1, Ordering::Relaxed);
+                }
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
-            slowest
-        }
-    };
-    for task in 0..9 {
-        assert!(admitted_by_store(
-            &limiter.check(Key::new(format!("{task}"))).await
-        ));
-    }
-    let pending: Vec<_> = (0..100).map(|task| tokio::spawn(send(task))).collect();
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
     let before = proxy.forwarded();
     until("they are under way", async || {
         proxy.forwarded() > before + 20_000
     })
     .await;
     proxy.hold();
-    let mut slowest = Duration::ZERO;
-    for task in pending {
-        slowest = slowest.max(task.await.expect("all have a result"));
+    let before = timed_out.load(Ordering::Relaxed);
+    until("each has waited a few times", async || {
+        timed_out.load(Ordering::Relaxed) > before + 300
+    })
+    .await;
+    is_over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("all are decided in time");
     }
-    assert!(slowest >= deadline, "no request waited");
-    assert!(slowest < deadline + deadline / 2, "{slowest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     let cluster = Cluster::start_with(3, 1, apart);
     let master_keys = MasterKeys::find(&cluster, "dies").await;
-    let limiter = one_policy(&cluster);
-    for master in 0..3 {
-        for _ in 0..10 {
-            assert!(admitted_by_store(
-                &limiter.check(master_keys.key(master)).await
-            ));
-        }
+    let limiter = one_policy(store(&cluster));
+    let [dies, one, other] = [0, 1, 2].map(|master| master_keys.key(master));
+    for key in [dies, one, other].into_iter().cycle().take(30) {
+        assert!(admitted_by_store(&limiter.check(key).await));
     }
     let replica = &cluster.nodes()[3];
-    let offset = |node: &testkit::Server| node.info("replication", "master_repl_offset");
+    let offset = |node: &Server| node.info("replication", "master_repl_offset");
     until("the replica has it all", async || {
         offset(replica) == offset(&cluster.nodes()[0])
     })
     .await;
     cluster.nodes()[0].kill();
-    let failed = AtomicU64::new(0);
+    assert_eq!(limiter.check(dies).await.source(), DecisionSource::Fallback);
+    replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).ok();
     until("the replica has taken over", async || {
-        let start = Instant::now();
-        let decision = limiter.check(master_keys.key(0)).await;
-        assert!(start.elapsed() < TIMEOUT + GRACE, "{:?}", start.elapsed());
-        for master in [1, 2] {
-            assert!(admitted_by_store(
-                &limiter.check(master_keys.key(master)).await
-            ));
+        for key in [one, other] {
+            assert!(admitted_by_store(&limiter.check(key).await));
         }
-        failed.fetch_add(
-            (decision.source() == DecisionSource::Fallback).into(),
-            Ordering::Relaxed,
-        );
-        decision.source() == DecisionSource::Store
+        limiter.check(dies).await.source() == DecisionSource::Store
     })
     .await;
-    assert!(failed.into_inner() > 0);
     // Ten before, and the one that was the first to be admitted since.
-    assert_eq!(used(&limiter, master_keys.key(0)).await, [11]);
+    assert_eq!(used(&limiter, dies).await, [11]);
     // The old one comes back as a replica; it redirects clients to the new one.
     cluster.nodes()[0].restart();
     for _ in 0..20 {
-        assert!(admitted_by_store(&limiter.check(master_keys.key(0)).await));
+        assert!(admitted_by_store(&limiter.check(dies).await));
     }
-    assert_eq!(used(&limiter, master_keys.key(0)).await, [31]);
+    assert_eq!(used(&limiter, dies).await, [31]);
 }
 
 #[tokio::test]
 async fn any_live_node_is_enough_to_find_all_of_them() {
     let cluster = Cluster::start(3, 0);
-    let gone = format!("redis://127.0.0.1:{}", testkit::free_port());
-    let store = RedisStore::cluster([gone.clone(), cluster.nodes()[1].url()]).expect("a store");
-    let some = limiter(store, [StrategyKind::Gcra.policy("p", "9/h")]);
+    let gone = || "redis://127.0.0.1:1".to_owned();
+    let at = |urls: Vec<String>| one_policy(builder(urls).build().expect("a store"));
+    let some = at(vec![gone(), cluster.nodes()[1].url()]);
     until("it is found", async || {
         some.check(Key::new("first")).await.source() == DecisionSource::Store
     })
     .await;
     for key in 0..30 {
-        assert!(admitted_by_store(
-            &some.check(Key::new(format!("{key}"))).await
-        ));
+        let key = Key::new(format!("{key}"));
+        assert!(admitted_by_store(&some.check(key).await));
     }
-    let none = limiter(
-        RedisStore::cluster([gone]).expect("a store"),
-        [StrategyKind::Gcra.policy("p", "9/h")],
-    );
-    let decision = none.check(Key::new("k")).await;
-    assert!(
-        matches!(store_error(&decision), StoreError::Connection(_)),
-        "{decision:?}"
-    );
+    let decision = at(vec![gone()]).check(Key::new("k")).await;
+    let error = store_error(&decision);
+    assert!(matches!(error, StoreError::Connection(_)), "{decision:?}");
 }

@@ -1,68 +1,82 @@
 //! What one slot charged and another rejected is refunded, also if it can't be at once.
 
-use std::{
-    future::IntoFuture,
-    time::{Duration, Instant},
-};
+use std::{future::IntoFuture, time::Duration};
 
 use testkit::{Cluster, Proxy};
-use tokio::{task::JoinHandle, time::sleep_until};
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    task::JoinHandle,
+};
 use tollgate::{
     Ban, Concurrency, Decision, DecisionSource, Keys, Limiter, Policy, Quota, RedisStore,
     StoreError,
 };
 
 use crate::cluster::{
-    faults::{apart, proxy_before},
+    faults::proxy_before,
     support::{
-        MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, calls, limiter, store_error,
-        until, used,
+        MasterKeys, StillTime, StrategyKind, TEST_TIMEOUT, admitted_by_store, apart, builder,
+        calls, limiter, store_error, until, used,
     },
 };
 
-/// A cluster with two nodes behind proxies, and limiters on one store: under one policy on each of them, of which the second
-/// has nothing left; and under another on the first alone.
-struct Scene {
+/// A cluster with two nodes behind proxies, which the tests use in turn: it takes seconds to start.
+struct Ground {
     cluster: Cluster,
-    master_keys: MasterKeys,
     proxies: [Proxy; 2],
+}
+
+/// Limiters on one store: under one policy on each of the two nodes, of which the second has nothing left; and under another on
+/// the first alone.
+struct Scene {
+    ground: MutexGuard<'static, Option<Ground>>,
+    master_keys: MasterKeys,
     store: RedisStore,
     both: Limiter,
     beside: Limiter,
 }
 
 impl Scene {
-    async fn set(deadline: Duration) -> Self {
-        let cluster = Cluster::start_with(3, 0, apart);
-        let master_keys = MasterKeys::find(&cluster, "back").await;
-        let proxies = [
-            proxy_before(&cluster, 0).await,
-            proxy_before(&cluster, 1).await,
-        ];
-        let store = RedisStore::builder()
-            .cluster([cluster.nodes()[2].url()])
-            .timeout(deadline)
-            .rejection_cache_staleness(Duration::ZERO)
-            .no_circuit_breaker();
+    /// `name` distinguishes its keys from those of other tests.
+    async fn set(name: &str) -> Self {
+        static GROUND: Mutex<Option<Ground>> = Mutex::const_new(None);
+        let mut ground = GROUND.lock().await;
+        if ground.is_none() {
+            let cluster = Cluster::start_with(3, 0, apart);
+            let proxies = [
+                proxy_before(&cluster, 0).await,
+                proxy_before(&cluster, 1).await,
+            ];
+            *ground = Some(Ground { cluster, proxies });
+        }
+        let cluster = &ground.as_ref().expect("it is set").cluster;
+        let master_keys = MasterKeys::find(cluster, name).await;
+        let store = builder([cluster.nodes()[2].url()]).no_circuit_breaker();
         let store = store.build().expect("a store");
         let policies = [
             StrategyKind::Fixed.policy("a", "9/month"),
             StrategyKind::Fixed.policy("b", "1/month"),
         ];
+        let beside = [StrategyKind::Fixed.policy("beside", "1000/month")];
         let scene = Self {
             both: limiter(store.clone(), policies),
-            beside: limiter(
-                store.clone(),
-                [StrategyKind::Fixed.policy("beside", "1000/month")],
-            ),
+            beside: limiter(store.clone(), beside),
             store,
-            cluster,
             master_keys,
-            proxies,
+            ground,
         };
         until("both are known", async || scene.send().await.is_admitted()).await;
         assert!(admitted_by_store(&scene.send_beside().await));
         scene
+    }
+
+    fn proxy(&self, node: usize) -> &Proxy {
+        &self.ground.as_ref().expect("it is set").proxies[node]
+    }
+
+    /// How often a node ran a script.
+    fn calls(&self, node: usize) -> u64 {
+        calls(&self.ground.as_ref().expect("it is set").cluster.nodes()[node])
     }
 
     fn send(&self) -> impl Future<Output = Decision> + Send + 'static {
@@ -82,11 +96,10 @@ impl Scene {
         &self,
         pending: impl Future<Output = Decision> + Send + 'static,
     ) -> JoinHandle<Decision> {
-        let node = &self.cluster.nodes()[0];
-        let before = calls(node);
-        self.proxies[1].hold();
+        let before = self.calls(0);
+        self.proxy(1).hold();
         let pending = tokio::spawn(pending);
-        until("the first is called", async || calls(node) > before).await;
+        until("the first is called", async || self.calls(0) > before).await;
         // Behind it on the same connection: the reply to it has been read by now, too.
         assert!(admitted_by_store(&self.send_beside().await));
         pending
@@ -114,25 +127,25 @@ impl Scene {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_that_fails_is_made_when_its_node_is_back() {
-    let scene = Scene::set(TEST_TIMEOUT).await;
+    let scene = Scene::set("fails").await;
     let pending = scene.send_and_charge(scene.send()).await;
-    scene.proxies[0].cut();
+    scene.proxy(0).cut();
     for _ in 0..2 {
         let decision = scene.send_beside().await;
         assert!(matches!(store_error(&decision), StoreError::Connection(_)));
     }
     // Now the other rejects.
-    scene.proxies[1].pass();
+    scene.proxy(1).pass();
     let decision = pending.await.expect("a response");
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
-    scene.proxies[0].pass();
+    scene.proxy(0).pass();
     scene.refunded().await;
 }
 
 /// Each is named in the store: a refund of some of them is of the same ones later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
-    let scene = Scene::set(TEST_TIMEOUT).await;
+    let scene = Scene::set("permits").await;
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let permits = |name, many| Policy::new(name, Quota::concurrent(many)).strategy(hour);
     let permits = limiter(scene.store.clone(), [permits("a", 9), permits("b", 1)]);
@@ -142,14 +155,14 @@ async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
     ];
     let pending = permits.check(keys).times(3).into_future();
     let pending = scene.send_and_charge(pending).await;
-    scene.proxies[0].cut();
+    scene.proxy(0).cut();
     let decision = scene.send_beside().await;
     assert!(matches!(store_error(&decision), StoreError::Connection(_)));
     // Now the other admits one of the three.
-    scene.proxies[1].pass();
+    scene.proxy(1).pass();
     let decision = pending.await.expect("a response");
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
-    scene.proxies[0].pass();
+    scene.proxy(0).pass();
     until("all are free", async || {
         permits.peek(keys).await.is_ok_and(|seen| {
             let free = ["a", "b"].map(|name| Some(seen.policy(name)?.remaining()));
@@ -160,35 +173,38 @@ async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
 }
 
 /// A request to a node that is silent now has more time than the one whose charge is to be refunded there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn no_request_waits_past_its_deadline_behind_refunds_to_the_same_node() {
-    const TIMEOUT: Duration = Duration::from_secs(2);
-    let scene = Scene::set(TIMEOUT).await;
-    let start = Instant::now();
+    let scene = Scene::set("deadline").await;
     let pending = scene.send_and_charge(scene.send()).await;
-    sleep_until((start + TIMEOUT * 3 / 4).into()).await;
-    scene.proxies[0].hold();
+    let time = StillTime::new();
+    time.advance(TEST_TIMEOUT * 3 / 4).await;
+    scene.proxy(0).hold();
     let beside = tokio::spawn(scene.send_beside());
+    time.settle().await;
     // The other's batch is in flight. The second node rejects.
-    let asks = scene.proxies[0].forwarded();
-    sleep_until((start + TIMEOUT * 7 / 8).into()).await;
-    assert_eq!(scene.proxies[0].forwarded(), asks);
-    scene.proxies[1].pass();
+    let before = scene.calls(1);
+    scene.proxy(1).pass();
+    time.until("it rejects", || scene.calls(1) > before).await;
+    // Its reply is read.
+    time.advance(TEST_TIMEOUT / 8).await;
+    time.settle().await;
+    time.advance(TEST_TIMEOUT / 4).await;
+    time.until("it ends", || pending.is_finished()).await;
+    assert!(!beside.is_finished());
     let decision = pending.await.expect("a response");
-    let took = start.elapsed();
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
-    assert!(took < TIMEOUT * 3 / 2, "{took:?}");
-    assert!(matches!(
-        store_error(&beside.await.expect("a response")),
-        StoreError::Timeout
-    ));
-    scene.proxies[0].pass();
+    time.advance(TEST_TIMEOUT).await;
+    let beside = beside.await.expect("a response");
+    assert!(matches!(store_error(&beside), StoreError::Timeout));
+    time.end();
+    scene.proxy(0).pass();
     scene.refunded().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_request_is_counted_if_it_is_rejected() {
-    let scene = Scene::set(TEST_TIMEOUT).await;
+    let scene = Scene::set("dropped").await;
     let ban = Policy::new("ban", "3/month".parse().expect("a quota"));
     let policies = [
         StrategyKind::Fixed.policy("b", "1/month"),
@@ -200,16 +216,13 @@ async fn a_dropped_request_is_counted_if_it_is_rejected() {
     let limiter = limiter(scene.store.clone(), policies);
     let [first, second] = [0, 1].map(|place| scene.master_keys.key(place));
     let under: Keys = [("b", second), ("counts", first), ("ban", first)].into();
-    let before = calls(&scene.cluster.nodes()[0]);
-    scene.proxies[1].hold();
+    let before = scene.calls(0);
+    scene.proxy(1).hold();
     let pending = tokio::spawn(limiter.check(under).into_future());
-    until("the first is called", async || {
-        calls(&scene.cluster.nodes()[0]) > before
-    })
-    .await;
+    until("the first is called", async || scene.calls(0) > before).await;
     pending.abort();
     assert!(pending.await.is_err_and(|error| error.is_cancelled()));
-    scene.proxies[1].pass();
+    scene.proxy(1).pass();
     let here: Keys = [("counts", first), ("ban", first)].into();
     until("the rejection is counted, and nothing else", async || {
         used(&limiter, here.clone()).await == [0, 1]

@@ -1,11 +1,11 @@
 //! Slots that move from one master to another while requests for them are sent.
 
 use std::{
+    future::IntoFuture,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -13,16 +13,13 @@ use testkit::{Cluster, Server};
 use tollgate::{Key, Limiter, RedisStore, StoreError};
 
 use crate::cluster::support::{
-    MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, hammer, keys, limiter, store,
+    MasterKeys, StillTime, StrategyKind, admitted_by_store, builder, hammer, keys, limiter, store,
     store_error, until, used,
 };
 
 /// A store with so few tags that many keys are in each slot.
 fn store_with_few_tags(cluster: &Cluster) -> RedisStore {
-    let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
-    let store = store
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_staleness(Duration::ZERO);
+    let store = builder(cluster.urls()).hash_tags(1);
     store.build().expect("a store")
 }
 
@@ -36,6 +33,23 @@ fn slot(cluster: &Cluster) -> (i64, usize) {
             .int(),
         *master,
     )
+}
+
+fn two_policies(cluster: &Cluster) -> Limiter {
+    let policies = [
+        StrategyKind::Gcra.policy("a", "3/month"),
+        StrategyKind::Fixed.policy("b", "3/month"),
+    ];
+    limiter(store_with_few_tags(cluster), policies)
+}
+
+/// Waits until a request has been turned away since its keys are on two nodes. Before 7.0 that is by the node that they go to.
+async fn turned_away(cluster: &Cluster) {
+    let by = |node: &Server| node.info("errorstats", "errorstat_TRYAGAIN").is_some();
+    until("it has been turned away", async || {
+        cluster.nodes().iter().any(by)
+    })
+    .await;
 }
 
 async fn send_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
@@ -81,25 +95,14 @@ async fn keys_on_the_source_on_the_target_and_on_neither_are_all_counted() {
 #[tokio::test]
 async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
     let cluster = Cluster::start(3, 0);
-    let policies = || {
-        [
-            StrategyKind::Gcra.policy("a", "3/month"),
-            StrategyKind::Fixed.policy("b", "3/month"),
-        ]
-    };
-    let limiter = limiter(store_with_few_tags(&cluster), policies());
+    let limiter = two_policies(&cluster);
     assert!(admitted_by_store(&limiter.check(Key::new("k")).await));
     let (slot, from) = slot(&cluster);
     let moving = cluster.begin_move(slot, (from + 1) % 3);
     assert_eq!(moving.keys(1), 1);
     let waiting = limiter.check(Key::new("k"));
     let waiting = tokio::spawn(async move { waiting.await });
-    // Before 7.0 by the node that the keys go to.
-    let turned_away = |node: &Server| node.info("errorstats", "errorstat_TRYAGAIN").is_some();
-    until("it has been turned away", async || {
-        cluster.nodes().iter().any(turned_away)
-    })
-    .await;
+    turned_away(&cluster).await;
     assert!(!waiting.is_finished());
     moving.end();
     assert!(admitted_by_store(&waiting.await.expect("a response")));
@@ -205,29 +208,23 @@ async fn requests_in_several_slots_go_on_while_one_of_them_moves() {
 #[tokio::test]
 async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged() {
     let cluster = Cluster::start(3, 0);
-    let policies = || {
-        [
-            StrategyKind::Gcra.policy("a", "3/month"),
-            StrategyKind::Fixed.policy("b", "3/month"),
-        ]
-    };
-    let patient = limiter(store_with_few_tags(&cluster), policies());
-    assert!(admitted_by_store(&patient.check(Key::new("k")).await));
+    let limiter = two_policies(&cluster);
+    assert!(admitted_by_store(&limiter.check(Key::new("k")).await));
     let (slot, from) = slot(&cluster);
     let moving = cluster.begin_move(slot, (from + 1) % 3);
     assert_eq!(moving.keys(1), 1);
-    let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
-    let store = store
-        .timeout(Duration::from_millis(300))
-        .build()
-        .expect("a store");
-    let decision = limiter(store, policies()).check(Key::new("k")).await;
+    let check = tokio::spawn(limiter.check(Key::new("k")).into_future());
+    turned_away(&cluster).await;
+    let time = StillTime::new();
+    time.time_out().await;
+    let decision = check.await.expect("a response");
+    time.end();
     assert!(
         matches!(store_error(&decision), StoreError::Timeout),
         "{decision:?}"
     );
     moving.end();
-    assert_eq!(used(&patient, Key::new("k")).await, [1, 1]);
+    assert_eq!(used(&limiter, Key::new("k")).await, [1, 1]);
 }
 
 /// The map of slots is changed by the redirect itself, before it is read anew.

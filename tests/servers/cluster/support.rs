@@ -2,8 +2,8 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use testkit::{Cluster, Server};
-use tollgate::{Key, Keys, RedisStore};
+use testkit::{Builder, Cluster, Server};
+use tollgate::{Key, Keys, Limiter, RedisStore, RedisStoreBuilder};
 
 pub(crate) use crate::cluster::{
     load::{hammer, limiter, used},
@@ -11,6 +11,7 @@ pub(crate) use crate::cluster::{
     strategy_kind::StrategyKind,
     until::{TEST_TIMEOUT, until},
 };
+pub(crate) use tollgate_tests::still_time::StillTime;
 
 /// One for all tests that leave its nodes as they are. Their policies' names keep their keys apart.
 pub(crate) fn cluster() -> &'static Cluster {
@@ -18,17 +19,26 @@ pub(crate) fn cluster() -> &'static Cluster {
     CLUSTER.get_or_init(|| Cluster::start(3, 1))
 }
 
-pub(crate) fn store(cluster: &Cluster) -> RedisStore {
-    store_by(cluster, TEST_TIMEOUT)
+/// Each master serves its own slots, also when another is gone.
+pub(crate) fn apart(node: Builder) -> Builder {
+    node.arg("cluster-require-full-coverage", "no")
 }
 
-/// A store with this timeout.
-pub(crate) fn store_by(cluster: &Cluster, deadline: Duration) -> RedisStore {
-    let store = RedisStore::builder()
-        .cluster(cluster.urls())
-        .timeout(deadline)
-        .rejection_cache_staleness(Duration::ZERO);
-    store.build().expect("a store")
+pub(crate) fn store(cluster: &Cluster) -> RedisStore {
+    builder(cluster.urls()).build().expect("a store")
+}
+
+/// A store that calls Redis for each request, also for rejected keys, and waits for replies as long as it takes.
+pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> RedisStoreBuilder {
+    RedisStore::builder()
+        .cluster(urls)
+        .timeout(TEST_TIMEOUT)
+        .rejection_cache_staleness(Duration::ZERO)
+}
+
+/// A limiter under one policy that no test uses up.
+pub(crate) fn one_policy(store: RedisStore) -> Limiter {
+    limiter(store, [StrategyKind::Fixed.policy("p", "100000/month")])
 }
 
 /// The masters' keys whose names hold `part`, and the index of the master that each is on.

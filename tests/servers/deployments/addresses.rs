@@ -1,13 +1,14 @@
 //! What a URL can contain.
 
-use std::time::Duration;
+use std::future::IntoFuture;
 
 use testkit::{Cluster, Sentinel, Server};
 use tollgate::{DecisionSource, RedisStore, StoreError};
+use tollgate_tests::still_time::StillTime;
 
 use crate::deployments::{
     rights,
-    support::{TEST_TIMEOUT, admitted_by_store, at, counts, key, limiter, store_error, until},
+    support::{admitted_by_store, at, counts, key, limiter, patient, store_error, until},
 };
 
 #[tokio::test]
@@ -21,25 +22,20 @@ async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
         .nodes()
         .iter()
         .map(|node| node.url_as("limits", "s3cret"));
-    let store = RedisStore::builder()
-        .cluster(urls)
-        .timeout(Duration::from_millis(500));
-    let limiter = limiter(
-        store.circuit_breaker_threshold(1).build().expect("a store"),
-        1_000,
-    );
+    let store = RedisStore::builder().cluster(urls);
+    let limiter = limiter(patient(store.circuit_breaker_threshold(1)), 1_000);
     let health = limiter.health_check().await;
     assert!(health.is_healthy(), "{health:?}");
     assert!(admitted_by_store(&limiter.check(key()).await));
     cluster.nodes().iter().for_each(Server::pause);
-    assert!(matches!(
-        store_error(&limiter.check(key()).await),
-        StoreError::Timeout
-    ));
-    assert!(matches!(
-        store_error(&limiter.check(key()).await),
-        StoreError::CircuitOpen { .. }
-    ));
+    let check = tokio::spawn(limiter.check(key()).into_future());
+    let time = StillTime::new();
+    time.time_out().await;
+    let timed_out = check.await.expect("a response");
+    assert!(matches!(store_error(&timed_out), StoreError::Timeout));
+    let next = limiter.check(key()).await;
+    assert!(matches!(store_error(&next), StoreError::CircuitOpen { .. }));
+    time.end();
     cluster.nodes().iter().for_each(Server::resume);
     until("a probe has found that it is back", async || {
         limiter.check(key()).await.source() == DecisionSource::Store
@@ -96,11 +92,8 @@ async fn the_configured_database_is_used() {
 async fn the_configured_prefix_is_used() {
     let server = Server::start();
     for prefix in ["a:", "b:", ""] {
-        let store = RedisStore::builder()
-            .url(server.url())
-            .prefix(prefix)
-            .timeout(TEST_TIMEOUT);
-        counts(&limiter(store.build().expect("a store"), 3)).await;
+        let store = RedisStore::builder().url(server.url()).prefix(prefix);
+        counts(&limiter(patient(store), 3)).await;
     }
     let mut keys = server.keys();
     // That of the epoch, which is read after a rejection.
@@ -116,9 +109,8 @@ async fn a_master_behind_sentinels_is_connected_to_as_configured() {
     }
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
-        .server_url_template("redis://limits:s3cret@any/3")
-        .timeout(TEST_TIMEOUT);
-    let limiter = limiter(store.build().expect("a store"), 9);
+        .server_url_template("redis://limits:s3cret@any/3");
+    let limiter = limiter(patient(store), 9);
     assert!(admitted_by_store(&limiter.check(key()).await));
     let space = group.master().command(&["INFO", "keyspace"]).text();
     assert!(space.contains("db3:keys=1,"), "{space}");

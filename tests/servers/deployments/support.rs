@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore};
+use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder};
 
 pub(crate) use crate::deployments::{
     results::{admitted_by_store, store_error},
@@ -15,10 +15,14 @@ pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
     limiter.build().expect("a limiter")
 }
 
+/// A store that waits for replies as long as it takes.
+pub(crate) fn patient(store: RedisStoreBuilder) -> RedisStore {
+    store.timeout(TEST_TIMEOUT).build().expect("a store")
+}
+
 /// A limiter on the server that `url` names.
 pub(crate) fn at(url: &str) -> Limiter {
-    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
-    limiter(store.build().expect("a store"), 3)
+    limiter(patient(RedisStore::builder().url(url)), 3)
 }
 
 pub(crate) fn key() -> Key {

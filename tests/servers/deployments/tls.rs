@@ -9,9 +9,7 @@ use rcgen::{
 use testkit::{Cluster, Server, folder, free_port};
 use tollgate::{Key, RedisStore, RedisStoreBuilder, StoreError};
 
-use crate::deployments::support::{
-    TEST_TIMEOUT, admitted_by_store, counts, key, limiter, store_error,
-};
+use crate::deployments::support::{admitted_by_store, counts, key, limiter, patient, store_error};
 
 /// An authority, and what it has signed: certificates and keys in PEM.
 struct Signed {
@@ -71,7 +69,7 @@ fn server(signed: &Signed, folder: &Path) -> (Server, u16) {
 }
 
 fn at(url: String) -> RedisStoreBuilder {
-    RedisStore::builder().url(url).timeout(TEST_TIMEOUT)
+    RedisStore::builder().url(url)
 }
 
 #[tokio::test]
@@ -83,7 +81,7 @@ async fn a_client_with_a_certificate_is_accepted_over_an_encrypted_connection() 
         let store = at(format!("rediss://{host}:{port}"))
             .root_certificates(signed.authority.as_str())
             .client_certificate(certificate.as_str(), own.as_str());
-        counts(&limiter(store.build().expect("a store"), 3)).await;
+        counts(&limiter(patient(store), 3)).await;
         server.flush();
     }
 }
@@ -102,9 +100,7 @@ async fn a_client_without_a_certificate_or_with_another_authority_is_not_connect
         url().client_certificate(certificate.as_str(), own.as_str()),
     ];
     for store in stores {
-        let decision = limiter(store.build().expect("a store"), 3)
-            .check(key())
-            .await;
+        let decision = limiter(patient(store), 3).check(key()).await;
         assert!(
             matches!(store_error(&decision), StoreError::Connection(_)),
             "{decision:?}"
@@ -133,10 +129,9 @@ async fn a_cluster_is_encrypted_throughout() {
     let [certificate, own] = &signed.client;
     let store = RedisStore::builder()
         .cluster(urls)
-        .timeout(TEST_TIMEOUT)
         .root_certificates(signed.authority.as_str())
         .client_certificate(certificate.as_str(), own.as_str());
-    let limiter = limiter(store.build().expect("a store"), 3);
+    let limiter = limiter(patient(store), 3);
     for number in 0..60 {
         assert!(admitted_by_store(
             &limiter.check(Key::new(format!("{number}"))).await

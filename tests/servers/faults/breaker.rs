@@ -7,49 +7,39 @@ use std::{
 
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
-use testkit::{Proxy, Server};
-use tokio::task::coop::unconstrained;
+use testkit::Server;
+use tokio::time::sleep;
 use tollgate::{
-    DecisionKind, DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, RedisStore,
-    StoreError, extract,
+    Decision, DecisionKind, DecisionSource, Key, OnStoreError, RateLimitLayer, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::faults::support::{
-    TIMEOUT, builder, limiter, nowhere, opened, policy, resumed, store, store_error, until, url,
+    KEY, Log, NOWHERE, SHORT_TIMEOUT, StillTime, TEST_TIMEOUT, builder, error_at_once, hasty,
+    is_open, network, nowhere, opened, order, policy, rejecting, resumed, store, store_error,
+    through, until, url, used_on_the_store,
 };
 
-/// The decision, which is made at once, without waiting. Many in turn would use up the budget of a tokio task.
-#[track_caller]
-fn decide_at_once(limiter: &Limiter) -> StoreError {
-    let check = unconstrained(limiter.check(Key::new("whoever")).into_future());
-    store_error(&check.now_or_never().expect("a result at once"))
-}
+const UNITS: u64 = 1_000_000;
 
-fn rejecting(store: RedisStore) -> Limiter {
-    limiter(store, 1_000_000, OnStoreError::Reject)
-}
-
-fn calls(server: &Server) -> u64 {
-    server
-        .info("commandstats", "cmdstat_evalsha")
-        .and_then(|line| line.split(['=', ',']).nth(1)?.parse().ok())
-        .unwrap_or(0)
+fn is_connection_error(decision: &Decision) -> bool {
+    matches!(store_error(decision), StoreError::Connection(_))
 }
 
 #[tokio::test]
 async fn while_open_no_request_waits_and_redis_is_not_called() {
     let server = Server::start();
-    let limiter = rejecting(store(&server));
+    let limiter = rejecting(store(&server), UNITS);
     resumed(&limiter).await;
     server.kill();
     opened(&limiter).await;
     for _ in 0..1_000 {
-        let error = decide_at_once(&limiter);
-        let StoreError::CircuitOpen { retry_after, .. } = error else {
-            panic!("{error:?}")
-        };
-        assert!(retry_after <= Duration::from_secs(1));
+        match error_at_once(&limiter) {
+            Some(StoreError::CircuitOpen { retry_after, .. }) => {
+                assert!(retry_after <= Duration::from_secs(1))
+            }
+            other => panic!("{other:?}"),
+        }
     }
     server.restart();
     resumed(&limiter).await;
@@ -59,56 +49,46 @@ async fn while_open_no_request_waits_and_redis_is_not_called() {
 #[tokio::test]
 async fn no_request_waits_until_its_deadline_for_a_probe_that_fails() {
     let server = Server::start();
-    let limiter = rejecting(store(&server));
+    let limiter = rejecting(hasty(server.url()), UNITS);
     resumed(&limiter).await;
-    server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
+    order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
     opened(&limiter).await;
     // Several probes get no reply.
     let start = Instant::now();
-    while start.elapsed() < 5 * TIMEOUT {
-        decide_at_once(&limiter);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+    while start.elapsed() < 5 * SHORT_TIMEOUT {
+        assert!(is_open(&limiter));
+        sleep(Duration::from_millis(1)).await;
     }
-    server.command(&["CLIENT", "UNPAUSE"]).ok();
+    order(&server, &["CLIENT", "UNPAUSE"]);
     resumed(&limiter).await;
 }
 
 #[tokio::test]
 async fn three_consecutive_failures_open_it_and_two_do_not() {
-    let server = Server::start();
-    let proxy = Proxy::to(server.addr());
-    let store = builder(url(proxy.addr())).build().expect("a store");
-    let limiter = rejecting(store);
-    let check = || limiter.check(Key::new("key"));
+    let (_server, proxy) = network();
+    let limiter = rejecting(through(&proxy), UNITS);
     for _ in 0..3 {
         proxy.cut();
         for _ in 0..2 {
-            let error = store_error(&check().await);
-            assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
+            assert!(is_connection_error(&limiter.check(KEY).await));
         }
         proxy.pass();
-        assert_eq!(check().await.source(), DecisionSource::Store);
+        assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     }
     proxy.cut();
     for _ in 0..3 {
-        store_error(&check().await);
+        store_error(&limiter.check(KEY).await);
     }
-    assert!(matches!(
-        decide_at_once(&limiter),
-        StoreError::CircuitOpen { .. }
-    ));
+    assert!(is_open(&limiter));
 }
 
 #[tokio::test]
 async fn rejections_and_errors_of_one_key_do_not_open_it() {
     let server = Server::start();
-    let limiter = limiter(store(&server), 1, OnStoreError::Reject);
+    let limiter = rejecting(store(&server), 1);
     let check = async |key: &str| limiter.check(Key::new(key)).await;
     assert!(check("mine").await.is_admitted());
-    let [key] = &server.keys()[..] else {
-        panic!("one key")
-    };
-    server.command(&["SET", key, "something else"]).ok();
+    order(&server, &["SET", &server.only_key(), "something else"]);
     let _ = check("spent").await;
     for _ in 0..20 {
         let error = store_error(&check("mine").await);
@@ -126,113 +106,126 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
 /// Requests that wait for a batch when it opens are decided, too.
 #[tokio::test]
 async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
-    let server = Server::start();
-    let proxy = Proxy::to(server.addr());
-    let store = builder(url(proxy.addr())).timeout(Duration::from_secs(20));
-    let limiter = rejecting(store.circuit_breaker_threshold(1).build().expect("a store"));
+    let (server, proxy) = network();
+    let store = builder(url(proxy.addr())).circuit_breaker_threshold(1);
+    let limiter = rejecting(store.build().expect("a store"), UNITS);
     resumed(&limiter).await;
-    proxy.hold();
-    let check = || tokio::spawn(limiter.check(Key::new("key")).into_future());
+    server.pause();
+    let check = || tokio::spawn(limiter.check(KEY).into_future());
+    let before = proxy.forwarded();
     let first = check();
-    // It is in flight now, and the few others wait for it.
-    tokio::task::yield_now().await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    until("it is in flight", async || proxy.forwarded() > before).await;
     let others: Vec<_> = (0..20).map(|_| check()).collect();
     tokio::task::yield_now().await;
     proxy.cut();
     proxy.hold();
-    let error = store_error(&first.await.expect("a response"));
-    assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
+    assert!(is_connection_error(&first.await.expect("a response")));
     for other in others {
         let error = store_error(&other.await.expect("a response"));
         assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     }
 }
 
-/// A request that is sent late has less than half of its time left. The first call takes most of the second one's time.
+/// A request that is sent late has less than half of its time left, since the one before it took most of it.
 #[tokio::test]
 async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
-    const TIME: Duration = Duration::from_secs(2);
-    for _ in 0..5 {
-        let server = Server::start();
-        let proxy = Proxy::to(server.addr());
-        let store = builder(url(proxy.addr()))
-            .timeout(TIME)
-            .circuit_breaker_threshold(1);
-        let limiter = rejecting(store.build().expect("a store"));
-        resumed(&limiter).await;
-        let check = || tokio::spawn(limiter.check(Key::new("whoever")).into_future());
-        proxy.delay(TIME * 7 / 10);
+    let time = StillTime::new();
+    let server = Server::start();
+    let store = builder(server.url()).circuit_breaker_threshold(1);
+    let limiter = rejecting(store.build().expect("a store"), UNITS);
+    let check = || tokio::spawn(limiter.check(KEY).into_future());
+    let calls = || server.calls("evalsha");
+    loop {
+        let known = check().await.expect("a response");
+        assert_eq!(known.source(), DecisionSource::Store);
+        let before = calls();
+        server.pause();
         let first = check();
-        until("its reply is under way", async || proxy.delayed() == 1).await;
+        time.settle().await;
+        time.advance(TEST_TIMEOUT / 10).await;
         let second = check();
-        let first = first.await.expect("a response");
-        let second = second.await.expect("a response");
-        proxy.pass();
-        if first.source() == DecisionSource::Store {
-            assert!(matches!(store_error(&second), StoreError::Timeout));
-            let next = limiter.check(Key::new("whoever")).await;
-            assert_eq!(next.source(), DecisionSource::Store, "{next:?}");
-            return;
+        time.settle().await;
+        time.advance(TEST_TIMEOUT * 7 / 10).await;
+        // The reply to the first is there before this thread reads it and sends the second. A connection that was idle for a second
+        // is checked before: then the tasks have to run.
+        server.resume();
+        for spins in 0.. {
+            if calls() > before {
+                break;
+            } else if spins > 100 {
+                time.settle().await;
+            }
         }
-        // The machine is busy: the first reply came too late as well, which counts.
+        // A reply may be written after that of a later command.
+        order(&server, &["PING"]);
+        server.pause();
+        let first = first.await.expect("a response");
+        assert_eq!(first.source(), DecisionSource::Store, "{first:?}");
+        time.settle().await;
+        time.advance(TEST_TIMEOUT * 35 / 100).await;
+        let second = second.await.expect("a response");
+        server.resume();
+        if second.source() != DecisionSource::Store {
+            assert!(matches!(store_error(&second), StoreError::Timeout));
+            break;
+        }
     }
-    panic!("no reply came within {TIME:?}");
+    let next = limiter.check(KEY).await;
+    assert_eq!(next.source(), DecisionSource::Store, "{next:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
-    let server = Server::start();
-    let proxy = Proxy::to(server.addr());
-    let store = builder(url(proxy.addr())).build().expect("a store");
-    let limiters = [(); 4].map(|()| rejecting(store.clone()));
+    let (server, proxy) = network();
+    let store = through(&proxy);
+    let limiters = [(); 4].map(|()| rejecting(store.clone(), UNITS));
     for limiter in &limiters {
         resumed(limiter).await;
     }
-    let before = calls(&server);
+    let connected = || {
+        let connected = server.info("stats", "total_connections_received");
+        let connected = connected.and_then(|connected| connected.parse::<u64>().ok());
+        connected.expect("a number")
+    };
+    let calls = server.calls("evalsha");
+    // Half a reply to the first command on each connection: none of them ever sends a request.
     proxy.halve();
     opened(&limiters[0]).await;
-    let (start, mut sent, mut most) = (Instant::now(), 0, 0);
-    while start.elapsed() < Duration::from_secs(2) {
-        for limiter in &limiters {
-            decide_at_once(limiter);
-            sent += 1;
-        }
+    let (before, mut most) = (connected(), 0);
+    until("four probes", async || {
+        assert!(limiters.iter().all(is_open));
         most = most.max(proxy.connections());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    // Half a reply to the first command on each connection: none of them ever sends a request.
-    assert!(calls(&server) - before <= 3, "{}", calls(&server) - before);
-    assert!(sent > 100 && most <= 1, "{most} connections at once");
+        connected() >= before + 4
+    })
+    .await;
+    let calls = server.calls("evalsha") - calls;
+    assert!(calls <= 3, "{calls}");
+    // The next one goes after half a second, though the last one has no result yet.
+    assert!(most <= 6, "{most} connections at once");
     proxy.pass();
     resumed(&limiters[3]).await;
 }
 
 #[tokio::test]
 async fn a_store_is_used_again_although_no_request_came_meanwhile() {
+    let log = Log::default();
+    let _guard = log.info();
     let server = Server::start();
-    let limiter = rejecting(store(&server));
+    let limiter = rejecting(store(&server), UNITS);
     server.kill();
     opened(&limiter).await;
     server.restart();
-    // The probe's is the only connection besides this one.
-    until("a probe", async || {
-        let clients = server.command(&["CLIENT", "LIST"]).text();
-        clients.lines().count() > 1
+    until("a probe has a reply", async || {
+        !log.lines("circuit breaker closed").is_empty()
     })
     .await;
-    until("its result", async || server.calls("eval") > 0).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(
-        limiter.check(Key::new("first")).await.source(),
-        DecisionSource::Store
-    );
+    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
 }
 
 #[test]
 fn probing_continues_when_the_runtime_that_probed_ends() {
     let server = Server::start();
-    let limiter = rejecting(store(&server));
+    let limiter = rejecting(store(&server), UNITS);
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let builder = builder.worker_threads(1).enable_all();
@@ -251,7 +244,7 @@ fn probing_continues_when_the_runtime_that_probed_ends() {
 #[test]
 fn a_stalled_runtime_keeps_no_other_from_probing() {
     let server = Server::start();
-    let limiter = rejecting(store(&server));
+    let limiter = rejecting(store(&server), UNITS);
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().expect("a runtime")
@@ -265,7 +258,7 @@ fn a_stalled_runtime_keeps_no_other_from_probing() {
 
 #[tokio::test]
 async fn a_store_dropped_while_open_is_not_probed_any_more() {
-    let limiter = rejecting(nowhere());
+    let limiter = rejecting(nowhere(), UNITS);
     opened(&limiter).await;
     drop(limiter);
     until("all tasks have ended", async || {
@@ -279,8 +272,8 @@ async fn a_store_dropped_while_open_is_not_probed_any_more() {
 
 #[tokio::test]
 async fn without_a_breaker_each_request_calls_redis() {
-    let store = builder("redis://127.0.0.1:1").no_circuit_breaker();
-    let limiter = rejecting(store.build().expect("a store"));
+    let store = builder(NOWHERE).no_circuit_breaker().build();
+    let limiter = rejecting(store.expect("a store"), UNITS);
     for _ in 0..20 {
         let error = store_error(&limiter.check(Key::new("key")).await);
         assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
@@ -314,21 +307,16 @@ async fn a_request_rejected_while_open_has_a_retry_after_of_a_second() {
 
 #[tokio::test]
 async fn a_refund_while_open_fails_at_once() {
-    let server = Server::start();
-    let limiter = rejecting(store(&server));
-    let charged = limiter.check(Key::new("key")).cost(5).await;
+    let (_server, proxy) = network();
+    let limiter = rejecting(through(&proxy), UNITS);
+    let mut charged = limiter.check(KEY).cost(5).await;
     assert_eq!(charged.source(), DecisionSource::Store);
-    server.pause();
+    proxy.cut();
     opened(&limiter).await;
-    let mut charged = charged;
     let refund = charged.refund(5).now_or_never();
-    let error = refund
-        .expect("a result at once")
-        .expect_err("a store error");
+    let error = refund.expect("a result at once").expect_err("an outage");
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
-    server.resume();
+    proxy.pass();
     resumed(&limiter).await;
-    let seen = limiter.peek(Key::new("key")).await.expect("a response");
-    let policy = seen.policy("p").expect("a policy");
-    assert_eq!(policy.limit() - policy.remaining(), 5);
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 5);
 }

@@ -1,9 +1,9 @@
 //! What becomes of the connections of a store when the server reports an error.
 
 use testkit::Server;
-use tollgate::{Key, OnStoreError, StoreError};
+use tollgate::StoreError;
 
-use crate::faults::support::{builder, limiter, store_error, until};
+use crate::faults::support::{KEY, builder, order, rejecting, store_error, until};
 
 /// A connection of a store, by the number that the server gave it.
 pub(crate) struct Connection(i64);
@@ -50,17 +50,15 @@ async fn an_unauthenticated_connection_is_dropped() {
     // The test's own connection is open before, and stays so.
     server.command(&["PING"]).ok();
     let store = builder(server.url()).no_circuit_breaker().build();
-    let limiter = limiter(store.expect("a store"), 10, OnStoreError::Reject);
-    server
-        .command(&["CONFIG", "SET", "requirepass", "secret"])
-        .ok();
+    let limiter = rejecting(store.expect("a store"), 10);
+    order(&server, &["CONFIG", "SET", "requirepass", "secret"]);
     let opened = || {
         let opened = server.info("stats", "total_connections_received");
         opened.and_then(|opened| opened.parse::<u64>().ok())
     };
     let before = opened().expect("a number");
     for connections in 1..=3 {
-        let error = store_error(&limiter.check(Key::global()).await);
+        let error = store_error(&limiter.check(KEY).await);
         assert!(
             matches!(&error, StoreError::Server { code, .. } if &**code == "NOAUTH"),
             "{error:?}"

@@ -3,37 +3,26 @@
 
 use std::{future::IntoFuture, thread};
 
-use futures_util::FutureExt;
 use testkit::{Reply, Server};
-use tollgate::{DecisionSource, Key, Limiter, OnStoreError, Policy, RedisStore, StoreError};
+use tollgate::{
+    DecisionSource, HealthIssue, Key, Limiter, OnStoreError, Policy, RedisStore, StoreError,
+};
 
 use crate::faults::{
     connections::Connection,
     support::{
-        TEST_TIMEOUT, builder, limiter, quota, resumed, store, store_error, until,
+        KEY, builder, is_open, opened, order, quota, rejecting, resumed, store, store_error, until,
         used_on_the_store,
     },
 };
 
-const KEY: Key = Key::global();
+const UNITS: u64 = 1_000;
 
 /// Whether the breaker opens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Breaker {
     Opens,
     StaysClosed,
-}
-
-fn rejecting(store: RedisStore) -> Limiter {
-    limiter(store, 1_000, OnStoreError::Reject)
-}
-
-fn order(server: &Server, command: &[&str]) {
-    server.command(command).ok();
-}
-
-fn is_open(error: &StoreError) -> bool {
-    matches!(error, StoreError::CircuitOpen { .. })
 }
 
 /// Makes ten requests on a server in such a state: they fail with this code, until the breaker opens, if it does.
@@ -50,9 +39,7 @@ async fn assert_fails_with(limiter: &Limiter, code: &str, breaker: Breaker) {
             _ => panic!("{error:?} in place of {code}"),
         }
     }
-    let check = limiter.check(KEY).into_future().now_or_never();
-    let opened = check.is_some_and(|decision| is_open(&store_error(&decision)));
-    assert_eq!(opened, breaker == Breaker::Opens, "for {code}");
+    assert_eq!(is_open(limiter), breaker == Breaker::Opens, "for {code}");
     assert!(failed >= 3, "{code} {failed} times");
 }
 
@@ -62,14 +49,19 @@ async fn is_well_again(limiter: &Limiter, used: u64) {
     assert_eq!(used_on_the_store(limiter, KEY).await, used);
 }
 
+/// A limiter that has had a request admitted, and its connection.
 async fn begun(server: &Server) -> (Limiter, Connection) {
-    began(server, rejecting(store(server))).await
+    began(server, store(server)).await
 }
 
-async fn began(server: &Server, limiter: Limiter) -> (Limiter, Connection) {
+async fn began(server: &Server, store: RedisStore) -> (Limiter, Connection) {
+    let limiter = rejecting(store, UNITS);
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     (limiter, Connection::only(server))
 }
+
+/// A replica of a master that isn't there.
+const REPLICA: [&str; 3] = ["REPLICAOF", "127.0.0.1", "1"];
 
 #[tokio::test]
 async fn oom() {
@@ -126,8 +118,7 @@ async fn noreplicas() {
 async fn readonly() {
     let server = Server::start();
     let (limiter, connection) = begun(&server).await;
-    let nowhere = testkit::free_port().to_string();
-    order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+    order(&server, &REPLICA);
     assert_fails_with(&limiter, "READONLY", Breaker::Opens).await;
     order(&server, &["REPLICAOF", "NO", "ONE"]);
     is_well_again(&limiter, 1).await;
@@ -141,8 +132,7 @@ async fn masterdown() {
         .arg("replica-serve-stale-data", "no")
         .start();
     let (limiter, connection) = begun(&server).await;
-    let nowhere = testkit::free_port().to_string();
-    order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+    order(&server, &REPLICA);
     assert_fails_with(&limiter, "MASTERDOWN", Breaker::Opens).await;
     order(&server, &["REPLICAOF", "NO", "ONE"]);
     is_well_again(&limiter, 1).await;
@@ -196,10 +186,8 @@ async fn unkillable() {
 #[tokio::test]
 async fn unblocked() {
     let server = Server::start();
-    let store = builder(server.url()).timeout(TEST_TIMEOUT).build();
-    let limiter = rejecting(store.expect("a store"));
-    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
-    order(&server, &["CLIENT", "PAUSE", "20000", "WRITE"]);
+    let (limiter, _) = begun(&server).await;
+    order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
     let sent = tokio::spawn(limiter.check(KEY).into_future());
     let waiting = || {
         let list = server.command(&["CLIENT", "LIST"]).text();
@@ -227,9 +215,7 @@ async fn unblocked() {
         assert!(sent.await.expect("a response").is_admitted());
         used += 1;
     }
-    let seen = limiter.peek(KEY).await.expect("a response");
-    let policy = seen.policy("p").expect("a policy");
-    assert_eq!(policy.limit() - policy.remaining(), used);
+    assert_eq!(used_on_the_store(&limiter, KEY).await, used);
 }
 
 /// A server that reads a large file, slowly.
@@ -241,14 +227,13 @@ async fn loading() {
         .debug_command()
         .start();
     // Each key takes two milliseconds to load, and the server replies in between: before 7.0 after each 2 MB.
-    let store = builder(server.url()).timeout(TEST_TIMEOUT).build();
-    let (limiter, connection) = began(&server, rejecting(store.expect("a store"))).await;
+    let (limiter, connection) = begun(&server).await;
     let events = "loading-process-events-interval-bytes";
     let (keys, size) = match server.version() {
         (..7, _) => ("2000", "40000"),
         _ => {
             order(&server, &["CONFIG", "SET", events, "1024"]);
-            ("10000", "10")
+            ("50000", "10")
         }
     };
     let fill = "for i = 1, ARGV[1] do
@@ -276,7 +261,7 @@ async fn noperm() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all");
     let store = builder(server.url_as("gate", "secret")).build();
-    let (limiter, connection) = began(&server, rejecting(store.expect("a store"))).await;
+    let (limiter, connection) = began(&server, store.expect("a store")).await;
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
     assert_fails_with(&limiter, "NOPERM", Breaker::StaysClosed).await;
     server.acl("gate", "secret", "~* +@all");
@@ -290,14 +275,10 @@ async fn wrongpass() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all");
     let store = builder(server.url_as("gate", "secret")).build();
-    let limiter = rejecting(store.expect("a store"));
-    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
+    let (limiter, _) = began(&server, store.expect("a store")).await;
     order(&server, &["ACL", "DELUSER", "gate"]);
     server.acl("gate", "another", "~* +@all");
-    until("it opens", async || {
-        is_open(&store_error(&limiter.check(KEY).await))
-    })
-    .await;
+    opened(&limiter).await;
     order(&server, &["ACL", "DELUSER", "gate"]);
     server.acl("gate", "secret", "~* +@all");
     is_well_again(&limiter, 1).await;
@@ -313,10 +294,7 @@ async fn noauth() {
         &server,
         &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
     );
-    until("it opens", async || {
-        is_open(&store_error(&limiter.check(KEY).await))
-    })
-    .await;
+    opened(&limiter).await;
     order(&server, &["CONFIG", "SET", "requirepass", ""]);
     is_well_again(&limiter, 1).await;
 }
@@ -341,7 +319,7 @@ async fn noscript() {
 async fn wrongtype() {
     let server = Server::start();
     let (limiter, connection) = begun(&server).await;
-    let key = server.keys().concat();
+    let key = server.only_key();
     order(&server, &["DEL", &key]);
     order(&server, &["SADD", &key, "something else"]);
     for _ in 0..10 {
@@ -364,7 +342,7 @@ pub(crate) fn give_all_slots(server: &Server) {
 #[tokio::test]
 async fn clusterdown() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
-    let limiter = rejecting(store(&server));
+    let limiter = rejecting(store(&server), UNITS);
     assert_fails_with(&limiter, "CLUSTERDOWN", Breaker::Opens).await;
     give_all_slots(&server);
     is_well_again(&limiter, 0).await;
@@ -387,5 +365,9 @@ async fn crossslot() {
     })
     .await;
     assert_fails_with(&limiter, "CROSSSLOT", Breaker::StaysClosed).await;
+    assert!(store_error(&limiter.check(KEY).await).is_misconfiguration());
+    let health = limiter.health_check().await;
+    let advice = |issue: &HealthIssue| issue.to_string().contains("RedisStore::cluster");
+    assert!(health.issues().iter().any(advice), "{health:?}");
     assert_eq!(server.keys(), [""; 0]);
 }

@@ -5,36 +5,17 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
 use tollgate::{
-    Ban, Decision, DecisionKind, DecisionSource, FixedWindow, Gcra, Key, Lease, Limiter,
-    ListWindow, LocalFallback, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer,
-    RetryAfter, SlidingLog, SlidingWindow, TokenBucket, extract,
+    Ban, Decision, DecisionKind, DecisionSource, FixedWindow, Key, Lease, Limiter, LocalFallback,
+    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RetryAfter, TokenBucket, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::faults::support::{
-    admitted_in_process, calendar, nowhere, policy, quota, sharing, store,
+    KEY, admitted_in_process, every, nowhere, policy, quota, resumed, sharing, store, under,
 };
 
-const KEY: Key = Key::global();
-
-/// Every strategy that counts a rate.
-fn every(units: u64) -> [Policy; 7] {
-    let policy = || policy(units);
-    [
-        policy().strategy(Gcra),
-        policy().strategy(TokenBucket),
-        policy().strategy(FixedWindow),
-        calendar(units),
-        policy().strategy(ListWindow),
-        policy().strategy(SlidingLog),
-        policy().strategy(SlidingWindow::new()),
-    ]
-}
-
 fn falling_back(policy: Policy, processes: u32) -> Limiter {
-    let limiter = Limiter::builder().store(nowhere()).policy(policy);
-    let limiter = limiter.on_store_error(LocalFallback::shared_by(processes));
-    limiter.build().expect("a limiter")
+    under(policy, nowhere(), LocalFallback::shared_by(processes))
 }
 
 #[tokio::test]
@@ -93,8 +74,9 @@ async fn a_requests_own_quota_is_shared_like_the_policys() {
         assert!(ask(20).await.is_admitted());
     }
     let rejected = ask(20).await;
-    assert!(!rejected.is_admitted() && !ask(8).await.is_admitted());
+    assert!(matches!(rejected.kind(), DecisionKind::Rejected) && !ask(8).await.is_admitted());
     let verdict = rejected.policy("p").expect("a policy");
+    assert!(verdict.rejected());
     assert_eq!((verdict.limit(), verdict.quota()), (5, quota(5)));
     assert!(ask(40).await.is_admitted());
 }
@@ -168,7 +150,7 @@ async fn a_reset_forgets_what_was_used_in_process_too() {
     server.kill();
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
     server.restart();
-    crate::faults::support::resumed(&limiter).await;
+    resumed(&limiter).await;
     assert_eq!(
         limiter.reset(KEY).await.expect("a response").source(),
         DecisionSource::Store
@@ -240,13 +222,4 @@ fn a_fallback_shared_by_no_processes_is_a_config_error() {
     let policy = policy(1).on_store_error(no_share);
     let error = build(policy, OnStoreError::Admit).unwrap_err();
     assert_eq!(error.policy(), Some("p"));
-}
-
-#[tokio::test]
-async fn a_request_rejected_in_process_is_rejected_by_the_quota() {
-    let limiter = sharing(nowhere(), 1, 1);
-    assert_eq!(admitted_in_process(&limiter, KEY, 1).await, 1);
-    let rejected = limiter.check(KEY).await;
-    assert!(matches!(rejected.kind(), DecisionKind::Rejected));
-    assert!(rejected.policy("p").expect("a policy").rejected());
 }

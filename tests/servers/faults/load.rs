@@ -1,210 +1,127 @@
-//! A steady load, and what became of each of its requests.
+//! A steady load from several processes, and what became of its requests.
 
 use std::{
+    future::IntoFuture,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    thread,
+    time::Duration,
 };
 
-use tokio::task::JoinHandle;
+use tokio::runtime::{Builder, Handle};
 use tollgate::{DecisionSource, Key, Limiter};
+use tollgate_tests::lateness::Lateness;
 
-use crate::faults::support::{TIMEOUT, until};
+use crate::faults::support::{KEY, until};
 
-/// Tasks that send requests, for each limiter.
+/// Tasks that send requests, for each process.
 const TASKS: u64 = 8;
 /// How long each of them rests between two requests.
 const REST: Duration = Duration::from_millis(2);
-/// What a request may take past its deadline, on a machine that has nothing else to do.
-const SLACK: Duration = Duration::from_millis(50);
-/// How soon all is well again once the store is back.
-const RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A request, and what became of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SentRequest {
-    pub(crate) limiter: usize,
-    /// Whether it was for the shared key, and not for one of its task's own.
-    pub(crate) shared: bool,
-    pub(crate) start: Instant,
-    pub(crate) took: Duration,
-    pub(crate) source: DecisionSource,
-    pub(crate) admitted: bool,
-}
-
-/// Tasks that send requests through each limiter for a shared key and for keys of their own in turn.
+/// Processes that send requests for a shared key and for keys of their own in turn. Each is a thread with a runtime of its own.
 pub(crate) struct Load {
-    tasks: Vec<JoinHandle<Vec<SentRequest>>>,
-    lag: JoinHandle<Duration>,
+    processes: Vec<(thread::JoinHandle<()>, Arc<Counts>)>,
     is_over: Arc<AtomicBool>,
-    /// How many decisions each limiter has had from its store, and otherwise.
-    decisions: Arc<Vec<[AtomicU64; 2]>>,
 }
 
-/// The results of a load.
-pub(crate) struct Log {
-    pub(crate) requests: Vec<SentRequest>,
-    /// How late tasks were woken at worst, independently of the limiter.
-    lag: Duration,
+/// What became of the requests of a process: by the store, and otherwise.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    decisions: [AtomicU64; 2],
+    /// Admitted requests for the shared key.
+    shared: [AtomicU64; 2],
+}
+
+fn index(source: DecisionSource) -> usize {
+    (source != DecisionSource::Store).into()
 }
 
 impl Load {
-    pub(crate) fn start(limiters: &[Limiter]) -> Self {
+    /// Sends requests through these limiters, whose stores have this timeout: no request ends later.
+    pub(crate) fn start(limiters: impl IntoIterator<Item = Limiter>, timeout: Duration) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let decisions: Arc<Vec<[AtomicU64; 2]>> =
-            Arc::new(limiters.iter().map(|_| Default::default()).collect());
-        let mut tasks = Vec::new();
-        for (number, limiter) in limiters.iter().enumerate() {
-            for task in 0..TASKS {
-                let (limiter, decisions) = (limiter.clone(), decisions.clone());
-                let is_over = is_over.clone();
-                tasks.push(tokio::spawn(async move {
-                    let own = Key::new(format!("{number} {task}"));
-                    let mut requests = Vec::new();
-                    while !is_over.load(Ordering::Relaxed) {
-                        let shared = requests.len() % 2 == 0;
-                        let start = Instant::now();
-                        let key = if shared { Key::new("shared") } else { own };
-                        let decision = limiter.check(key).await;
-                        let source = decision.source();
-                        let place = usize::from(source != DecisionSource::Store);
-                        decisions[number][place].fetch_add(1, Ordering::Relaxed);
-                        requests.push(SentRequest {
-                            limiter: number,
-                            shared,
-                            start,
-                            took: start.elapsed(),
-                            source,
-                            admitted: decision.is_admitted(),
-                        });
-                        tokio::time::sleep(REST).await;
-                    }
-                    requests
-                }));
-            }
-        }
-        let over = is_over.clone();
-        let lag = tokio::spawn(async move {
-            let (nap, mut worst) = (Duration::from_millis(1), Duration::ZERO);
-            while !over.load(Ordering::Relaxed) {
-                let start = Instant::now();
-                tokio::time::sleep(nap).await;
-                worst = worst.max(start.elapsed().saturating_sub(nap));
-            }
-            worst
-        });
+        let process = |limiter| {
+            let (counts, is_over) = (Arc::<Counts>::default(), is_over.clone());
+            let load = run(limiter, timeout, counts.clone(), is_over);
+            let runtime = Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("a runtime");
+            (thread::spawn(move || runtime.block_on(load)), counts)
+        };
         Self {
-            tasks,
-            lag,
+            processes: limiters.into_iter().map(process).collect(),
             is_over,
-            decisions,
         }
     }
 
-    /// Waits until each limiter has had `many` more decisions from its store, or otherwise.
+    /// Waits until each process has had `many` more decisions from its store, or otherwise.
     pub(crate) async fn wait_for_decisions(&self, source: DecisionSource, many: u64) {
-        let place = usize::from(source != DecisionSource::Store);
-        let count = |decisions: &[AtomicU64; 2]| decisions[place].load(Ordering::Relaxed);
-        let before: Vec<_> = self.decisions.iter().map(count).collect();
+        let decisions = || {
+            let each = self.processes.iter();
+            each.map(|(_, counts)| counts.decisions[index(source)].load(Relaxed))
+        };
+        let before: Vec<_> = decisions().collect();
         until("decisions", async || {
-            let now = self.decisions.iter().map(count);
-            now.zip(&before).all(|(now, before)| now >= before + many)
+            decisions()
+                .zip(&before)
+                .all(|(now, before)| now >= before + many)
         })
         .await;
     }
 
-    pub(crate) async fn stop(self) -> Log {
-        self.is_over.store(true, Ordering::Relaxed);
-        let mut requests = Vec::new();
-        for task in self.tasks {
-            requests.extend(task.await.expect("each request has one answer"));
-        }
-        Log {
-            requests,
-            lag: self.lag.await.expect("it ends well"),
-        }
+    /// Ends the load, once each request has been decided in time and nothing is left of the limiters.
+    pub(crate) fn stop(self) -> Vec<Arc<Counts>> {
+        self.is_over.store(true, Relaxed);
+        let processes = self.processes.into_iter();
+        let counts = processes.map(|(thread, counts)| {
+            thread.join().expect("each request is decided in time");
+            counts
+        });
+        counts.collect()
     }
 }
 
-impl Log {
-    /// Whether the machine delayed nothing for so long that a deadline could pass.
-    pub(crate) fn is_calm(&self) -> bool {
-        self.lag < TIMEOUT / 4
-    }
+/// How many requests for the shared key were admitted, by the store or otherwise.
+pub(crate) fn admitted(counts: &[Arc<Counts>], source: DecisionSource) -> u64 {
+    let each = counts.iter();
+    each.map(|counts| counts.shared[index(source)].load(Relaxed))
+        .sum()
+}
 
-    fn slack(&self) -> Duration {
-        // A request is woken a few times: in its own task, in its worker's and in its connection's.
-        SLACK + 4 * self.lag
-    }
+/// How many requests were not decided by the store.
+pub(crate) fn faults(counts: &[Arc<Counts>]) -> u64 {
+    let each = counts.iter();
+    each.map(|counts| counts.decisions[1].load(Relaxed)).sum()
+}
 
-    /// What is promised, in figures.
-    pub(crate) fn print(&self, what: &str, back: Instant) {
-        let slowest = self.requests.iter().map(|request| request.took).max();
-        let faults = self
-            .requests
-            .iter()
-            .filter(|request| request.source != DecisionSource::Store);
-        let resumed = faults.clone().map(|request| request.start).max();
-        let resumed = resumed.map(|last| last.saturating_duration_since(back));
-        let mut took: Vec<_> = faults.map(|request| request.took).collect();
-        took.sort_unstable();
-        println!(
-            "{what}: {} requests, the slowest {:.0?}; {} without the store, half of them within {:.0?}, 99 of 100 within {:.0?}; \
-             back after {:.0?}; tasks were late by {:.0?}",
-            self.requests.len(),
-            slowest.unwrap_or_default(),
-            took.len(),
-            took.get(took.len() / 2).copied().unwrap_or_default(),
-            took.get(took.len() * 99 / 100).copied().unwrap_or_default(),
-            resumed.unwrap_or_default(),
-            self.lag,
-        );
+async fn run(limiter: Limiter, timeout: Duration, counts: Arc<Counts>, is_over: Arc<AtomicBool>) {
+    let lateness = Lateness::measure();
+    let tasks = (0..TASKS).map(|task| {
+        let (limiter, lateness) = (limiter.clone(), lateness.clone());
+        let (counts, is_over) = (counts.clone(), is_over.clone());
+        tokio::spawn(async move {
+            let own = Key::new(format!("{:?} {task}", thread::current().id()));
+            let mut keys = [KEY, own].into_iter().cycle();
+            while !is_over.load(Relaxed) {
+                let key = keys.next().expect("one of two");
+                let check = limiter.check(key).into_future();
+                let decision = lateness.within(timeout, check).await;
+                let source = index(decision.source());
+                let admitted = u64::from(key == KEY && decision.is_admitted());
+                counts.shared[source].fetch_add(admitted, Relaxed);
+                counts.decisions[source].fetch_add(1, Relaxed);
+                tokio::time::sleep(REST).await;
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("it is in time");
     }
-
-    /// No request waited past its deadline.
-    #[track_caller]
-    pub(crate) fn assert_in_time(&self) {
-        let slowest = self.requests.iter().max_by_key(|request| request.took);
-        let slowest = slowest.expect("a request");
-        assert!(
-            slowest.took <= TIMEOUT + self.slack(),
-            "{slowest:?}, where tasks were {:?} late",
-            self.lag
-        );
-    }
-
-    /// From soon after an instant on, no call of the store failed.
-    #[track_caller]
-    pub(crate) fn assert_resumed(&self, back: Instant) {
-        let last = self
-            .requests
-            .iter()
-            .filter(|request| request.source != DecisionSource::Store);
-        if let Some(last) = last.max_by_key(|request| request.start) {
-            let since = last.start.saturating_duration_since(back);
-            assert!(
-                since <= RECOVERY_TIMEOUT + self.slack(),
-                "{since:?}: {last:?}"
-            );
-        }
-    }
-
-    /// How many were admitted, by the store or otherwise, under the shared key or in all.
-    pub(crate) fn admitted(&self, source: DecisionSource, shared: bool) -> u64 {
-        let admitted = self.requests.iter().filter(|request| {
-            request.admitted && request.source == source && request.shared == shared
-        });
-        admitted.count() as u64
-    }
-
-    /// Requests whose call of the store failed.
-    pub(crate) fn faults(&self) -> u64 {
-        let faults = self
-            .requests
-            .iter()
-            .filter(|request| request.source == DecisionSource::Fallback);
-        faults.count() as u64
-    }
+    drop((limiter, lateness));
+    until("all tasks have ended", async || {
+        Handle::current().metrics().num_alive_tasks() == 0
+    })
+    .await;
 }

@@ -16,6 +16,5 @@ mod refunds;
 mod settlements;
 mod shutdown;
 mod support;
-use tollgate_tests::until;
 mod waiting;
 mod write_back;

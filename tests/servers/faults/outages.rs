@@ -1,13 +1,20 @@
 //! Each way in which a store can go away and come back, under a steady load from two processes.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use testkit::{Proxy, Server};
-use tollgate::{DecisionSource, Key, Limiter};
+use tokio::time::sleep;
+use tollgate::DecisionSource;
 
 use crate::faults::{
-    load::{Load, Log},
-    support::{TIMEOUT, builder, sharing, until, url, used_on_the_store},
+    load::{Counts, Load, admitted, faults},
+    support::{
+        KEY, NOWHERE, SHORT_TIMEOUT, TEST_TIMEOUT, builder, network, order, sharing, store, until,
+        url, used_on_the_store,
+    },
 };
 
 /// What the shared key is allowed: it is used up before the outage, and again in it.
@@ -15,183 +22,126 @@ const QUOTA: u64 = 101;
 /// Each process's half, rounded up.
 const SHARE: u64 = 51;
 
-/// Two limiters on connections of their own: one, and four.
-fn two(url: &str) -> [Limiter; 2] {
-    [1, 4].map(|connections| {
-        let store = builder(url).connections(connections).build();
-        sharing(store.expect("a store"), QUOTA, 2)
-    })
-}
-
-/// Whether every call fails during the outage, or rejections of keys whose quota is used up still come.
-#[derive(Clone, Copy, PartialEq)]
-enum StoreReplies {
-    Nothing,
-    Rejections,
-}
-
-/// Loads both limiters, has the store struck and mended, and checks what every outage has in common.
+/// Loads two limiters on connections of their own, one and four, and has the store struck and mended meanwhile.
 async fn outage(
-    limiters: &[Limiter; 2],
-    replies: StoreReplies,
+    url: &str,
+    timeout: Duration,
     begin: impl FnOnce(),
     end: impl FnOnce(),
-) -> Log {
-    let load = Load::start(limiters);
+) -> Vec<Arc<Counts>> {
+    let limiters = [1, 4].map(|connections| {
+        let store = builder(url).connections(connections).timeout(timeout);
+        sharing(store.build().expect("a store"), QUOTA, 2)
+    });
+    let load = Load::start(limiters, timeout);
     load.wait_for_decisions(DecisionSource::Store, 200).await;
-    tokio::task::block_in_place(begin);
+    begin();
     load.wait_for_decisions(DecisionSource::Fallback, 400).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    tokio::task::block_in_place(end);
+    // Until several probes have failed.
+    sleep(2 * SHORT_TIMEOUT).await;
+    end();
     let back = Instant::now();
-    // Until it is all over, and a while longer.
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
     load.wait_for_decisions(DecisionSource::Store, 200).await;
-    let log = load.stop().await;
-    let test = std::thread::current();
-    log.print(test.name().unwrap_or_default(), back);
-    log.assert_in_time();
-    log.assert_resumed(back);
-    let in_process = log.admitted(DecisionSource::Fallback, true);
-    match replies {
-        StoreReplies::Nothing => {
-            assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more")
-        }
-        StoreReplies::Rejections if log.is_calm() => {
-            assert_eq!(in_process, 0, "it was used up, and the store says so")
-        }
-        // The machine held requests up for longer than their deadline.
-        StoreReplies::Rejections => assert!(in_process <= 2 * SHARE, "{in_process}"),
-    }
-    for limiter in [0, 1] {
-        let requests = log
-            .requests
-            .iter()
-            .filter(|request| request.limiter == limiter);
-        assert!(requests.count() > 1_000, "a steady load");
-    }
-    log
+    println!("full service {:.0?} after the outage", back.elapsed());
+    load.stop()
 }
 
-/// The store itself never admits more than the quota, nor loses more than the charges whose replies were lost.
-async fn assert_counted(log: &Log, limiter: &Limiter) {
-    let admitted = log.admitted(DecisionSource::Store, true);
+/// An outage in which every call fails, of a server that keeps its counts.
+async fn assert_survived(server: &Server, url: &str, begin: impl FnOnce(), end: impl FnOnce()) {
+    let counts = outage(url, SHORT_TIMEOUT, begin, end).await;
+    let in_process = admitted(&counts, DecisionSource::Fallback);
+    assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more");
+    assert_counted(server, &counts).await;
+}
+
+/// The store itself never admits more than the quota, nor loses more than the charges whose replies were lost. Nothing is left of
+/// the limiters but what they were given.
+async fn assert_counted(server: &Server, counts: &[Arc<Counts>]) {
+    let admitted = admitted(counts, DecisionSource::Store);
     assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
-    let used = used_on_the_store(limiter, Key::new("shared")).await;
+    let used = used_on_the_store(&sharing(store(server), QUOTA, 2), KEY).await;
+    let most = admitted + faults(counts);
     assert!(
-        admitted <= used && used <= admitted + log.faults(),
+        (admitted..=most).contains(&used),
         "{admitted} admitted, {used} used"
     );
+    assert_disconnected(server).await;
 }
 
-/// Nothing is left of the limiters but what they were given.
-async fn assert_gone(server: &Server, limiters: [Limiter; 2]) {
-    drop(limiters);
-    until(
-        "all connections are closed, and all tasks have ended",
-        async || {
-            let clients = server.command(&["CLIENT", "LIST"]).text();
-            let tasks = tokio::runtime::Handle::current()
-                .metrics()
-                .num_alive_tasks();
-            clients.lines().count() == 1 && tasks == 0
-        },
-    )
+async fn assert_disconnected(server: &Server) {
+    until("all connections are closed", async || {
+        let clients = server.command(&["CLIENT", "LIST"]).text();
+        clients.lines().count() == 1
+    })
     .await;
 }
 
-fn order(server: &Server, command: &[&str]) {
-    server.command(command).ok();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn killed_and_restarted_empty() {
     let server = Server::start();
-    let limiters = two(&server.url());
-    let restart = || server.restart();
-    let log = outage(&limiters, StoreReplies::Nothing, || server.kill(), restart).await;
+    let (kill, restart) = (|| server.kill(), || server.restart());
+    let counts = outage(&server.url(), SHORT_TIMEOUT, kill, restart).await;
+    let in_process = admitted(&counts, DecisionSource::Fallback);
+    assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more");
     // It has lost its counts: at most another quota.
-    let admitted = log.admitted(DecisionSource::Store, true);
+    let admitted = admitted(&counts, DecisionSource::Store);
     assert!(QUOTA < admitted && admitted <= 2 * QUOTA, "{admitted}");
     assert_eq!(server.immortal_keys(), [""; 0]);
-    assert_gone(&server, limiters).await;
+    assert_disconnected(&server).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn stopped_and_continued() {
     let server = Server::start();
-    let limiters = two(&server.url());
-    let resume = || server.resume();
-    let log = outage(&limiters, StoreReplies::Nothing, || server.pause(), resume).await;
-    assert_counted(&log, &limiters[0]).await;
-    assert_gone(&server, limiters).await;
+    let (pause, resume) = (|| server.pause(), || server.resume());
+    assert_survived(&server, &server.url(), pause, resume).await;
 }
 
 /// Such a server replies to `PING`: only what may write waits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn paused_for_writes() {
     let server = Server::start();
-    let limiters = two(&server.url());
-    let pause = || order(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let pause = || order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
     let unpause = || order(&server, &["CLIENT", "UNPAUSE"]);
-    let log = outage(&limiters, StoreReplies::Nothing, pause, unpause).await;
-    assert_counted(&log, &limiters[0]).await;
-    assert_gone(&server, limiters).await;
+    assert_survived(&server, &server.url(), pause, unpause).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// Rejections of keys whose quota is used up still come, so that nothing is admitted for them in process.
+#[tokio::test]
 async fn full() {
     let server = Server::builder()
         .arg("maxmemory-policy", "noeviction")
         .start();
-    let limiters = two(&server.url());
     let fill = || order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     let free = || order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
-    let log = outage(&limiters, StoreReplies::Rejections, fill, free).await;
-    assert_counted(&log, &limiters[0]).await;
-    assert_gone(&server, limiters).await;
+    let counts = outage(&server.url(), TEST_TIMEOUT, fill, free).await;
+    assert_eq!(admitted(&counts, DecisionSource::Fallback), 0);
+    assert_counted(&server, &counts).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn made_a_replica_and_a_master_again() {
     let server = Server::start();
-    let limiters = two(&server.url());
-    let nowhere = testkit::free_port().to_string();
-    let demote = || order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+    let nowhere = NOWHERE.rsplit(':').next().expect("a port");
+    let demote = || order(&server, &["REPLICAOF", "127.0.0.1", nowhere]);
     let promote = || order(&server, &["REPLICAOF", "NO", "ONE"]);
-    let log = outage(&limiters, StoreReplies::Nothing, demote, promote).await;
-    assert_counted(&log, &limiters[0]).await;
-    assert_gone(&server, limiters).await;
+    assert_survived(&server, &server.url(), demote, promote).await;
 }
 
-/// A network gets worse between the limiters and a server that is well all the time.
-async fn bad_weather(worsen: impl FnOnce(&Proxy)) {
-    let server = Server::start();
-    let proxy = Proxy::to(server.addr());
-    let limiters = two(&url(proxy.addr()));
-    let clear = || proxy.pass();
-    let log = outage(&limiters, StoreReplies::Nothing, || worsen(&proxy), clear).await;
-    assert_counted(&log, &limiters[0]).await;
-    assert_gone(&server, limiters).await;
-    assert_eq!(proxy.connections(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_network_that_drops_all_packets() {
-    bad_weather(Proxy::hold).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_network_that_closes_connections() {
-    bad_weather(Proxy::cut).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_network_that_cuts_replies_in_half() {
-    bad_weather(Proxy::halve).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_network_that_is_too_slow() {
-    bad_weather(|proxy| proxy.delay(2 * TIMEOUT)).await;
+#[tokio::test]
+async fn behind_a_network_that_gets_worse() {
+    type Worsen = fn(&Proxy);
+    let worse: [(&str, Worsen); 4] = [
+        ("drops all packets", Proxy::hold),
+        ("closes connections", Proxy::cut),
+        ("cuts replies in half", Proxy::halve),
+        ("is too slow", |proxy| proxy.delay(2 * SHORT_TIMEOUT)),
+    ];
+    for (what, worsen) in worse {
+        println!("a network that {what}");
+        let (server, proxy) = network();
+        let address = url(proxy.addr());
+        assert_survived(&server, &address, || worsen(&proxy), || proxy.pass()).await;
+        until("they are closed there", async || proxy.connections() == 0).await;
+    }
 }

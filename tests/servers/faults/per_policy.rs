@@ -1,11 +1,11 @@
 //! Each policy has its own action: a login stays closed while a read stays open.
 
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,
-    Quota, StoreError,
+    Decision, DecisionKind, DecisionSource, Limiter, LocalFallback, OnStoreError, Policy, Quota,
+    StoreError,
 };
 
-use crate::faults::support::{nowhere, quota, store_error};
+use crate::faults::support::{KEY, nowhere, quota, store_error};
 
 fn named(name: &'static str, response: impl Into<OnStoreError>) -> Policy {
     Policy::new(name, quota(4)).on_store_error(response)
@@ -29,7 +29,7 @@ const HALF: LocalFallback = LocalFallback::shared_by(2);
 async fn policies_without_an_action_use_the_limiters() {
     for (general, admits) in [(OnStoreError::Admit, true), (OnStoreError::Reject, false)] {
         let limiter = of(general, [Policy::new("p", quota(4))]);
-        let decision = limiter.check(Key::new("key")).await;
+        let decision = limiter.check(KEY).await;
         assert_eq!(decision.is_admitted(), admits);
         assert_eq!(decision.source(), DecisionSource::Fallback);
     }
@@ -42,7 +42,7 @@ async fn a_login_stays_closed_while_a_read_stays_open() {
         named("login", OnStoreError::Reject).missing_key(tollgate::MissingKey::Skip),
     ];
     let limiter = of(OnStoreError::Admit, policies);
-    let (key, read, login) = (Key::new("key"), "read", "login");
+    let (key, read, login) = (KEY, "read", "login");
     assert!(limiter.check([(read, key)]).await.is_admitted());
     for decision in [
         limiter.check([(login, key)]).await,
@@ -64,12 +64,11 @@ async fn a_login_stays_closed_while_a_read_stays_open() {
 async fn one_policy_that_rejects_rejects_for_all_and_nothing_is_charged_in_process() {
     let policies = [named("shared", HALF), named("closed", OnStoreError::Reject)];
     let limiter = of(OnStoreError::Admit, policies);
-    let key = Key::new("key");
     for _ in 0..3 {
-        store_error(&limiter.check(key).await);
+        store_error(&limiter.check(KEY).await);
     }
     // Alone it still has all of its share.
-    let seen = limiter.check([("shared", key)]).cost(0).await;
+    let seen = limiter.check([("shared", KEY)]).cost(0).await;
     assert_eq!(seen.policy("shared").expect("a policy").remaining(), 2);
 }
 
@@ -77,7 +76,7 @@ async fn one_policy_that_rejects_rejects_for_all_and_nothing_is_charged_in_proce
 async fn policies_that_fall_back_are_evaluated_and_those_that_admit_are_not() {
     let policies = [named("open", OnStoreError::Admit), named("shared", HALF)];
     let limiter = of(OnStoreError::Reject, policies);
-    let check = || limiter.check(Key::new("key"));
+    let check = || limiter.check(KEY);
     for remaining in [1, 0] {
         let decision = check().await;
         assert!(decision.is_admitted());
@@ -97,10 +96,9 @@ async fn several_policies_that_fall_back_are_all_charged_or_none() {
         Policy::new("one", quota(1)).on_store_error(LocalFallback::shared_by(9)),
     ];
     let limiter = of(OnStoreError::Admit, policies);
-    let key = Key::new("key");
-    assert!(limiter.check(key).await.is_admitted());
+    assert!(limiter.check(KEY).await.is_admitted());
     for _ in 0..3 {
-        let rejected = limiter.check(key).await;
+        let rejected = limiter.check(KEY).await;
         assert!(!rejected.is_admitted());
         assert!(rejected.policy("one").expect("a policy").rejected());
         assert_eq!(rejected.policy("two").expect("a policy").remaining(), 1);
@@ -116,7 +114,7 @@ async fn a_shadows_action_is_ignored() {
         ];
         let limiter = of(response, policies);
         for _ in 0..5 {
-            let decision = limiter.check(Key::new("key")).await;
+            let decision = limiter.check(KEY).await;
             assert!(decision.is_admitted() && decision.shadows().len() == 0);
         }
     }

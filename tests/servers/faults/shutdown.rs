@@ -3,46 +3,29 @@
 use std::{thread, time::Duration};
 
 use futures_util::FutureExt;
-use testkit::{Proxy, Server};
+use testkit::Server;
 use tokio::runtime::Builder;
-use tollgate::{
-    Admission, Concurrency, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
-    RedisStore,
-};
+use tollgate::{Admission, FixedWindow, Limiter, LocalFallback, OnStoreError, RedisStore};
 
 use crate::faults::support::{
-    TEST_TIMEOUT, builder, opened, opened_in_process, policy, quota, store, url, used_on_the_store,
+    KEY, TEST_TIMEOUT, flushed, network, opened, opened_in_process, policy, rejecting, store,
+    through, under, used_on_the_store,
 };
-
-const KEY: Key = Key::global();
 
 const MOMENT: Duration = Duration::from_millis(50);
 
-fn network() -> (Server, Proxy) {
-    let server = Server::start();
-    let proxy = Proxy::to(server.addr());
-    (server, proxy)
-}
-
-/// A limiter of permits that are not free again by themselves within this test.
 fn permits(store: RedisStore) -> Limiter {
-    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
-    let policy = Policy::new("p", Quota::concurrent(300)).strategy(hour);
-    let limiter = Limiter::builder().store(store).policy(policy);
-    let limiter = limiter.on_store_error(OnStoreError::Reject).build();
-    limiter.expect("a limiter")
+    under(
+        crate::faults::support::permits(300),
+        store,
+        OnStoreError::Reject,
+    )
 }
 
 /// A limiter that counts in process while the store fails, and writes it back.
 fn writing_back(store: RedisStore) -> Limiter {
-    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
-    let limiter = Limiter::builder().store(store).policy(policy);
     let fallback = LocalFallback::shared_by(2).write_back(true);
-    limiter.on_store_error(fallback).build().expect("a limiter")
-}
-
-fn through(network: &Proxy) -> RedisStore {
-    builder(url(network.addr())).build().expect("a store")
+    under(policy(100).strategy(FixedWindow), store, fallback)
 }
 
 async fn held(limiter: &Limiter, many: usize) -> Vec<Admission> {
@@ -60,10 +43,7 @@ async fn permits_dropped_right_before_a_shutdown_are_free() {
     // More than one call takes.
     let held = held(&limiter, 200).await;
     drop(held);
-    limiter
-        .shutdown(TEST_TIMEOUT)
-        .await
-        .expect("the store replies");
+    flushed(&limiter).await;
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
 }
 
@@ -85,19 +65,13 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     );
     network.pass();
     // They stay queued, for a second call.
-    limiter
-        .shutdown(TEST_TIMEOUT)
-        .await
-        .expect("the store replies");
+    flushed(&limiter).await;
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
     // Nothing has ended.
     let admission = limiter.admit(KEY).await.expect("a permit");
     assert_eq!(used_on_the_store(&other, KEY).await, 1);
     drop(admission);
-    limiter
-        .shutdown(TEST_TIMEOUT)
-        .await
-        .expect("the store replies");
+    flushed(&limiter).await;
     assert_eq!(used_on_the_store(&other, KEY).await, 0);
 }
 
@@ -116,21 +90,14 @@ async fn charges_in_process_are_written_back_by_a_shutdown() {
     let error = limiter.shutdown(MOMENT).await.expect_err("an outage");
     assert_eq!((error.operations(), error.write_backs()), (0, 1));
     network.pass();
-    limiter
-        .shutdown(TEST_TIMEOUT)
-        .await
-        .expect("the store replies");
+    flushed(&limiter).await;
     assert_eq!(used_on_the_store(&other, KEY).await, 7);
 }
 
 #[tokio::test]
 async fn background_settlements_of_meters_are_made_by_a_shutdown() {
     let server = Server::start();
-    let counting = || {
-        let limiter = Limiter::builder().store(store(&server)).policy(policy(100));
-        limiter.build().expect("a limiter")
-    };
-    let (limiter, other) = (counting(), counting());
+    let [limiter, other] = [0, 1].map(|_| rejecting(store(&server), 100));
     for (units, outside) in [(20, false), (30, true)] {
         let admission = limiter.admit(KEY).await.expect("room");
         let mut meter = admission.policy("p").expect("a policy").meter();
@@ -139,10 +106,7 @@ async fn background_settlements_of_meters_are_made_by_a_shutdown() {
             true => thread::spawn(move || drop(meter)).join().expect("no panic"),
             false => drop(meter),
         }
-        limiter
-            .shutdown(TEST_TIMEOUT)
-            .await
-            .expect("the store replies");
+        flushed(&limiter).await;
     }
     assert_eq!(used_on_the_store(&other, KEY).await, 50);
 }
@@ -182,8 +146,7 @@ fn a_shutdown_without_timers_reports_at_once_what_is_queued() {
         assert_eq!((error.operations(), error.write_backs()), (3, 0));
     }
     network.pass();
-    let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
-    sent.expect("the store responds");
+    runtime.block_on(flushed(&limiter));
     let other = permits(store(&server));
     assert_eq!(runtime.block_on(used_on_the_store(&other, KEY)), 0);
 }

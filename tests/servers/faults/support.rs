@@ -1,33 +1,37 @@
 //! What the tests share.
 
-use std::{
-    future::IntoFuture,
-    io::Write,
-    sync::{Arc, Mutex, OnceLock},
-    time::Duration,
-};
+use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use testkit::Server;
+use testkit::{Proxy, Server};
 use tollgate::{
-    CalendarWindow, Decision, DecisionKind, DecisionSource, Key, LimitStatus, Limiter,
-    LocalFallback, OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder, StoreError,
+    CalendarWindow, CallError, Concurrency, Decision, DecisionKind, DecisionSource, FixedWindow,
+    Gcra, Key, LimitStatus, Limiter, ListWindow, LocalFallback, OnStoreError, Policy, Quota,
+    RedisStore, RedisStoreBuilder, SlidingLog, SlidingWindow, StoreError, TokenBucket,
+};
+pub(crate) use tollgate_tests::{
+    log::Log,
+    still_time::StillTime,
+    until::{TEST_TIMEOUT, until},
 };
 
-pub(crate) use crate::faults::until::{TEST_TIMEOUT, until};
+pub(crate) const KEY: Key = Key::global();
 
-/// Longer than the default: the machine may be busy.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(300);
+/// For stores whose servers are made silent. Calls to servers that are well may take longer, where the machine is busy.
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Where nothing listens: a port that needs rights, so that no other test's server gets it.
+pub(crate) const NOWHERE: &str = "redis://127.0.0.1:1";
 
 pub(crate) fn url(addr: impl std::fmt::Display) -> String {
     format!("redis://{addr}")
 }
 
-/// A store that calls Redis for each request, also for rejected keys.
+/// A store that calls Redis for each request, also for rejected keys, and waits for replies as long as it takes.
 pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
     RedisStore::builder()
         .url(url)
-        .timeout(TIMEOUT)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO)
 }
 
@@ -35,47 +39,88 @@ pub(crate) fn store(server: &Server) -> RedisStore {
     builder(server.url()).build().expect("a store")
 }
 
+/// A store whose calls time out soon.
+pub(crate) fn hasty(url: impl Into<String>) -> RedisStore {
+    let store = builder(url).timeout(SHORT_TIMEOUT).build();
+    store.expect("a store")
+}
+
+/// A store at whose address nothing listens.
+pub(crate) fn nowhere() -> RedisStore {
+    builder(NOWHERE).build().expect("a store")
+}
+
+/// A server, and the network before it. A network that cuts connections makes calls fail at once.
+pub(crate) fn network() -> (Server, Arc<Proxy>) {
+    let server = Server::start();
+    let proxy = Arc::new(Proxy::to(server.addr()));
+    (server, proxy)
+}
+
+pub(crate) fn through(network: &Proxy) -> RedisStore {
+    builder(url(network.addr())).build().expect("a store")
+}
+
+#[track_caller]
+pub(crate) fn order(server: &Server, command: &[&str]) {
+    server.command(command).ok();
+}
+
 /// Refills so slowly that a test sees nothing of it.
 pub(crate) fn quota(units: u64) -> Quota {
     Quota::requests(units).per_month()
-}
-
-/// A policy in a calendar window that ends in 2049, whatever the day of the test is.
-pub(crate) fn calendar(units: u64) -> Policy {
-    let forty_years = Duration::from_secs(40 * 365 * 86_400);
-    Policy::new("p", Quota::requests(units).per(forty_years)).strategy(CalendarWindow::utc())
 }
 
 pub(crate) fn policy(units: u64) -> Policy {
     Policy::new("p", quota(units))
 }
 
+/// Every strategy that counts a rate.
+pub(crate) fn every(units: u64) -> [Policy; 7] {
+    // A window that ends in 2049, whatever the day of the test is.
+    let forty_years = Quota::requests(units).per(Duration::from_secs(40 * 365 * 86_400));
+    [
+        policy(units).strategy(Gcra),
+        policy(units).strategy(TokenBucket),
+        policy(units).strategy(FixedWindow),
+        Policy::new("p", forty_years).strategy(CalendarWindow::utc()),
+        policy(units).strategy(ListWindow),
+        policy(units).strategy(SlidingLog),
+        policy(units).strategy(SlidingWindow::new()),
+    ]
+}
+
+/// Permits that are not free again by themselves within a test.
+pub(crate) fn permits(many: u64) -> Policy {
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    Policy::new("p", Quota::concurrent(many)).strategy(hour)
+}
+
 /// A limiter under one policy.
-pub(crate) fn limiter(store: RedisStore, units: u64, response: impl Into<OnStoreError>) -> Limiter {
-    let limiter = Limiter::builder().store(store).policy(policy(units));
+pub(crate) fn under(
+    policy: Policy,
+    store: RedisStore,
+    response: impl Into<OnStoreError>,
+) -> Limiter {
+    let limiter = Limiter::builder().store(store).policy(policy);
     let limiter = limiter.on_store_error(response);
     limiter.build().expect("a limiter")
 }
 
-/// A limiter that is one of several processes.
-pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter {
-    limiter(store, units, LocalFallback::shared_by(processes))
+/// A limiter of so many requests that reports store failures.
+pub(crate) fn rejecting(store: RedisStore, units: u64) -> Limiter {
+    under(policy(units), store, OnStoreError::Reject)
 }
 
-/// A store at whose address nothing listens.
-pub(crate) fn nowhere() -> RedisStore {
-    let port = testkit::free_port();
-    let store = builder(format!("redis://127.0.0.1:{port}"));
-    store.build().expect("a store")
+/// A limiter that is one of several processes.
+pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter {
+    under(policy(units), store, LocalFallback::shared_by(processes))
 }
 
 #[track_caller]
 pub(crate) fn store_error(decision: &Decision) -> StoreError {
     assert_eq!(decision.source(), DecisionSource::Fallback);
-    match decision.kind() {
-        DecisionKind::StoreFailed(error) => error.clone(),
-        other => panic!("{other:?} in place of a fault"),
-    }
+    tollgate_tests::results::store_error(decision)
 }
 
 /// How many of these requests are admitted, none of them by the store.
@@ -89,6 +134,18 @@ pub(crate) async fn admitted_in_process(limiter: &Limiter, key: Key, requests: u
     admitted
 }
 
+/// The error of a request that is decided at once. `None` if it has to wait for the store.
+pub(crate) fn error_at_once(limiter: &Limiter) -> Option<StoreError> {
+    let check = limiter.check(Key::new("whoever")).into_future();
+    // Many in turn would use up the budget of a tokio task.
+    let decision = tokio::task::coop::unconstrained(check).now_or_never()?;
+    Some(store_error(&decision))
+}
+
+pub(crate) fn is_open(limiter: &Limiter) -> bool {
+    matches!(error_at_once(limiter), Some(StoreError::CircuitOpen { .. }))
+}
+
 /// Sends requests until the breaker is open.
 pub(crate) async fn opened(limiter: &Limiter) {
     until("the breaker opens", async || {
@@ -100,37 +157,22 @@ pub(crate) async fn opened(limiter: &Limiter) {
     .await;
 }
 
-/// Sends requests until the fallback decides.
+/// Sends requests that take no permit, whose refund would be kept as well, until the breaker is open.
+pub(crate) async fn opened_by_peeks(limiter: &Limiter) {
+    until("the breaker opens", async || {
+        let seen = limiter.peek(KEY).await;
+        matches!(seen, Err(CallError::Store(StoreError::CircuitOpen { .. })))
+    })
+    .await;
+}
+
+/// Sends requests until the fallback decides at once.
 pub(crate) async fn opened_in_process(limiter: &Limiter) {
+    let check = || limiter.check(Key::new("whoever")).cost(0).into_future();
     until("the store fails", async || {
-        let key = Key::new("whoever");
-        limiter.check(key).cost(0).await.source() == DecisionSource::Fallback
-            && limiter
-                .check(key)
-                .cost(0)
-                .into_future()
-                .now_or_never()
-                .is_some()
+        check().await.source() == DecisionSource::Fallback && check().now_or_never().is_some()
     })
     .await;
-}
-
-/// The store's state of `key` under the policy `p`. On a busy machine a call may miss its deadline.
-pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> LimitStatus {
-    let mut seen = None;
-    until("the store replies", async || {
-        seen = limiter.peek(key).await.ok();
-        seen.is_some()
-    })
-    .await;
-    seen.expect("a decision")
-}
-
-/// How many units of policy `p` are used, by the store's count.
-pub(crate) async fn used_on_the_store(limiter: &Limiter, key: Key) -> u64 {
-    let seen = seen_by_the_store(limiter, key).await;
-    let policy = seen.policy("p").expect("a policy");
-    policy.limit() - policy.remaining()
 }
 
 /// Sends requests until the store decides.
@@ -141,48 +183,32 @@ pub(crate) async fn resumed(limiter: &Limiter) {
     .await;
 }
 
-/// What all of these tests log. For all threads: whether a callsite is enabled may be decided by a thread that listens
-/// for nothing.
-#[derive(Clone)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    pub(crate) fn get() -> Self {
-        static LOG: OnceLock<Log> = OnceLock::new();
-        let start = || {
-            let log = Self(Arc::default());
-            let writer = log.clone();
-            let subscriber = tracing_subscriber::fmt()
-                .with_writer(move || writer.clone())
-                .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-                .with_ansi(false)
-                .finish();
-            tracing::subscriber::set_global_default(subscriber).expect("the first one");
-            log
-        };
-        LOG.get_or_init(start).clone()
-    }
-
-    /// How many lines contain `text`.
-    pub(crate) fn lines(&self, text: &str) -> usize {
-        self.matching(text).len()
-    }
-
-    /// The lines that contain `text`.
-    pub(crate) fn matching(&self, text: &str) -> Vec<String> {
-        let log = self.0.lock().expect("a log");
-        let log = String::from_utf8_lossy(&log);
-        let lines = log.lines().filter(|line| line.contains(text));
-        lines.map(str::to_owned).collect()
-    }
+/// The store's state of `key` under the policy `p`.
+pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> LimitStatus {
+    let mut seen = None;
+    until("the store replies", async || {
+        seen = limiter.peek(key).await.ok();
+        seen.is_some()
+    })
+    .await;
+    seen.expect("a decision")
 }
 
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("a log").write(bytes)
-    }
+/// How many units of policy `p` are left, by the store's count.
+pub(crate) async fn left_on_the_store(limiter: &Limiter, key: Key) -> u64 {
+    let seen = seen_by_the_store(limiter, key).await;
+    seen.policy("p").expect("a policy").remaining()
+}
 
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// How many units of policy `p` are used, by the store's count.
+pub(crate) async fn used_on_the_store(limiter: &Limiter, key: Key) -> u64 {
+    let seen = seen_by_the_store(limiter, key).await;
+    let policy = seen.policy("p").expect("a policy");
+    policy.limit() - policy.remaining()
+}
+
+/// Waits until every queued operation was sent.
+pub(crate) async fn flushed(limiter: &Limiter) {
+    let sent = limiter.shutdown(TEST_TIMEOUT).await;
+    sent.expect("the store replies");
 }

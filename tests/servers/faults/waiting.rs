@@ -6,24 +6,19 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use testkit::Server;
+use testkit::{Clock, Server};
 use tokio::runtime::Builder;
 use tollgate::{
     Admission, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,
     Quota, Rejected, StoreError,
 };
+use tollgate_tests::world::START;
 
-use crate::faults::support::{TEST_TIMEOUT, nowhere, store, until};
-
-const KEY: Key = Key::global();
+use crate::faults::support::{KEY, TEST_TIMEOUT, nowhere, store, under, until};
 
 fn limiter(store: tollgate::RedisStore, response: impl Into<OnStoreError>) -> Limiter {
     let quota = Quota::requests(20).per_second().burst(2);
-    let limiter = Limiter::builder()
-        .store(store)
-        .policy(Policy::new("p", quota));
-    let limiter = limiter.on_store_error(response);
-    limiter.build().expect("a limiter")
+    under(Policy::new("p", quota), store, response)
 }
 
 #[tokio::test]
@@ -60,7 +55,8 @@ async fn waiters_are_admitted_or_rejected_as_configured_when_the_store_dies() {
         (OnStoreError::Reject, false),
         (LocalFallback::shared_by(1).into(), true),
     ] {
-        let server = Server::start();
+        // On the server no time passes, so that it admits none of them.
+        let server = Server::builder().clock(&Clock::at(START)).start();
         let limiter = limiter(store(&server), response);
         let charged = limiter.charge(KEY, 3).await.expect("a response");
         assert_eq!(charged.source(), DecisionSource::Store);

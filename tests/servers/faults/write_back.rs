@@ -2,36 +2,22 @@
 
 use std::time::Duration;
 
-use testkit::{Proxy, Server};
+use testkit::Proxy;
 use tollgate::{
-    Ban, DecisionSource, FixedWindow, Gcra, Key, Limiter, ListWindow, LocalFallback, Policy, Quota,
-    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Ban, DecisionSource, FixedWindow, Gcra, Key, Limiter, LocalFallback, Policy, Quota, RedisStore,
 };
 
 use crate::faults::support::{
-    Log, TEST_TIMEOUT, admitted_in_process, builder, calendar, opened_in_process, quota, resumed,
-    until, url, used_on_the_store,
+    KEY, Log, admitted_in_process, every, network, opened_in_process, policy, quota, resumed,
+    through, under, until, used_on_the_store,
 };
 
-const KEY: Key = Key::global();
-
 fn limiter(store: RedisStore, policy: Policy, write_back: bool) -> Limiter {
-    let limiter = Limiter::builder().store(store).policy(policy);
-    let fallback = LocalFallback::shared_by(2).write_back(write_back);
-    let limiter = limiter.on_store_error(fallback);
-    limiter.build().expect("a limiter")
-}
-
-fn network() -> (Server, Proxy) {
-    let server = Server::start();
-    let proxy = Proxy::to(server.addr());
-    (server, proxy)
-}
-
-/// What is sent once has a long time to arrive: the network fails at once, and a busy machine does not.
-fn through(network: &Proxy) -> RedisStore {
-    let store = builder(url(network.addr())).timeout(TEST_TIMEOUT / 10);
-    store.build().expect("a store")
+    under(
+        policy,
+        store,
+        LocalFallback::shared_by(2).write_back(write_back),
+    )
 }
 
 async fn used(limiter: &Limiter) -> u64 {
@@ -56,16 +42,7 @@ async fn three_and_four(network: &Proxy, limiter: &Limiter) {
 #[tokio::test]
 async fn local_charges_are_written_back_once_by_every_strategy() {
     let (server, network) = network();
-    let policy = || Policy::new("p", quota(100));
-    for policy in [
-        policy().strategy(Gcra),
-        policy().strategy(TokenBucket),
-        policy().strategy(FixedWindow),
-        calendar(100),
-        policy().strategy(ListWindow),
-        policy().strategy(SlidingLog),
-        policy().strategy(SlidingWindow::new()),
-    ] {
+    for policy in every(100) {
         server.flush();
         let limiter = limiter(through(&network), policy.clone(), true);
         three_and_four(&network, &limiter).await;
@@ -88,7 +65,7 @@ async fn local_charges_are_written_back_once_by_every_strategy() {
 #[tokio::test]
 async fn local_charges_are_not_written_back_unless_configured() {
     let (_server, network) = network();
-    let policy = Policy::new("p", quota(100));
+    let policy = policy(100);
     let limiter = limiter(through(&network), policy, false);
     three_and_four(&network, &limiter).await;
     for _ in 0..5 {
@@ -100,7 +77,7 @@ async fn local_charges_are_not_written_back_unless_configured() {
 #[tokio::test]
 async fn local_charges_refunded_before_are_not_written_back() {
     let (_server, network) = network();
-    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let policy = policy(100).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
     network.cut();
     opened_in_process(&limiter).await;
@@ -117,7 +94,7 @@ async fn local_charges_refunded_before_are_not_written_back() {
 #[tokio::test]
 async fn local_charges_of_many_keys_are_all_written_back() {
     let (server, network) = network();
-    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let policy = policy(100).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
     let key = |key: u64| Key::new(key.to_string());
     server.kill();
@@ -140,28 +117,15 @@ async fn local_charges_of_many_keys_are_all_written_back() {
 }
 
 /// Every strategy that counts a rate, and its limiter on a store of its own.
-fn every(network: &Proxy, units: u64) -> Vec<(Policy, Limiter)> {
-    let policy = || Policy::new("p", quota(units));
-    let policies = [
-        policy().strategy(Gcra),
-        policy().strategy(TokenBucket),
-        policy().strategy(FixedWindow),
-        calendar(units),
-        policy().strategy(ListWindow),
-        policy().strategy(SlidingLog),
-        policy().strategy(SlidingWindow::new()),
-    ];
-    let limiters = policies.into_iter().map(|policy| {
-        let limiter = limiter(through(network), policy.clone(), true);
-        (policy, limiter)
-    });
-    limiters.collect()
+fn all(network: &Proxy, units: u64) -> impl Iterator<Item = (Policy, Limiter)> {
+    let policies = every(units).into_iter();
+    policies.map(|policy| (policy.clone(), limiter(through(network), policy, true)))
 }
 
 #[tokio::test]
 async fn a_process_admits_its_share_once_however_often_the_store_fails() {
     let (_server, network) = network();
-    let limiters = every(&network, 100);
+    let limiters: Vec<_> = all(&network, 100).collect();
     let mut admitted = vec![0; limiters.len()];
     for outage in 0..6 {
         network.cut();
@@ -191,7 +155,7 @@ async fn a_process_admits_its_share_once_however_often_the_store_fails() {
 #[tokio::test]
 async fn charges_of_a_later_outage_that_are_refunded_are_not_written_back() {
     let (_server, network) = network();
-    for (policy, limiter) in every(&network, 100) {
+    for (policy, limiter) in all(&network, 100) {
         for (cost, back, total) in [(9, 5, 4), (8, 6, 6)] {
             network.cut();
             opened_in_process(&limiter).await;
@@ -214,7 +178,7 @@ async fn charges_of_a_later_outage_that_are_refunded_are_not_written_back() {
 #[tokio::test]
 async fn settlements_in_process_after_the_outage_are_written_back_too() {
     let (_server, network) = network();
-    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let policy = policy(100).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
     network.cut();
     opened_in_process(&limiter).await;
@@ -246,11 +210,7 @@ async fn charges_that_were_reset_are_not_written_back() {
         let ban = Ban::for_duration(Duration::from_secs(600));
         let limiter = Limiter::builder()
             .store(through(&network))
-            .policy(
-                Policy::new("p", quota(100))
-                    .strategy(FixedWindow)
-                    .tier_quotas([tier]),
-            )
+            .policy(policy(100).strategy(FixedWindow).tier_quotas([tier]))
             .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
             .on_store_error(LocalFallback::shared_by(2).write_back(true))
             .build()
@@ -283,7 +243,7 @@ async fn charges_that_were_reset_are_not_written_back() {
 #[tokio::test]
 async fn charges_of_a_tier_are_written_back_to_the_tier() {
     let (_server, network) = network();
-    let policy = Policy::new("p", quota(100)).strategy(Gcra);
+    let policy = policy(100).strategy(Gcra);
     let limiter = limiter(through(&network), policy, true);
     network.cut();
     opened_in_process(&limiter).await;
@@ -313,7 +273,7 @@ async fn permits_and_bans_are_not_written_back() {
     let ban = Ban::for_duration(Duration::from_secs(600));
     let limiter = Limiter::builder()
         .store(through(&network))
-        .policy(Policy::new("p", quota(8)).strategy(FixedWindow))
+        .policy(policy(8).strategy(FixedWindow))
         .policy(Policy::new("places", Quota::concurrent(8)))
         .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
         .on_store_error(LocalFallback::shared_by(2).write_back(true))
@@ -362,9 +322,10 @@ async fn permits_and_bans_are_not_written_back() {
 /// Two episodes, of which each has more keys than are noted.
 #[tokio::test]
 async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
-    let log = Log::get();
+    let log = Log::default();
+    let _guard = log.warnings();
     let (_server, network) = network();
-    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let policy = policy(100).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
     assert_eq!(limiter.health_check().await.dropped_write_backs(), 0);
     for episode in 1..=2 {
@@ -376,7 +337,7 @@ async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
         }
         let health = limiter.health_check().await;
         assert_eq!(health.dropped_write_backs(), 7 * episode);
-        assert_eq!(log.lines("write-backs dropped"), episode as usize);
+        assert_eq!(log.lines("write-backs dropped").len(), episode as usize);
         network.pass();
         // 64 of them are sent after each reply of the store.
         for _ in 0..10_000 / 64 + 1 {
