@@ -2,9 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 
+use tollgate_tests::rng::Rng;
+
 use crate::differential::{
-    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Step, StrategyKind},
-    rng::Rng,
+    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Settlement, Step, StrategyKind},
     run::is_sound,
 };
 
@@ -328,6 +329,11 @@ impl Generator {
                 Op::AtOnce(requests.collect())
             }
             16..=18 => Op::Charge(self.request(policies)),
+            19 | 20 if !bans && !permits => Op::Settle {
+                of,
+                how: self.one_of(&[Settlement::Charge, Settlement::Refund, Settlement::Settle]),
+                units: self.cost(policies),
+            },
             19..=22 => Op::Refund {
                 of,
                 units: self.cost(policies),

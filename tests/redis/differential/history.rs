@@ -97,6 +97,12 @@ pub(crate) enum Op {
         of: usize,
         units: u64,
     },
+    /// Charges or refunds by the admission of a decision, under each policy.
+    Settle {
+        of: usize,
+        how: Settlement,
+        units: u64,
+    },
     /// Drops a decision, and with it its permits.
     Drop {
         of: usize,
@@ -122,6 +128,14 @@ pub(crate) enum Op {
     },
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settlement {
+    Charge,
+    Refund,
+    /// Of the true cost.
+    Settle,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// From [`KEYS`] on, each policy's is another one.
@@ -140,6 +154,21 @@ impl Request {
             times: 1,
             tiers: Vec::new(),
         }
+    }
+
+    pub(crate) fn cost(mut self, units: u64) -> Self {
+        self.cost = Some(units);
+        self
+    }
+
+    pub(crate) fn times(mut self, times: u64) -> Self {
+        self.times = times;
+        self
+    }
+
+    pub(crate) fn tiers(mut self, tiers: &[usize]) -> Self {
+        self.tiers = tiers.to_vec();
+        self
     }
 
     /// The key under the policy with this index.
@@ -197,9 +226,9 @@ impl Rate {
 }
 
 impl StrategyKind {
-    /// Whether a quota of another period can't be a tier.
-    fn tiers_share_period(self) -> bool {
-        !matches!(self, Self::Gcra | Self::Bucket)
+    /// Whether units refill at an even rate. Of other strategies, a quota of another period can't be a tier.
+    pub(crate) fn is_even(self) -> bool {
+        matches!(self, Self::Gcra | Self::Bucket)
     }
 
     /// Whether its state on Redis contains its end, without the key's TTL.
@@ -242,7 +271,7 @@ impl PolicySpec {
 
     fn share_tiers(&self, own: usize, other: usize) -> bool {
         let period = |quota: usize| self.quotas[quota].period();
-        !self.strategy.tiers_share_period() || period(own) == period(other)
+        self.strategy.is_even() || period(own) == period(other)
     }
 
     /// The policy with one of its quotas as its own.

@@ -144,11 +144,13 @@ fn simpler(step: &Step) -> Vec<Step> {
             };
             true
         }
-        Op::Refund { units, .. } if *units > 1 => {
+        Op::Refund { units, .. } | Op::Settle { units, .. } if *units > 1 => {
             *units /= 2;
             true
         }
-        Op::Refund { of, .. } | Op::Drop { of } | Op::Persist { of } if *of > 8 => {
+        Op::Refund { of, .. } | Op::Settle { of, .. } | Op::Drop { of } | Op::Persist { of }
+            if *of > 8 =>
+        {
             *of %= 8;
             true
         }

@@ -11,7 +11,7 @@ use tollgate::{
     },
 };
 
-use crate::strategies::support::{
+use super::support::{
     KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send, send_concurrently,
     store_error,
 };

@@ -9,7 +9,7 @@ use testkit::Server;
 use tokio::task::JoinSet;
 use tollgate::{DecisionKind, Key, Limiter, RedisStore, RetryAfter};
 
-use crate::strategies::support::{KEY, START, StrategyKind, World, left, secs, send};
+use super::support::{KEY, START, StrategyKind, TEST_TIMEOUT, World, left, secs, send};
 
 #[tokio::test]
 async fn a_repeated_request_is_counted_by_one_command() {
@@ -268,6 +268,7 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
     let url = server.url().replace("redis://", "redis://gate:any@");
     let store = RedisStore::builder()
         .url(url)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
     let limiter = Limiter::builder().store(store.build().expect("a store"));
     let limiter = limiter.on_store_error(tollgate::OnStoreError::Reject);
@@ -280,35 +281,38 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
 
 #[tokio::test]
 async fn a_user_without_incrby_still_counts() {
-    let server = Server::start();
-    let limiter = without(&server, &["-incrby"], &["10/min", "5/min"]);
+    let world = World::redis();
+    let server = world.server();
+    let limiter = without(server, &["-incrby"], &["10/min", "5/min"]);
     assert_eq!(send(&limiter, KEY, 20).await, 5);
     assert_eq!(left(&limiter, KEY).await, 5);
-    let limiter = without(&server, &["-incrby"], &["20/min"]);
+    let limiter = without(server, &["-incrby"], &["20/min"]);
     assert_eq!(send(&limiter, KEY, 30).await, 20);
     assert_eq!(server.calls("incrby"), 0);
 }
 
 #[tokio::test]
 async fn a_user_that_may_not_read_expiries_still_counts() {
-    let server = Server::start();
+    let world = World::redis();
+    let server = world.server();
     let rights = ["-pttl", "-pexpiretime"];
     let known = if server.version() < (7, 0) { 1 } else { 2 };
-    let limiter = without(&server, &rights[..known], &["600/min"]);
+    let limiter = without(server, &rights[..known], &["600/min"]);
     assert_eq!(send(&limiter, KEY, 20).await, 20);
     assert!(left(&limiter, KEY).await < 600);
 }
 
 #[tokio::test]
 async fn a_user_that_may_not_change_expiries_still_counts() {
-    let server = Server::start();
+    let world = World::redis();
+    let server = world.server();
     // Each takes a minute of its own.
     for quotas in [
         &["1/min burst 1000"][..],
         &["1/min burst 900", "1/min burst 800"],
     ] {
         server.flush();
-        let limiter = without(&server, &["-pexpireat"], quotas);
+        let limiter = without(server, &["-pexpireat"], quotas);
         assert_eq!(send(&limiter, KEY, 20).await, 20);
         let seen = limiter.peek(KEY).await.expect("a response");
         assert!(
@@ -328,9 +332,10 @@ async fn a_user_that_may_not_change_expiries_still_counts() {
 
 #[tokio::test]
 async fn a_user_without_set_leaves_no_key_behind() {
-    let server = Server::start();
+    let world = World::redis();
+    let server = world.server();
     for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
-        let limiter = without(&server, &["-set"], quotas);
+        let limiter = without(server, &["-set"], quotas);
         server.reset_stats();
         for _ in 0..3 {
             let decision = limiter.check(KEY).await;

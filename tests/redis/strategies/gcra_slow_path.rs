@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::Quota;
 
-use crate::strategies::{
+use super::{
     gcra_expiry::without,
     support::{KEY, START, StrategyKind, World, admitted_by_store, left, secs, send},
 };

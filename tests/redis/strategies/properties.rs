@@ -1,25 +1,24 @@
 //! What holds in any traffic.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use tokio::{runtime::Runtime, task::JoinSet};
-use tollgate::{Decision, DecisionSource, Key, Limiter, RetryAfter};
+use tollgate::{Decision, DecisionSource, Key, Limiter};
 
-use crate::strategies::charges::charge;
-use crate::strategies::support::{START, StrategyKind, World, admitted_by_store, fresh_key};
+use super::support::{START, StrategyKind, World, charge, fresh_key};
 
 const PERIOD_MS: u64 = 1_000;
 
 /// One step of random traffic, `wait_ms` after the one before.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
-    pub(crate) wait_ms: u64,
-    pub(crate) what: What,
+struct Step {
+    wait_ms: u64,
+    what: What,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+enum What {
     /// This many requests at once.
     Take {
         n: u64,
@@ -34,15 +33,15 @@ pub(crate) enum What {
     Look,
 }
 
-pub(crate) fn quotas() -> impl Strategy<Value = (u64, Option<u64>)> {
+fn quotas() -> impl Strategy<Value = (u64, Option<u64>)> {
     (1..=20_u64, prop::option::of(1..=30_u64))
 }
 
-pub(crate) fn waits() -> impl Strategy<Value = u64> {
+fn waits() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(0), 4 => 1..=120_u64, 2 => 100..=999_u64, 1 => 1_000..=2_500_u64]
 }
 
-pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<Step>> {
     let what = prop_oneof![
         6 => (1..=12_u64, 0..=4_u64).prop_map(|(n, cost)| What::Take { n, cost }),
         1 => (1..=12_u64).prop_map(What::Force),
@@ -54,10 +53,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The quota as text: a burst only where it has a meaning.
-pub(crate) fn quota_of(
-    strategy: StrategyKind,
-    (requests, burst): (u64, Option<u64>),
-) -> (String, u64) {
+fn quota_of(strategy: StrategyKind, (requests, burst): (u64, Option<u64>)) -> (String, u64) {
     let burst = burst.filter(|_| strategy.has_burst());
     let text = burst.map_or(String::new(), |burst| format!(" burst {burst}"));
     let capacity = burst.unwrap_or(requests);
@@ -84,7 +80,7 @@ pub(crate) fn runtime() -> Runtime {
 }
 
 /// Sends n requests from as many tasks.
-pub(crate) async fn from_tasks(limiter: &Limiter, key: Key, n: u64, cost: u64) -> Vec<Decision> {
+async fn from_tasks(limiter: &Limiter, key: Key, n: u64, cost: u64) -> Vec<Decision> {
     let mut tasks = JoinSet::new();
     for _ in 0..n {
         tasks.spawn(limiter.check(key).cost(cost).into_future());
@@ -95,11 +91,11 @@ pub(crate) async fn from_tasks(limiter: &Limiter, key: Key, n: u64, cost: u64) -
 /// What was admitted and not refunded.
 #[derive(Debug)]
 struct Net {
-    pub(crate) at_ms: u64,
+    at_ms: u64,
     /// When its window ends.
-    pub(crate) ends_ms: u64,
-    pub(crate) units: u64,
-    pub(crate) decision: Decision,
+    ends_ms: u64,
+    units: u64,
+    decision: Decision,
 }
 
 /// Sends the traffic, and returns what of it was admitted, net.
@@ -218,7 +214,7 @@ fn check_bound(
     }
 }
 
-pub(crate) fn any_strategy() -> impl Strategy<Value = StrategyKind> {
+fn any_strategy() -> impl Strategy<Value = StrategyKind> {
     prop::sample::select(&StrategyKind::ALL[..])
 }
 
@@ -236,53 +232,5 @@ fn no_traffic_gets_more_than_the_strategy_allows_refunds_and_debts_included() {
                 check_bound(strategy, quota, capacity, &taken);
             },
         );
-    }
-}
-
-/// The microsecond before, and the instant itself.
-#[test]
-fn retry_after_is_exact_for_every_strategy_and_every_cost() {
-    let runtime = runtime();
-    for world in World::both() {
-        let cases = (any_strategy(), quotas(), steps(), 1..=30_u64, 0..1_000_u64);
-        check(150, cases, |(strategy, quota, steps, cost, micros)| {
-            let (text, capacity) = quota_of(strategy, quota);
-            let cost = 1 + cost % capacity;
-            let limiter = world.single(strategy, &text);
-            let key = fresh_key();
-            runtime.block_on(async {
-                traffic(&world, &limiter, key, &steps).await;
-                world.advance(Duration::from_micros(micros));
-                let mut rejected = limiter.check(key).cost(cost).await;
-                for _ in 0..100 {
-                    if !admitted_by_store(&rejected) {
-                        break;
-                    }
-                    rejected = limiter.check(key).cost(cost).await;
-                }
-                let RetryAfter::In(wait) = rejected.retry_after() else {
-                    panic!("{rejected:?}");
-                };
-                assert!(!wait.is_zero());
-                let then = world.now() + wait.as_micros() as u64;
-                for early in [2_001, 1_000, 1] {
-                    if wait >= Duration::from_micros(early) {
-                        world.set(then - early);
-                        let rejected = limiter.check(key).cost(cost).await;
-                        assert!(
-                            !admitted_by_store(&rejected),
-                            "{strategy:?}: {early} µs early: {rejected:?}"
-                        );
-                    }
-                }
-                world.set(then);
-                let admitted = limiter.check(key).cost(cost).await;
-                assert!(
-                    admitted_by_store(&admitted),
-                    "{strategy:?} on {}: {admitted:?}",
-                    world.name()
-                );
-            });
-        });
     }
 }

@@ -3,7 +3,7 @@
 use proptest::{prelude::*, sample::select};
 use tollgate::{Ban, Limiter, Policy, PolicyChange, PolicyChangeKind, Quota};
 
-use crate::strategies::{
+use super::{
     properties::{check, runtime},
     support::{START, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send},
 };

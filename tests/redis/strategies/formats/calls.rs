@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 use super::server::Backend;
-use crate::strategies::world::TEST_TIMEOUT;
+use tollgate_tests::world::TEST_TIMEOUT;
 
 /// One call of a limiter, or a step of the clock.
 #[derive(Clone, Debug)]
