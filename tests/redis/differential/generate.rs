@@ -263,8 +263,10 @@ impl Generator {
             .any(|policy| !policy.strategy.dates_itself());
         let grain = if whole { 1_000 } else { 1 };
         let start = self.start().next_multiple_of(grain);
+        // The model of most strategies ends with the first step back.
+        let is_forward = cache || self.one_in(2);
         let steps = 10 + self.below(60);
-        let steps = (0..steps).map(|_| self.step(&policies, cache));
+        let steps = (0..steps).map(|_| self.step(&policies, is_forward));
         let steps = steps.collect();
         History {
             start,
@@ -284,7 +286,7 @@ impl Generator {
         }
     }
 
-    fn step(&mut self, policies: &[PolicySpec], cache: bool) -> Step {
+    fn step(&mut self, policies: &[PolicySpec], is_forward: bool) -> Step {
         let (wait, after_wait) = match self.below(20) {
             0..=8 => (0, false),
             // The microsecond before, the instant itself, and the one after.
@@ -296,7 +298,7 @@ impl Generator {
                 (self.below(3 * interval) as i64, false)
             }
             16 | 17 => (self.up_to(DAY) as i64, false),
-            18 if !cache => (-(self.up_to(DAY) as i64), false),
+            18 if !is_forward => (-(self.up_to(DAY) as i64), false),
             _ if self.one_in(3) => (self.up_to(800 * DAY) as i64, false),
             _ => (self.up_to(60 * SECOND) as i64, false),
         };

@@ -4,7 +4,7 @@ use tollgate::{DecisionKind, StoreError};
 
 use super::{
     gcra_expiry::without,
-    support::{KEY, START, StrategyKind, World, left, secs, send, store_error},
+    support::{KEY, START, StrategyKind, World, left, secs, send, store_error, values},
 };
 
 #[tokio::test]
@@ -63,18 +63,12 @@ async fn a_charge_that_fails_at_the_second_policy_leaves_both_keys_as_they_were(
     let quotas = ["1000/min", "1/min burst 5"];
     let all = without(server, &[], &quotas);
     assert_eq!(all.check(KEY).times(3).await.admitted(), 3);
-    let values = || {
-        let mut keys = server.keys();
-        keys.sort();
-        let values = keys.iter().map(|key| server.command(&["GET", key]).text());
-        values.collect::<Vec<_>>()
-    };
-    let before = values();
+    let before = values(server);
     let limiter = without(server, &["-set", "-pexpireat"], &quotas);
     let decision = limiter.check(KEY).times(3).await;
     assert!(
         matches!(decision.kind(), DecisionKind::StoreFailed(_)),
         "{decision:?}"
     );
-    assert_eq!(values(), before);
+    assert_eq!(values(server), before);
 }

@@ -11,7 +11,6 @@ mod formats;
 mod gcra_expiry;
 mod gcra_fast_path;
 mod gcra_slow_path;
-mod properties;
 mod script;
 mod sources;
 mod stated_changes;

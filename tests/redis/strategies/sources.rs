@@ -2,20 +2,15 @@
 
 use std::time::Duration;
 
-use testkit::Server;
 use tollgate::{Key, Keys, Limiter, StoreError};
 
 use super::{
     script::play,
     support::{
-        KEY, START, StrategyKind, World, admitted_by_store, each, each_in, ms, refund, secs, send,
-        send_concurrently, store_error,
+        KEY, START, StrategyKind, World, admitted_by_store, each, each_in, ms, pttl, refund, secs,
+        send, send_concurrently, store_error, ttl,
     },
 };
-
-fn pttl(server: &Server, key: &str) -> i64 {
-    server.command(&["PTTL", key]).int()
-}
 
 /// A GET, and an INCR if there is room, admit all that read before one of them counts.
 #[tokio::test]
@@ -52,7 +47,7 @@ async fn a_count_and_its_end_are_one_key_that_is_never_without_a_ttl() {
         let server = scene.world.server();
         for _ in 0..20 {
             scene.send(1).await;
-            assert!(pttl(server, &server.only_key()) >= 0);
+            assert!(ttl(server) >= 0);
         }
         scene.world.advance(secs(2));
         assert_eq!(scene.send(20).await, 10);
@@ -99,7 +94,7 @@ async fn a_charge_in_the_last_millisecond_of_a_key_is_written_with_its_window() 
         each_in(&world, &StrategyKind::ALL, "10/min", async |scene| {
             world.set(START + 500_000);
             assert_eq!(scene.send(3).await, 3);
-            let ttl = pttl(world.server(), &world.server().only_key());
+            let ttl = ttl(world.server());
             world.advance(ms(ttl as u64 - 1) + Duration::from_micros(micros));
             assert_eq!(scene.send(1).await, 1);
             world.no_key_is_immortal();
@@ -205,7 +200,7 @@ async fn a_bucket_lives_as_long_as_what_is_missing_takes() {
             let server = scene.world.server();
             for used in 1..=10 {
                 assert_eq!(scene.send(1).await, 1);
-                assert_eq!(pttl(server, &server.only_key()), 100 * used);
+                assert_eq!(ttl(server), 100 * used);
             }
         },
     )

@@ -1,5 +1,7 @@
 //! What the tests share.
 
+use testkit::Server;
+use tollgate::Limiter;
 pub(crate) use tollgate_tests::{
     charges::charge,
     results::{admitted_by_store, store_error},
@@ -9,3 +11,27 @@ pub(crate) use tollgate_tests::{
     strategy_kind::StrategyKind,
     world::{KEY, START, TEST_TIMEOUT, World, ms, secs},
 };
+
+/// The time to live of a key, in milliseconds.
+pub(crate) fn pttl(server: &Server, key: &str) -> i64 {
+    server.command(&["PTTL", key]).int()
+}
+
+/// The time to live of the only key, in milliseconds.
+pub(crate) fn ttl(server: &Server) -> i64 {
+    pttl(server, &server.only_key())
+}
+
+/// The values of all keys, in the order of their names.
+pub(crate) fn values(server: &Server) -> Vec<String> {
+    let mut keys = server.keys();
+    keys.sort();
+    let values = keys.iter().map(|key| server.command(&["GET", key]).text());
+    values.collect()
+}
+
+/// What is left of each policy.
+pub(crate) async fn left_each(limiter: &Limiter) -> Vec<u64> {
+    let seen = limiter.peek(KEY).await.expect("a response");
+    seen.policies().map(|policy| policy.remaining()).collect()
+}

@@ -356,6 +356,8 @@ impl Run<'_> {
             _ => None,
         });
         if let Some(life) = lives.min() {
+            // Before time moves, no request is underway that it could end.
+            self.let_it_be_done().await;
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(life / 3 + 2)).await;
             for _ in 0..YIELDS {
