@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    CalendarWindow, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, Policy,
-    PolicyDecision, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket, Weekday,
+    CalendarWindow, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, Policy, PolicyDecision,
+    Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket, Weekday,
     store::{CounterOp, Op, Store, StoreResponse, Units},
     strategy::{ChargeReceipt, Strategy},
 };

@@ -65,51 +65,36 @@ impl Generator {
     }
 
     fn policies(&mut self) -> Vec<PolicySpec> {
-        let gcra = |rng: &mut Self| rng.policy_spec(StrategyKind::Gcra);
-        let any = |rng: &mut Self| {
-            let strategy = rng.any_strategy();
-            rng.policy_spec(strategy)
+        let several = 1 + self.below(2);
+        let (counted, permits, ban) = match self.below(10) {
+            0..=4 => (1, false, false),
+            5 | 6 => (1 + several, false, false),
+            7 => (several, false, true),
+            8 => (several - 1, true, false),
+            _ => (several, true, true),
         };
-        let mut policies = Vec::new();
-        match self.below(10) {
-            0..=3 => policies.push(gcra(self)),
-            4 => {
-                for _ in 0..2 + self.below(2) {
-                    policies.push(gcra(self));
-                }
-            }
-            5 => policies.push(any(self)),
-            6 => {
-                for _ in 0..2 + self.below(3) {
-                    policies.push(any(self));
-                }
-                self.vary_roles(&mut policies);
-            }
-            7 => {
-                for _ in 0..1 + self.below(2) {
-                    policies.push(any(self));
-                }
-                let ban = self.ban();
-                policies.push(self.policy_spec(ban));
-            }
-            8 => {
-                let permits = self.permits();
-                policies.push(self.policy_spec(permits));
-                if self.one_in(2) {
-                    policies.push(any(self));
-                }
-            }
-            _ => {
-                for _ in 0..1 + self.below(2) {
-                    policies.push(any(self));
-                }
-                let (permits, ban) = (self.permits(), self.ban());
-                policies.push(self.policy_spec(permits));
-                policies.push(self.policy_spec(ban));
-                self.vary_roles(&mut policies);
-            }
+        let is_gcra = self.one_in(3);
+        let mut strategies = Vec::new();
+        for _ in 0..counted {
+            strategies.push(match is_gcra {
+                true => StrategyKind::Gcra,
+                false => self.any_strategy(),
+            });
         }
+        if permits {
+            strategies.push(self.permits());
+        }
+        if ban {
+            strategies.push(self.ban());
+        }
+        let policies = strategies.into_iter();
+        let mut policies: Vec<_> = policies
+            .map(|strategy| self.policy_spec(strategy))
+            .collect();
         if policies.len() > 1 {
+            if permits == ban {
+                self.vary_roles(&mut policies);
+            }
             for policy in &mut policies {
                 policy.lease = self.lease(policy);
             }
@@ -176,13 +161,17 @@ impl Generator {
     fn policy_spec(&mut self, strategy: StrategyKind) -> PolicySpec {
         let quotas = 1 + if self.one_in(2) { self.below(4) } else { 0 };
         let mut quotas: Vec<_> = (0..quotas).map(|_| self.rate(strategy)).collect();
-        if let StrategyKind::Ban(..) = strategy {
+        let has_one_period = match strategy {
+            StrategyKind::Gcra | StrategyKind::Bucket | StrategyKind::Permits(_) => false,
             // If a ban's tiers differ in their periods, how long it is kept depends on which was evaluated last.
+            StrategyKind::Ban(..) => true,
+            _ => self.one_in(2),
+        };
+        if has_one_period {
             let period = quotas[0].period();
-            quotas = quotas
-                .iter()
-                .map(|quota| Rate::Per(quota.capacity(), period))
-                .collect();
+            for quota in &mut quotas {
+                *quota = Rate::Per(quota.capacity(), period);
+            }
         }
         PolicySpec {
             strategy,
@@ -264,7 +253,7 @@ impl Generator {
         let grain = if whole { 1_000 } else { 1 };
         let start = self.start().next_multiple_of(grain);
         // The model of most strategies ends with the first step back.
-        let is_forward = cache || self.one_in(2);
+        let is_forward = cache || !self.one_in(3);
         let steps = 10 + self.below(60);
         let steps = (0..steps).map(|_| self.step(&policies, is_forward));
         let steps = steps.collect();

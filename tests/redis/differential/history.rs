@@ -10,7 +10,7 @@ use tollgate::{
 /// How many keys a history is about.
 pub(crate) const KEYS: usize = 3;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct History {
     /// In microseconds since 1970.
     pub(crate) start: u64,
@@ -23,7 +23,7 @@ pub(crate) struct History {
 }
 
 /// A policy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicySpec {
     pub(crate) strategy: StrategyKind,
     /// The policy's own, those of its tiers, and those that it is changed to: by another limiter.
@@ -73,7 +73,7 @@ pub(crate) enum Role {
     ShadowOf(usize),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// How far the clock moves before it, in microseconds.
     pub(crate) wait: i64,
@@ -85,7 +85,7 @@ pub(crate) struct Step {
 }
 
 /// `of` counts modulo how many there are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Check(Request),
     /// Several checks at once, each about another key.
@@ -136,7 +136,7 @@ pub(crate) enum Settlement {
     Settle,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// From [`KEYS`] on, each policy's is another one.
     pub(crate) key: usize,

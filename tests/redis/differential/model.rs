@@ -281,32 +281,27 @@ impl Model {
         quotas[charge.quota].refund(state, self.now, *longest, &mut charge.receipt, units)
     }
 
-    /// Charges or refunds by a decision; returns whether the model says what follows. What becomes of it later than the decision
-    /// is not defined.
+    /// Charges or refunds by a decision; returns whether the model says what follows. Of units that were charged at two instants,
+    /// it is not defined which are refunded first.
     pub(crate) fn settle(&mut self, of: usize, how: Settlement, units: u64) -> bool {
         for policy in 0..self.policies.len() {
-            let Charge {
-                key,
-                quota,
-                receipt,
-                is_skipped,
-            } = self.charged[of][policy];
-            if receipt.at != self.now {
-                return false;
-            }
-            if is_skipped {
+            let charge = self.charged[of][policy];
+            if charge.is_skipped {
                 continue;
             }
-            let (units, left) = (i128::from(units), receipt.left);
+            let (units, left) = (i128::from(units), charge.receipt.left);
             let (more, back) = match how {
                 Settlement::Charge => (units, 0),
                 Settlement::Refund => (0, units),
                 Settlement::Settle => ((units - left).max(0), (left - units).max(0)),
             };
             self.refund_under(policy, of, back);
-            let charged = self.force(policy, key, quota, more).receipt;
+            let charged = self.force(policy, charge.key, charge.quota, more).receipt;
             let receipt = &mut self.charged[of][policy].receipt;
             if charged.left > 0 {
+                if receipt.left > 0 && receipt.at != self.now {
+                    return false;
+                }
                 let left = receipt.left + charged.left;
                 *receipt = charged;
                 receipt.left = left;
