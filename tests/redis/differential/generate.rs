@@ -195,6 +195,11 @@ impl Generator {
             }
             StrategyKind::Sliding(buckets) => {
                 let bucket = u64::from(buckets) * ms;
+                let units = if self.one_in(8) {
+                    self.up_to(1_000_000_000)
+                } else {
+                    units
+                };
                 Rate::Per(units, period.div_ceil(bucket) * bucket)
             }
             StrategyKind::Fixed | StrategyKind::Calendar(_) if self.one_in(4) => {

@@ -49,5 +49,8 @@ fn both_stores_and_the_model_decide_alike() {
     let (modelled, time) = (stores.modelled, begun.elapsed());
     println!("{taken} steps in {time:.1?}, {modelled} of them by the model");
     assert!(failures.is_empty(), "{}", failures.concat());
-    assert!(steps < 1_000 || 4 * modelled > taken, "too few by the model");
+    assert!(
+        steps < 1_000 || 4 * modelled > taken,
+        "too few by the model"
+    );
 }
