@@ -1,94 +1,66 @@
 //! A store's clock that steps an hour back and forth: no key is rejected for longer than a period (of a calendar
 //! window, a period and the step), none is admitted more than one extra burst, and each wait is exact.
 
-use tollgate::{
-    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RetryAfter, SlidingLog,
-    SlidingWindow, TokenBucket,
-};
+use tollgate::{CalendarWindow, Key, Limiter, Policy, RetryAfter};
+use tollgate_tests::{scene::fresh_key, strategy_kind::StrategyKind};
 
-use crate::calendar::support::{HOUR, SECOND, World, check, exhaust};
+use super::support::{Case, HOUR, SECOND, World, check, exhaust};
 
 const BURST: u64 = 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StrategyKind {
-    Gcra,
-    Bucket,
-    Window,
-    Calendar,
-    Berlin,
-    List,
-    Log,
-    Sliding,
+/// Each strategy, and the days of Berlin.
+fn strategies() -> impl Iterator<Item = Option<StrategyKind>> {
+    use StrategyKind::{Bucket, Calendar, Fixed, Gcra, List, Log, Sliding};
+    let each = [Gcra, Bucket, Fixed, Calendar, List, Log, Sliding(1)];
+    each.into_iter().map(Some).chain([None])
 }
 
-impl StrategyKind {
-    const ALL: [Self; 8] = [
-        Self::Gcra,
-        Self::Bucket,
-        Self::Window,
-        Self::Calendar,
-        Self::Berlin,
-        Self::List,
-        Self::Log,
-        Self::Sliding,
-    ];
-
-    fn policy(self, quota: &str) -> Policy {
-        let policy = Policy::new("p", quota.parse().expect(quota));
-        match self {
-            Self::Gcra => policy.strategy(Gcra),
-            Self::Bucket => policy.strategy(TokenBucket),
-            Self::Window => policy.strategy(FixedWindow),
-            Self::Calendar => policy.strategy(CalendarWindow::utc()),
-            Self::Berlin => policy.strategy(CalendarWindow::zone("Europe/Berlin")),
-            Self::List => policy.strategy(ListWindow),
-            Self::Log => policy.strategy(SlidingLog),
-            Self::Sliding => policy.strategy(SlidingWindow::new()),
-        }
-    }
-}
-
-const QUOTAS: [(&str, i64); 3] = [
+const QUOTAS: [(&str, u64); 3] = [
     ("10/min", 60 * SECOND),
     ("10/h", HOUR),
     ("10/day", 24 * HOUR),
 ];
 
 /// 2027-03-28 22:30 UTC, half an hour after a day began in Berlin; neither on a second nor on a millisecond.
-const LATE: i64 = 1_806_273_000 * SECOND + 123_457;
+const LATE: u64 = 1_806_273_000 * SECOND + 123_457;
 /// Half an hour after a day began in UTC.
-const AFTER_MIDNIGHT: i64 = 1_806_280_200 * SECOND + 123_457;
+const AFTER_MIDNIGHT: u64 = 1_806_280_200 * SECOND + 123_457;
 /// Noon or so.
-const NOON: i64 = 1_806_321_600 * SECOND + 123_457;
+const NOON: u64 = 1_806_321_600 * SECOND + 123_457;
 
 struct Scene<'a> {
-    strategy: StrategyKind,
+    /// The days of Berlin if there is none.
+    strategy: Option<StrategyKind>,
     world: &'a World,
     limiter: Limiter,
     key: Key,
-    period: i64,
-    case: String,
+    period: u64,
 }
 
 /// Every strategy, every quota that it can have, at every time of day, on both stores.
 async fn each(play: impl AsyncFn(&Scene<'_>)) {
-    for world in &World::both(NOON) {
-        for (act, at) in [LATE, AFTER_MIDNIGHT, NOON].into_iter().enumerate() {
-            for strategy in StrategyKind::ALL {
+    for world in &World::both() {
+        for at in [LATE, AFTER_MIDNIGHT, NOON] {
+            for strategy in strategies() {
                 for (quota, period) in QUOTAS {
                     // A zone has days, and no shorter windows.
-                    if strategy == StrategyKind::Berlin && period < 24 * HOUR {
+                    if strategy.is_none() && period < 24 * HOUR {
                         continue;
                     }
+                    let name = world.name();
+                    let _case = Case(format!("{strategy:?} {quota} {name} at {}", at / SECOND));
                     world.set(at);
+                    let policy = match strategy {
+                        Some(strategy) => strategy.policy("p", quota),
+                        None => Policy::new("p", quota.parse().expect(quota))
+                            .strategy(CalendarWindow::zone("Europe/Berlin")),
+                    };
                     let scene = Scene {
                         strategy,
                         world,
-                        limiter: world.limiter([strategy.policy(quota)]),
-                        key: Key::new(format!("{act}-{quota}-{strategy:?}")),
+                        limiter: world.limiter([policy]),
+                        key: fresh_key(),
                         period,
-                        case: format!("{strategy:?} {quota} {} at {}", world.name(), at / SECOND),
                     };
                     play(&scene).await;
                 }
@@ -99,75 +71,77 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
 
 impl Scene<'_> {
     /// Sends requests until one is rejected; returns how many were admitted, and the wait of the rejected one.
-    async fn exhaust(&self) -> (u64, i64) {
+    async fn exhaust(&self) -> (u64, u64) {
         let (admitted, wait) = exhaust(&self.limiter, self.key, 2 * BURST).await;
-        assert!(wait <= self.longest(), "{}: a wait of {wait} µs", self.case);
+        assert!(wait <= self.longest(), "a wait of {wait} µs");
         (admitted, wait)
     }
 
+    async fn check(&self) -> bool {
+        check(&self.limiter, self.key).await
+    }
+
+    fn is_calendar(&self) -> bool {
+        matches!(self.strategy, Some(StrategyKind::Calendar) | None)
+    }
+
     /// The longest wait for one unit there may be.
-    fn longest(&self) -> i64 {
+    fn longest(&self) -> u64 {
         match self.strategy {
             // Windows end on whole milliseconds.
-            StrategyKind::Window | StrategyKind::List => self.period + 1_000,
+            Some(StrategyKind::Fixed | StrategyKind::List) => self.period + 1_000,
             // A step that could be a debt is treated as one, and its next unit is one emission interval away; in a full
             // bucket the first unit refills in the next one.
-            StrategyKind::Gcra | StrategyKind::Sliding => self.period + self.period / BURST as i64,
+            Some(StrategyKind::Gcra | StrategyKind::Sliding(_)) => {
+                self.period + self.period / BURST
+            }
             // After a step back over the end of a window, the next one stays the current one until it ends.
-            StrategyKind::Calendar => self.period + HOUR.min(self.period),
+            Some(StrategyKind::Calendar) => self.period + HOUR.min(self.period),
+            Some(StrategyKind::Bucket | StrategyKind::Log) => self.period,
             // A day may have 25 hours.
-            StrategyKind::Berlin => self.period + 2 * HOUR,
-            _ => self.period,
+            None => self.period + 2 * HOUR,
         }
     }
 
     /// The wait is exact, to the microsecond.
     async fn wait_out(&self) {
         let (admitted, wait) = self.exhaust().await;
-        assert_eq!(admitted, 0, "{}: it was used up", self.case);
-        self.world.step(wait - 1);
-        assert!(
-            !check(&self.limiter, self.key).await,
-            "{}: too early",
-            self.case
-        );
+        assert_eq!(admitted, 0, "it was used up");
+        self.world.set(self.world.now() + wait - 1);
+        assert!(!self.check().await, "too early");
         self.world.step(1);
-        assert!(
-            check(&self.limiter, self.key).await,
-            "{}: too late",
-            self.case
-        );
-        self.world.holds_nothing_immortal();
+        assert!(self.check().await, "too late");
+        self.world.no_key_is_immortal();
     }
 
     /// What an hour that passes gives, whether it passes by a step or not.
     fn of_an_hour(&self) -> u64 {
         match self.strategy {
             // They count from the first request on.
-            StrategyKind::Window | StrategyKind::List if self.period > HOUR => 0,
+            Some(StrategyKind::Fixed | StrategyKind::List) if self.period > HOUR => 0,
             // Those of the calendar were in this very window before.
-            StrategyKind::Calendar | StrategyKind::Berlin => 0,
-            _ => (BURST as i64 * HOUR / self.period).min(BURST as i64) as u64,
+            _ if self.is_calendar() => 0,
+            _ => (BURST * HOUR / self.period).min(BURST),
         }
     }
 }
 
+/// Back, if negative.
+const STEP: i64 = HOUR as i64;
+
 #[tokio::test]
 async fn a_step_back_gives_nothing_and_the_step_forward_again_one_extra_burst_at_most() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
-        scene.world.step(-HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.world.step(-STEP);
         let (back, _) = scene.exhaust().await;
-        assert_eq!(back, 0, "{}", scene.case);
-        scene.world.step(HOUR);
+        assert_eq!(back, 0);
+        scene.world.step(STEP);
         let (forth, _) = scene.exhaust().await;
         let extra = forth.saturating_sub(scene.of_an_hour());
-        assert!(extra <= BURST, "{}: {forth}", scene.case);
-        if !matches!(
-            scene.strategy,
-            StrategyKind::Calendar | StrategyKind::Berlin
-        ) {
-            assert_eq!(extra, 0, "{}: {forth}", scene.case);
+        assert!(extra <= BURST, "{forth}");
+        if !scene.is_calendar() {
+            assert_eq!(extra, 0, "{forth}");
         }
         scene.wait_out().await;
     })
@@ -177,14 +151,14 @@ async fn a_step_back_gives_nothing_and_the_step_forward_again_one_extra_burst_at
 #[tokio::test]
 async fn a_step_forward_gives_one_burst_at_most_and_the_step_back_nothing() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
-        scene.world.step(HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.world.step(STEP);
         // The time has come for it, by the only clock there is.
         let (forth, _) = scene.exhaust().await;
-        assert!(forth <= BURST, "{}: {forth}", scene.case);
-        scene.world.step(-HOUR);
+        assert!(forth <= BURST, "{forth}");
+        scene.world.step(-STEP);
         let (back, _) = scene.exhaust().await;
-        assert_eq!(back, 0, "{}", scene.case);
+        assert_eq!(back, 0);
         scene.wait_out().await;
     })
     .await;
@@ -195,11 +169,11 @@ async fn a_step_forward_gives_one_burst_at_most_and_the_step_back_nothing() {
 async fn a_partly_used_quota_has_its_rest_after_a_step_back() {
     each(async |scene| {
         for _ in 0..4 {
-            assert!(check(&scene.limiter, scene.key).await, "{}", scene.case);
+            assert!(scene.check().await);
         }
-        scene.world.step(-HOUR);
+        scene.world.step(-STEP);
         let (rest, _) = scene.exhaust().await;
-        assert!(rest <= BURST - 4, "{}: {rest}", scene.case);
+        assert!(rest <= BURST - 4, "{rest}");
         scene.wait_out().await;
     })
     .await;
@@ -209,16 +183,16 @@ async fn a_partly_used_quota_has_its_rest_after_a_step_back() {
 #[tokio::test]
 async fn no_wait_after_a_step_is_longer_than_the_longest_without_one() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
-        scene.world.step(-HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.world.step(-STEP);
         let (_, wait) = scene.exhaust().await;
         let (_, again) = scene.exhaust().await;
-        assert_eq!(again, wait, "{}: the same wait twice", scene.case);
-        scene.world.step(wait);
-        assert!(check(&scene.limiter, scene.key).await, "{}", scene.case);
+        assert_eq!(again, wait, "the same wait twice");
+        scene.world.set(scene.world.now() + wait);
+        assert!(scene.check().await);
         // A period later no state is left (a sliding window keeps two periods).
-        scene.world.step(2 * scene.longest());
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
+        scene.world.set(scene.world.now() + 2 * scene.longest());
+        assert_eq!(scene.exhaust().await.0, BURST);
     })
     .await;
 }
@@ -227,21 +201,16 @@ async fn no_wait_after_a_step_is_longer_than_the_longest_without_one() {
 #[tokio::test]
 async fn a_peek_after_a_step_back_returns_the_wait_of_a_request() {
     each(async |scene| {
-        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.case);
-        scene.world.step(-HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.world.step(-STEP);
         let seen = scene.limiter.peek(scene.key).await.expect("a response");
         let (admitted, wait) = scene.exhaust().await;
         match seen.retry_after() {
-            RetryAfter::Now => assert!(admitted > 0, "{}: {seen:?}", scene.case),
+            RetryAfter::Now => assert!(admitted > 0, "{seen:?}"),
             RetryAfter::In(after) => {
-                assert_eq!(
-                    (admitted, after.as_micros() as i64),
-                    (0, wait),
-                    "{}",
-                    scene.case
-                );
+                assert_eq!((admitted, after.as_micros() as u64), (0, wait));
             }
-            RetryAfter::Unknown | RetryAfter::Never => panic!("{}: {seen:?}", scene.case),
+            RetryAfter::Unknown | RetryAfter::Never => panic!("{seen:?}"),
         }
     })
     .await;

@@ -7,5 +7,4 @@ mod ended_windows;
 mod stale_clients;
 mod support;
 mod traffic;
-use tollgate_tests::two_clocks;
 mod wall_clock;

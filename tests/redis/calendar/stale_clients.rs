@@ -3,24 +3,26 @@
 use std::time::Duration;
 
 use tollgate::{
-    CalendarWindow, DecisionSource, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, Policy,
-    PolicyDecision, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket, Weekday,
+    CalendarWindow, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, Policy, PolicyDecision,
+    Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket, Weekday,
     store::{CounterOp, Op, Store, StoreResponse, Units},
     strategy::{ChargeReceipt, Strategy},
 };
 
-use crate::calendar::support::{HOUR, SECOND, World, admitted_by_store, exhaust};
+use tollgate_tests::{scene::refund, until::TEST_TIMEOUT};
 
-const DAY: i64 = 24 * HOUR;
+use super::support::{DAY, SECOND, World, admitted_by_store, exhaust};
+
+const KEY: Key = Key::global();
 
 /// Policies of every kind of window, each with a quota of 2, and when their windows end that are open at [`THEN`].
-fn policies() -> [(Policy, i64); 5] {
+fn policies() -> [(Policy, u64); 5] {
     let two = || Quota::requests(2);
     let policy =
         |name: &str, quota, windows: CalendarWindow| Policy::new(name, quota).strategy(windows);
     let zone = CalendarWindow::zone;
     let sunday = zone("Europe/Berlin").week_starts_on(Weekday::Sunday);
-    let kolkata = CalendarWindow::east_of_utc(std::time::Duration::from_secs(330 * 60));
+    let kolkata = CalendarWindow::east_of_utc(Duration::from_secs(330 * 60));
     [
         (
             policy("day", two().per_day(), zone("America/New_York")),
@@ -40,95 +42,85 @@ fn policies() -> [(Policy, i64); 5] {
 }
 
 /// 2018-11-04 Sun 10:15 UTC.
-const THEN: i64 = 1_541_326_500 * SECOND;
+const THEN: u64 = 1_541_326_500 * SECOND;
+
+/// A server whose clock shows that; this machine's is years ahead.
+fn world_then() -> World {
+    let world = World::redis();
+    world.set(THEN);
+    world
+}
+
+fn limiter(world: &World) -> Limiter {
+    world.limiter(policies().map(|(policy, _)| policy))
+}
+
+async fn peeked_ends_are_right(limiter: &Limiter) {
+    let seen = limiter.peek(KEY).await.expect("a response");
+    ends_are_right(seen.policies());
+}
 
 #[track_caller]
 fn ends_are_right<'a>(verdicts: impl ExactSizeIterator<Item = PolicyDecision<'a>>) {
     assert_eq!(verdicts.len(), 5);
     for (policy, (_, ends)) in verdicts.zip(policies()) {
-        let reset = policy.reset_after().as_micros() as i64;
+        let reset = policy.reset_after().as_micros() as u64;
         assert_eq!(reset, ends * SECOND - THEN, "{policy:?}");
     }
 }
 
 #[tokio::test]
 async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_windows() {
-    let world = World::redis(THEN);
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
-    let limiter = world.limiter(policies().map(|(policy, _)| policy));
-    let first = limiter.check(Key::new("key")).await;
+    let world = world_then();
+    let (server, limiter) = (world.server(), limiter(&world));
+    let first = limiter.check(KEY).await;
     assert!(admitted_by_store(&first));
     ends_are_right(first.policies());
     // Each batch that found no script is two calls.
     let sent = server.calls("evalsha") + server.calls("eval");
     assert!(sent <= 4, "asked again more than once: {sent} calls");
     server.reset_stats();
+    // The month is the last to open again.
     let month = 1_543_602_600 * SECOND - THEN;
-    assert_eq!(
-        exhaust(&limiter, Key::new("key"), 9).await,
-        (1, month),
-        "the last to open again"
-    );
+    assert_eq!(exhaust(&limiter, KEY, 9).await, (1, month));
     assert_eq!(server.calls("evalsha"), 2, "it has learned the time");
-    ends_are_right(
-        limiter
-            .peek(Key::new("key"))
-            .await
-            .expect("a response")
-            .policies(),
-    );
+    peeked_ends_are_right(&limiter).await;
 }
 
 #[tokio::test]
 async fn peeks_charges_and_resets_learn_the_servers_time_like_a_request() {
     for first in 0..3 {
-        let world = World::redis(THEN);
-        let limiter = world.limiter(policies().map(|(policy, _)| policy));
-        let decision = match first {
-            0 => limiter.peek(Key::new("key")).await.expect("a response"),
-            1 => limiter
-                .charge(Key::new("key"), 1)
-                .await
-                .expect("a response"),
-            _ => limiter.reset(Key::new("key")).await.expect("a response"),
+        let world = world_then();
+        let limiter = limiter(&world);
+        let status = match first {
+            0 => limiter.peek(KEY).await,
+            1 => limiter.charge(KEY, 1).await,
+            _ => limiter.reset(KEY).await,
         };
-        assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
-        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
-        ends_are_right(
-            limiter
-                .peek(Key::new("key"))
-                .await
-                .expect("a response")
-                .policies(),
-        );
+        assert!(admitted_by_store(&status));
+        assert!(admitted_by_store(&limiter.check(KEY).await));
+        peeked_ends_are_right(&limiter).await;
     }
 }
 
+/// After a step back the refund is the first operation.
 #[tokio::test]
 async fn a_charge_in_another_window_is_not_refunded_into_this_one() {
-    let world = World::redis(THEN);
-    let limiter = world.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
-    let mut charged = limiter.check(Key::new("key")).await;
-    assert!(admitted_by_store(&charged));
-    world.step(40 * DAY);
-    assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 2);
-    // Its connection is in the new time; the store of another client is not.
-    let back = charged.refund(1).await.expect("a response");
-    assert_eq!(back[0].units(), 0);
-    assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 0);
-}
-
-/// The refund is the first operation after the clock moved on.
-#[tokio::test]
-async fn a_refund_learns_the_servers_time_too() {
-    let world = World::redis(THEN);
-    let limiter = world.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
-    let mut charged = limiter.check(Key::new("key")).await;
-    world.step(-40 * DAY);
-    let back = charged.refund(1).await.expect("a response");
-    assert_eq!(back[0].units(), 0);
+    for then in [THEN + 40 * DAY, THEN - 40 * DAY] {
+        let world = world_then();
+        let limiter = world.limiter([policies()[0].0.clone()]);
+        let mut charged = limiter.check(KEY).await;
+        assert!(admitted_by_store(&charged));
+        world.set(then);
+        let is_later = then > THEN;
+        if is_later {
+            assert_eq!(exhaust(&limiter, KEY, 9).await.0, 2);
+        }
+        assert_eq!(refund(&mut charged, 1).await, 0);
+        if is_later {
+            assert_eq!(exhaust(&limiter, KEY, 9).await.0, 0);
+        }
+    }
 }
 
 /// The refund is sent twice, since the windows of the second limit are those of another time at first. If the first limit were
@@ -144,12 +136,9 @@ async fn a_refund_that_is_sent_again_refunds_each_limit_once() {
         &SlidingWindow::buckets(1),
     ];
     for strategy in strategies {
-        let world = World::redis(THEN);
-        let World::Redis(server, _) = &world else {
-            unreachable!()
-        };
-        let store = RedisStore::builder().url(server.url());
-        let store = store.timeout(Duration::from_secs(20)).build();
+        let world = world_then();
+        let store = RedisStore::builder().url(world.server().url());
+        let store = store.timeout(TEST_TIMEOUT).build();
         let store = store.expect("a store");
         let yearly = strategy.bind(&Quota::requests(100).per(365 * Duration::from_secs(86_400)));
         let daily = CalendarWindow::zone("America/New_York").bind(&Quota::requests(50).per_day());
@@ -159,7 +148,7 @@ async fn a_refund_that_is_sent_again_refunds_each_limit_once() {
         });
         let execute = async |op, receipts: [ChargeReceipt; 2]| {
             let counters = [0, 1].map(|index| {
-                let counter = CounterOp::new(&limits[index], Key::new("key"));
+                let counter = CounterOp::new(&limits[index], KEY);
                 let counter = counter.with_units(Units::new(5));
                 counter.with_receipt(receipts[index])
             });
@@ -177,7 +166,7 @@ async fn a_refund_that_is_sent_again_refunds_each_limit_once() {
             ChargeReceipt::new(charged.at, 5).with_window_id(window)
         });
         assert_eq!(execute(Op::Acquire(1), none).await.admitted, 1);
-        world.step(3 * DAY);
+        world.set(THEN + 3 * DAY);
         let refunded = execute(Op::Refund, receipts).await;
         let units = [0, 1].map(|index| refunded.counters()[index].units);
         assert_eq!(units, [5, 0], "{strategy:?}: the day has ended");
@@ -209,14 +198,14 @@ async fn many_keys(limiter: &Limiter, name: &str) {
 
 #[tokio::test]
 async fn batches_of_many_keys_get_the_right_windows_at_once() {
-    let world = World::redis(THEN);
-    let limiter = world.limiter(policies().map(|(policy, _)| policy));
+    let world = world_then();
+    let limiter = limiter(&world);
     many_keys(&limiter, "years-").await;
-    for (name, days) in [("back-", -300), ("forth-", 1_000)] {
+    for (name, days) in [("back-", -300_i64), ("forth-", 1_000)] {
         // Somewhere else, so that the workers' idea of the time is wrong, and back for the request.
-        world.step(days * DAY);
+        world.step(days * DAY as i64);
         assert!(admitted_by_store(&limiter.check(Key::new(name)).await));
-        world.step(-days * DAY);
+        world.set(THEN);
         many_keys(&limiter, name).await;
     }
 }
@@ -224,8 +213,8 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
 /// Some keys under one policy, some under all: one batch of several segments, part of which is sent again.
 #[tokio::test]
 async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
-    let world = World::redis(THEN);
-    let skipping = |(policy, _): (Policy, i64)| policy.missing_key(tollgate::MissingKey::Skip);
+    let world = world_then();
+    let skipping = |(policy, _): (Policy, u64)| policy.missing_key(tollgate::MissingKey::Skip);
     let limiter = world.limiter(policies().map(skipping));
     let check = |name: &str, n: usize| {
         let key = Key::new(format!("key{n}"));
@@ -251,7 +240,7 @@ async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
                 .find(|(p, _)| p.name() == verdict.policy())
                 .expect("it");
             assert_eq!(
-                verdict.reset_after().as_micros() as i64,
+                verdict.reset_after().as_micros() as u64,
                 ends * SECOND - THEN
             );
             assert_eq!(verdict.remaining(), 1, "{verdict:?}");

@@ -7,13 +7,14 @@ use tollgate::{
     RetryAfter, SlidingLog, SlidingWindow, TokenBucket,
 };
 
-use crate::calendar::{
-    support::{HOUR, SECOND, admitted_by_store, exhaust},
-    two_clocks::TwoClocks,
-};
+use tollgate_tests::{scene::Case, two_clocks::TwoClocks};
+
+use super::support::{admitted_by_store, exhaust as exhaust_micros};
 
 const KEY: Key = Key::global();
 const QUOTA: u64 = 10;
+const SECOND: i64 = 1_000_000;
+const HOUR: i64 = 3_600 * SECOND;
 const DAY: i64 = 24 * HOUR;
 /// 2026-09-01 00:20:00 UTC.
 const START: i64 = 1_788_222_000 * SECOND;
@@ -48,6 +49,11 @@ fn rates() -> [Policy; 6] {
     ]
 }
 
+async fn exhaust(limiter: &Limiter) -> (u64, i64) {
+    let (admitted, wait) = exhaust_micros(limiter, KEY, QUOTA).await;
+    (admitted, wait as i64)
+}
+
 async fn wait(limiter: &Limiter) -> Duration {
     match limiter.peek(KEY).await.expect("a response").retry_after() {
         RetryAfter::In(wait) => wait,
@@ -59,17 +65,17 @@ async fn wait(limiter: &Limiter) -> Duration {
 async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
     for step in STEPS {
         for policy in rates() {
-            let case = format!("{policy:?} {step}");
+            let _case = Case(format!("{policy:?} {step}"));
             let clock = TwoClocks::at(START);
             let limiter = limiter(&clock, [policy]);
-            let (admitted, expected) = exhaust(&limiter, KEY, QUOTA).await;
-            assert_eq!(admitted, QUOTA, "{case}");
+            let (admitted, expected) = exhaust(&limiter).await;
+            assert_eq!(admitted, QUOTA);
             clock.step(step);
-            assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (0, expected), "{case}");
+            assert_eq!(exhaust(&limiter).await, (0, expected));
             clock.pass(expected - 1);
-            assert!(!admitted_by_store(&limiter.check(KEY).await), "{case}");
+            assert!(!admitted_by_store(&limiter.check(KEY).await));
             clock.pass(1);
-            assert!(admitted_by_store(&limiter.check(KEY).await), "{case}");
+            assert!(admitted_by_store(&limiter.check(KEY).await));
         }
     }
 }
@@ -81,7 +87,7 @@ async fn a_ban_lasts_as_long_as_its_retry_after_wherever_the_wall_clock_steps() 
         let ban = Ban::for_duration(Duration::from_secs(600));
         let ban = Policy::new("ban", Quota::requests(1).per_minute()).strategy(ban);
         let limiter = limiter(&clock, [policy(), ban]);
-        assert_eq!(exhaust(&limiter, KEY, QUOTA).await.0, QUOTA);
+        assert_eq!(exhaust(&limiter).await.0, QUOTA);
         let expected = wait(&limiter).await;
         assert!(expected >= Duration::from_secs(599), "{expected:?}");
         clock.step(step);
@@ -94,17 +100,17 @@ async fn calendar_windows_follow_only_the_wall_clock() {
     let clock = TwoClocks::at(START);
     let limiter = limiter(&clock, [calendar()]);
     let left = 40 * 60 * SECOND;
-    assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (QUOTA, left));
+    assert_eq!(exhaust(&limiter).await, (QUOTA, left));
     // The wall clock is frozen while days pass.
     clock.pass(3 * DAY);
     clock.step(-3 * DAY);
-    assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (0, left));
+    assert_eq!(exhaust(&limiter).await, (0, left));
     clock.step(left - 1);
-    assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (0, 1));
+    assert_eq!(exhaust(&limiter).await, (0, 1));
     clock.step(1);
-    assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (QUOTA, HOUR));
+    assert_eq!(exhaust(&limiter).await, (QUOTA, HOUR));
     clock.step(60 * 365 * DAY);
-    assert_eq!(exhaust(&limiter, KEY, QUOTA).await, (QUOTA, HOUR));
+    assert_eq!(exhaust(&limiter).await, (QUOTA, HOUR));
 }
 
 #[tokio::test]
@@ -200,26 +206,20 @@ async fn child_process_with_a_stepping_wall_clock() {
     let rates: Vec<_> = rates().into_iter().map(limiter).collect();
     let calendar = limiter(calendar());
     for limiter in &rates {
-        assert_eq!(exhaust(limiter, KEY, QUOTA).await.0, QUOTA);
+        assert_eq!(exhaust(limiter).await.0, QUOTA);
     }
-    assert_eq!(
-        exhaust(&calendar, KEY, QUOTA).await,
-        (QUOTA, HOUR - started)
-    );
+    assert_eq!(exhaust(&calendar).await, (QUOTA, HOUR - started));
     // A machine without a clock of its own learns the time from the network.
     for wall in [START, START + DAY, START - HOUR] {
         set_wall(wall);
         for limiter in &rates {
-            let (admitted, wait) = exhaust(limiter, KEY, QUOTA).await;
+            let (admitted, wait) = exhaust(limiter).await;
             assert_eq!(admitted, 0);
             assert!(wait <= 2 * HOUR, "{wait}");
         }
     }
     set_wall(START);
-    assert_eq!(
-        exhaust(&calendar, KEY, QUOTA).await,
-        (QUOTA, 40 * 60 * SECOND)
-    );
+    assert_eq!(exhaust(&calendar).await, (QUOTA, 40 * 60 * SECOND));
     println!("as it should be");
 }
 

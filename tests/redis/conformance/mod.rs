@@ -2,12 +2,13 @@
 //!
 //! Runs the traces in `traces/`, and those in the folder that `TOLLGATE_TRACES` names. `README.md` describes their format.
 
-use tollgate_tests::charges;
 mod run;
 mod trace;
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{Clock, ManualClock, MemoryStore, RedisStore, Timestamp};
+
+use tollgate_tests::until::TEST_TIMEOUT;
 
 use run::{Manner, Time};
 use trace::Trace;
@@ -51,8 +52,7 @@ async fn on_redis(manner: Manner) {
     let store = RedisStore::builder()
         .rejection_cache_clock(SameTime(clock.clone()))
         .url(server.url())
-        // The machine may be busy; traces are about counting.
-        .timeout(std::time::Duration::from_secs(20))
+        .timeout(TEST_TIMEOUT)
         .build()
         .expect("a store");
     run_all(manner, |trace| {

@@ -2,9 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 
+use tollgate_tests::rng::Rng;
+
 use crate::differential::{
-    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Step, StrategyKind},
-    rng::Rng,
+    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Settlement, Step, StrategyKind},
     run::is_sound,
 };
 
@@ -64,51 +65,36 @@ impl Generator {
     }
 
     fn policies(&mut self) -> Vec<PolicySpec> {
-        let gcra = |rng: &mut Self| rng.policy_spec(StrategyKind::Gcra);
-        let any = |rng: &mut Self| {
-            let strategy = rng.any_strategy();
-            rng.policy_spec(strategy)
+        let several = 1 + self.below(2);
+        let (counted, permits, ban) = match self.below(10) {
+            0..=4 => (1, false, false),
+            5 | 6 => (1 + several, false, false),
+            7 => (several, false, true),
+            8 => (several - 1, true, false),
+            _ => (several, true, true),
         };
-        let mut policies = Vec::new();
-        match self.below(10) {
-            0..=3 => policies.push(gcra(self)),
-            4 => {
-                for _ in 0..2 + self.below(2) {
-                    policies.push(gcra(self));
-                }
-            }
-            5 => policies.push(any(self)),
-            6 => {
-                for _ in 0..2 + self.below(3) {
-                    policies.push(any(self));
-                }
-                self.vary_roles(&mut policies);
-            }
-            7 => {
-                for _ in 0..1 + self.below(2) {
-                    policies.push(any(self));
-                }
-                let ban = self.ban();
-                policies.push(self.policy_spec(ban));
-            }
-            8 => {
-                let permits = self.permits();
-                policies.push(self.policy_spec(permits));
-                if self.one_in(2) {
-                    policies.push(any(self));
-                }
-            }
-            _ => {
-                for _ in 0..1 + self.below(2) {
-                    policies.push(any(self));
-                }
-                let (permits, ban) = (self.permits(), self.ban());
-                policies.push(self.policy_spec(permits));
-                policies.push(self.policy_spec(ban));
-                self.vary_roles(&mut policies);
-            }
+        let is_gcra = self.one_in(3);
+        let mut strategies = Vec::new();
+        for _ in 0..counted {
+            strategies.push(match is_gcra {
+                true => StrategyKind::Gcra,
+                false => self.any_strategy(),
+            });
         }
+        if permits {
+            strategies.push(self.permits());
+        }
+        if ban {
+            strategies.push(self.ban());
+        }
+        let policies = strategies.into_iter();
+        let mut policies: Vec<_> = policies
+            .map(|strategy| self.policy_spec(strategy))
+            .collect();
         if policies.len() > 1 {
+            if permits == ban {
+                self.vary_roles(&mut policies);
+            }
             for policy in &mut policies {
                 policy.lease = self.lease(policy);
             }
@@ -175,13 +161,17 @@ impl Generator {
     fn policy_spec(&mut self, strategy: StrategyKind) -> PolicySpec {
         let quotas = 1 + if self.one_in(2) { self.below(4) } else { 0 };
         let mut quotas: Vec<_> = (0..quotas).map(|_| self.rate(strategy)).collect();
-        if let StrategyKind::Ban(..) = strategy {
+        let has_one_period = match strategy {
+            StrategyKind::Gcra | StrategyKind::Bucket | StrategyKind::Permits(_) => false,
             // If a ban's tiers differ in their periods, how long it is kept depends on which was evaluated last.
+            StrategyKind::Ban(..) => true,
+            _ => self.one_in(2),
+        };
+        if has_one_period {
             let period = quotas[0].period();
-            quotas = quotas
-                .iter()
-                .map(|quota| Rate::Per(quota.capacity(), period))
-                .collect();
+            for quota in &mut quotas {
+                *quota = Rate::Per(quota.capacity(), period);
+            }
         }
         PolicySpec {
             strategy,
@@ -205,6 +195,11 @@ impl Generator {
             }
             StrategyKind::Sliding(buckets) => {
                 let bucket = u64::from(buckets) * ms;
+                let units = if self.one_in(8) {
+                    self.up_to(1_000_000_000)
+                } else {
+                    units
+                };
                 Rate::Per(units, period.div_ceil(bucket) * bucket)
             }
             StrategyKind::Fixed | StrategyKind::Calendar(_) if self.one_in(4) => {
@@ -262,8 +257,10 @@ impl Generator {
             .any(|policy| !policy.strategy.dates_itself());
         let grain = if whole { 1_000 } else { 1 };
         let start = self.start().next_multiple_of(grain);
+        // The model of most strategies ends with the first step back.
+        let is_forward = cache || !self.one_in(3);
         let steps = 10 + self.below(60);
-        let steps = (0..steps).map(|_| self.step(&policies, cache));
+        let steps = (0..steps).map(|_| self.step(&policies, is_forward));
         let steps = steps.collect();
         History {
             start,
@@ -283,7 +280,7 @@ impl Generator {
         }
     }
 
-    fn step(&mut self, policies: &[PolicySpec], cache: bool) -> Step {
+    fn step(&mut self, policies: &[PolicySpec], is_forward: bool) -> Step {
         let (wait, after_wait) = match self.below(20) {
             0..=8 => (0, false),
             // The microsecond before, the instant itself, and the one after.
@@ -295,7 +292,7 @@ impl Generator {
                 (self.below(3 * interval) as i64, false)
             }
             16 | 17 => (self.up_to(DAY) as i64, false),
-            18 if !cache => (-(self.up_to(DAY) as i64), false),
+            18 if !is_forward => (-(self.up_to(DAY) as i64), false),
             _ if self.one_in(3) => (self.up_to(800 * DAY) as i64, false),
             _ => (self.up_to(60 * SECOND) as i64, false),
         };
@@ -328,6 +325,11 @@ impl Generator {
                 Op::AtOnce(requests.collect())
             }
             16..=18 => Op::Charge(self.request(policies)),
+            19 | 20 if !bans && !permits => Op::Settle {
+                of,
+                how: self.one_of(&[Settlement::Charge, Settlement::Refund, Settlement::Settle]),
+                units: self.cost(policies),
+            },
             19..=22 => Op::Refund {
                 of,
                 units: self.cost(policies),

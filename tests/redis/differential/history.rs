@@ -10,7 +10,7 @@ use tollgate::{
 /// How many keys a history is about.
 pub(crate) const KEYS: usize = 3;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct History {
     /// In microseconds since 1970.
     pub(crate) start: u64,
@@ -23,7 +23,7 @@ pub(crate) struct History {
 }
 
 /// A policy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicySpec {
     pub(crate) strategy: StrategyKind,
     /// The policy's own, those of its tiers, and those that it is changed to: by another limiter.
@@ -73,7 +73,7 @@ pub(crate) enum Role {
     ShadowOf(usize),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// How far the clock moves before it, in microseconds.
     pub(crate) wait: i64,
@@ -85,7 +85,7 @@ pub(crate) struct Step {
 }
 
 /// `of` counts modulo how many there are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Check(Request),
     /// Several checks at once, each about another key.
@@ -95,6 +95,12 @@ pub(crate) enum Op {
     Reset(usize),
     Refund {
         of: usize,
+        units: u64,
+    },
+    /// Charges or refunds by the admission of a decision, under each policy.
+    Settle {
+        of: usize,
+        how: Settlement,
         units: u64,
     },
     /// Drops a decision, and with it its permits.
@@ -122,7 +128,15 @@ pub(crate) enum Op {
     },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settlement {
+    Charge,
+    Refund,
+    /// Of the true cost.
+    Settle,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// From [`KEYS`] on, each policy's is another one.
     pub(crate) key: usize,
@@ -140,6 +154,21 @@ impl Request {
             times: 1,
             tiers: Vec::new(),
         }
+    }
+
+    pub(crate) fn cost(mut self, units: u64) -> Self {
+        self.cost = Some(units);
+        self
+    }
+
+    pub(crate) fn times(mut self, times: u64) -> Self {
+        self.times = times;
+        self
+    }
+
+    pub(crate) fn tiers(mut self, tiers: &[usize]) -> Self {
+        self.tiers = tiers.to_vec();
+        self
     }
 
     /// The key under the policy with this index.
@@ -197,9 +226,9 @@ impl Rate {
 }
 
 impl StrategyKind {
-    /// Whether a quota of another period can't be a tier.
-    fn tiers_share_period(self) -> bool {
-        !matches!(self, Self::Gcra | Self::Bucket)
+    /// Whether units refill at an even rate. Of other strategies, a quota of another period can't be a tier.
+    pub(crate) fn is_even(self) -> bool {
+        matches!(self, Self::Gcra | Self::Bucket)
     }
 
     /// Whether its state on Redis contains its end, without the key's TTL.
@@ -242,7 +271,7 @@ impl PolicySpec {
 
     fn share_tiers(&self, own: usize, other: usize) -> bool {
         let period = |quota: usize| self.quotas[quota].period();
-        !self.strategy.tiers_share_period() || period(own) == period(other)
+        self.strategy.is_even() || period(own) == period(other)
     }
 
     /// The policy with one of its quotas as its own.

@@ -1,216 +1,225 @@
-//! GCRA as it is defined, in integers without bounds: what both stores are held against.
+//! The reference model of a history, as far as it is defined.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+
+use jiff::tz::{Offset, TimeZone};
+use tollgate_tests::model::{Limit, Receipt, Rule, State};
 
 use crate::differential::{
-    history::{PolicySpec, Rate, Request},
+    history::{PolicySpec, Rate, Request, Role, Settlement, StrategyKind, key_of},
     response::{OpResult, Under},
 };
 
-/// Of 50 ns.
-const UNITS_PER_MICRO: i128 = 20;
-
 #[derive(Debug)]
 pub(crate) struct Model {
-    policies: Vec<Vec<Cells>>,
-    /// Of each policy, the longest refill of the quotas that it declares or has met.
-    refills: Vec<i128>,
-    /// Theoretical arrival times, by policy and key.
-    tats: HashMap<(usize, usize), i128>,
+    policies: Vec<Counted>,
+    /// By policy and key.
+    states: HashMap<(usize, usize), State>,
     /// What each decision charged, under each policy.
-    charged: Vec<Vec<Receipt>>,
+    charged: Vec<Vec<Charge>>,
     now: i128,
 }
 
-/// A quota.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cells {
-    interval: i128,
-    burst: i128,
-    /// How long the burst takes without leases, in whole microseconds: what tiers are compared by.
-    refill_unleased: i128,
+#[derive(Debug)]
+struct Counted {
+    spec: PolicySpec,
+    quotas: Vec<Limit>,
+    /// The longest refill of the quotas that it declares or has met.
+    longest: i128,
 }
 
+/// A charge under a policy, by one of its quotas.
 #[derive(Clone, Copy, Debug)]
-struct Receipt {
+struct Charge {
     key: usize,
-    cells: Cells,
-    at: i128,
-    left: i128,
+    quota: usize,
+    receipt: Receipt,
+    /// A shadow would have rejected it: nothing is charged to it.
+    is_skipped: bool,
 }
 
-impl Cells {
-    /// Of a quota under a policy whose units are spent so much later than their charge: what refills meanwhile is taken off the
-    /// burst.
-    fn leased(rate: Rate, spread: u64) -> Self {
-        let cells = Self::of(rate);
-        let ticks = i128::from(spread) * UNITS_PER_MICRO;
-        let reserve = (ticks + cells.interval - 1) / cells.interval;
-        Self {
-            burst: cells.burst - reserve,
-            ..cells
+/// How a policy counts one of its quotas, if that is modelled.
+fn limit(policy: &PolicySpec, rate: Rate) -> Option<Limit> {
+    let (quota, period) = (rate.quota(), rate.period());
+    let (requests, even_period) = (quota.amount(), i128::from(period));
+    let spread = policy.spread();
+    let calendar = |zone| Rule::Calendar {
+        zone,
+        period: even_period,
+    };
+    let rule = match policy.strategy {
+        StrategyKind::Gcra | StrategyKind::Bucket => {
+            return Some(Limit::even(requests, period, quota.capacity(), spread));
         }
-    }
-
-    fn of(rate: Rate) -> Self {
-        let quota = rate.quota();
-        let period = i128::from(rate.period()) * UNITS_PER_MICRO;
-        let units = i128::from(quota.amount());
-        let cells = Self {
-            interval: (period + units - 1) / units,
-            burst: quota.capacity().into(),
-            refill_unleased: 0,
-        };
-        Self {
-            refill_unleased: cells.refill(),
-            ..cells
+        StrategyKind::Sliding(buckets) => return Some(Limit::sliding(requests, period, buckets)),
+        StrategyKind::Fixed | StrategyKind::List => Rule::Window {
+            period: even_period,
+        },
+        StrategyKind::Log => Rule::Log {
+            period: even_period + i128::from(spread),
+        },
+        StrategyKind::Calendar(seconds) => {
+            calendar(TimeZone::fixed(Offset::from_seconds(seconds as i32).ok()?))
         }
-    }
-
-    fn tolerance(self) -> i128 {
-        self.interval * self.burst
-    }
-
-    /// How long a full burst takes, in whole microseconds.
-    fn refill(self) -> i128 {
-        (self.tolerance() + UNITS_PER_MICRO - 1) / UNITS_PER_MICRO * UNITS_PER_MICRO
-    }
-
-    fn under(self, ahead: i128, cost: u64) -> Under {
-        let over = ahead + i128::from(cost) * self.interval - self.tolerance();
-        let wait = match over {
-            _ if cost == 0 => Some(Duration::ZERO),
-            _ if i128::from(cost) > self.burst => None,
-            over => Some(duration(over.max(0))),
-        };
-        Under {
-            limit: self.burst as u64,
-            cost,
-            remaining: ((self.tolerance() - ahead).max(0) / self.interval) as u64,
-            wait,
-            reset: duration(ahead),
-            rejects: None,
-        }
-    }
-}
-
-/// Rounded up to microseconds.
-fn duration(units: i128) -> Duration {
-    let micros = (units + UNITS_PER_MICRO - 1) / UNITS_PER_MICRO;
-    Duration::from_micros(micros as u64)
+        StrategyKind::Zone(name) => calendar(TimeZone::get(name).ok()?),
+        StrategyKind::Permits(_) | StrategyKind::Ban(..) => return None,
+    };
+    Some(Limit::counted(rule, requests))
 }
 
 impl Model {
-    pub(crate) fn new(policies: &[PolicySpec]) -> Self {
-        let cells = |policy: &PolicySpec| -> Vec<_> {
-            let spread = policy.spread();
-            let quotas = policy.quotas.iter();
-            quotas.map(|rate| Cells::leased(*rate, spread)).collect()
-        };
-        let cells: Vec<Vec<_>> = policies.iter().map(cells).collect();
-        let refills = policies.iter().zip(&cells).map(|(policy, cells)| {
-            let declared = cells
+    /// The model of these policies, if each is modelled: strategies of rates and windows, of which the latter have one period.
+    pub(crate) fn new(policies: &[PolicySpec]) -> Option<Self> {
+        let counted = policies.iter().map(|spec| {
+            let has_one_period = spec
+                .quotas
                 .iter()
-                .skip(if policy.declared { 0 } else { cells.len() });
-            declared
-                .chain(&cells[..1])
-                .map(|cells| cells.refill_unleased)
-                .max()
+                .all(|rate| spec.strategy.is_even() || rate.period() == spec.quotas[0].period());
+            let is_modelled = matches!(spec.role, Role::Live | Role::Charged | Role::Shadow);
+            if !has_one_period || !is_modelled {
+                return None;
+            }
+            let quotas = spec.quotas.iter().map(|rate| limit(spec, *rate));
+            let quotas: Vec<_> = quotas.collect::<Option<_>>()?;
+            let declared = if spec.declared { quotas.len() } else { 1 };
+            let longest = quotas[..declared].iter().map(|quota| quota.refill).max();
+            Some(Counted {
+                spec: spec.clone(),
+                quotas,
+                longest: longest.unwrap_or(0),
+            })
         });
-        Self {
-            refills: refills.map(|refill| refill.unwrap_or(0)).collect(),
-            policies: cells,
-            tats: HashMap::new(),
+        Some(Self {
+            policies: counted.collect::<Option<_>>()?,
+            states: HashMap::new(),
             charged: Vec::new(),
             now: 0,
-        }
+        })
     }
 
-    pub(crate) fn set(&mut self, micros: u64) {
-        self.now = i128::from(micros) * UNITS_PER_MICRO;
+    /// Sets the clock; returns whether the model says what follows. Only GCRA has the same states after a step back.
+    pub(crate) fn set(&mut self, micros: u64) -> bool {
+        let before = std::mem::replace(&mut self.now, micros.into());
+        let mut policies = self.policies.iter();
+        self.now >= before || policies.all(|policy| policy.spec.strategy == StrategyKind::Gcra)
     }
 
     /// Removes what is over.
     pub(crate) fn forget(&mut self, policy: usize, key: usize) {
-        self.tats.remove(&(policy, key));
+        self.states.remove(&(policy, key));
     }
 
-    /// The quotas that a request is counted by, which are registered from then on.
-    pub(crate) fn cells(&mut self, request: &Request) -> Vec<Cells> {
-        let policies = self.policies.iter().enumerate();
-        let cells = policies.map(|(place, tiers)| {
-            let tier = request.tiers.get(place).copied().unwrap_or(0);
-            tiers[tier % tiers.len()]
+    /// Registers the quotas that a request is counted by; returns which they are.
+    pub(crate) fn quotas(&mut self, request: &Request) -> Vec<usize> {
+        let policies = self.policies.iter_mut().enumerate();
+        let quotas = policies.map(|(place, policy)| {
+            let quota = request.tier_of(&policy.spec, place);
+            policy.longest = policy.longest.max(policy.quotas[quota].refill);
+            quota
         });
-        let cells: Vec<_> = cells.collect();
-        for (refill, cells) in self.refills.iter_mut().zip(&cells) {
-            *refill = (*refill).max(cells.refill_unleased);
-        }
-        cells
+        quotas.collect()
     }
 
-    /// How far ahead the arrival time lies. One that is further ahead than any debt is cut.
-    fn ahead(&mut self, place: (usize, usize), cells: Cells) -> i128 {
-        let Some(tat) = self.tats.get_mut(&place) else {
-            return 0;
-        };
-        let longest = self.refills[place.0];
-        let longest = if longest > cells.refill() {
-            longest
-        } else {
-            cells.tolerance()
-        };
-        if *tat - self.now > 2 * longest {
-            *tat = self.now + cells.tolerance();
-        }
-        (*tat - self.now).max(0)
+    fn room(&mut self, policy: usize, key: usize, quota: usize) -> i128 {
+        let state = self.states.entry((policy, key)).or_default();
+        let policy = &self.policies[policy];
+        policy.quotas[quota].room(state, self.now, policy.longest)
     }
 
-    fn add(&mut self, place: (usize, usize), ahead: i128, units: i128, cells: Cells) {
-        if units > 0 {
-            let tat = self.now + ahead + units * cells.interval;
-            self.tats.insert(place, tat);
+    fn add(&mut self, policy: usize, key: usize, quota: usize, units: i128) -> Charge {
+        let state = self.states.entry((policy, key)).or_default();
+        let policy = &self.policies[policy];
+        let receipt = policy.quotas[quota].charge(state, self.now, policy.longest, units);
+        Charge {
+            key,
+            quota,
+            receipt,
+            is_skipped: false,
         }
     }
 
     fn result(&mut self, request: &Request, cost: u64, admitted: Option<u64>) -> OpResult {
-        let cells = self.cells(request);
-        let under = cells.into_iter().enumerate().map(|(policy, cells)| {
-            let ahead = self.ahead((policy, request.key(policy)), cells);
-            Some(cells.under(ahead, cost))
+        let quotas = self.quotas(request).into_iter().enumerate();
+        let under = quotas.map(|(place, quota)| {
+            let state = (self.states.entry((place, request.key(place)))).or_default();
+            let policy = &self.policies[place];
+            let limit = &policy.quotas[quota];
+            let status = limit.status(state, self.now, policy.longest, cost);
+            Some(Under {
+                limit: limit.capacity as u64,
+                cost,
+                remaining: status.remaining,
+                wait: status.wait,
+                reset: status.reset,
+                rejects: None,
+            })
         });
         let under: Vec<_> = under.collect();
         OpResult::new(admitted, under)
     }
 
+    /// All or nothing of each of the requests under the policies that are enforced; a shadow is charged for those of the
+    /// admitted that it has room for.
     pub(crate) fn check(&mut self, request: &Request) -> OpResult {
         let cost = request.cost.unwrap_or(1);
-        let all = self.cells(request);
-        let mut admitted = i128::from(request.times.min(u32::MAX.into()));
-        let mut ahead = Vec::new();
-        for (policy, cells) in all.iter().enumerate() {
-            ahead.push(self.ahead((policy, request.key(policy)), *cells));
-            if cost > 0 {
-                let step = i128::from(cost) * cells.interval;
-                admitted = admitted.min((cells.tolerance() - ahead[policy]).max(0) / step);
+        let units = i128::from(cost);
+        let times = i128::from(request.times.min(u32::MAX.into()));
+        let quotas = self.quotas(request);
+        let fits: Vec<_> = quotas
+            .iter()
+            .enumerate()
+            .map(
+                |(place, quota)| match self.room(place, request.key(place), *quota) {
+                    _ if cost == 0 => times,
+                    room => (room.max(0) / units).min(times),
+                },
+            )
+            .collect();
+        let is_shadow = |policy: &Counted| policy.spec.role == Role::Shadow;
+        let live = self.policies.iter().zip(&fits);
+        let live = live.filter(|(policy, _)| !is_shadow(policy));
+        let admitted = live.map(|(_, fits)| *fits).min().unwrap_or(times);
+        let mut charges = Vec::new();
+        for (place, quota) in quotas.into_iter().enumerate() {
+            let (key, is_shadow) = (request.key(place), is_shadow(&self.policies[place]));
+            let charged = if is_shadow {
+                admitted.min(fits[place])
+            } else {
+                admitted
+            };
+            let mut charge = self.add(place, key, quota, charged * units);
+            charge.is_skipped = is_shadow && charged < admitted;
+            charges.push(charge);
+            self.charge_for_rejections(place, key, quota, (times - admitted) * units, units);
+        }
+        self.charged.push(charges);
+        self.result(request, cost, Some(admitted as u64))
+    }
+
+    /// What a policy charges for rejections that its own room is too small for: into a debt of one capacity, but for those that
+    /// store each unit.
+    fn charge_for_rejections(
+        &mut self,
+        policy: usize,
+        key: usize,
+        quota: usize,
+        rejected: i128,
+        cost: i128,
+    ) {
+        let Counted { spec, quotas, .. } = &self.policies[policy];
+        let stores_each = matches!(spec.strategy, StrategyKind::List | StrategyKind::Log);
+        let debt = if stores_each {
+            0
+        } else {
+            quotas[quota].capacity
+        };
+        let is_charged = spec.role == Role::Charged && rejected > 0;
+        if is_charged {
+            let room = self.room(policy, key, quota);
+            if room < cost {
+                self.add(policy, key, quota, rejected.min((room + debt).max(0)));
             }
         }
-        let units = admitted * i128::from(cost);
-        let mut receipts = Vec::new();
-        for (policy, cells) in all.into_iter().enumerate() {
-            let key = request.key(policy);
-            self.add((policy, key), ahead[policy], units, cells);
-            let (at, left) = (self.now, units);
-            let receipt = Receipt {
-                key,
-                cells,
-                at,
-                left,
-            };
-            receipts.push(receipt);
-        }
-        self.charged.push(receipts);
-        self.result(request, cost, Some(admitted as u64))
     }
 
     /// Notes a decision that charged nothing.
@@ -218,24 +227,20 @@ impl Model {
         self.charged.push(Vec::new());
     }
 
+    /// Charges past what is left, down to a debt of one capacity.
     pub(crate) fn charge(&mut self, request: &Request) {
-        let cost = i128::from(request.cost.unwrap_or(1));
-        let mut receipts = Vec::new();
-        for (policy, cells) in self.cells(request).into_iter().enumerate() {
-            let key = request.key(policy);
-            let ahead = self.ahead((policy, key), cells);
-            let room = (cells.tolerance() - ahead).div_euclid(cells.interval);
-            let left = cost.min(room + cells.burst).max(0);
-            self.add((policy, key), ahead, left, cells);
-            let at = self.now;
-            receipts.push(Receipt {
-                key,
-                cells,
-                at,
-                left,
-            });
+        let units = i128::from(request.cost.unwrap_or(1));
+        let mut charges = Vec::new();
+        for (place, quota) in self.quotas(request).into_iter().enumerate() {
+            charges.push(self.force(place, request.key(place), quota, units));
         }
-        self.charged.push(receipts);
+        self.charged.push(charges);
+    }
+
+    fn force(&mut self, policy: usize, key: usize, quota: usize, units: i128) -> Charge {
+        let room = self.room(policy, key, quota);
+        let most = (room + self.policies[policy].quotas[quota].capacity).max(0);
+        self.add(policy, key, quota, units.min(most))
     }
 
     pub(crate) fn peek(&mut self, request: &Request) -> OpResult {
@@ -244,7 +249,7 @@ impl Model {
 
     pub(crate) fn reset(&mut self, key: usize) {
         for policy in 0..self.policies.len() {
-            self.forget(policy, crate::differential::history::key_of(key, policy));
+            self.forget(policy, key_of(key, policy));
         }
     }
 
@@ -252,34 +257,56 @@ impl Model {
         self.charged.swap_remove(of);
     }
 
-    /// Refunds, to the fraction, what has not refilled.
+    pub(crate) fn drop_decisions(&mut self) {
+        self.charged.clear();
+    }
+
+    /// Refunds; returns the units under each policy that is enforced.
     pub(crate) fn refund(&mut self, of: usize, units: u64) -> Vec<u64> {
-        let mut given = Vec::new();
+        let each: Vec<_> = (0..self.policies.len())
+            .map(|policy| self.refund_under(policy, of, units.into()) as u64)
+            .collect();
+        let roles = self.policies.iter().map(|policy| policy.spec.role);
+        let live = each.into_iter().zip(roles);
+        let live = live.filter(|(_, role)| *role != Role::Shadow);
+        live.map(|(units, _)| units).collect()
+    }
+
+    fn refund_under(&mut self, policy: usize, of: usize, units: i128) -> i128 {
+        let charge = &mut self.charged[of][policy];
+        let state = self.states.entry((policy, charge.key)).or_default();
+        let Counted {
+            quotas, longest, ..
+        } = &self.policies[policy];
+        quotas[charge.quota].refund(state, self.now, *longest, &mut charge.receipt, units)
+    }
+
+    /// Charges or refunds by a decision; returns whether the model says what follows. Of units that were charged at two instants,
+    /// it is not defined which are refunded first.
+    pub(crate) fn settle(&mut self, of: usize, how: Settlement, units: u64) -> bool {
         for policy in 0..self.policies.len() {
-            let Receipt {
-                key,
-                cells,
-                at,
-                left,
-            } = self.charged[of][policy];
-            let want = i128::from(units).min(left);
-            if want == 0 {
-                given.push(0);
+            let charge = self.charged[of][policy];
+            if charge.is_skipped {
                 continue;
             }
-            let held = left * cells.interval - (self.now - at).max(0);
-            let back = held
-                .min(i128::from(units).min(left) * cells.interval)
-                .max(0);
-            let ahead = self.ahead((policy, key), cells);
-            if back > 0 && ahead > 0 {
-                let tat = self.now + (ahead - back).max(0);
-                self.tats.insert((policy, key), tat);
+            let (units, left) = (i128::from(units), charge.receipt.left);
+            let (more, back) = match how {
+                Settlement::Charge => (units, 0),
+                Settlement::Refund => (0, units),
+                Settlement::Settle => ((units - left).max(0), (left - units).max(0)),
+            };
+            self.refund_under(policy, of, back);
+            let charged = self.force(policy, charge.key, charge.quota, more).receipt;
+            let receipt = &mut self.charged[of][policy].receipt;
+            if charged.left > 0 {
+                if receipt.left > 0 && receipt.at != self.now {
+                    return false;
+                }
+                let left = receipt.left + charged.left;
+                *receipt = charged;
+                receipt.left = left;
             }
-            let back = (back + cells.interval - 1) / cells.interval;
-            self.charged[of][policy].left -= back;
-            given.push(back as u64);
         }
-        given
+        true
     }
 }

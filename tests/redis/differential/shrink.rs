@@ -52,89 +52,73 @@ fn without_steps(history: &History) -> impl Iterator<Item = History> {
 
 fn without_policies(history: &History) -> impl Iterator<Item = History> {
     let policies = 0..history.policies.len();
-    let policies = policies.filter_map(move |place| {
-        let mut smaller = history.clone();
-        smaller.policies.remove(place);
-        for policy in &mut smaller.policies {
-            if let Role::ShadowOf(live) = &mut policy.role {
-                *live = live.saturating_sub(usize::from(*live > place));
-            }
-        }
-        for request in smaller
-            .steps
-            .iter_mut()
-            .flat_map(|step| requests(&mut step.op))
-        {
-            if place < request.tiers.len() {
-                request.tiers.remove(place);
-            }
-        }
-        (!smaller.policies.is_empty()).then_some(smaller)
-    });
-    let roles = 0..history.policies.len();
-    let roles = roles.filter_map(move |place| {
-        let mut smaller = history.clone();
-        smaller.policies[place].role = Role::Live;
-        (history.policies[place].role != Role::Live).then_some(smaller)
-    });
-    let quotas = 0..history.policies.len();
-    let quotas = quotas.filter_map(move |place| {
-        let mut smaller = history.clone();
-        smaller.policies[place].quotas.pop();
-        (history.policies[place].quotas.len() > 1).then_some(smaller)
-    });
-    let cache = history.cache.then(|| History {
-        cache: false,
-        ..history.clone()
-    });
-    let all = policies.chain(roles).chain(quotas).chain(cache);
-    all.filter(|smaller| is_sound(&smaller.policies))
-}
-
-fn with_simpler_steps(history: &History) -> impl Iterator<Item = History> {
-    (0..history.steps.len()).flat_map(move |place| {
-        simpler(&history.steps[place]).into_iter().map(move |step| {
-            let mut simpler = history.clone();
-            simpler.steps[place] = step;
-            simpler
+    let changes: [fn(&mut History, usize); 4] = [
+        remove_policy,
+        |smaller, place| smaller.policies[place].role = Role::Live,
+        |smaller, place| smaller.policies[place].quotas.truncate(1),
+        |smaller, _| smaller.cache = false,
+    ];
+    let changed = changes.into_iter().flat_map(move |change| {
+        policies.clone().map(move |place| {
+            let mut smaller = history.clone();
+            change(&mut smaller, place);
+            smaller
         })
+    });
+    changed.filter(move |smaller| {
+        smaller != history && !smaller.policies.is_empty() && is_sound(&smaller.policies)
     })
 }
 
-fn simpler(step: &Step) -> Vec<Step> {
-    let mut all = Vec::new();
-    let mut with = |change: &dyn Fn(&mut Step) -> bool| {
-        let mut simpler = step.clone();
-        if change(&mut simpler) {
-            all.push(simpler);
+fn remove_policy(history: &mut History, place: usize) {
+    history.policies.remove(place);
+    for policy in &mut history.policies {
+        if let Role::ShadowOf(live) = &mut policy.role {
+            *live = live.saturating_sub(usize::from(*live > place));
         }
-    };
-    with(&|step| std::mem::take(&mut step.peek));
-    with(&|step| std::mem::take(&mut step.wait) != 0);
-    with(&|step| std::mem::take(&mut step.after_wait));
-    for round in [DAY, 60_000_000, 1_000_000, 1_000] {
-        with(&|step| {
-            let rounded = step.wait / round * round;
-            rounded != std::mem::replace(&mut step.wait, rounded)
+    }
+    for request in history.steps.iter_mut().flat_map(requests) {
+        if place < request.tiers.len() {
+            request.tiers.remove(place);
+        }
+    }
+}
+
+fn with_simpler_steps(history: &History) -> impl Iterator<Item = History> {
+    const DAY: i64 = 86_400_000_000;
+    const SECOND: i64 = 1_000_000;
+    let changes: [fn(&mut Step); 13] = [
+        |step| step.peek = false,
+        |step| step.wait = 0,
+        |step| step.after_wait = false,
+        |step| step.wait -= step.wait % DAY,
+        |step| step.wait -= step.wait % (60 * SECOND),
+        |step| step.wait -= step.wait % SECOND,
+        |step| step.wait -= step.wait % 1_000,
+        |step| requests(step).for_each(|request| request.times = 1),
+        |step| requests(step).for_each(|request| request.cost = None),
+        |step| {
+            requests(step).for_each(|request| request.cost = request.cost.map(|cost| cost.min(1)))
+        },
+        |step| {
+            requests(step)
+                .for_each(|request| request.cost = request.cost.map(|cost| cost.div_ceil(2)))
+        },
+        |step| requests(step).for_each(|request| request.tiers.clear()),
+        simplify,
+    ];
+    (0..history.steps.len()).flat_map(move |place| {
+        let changed = changes.into_iter().map(move |change| {
+            let mut simpler = history.clone();
+            change(&mut simpler.steps[place]);
+            simpler
         });
-    }
-    with(&|step| change(step, &|r| std::mem::replace(&mut r.times, 1) != 1));
-    with(&|step| change(step, &|r| r.cost.take().is_some()));
-    with(&|step| {
-        change(step, &|r| {
-            r.cost.is_some_and(|c| c > 1) && r.cost.replace(1).is_some()
-        })
-    });
-    with(&|step| {
-        change(step, &|r| {
-            r.cost.is_some_and(|c| c > 1) && r.cost.replace(r.cost.unwrap_or(0) / 2).is_some()
-        })
-    });
-    with(&|step| change(step, &|r| !std::mem::take(&mut r.tiers).is_empty()));
-    if !matches!(step.op, Op::AtOnce(_)) {
-        with(&|step| change(step, &|r| std::mem::take(&mut r.key) != 0));
-    }
-    with(&|step| match &mut step.op {
+        changed.filter(move |simpler| simpler != history)
+    })
+}
+
+fn simplify(step: &mut Step) {
+    match &mut step.op {
         Op::AtOnce(requests) => {
             let (request, n) = requests[0].clone();
             step.op = if n > 1 {
@@ -142,29 +126,18 @@ fn simpler(step: &Step) -> Vec<Step> {
             } else {
                 Op::Check(request)
             };
-            true
         }
-        Op::Refund { units, .. } if *units > 1 => {
-            *units /= 2;
-            true
-        }
-        Op::Refund { of, .. } | Op::Drop { of } | Op::Persist { of } if *of > 8 => {
+        Op::Check(request) | Op::Charge(request) | Op::Peek(request) => request.key = 0,
+        Op::Refund { units, .. } | Op::Settle { units, .. } if *units > 1 => *units /= 2,
+        Op::Refund { of, .. } | Op::Settle { of, .. } | Op::Drop { of } | Op::Persist { of } => {
             *of %= 8;
-            true
         }
-        _ => false,
-    });
-    all
+        _ => {}
+    }
 }
 
-const DAY: i64 = 86_400_000_000;
-
-fn change(step: &mut Step, edit: &dyn Fn(&mut Request) -> bool) -> bool {
-    requests(&mut step.op).fold(false, |changed, request| edit(request) | changed)
-}
-
-fn requests(op: &mut Op) -> impl Iterator<Item = &mut Request> {
-    let (one, several) = match op {
+fn requests(step: &mut Step) -> impl Iterator<Item = &mut Request> {
+    let (one, several) = match &mut step.op {
         Op::Check(request) | Op::Charge(request) | Op::Peek(request) => (Some(request), None),
         Op::AtOnce(requests) => (None, Some(requests)),
         _ => (None, None),

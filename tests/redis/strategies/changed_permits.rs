@@ -1,13 +1,16 @@
 //! A limit of requests in flight takes over from another.
+//!
+//! Heartbeats come by this machine's clock, every third of a TTL: the TTLs are so long that none comes while a test runs.
 
 use std::time::Duration;
 
 use tollgate::{Concurrency, Limiter, Policy, Quota};
+use tollgate_tests::until::until;
 
-use crate::strategies::{
-    changed_policies::NOW,
-    support::{StrategyKind, World, admitted_by_store, fresh_key, left, secs, send},
-};
+use super::support::{World, admitted_by_store, each, fresh_key, left, secs};
+
+const SHORT: Duration = secs(3_600);
+const LONG: Duration = secs(36_000);
 
 fn permit_limiter(world: &World, concurrent: u64, ttl: Duration) -> Limiter {
     let policy = Policy::new("p", Quota::concurrent(concurrent));
@@ -18,7 +21,7 @@ fn permit_limiter(world: &World, concurrent: u64, ttl: Duration) -> Limiter {
 async fn with_another_in_flight_limit_requests_in_flight_keep_their_permits() {
     for world in World::both() {
         let key = fresh_key();
-        let [three, two, five] = [3, 2, 5].map(|n| permit_limiter(&world, n, secs(30)));
+        let [three, two, five] = [3, 2, 5].map(|n| permit_limiter(&world, n, SHORT));
         let mut flying = Vec::new();
         for _ in 0..3 {
             flying.push(three.check(key).await);
@@ -28,81 +31,46 @@ async fn with_another_in_flight_limit_requests_in_flight_keep_their_permits() {
         assert!(!admitted_by_store(&two.check(key).await));
         assert_eq!(left(&five, key).await, 2, "{}", world.name());
         flying.truncate(2);
-        let given_back = async || left(&five, key).await == 3;
-        while !given_back().await {
-            tokio::task::yield_now().await;
-        }
-        assert!(
-            !admitted_by_store(&two.check(key).await),
-            "two are in flight"
-        );
+        until("the permit is released", async || {
+            left(&five, key).await == 3
+        })
+        .await;
+        let rejected = two.check(key).await;
+        assert!(!admitted_by_store(&rejected), "two are in flight");
     }
 }
 
 #[tokio::test]
-async fn with_a_shorter_ttl_permits_expire_one_new_ttl_after_the_next_operation() {
+async fn with_another_ttl_permits_expire_by_the_shorter_one() {
     for world in World::both() {
-        let key = fresh_key();
-        let (long, short) = (
-            permit_limiter(&world, 1, secs(600)),
-            permit_limiter(&world, 1, secs(30)),
-        );
-        let flying = long.check(key).await;
-        assert!(admitted_by_store(&flying));
-        world.advance(secs(100));
-        assert!(!admitted_by_store(&short.check(key).await));
-        world.advance(secs(29));
-        assert!(!admitted_by_store(&short.check(key).await));
-        world.advance(secs(2));
-        let next = short.check(key).await;
-        assert!(admitted_by_store(&next), "{}", world.name());
-        if let Some(server) = world.redis_server() {
-            assert_eq!(server.immortal_keys(), [""; 0]);
+        // A shorter one begins with the next operation; before a longer one, an unrenewed permit keeps its expiry.
+        for (old, new, operation_after) in [(LONG, SHORT, SHORT), (SHORT, LONG, SHORT - secs(1))] {
+            let key = fresh_key();
+            let [old, new] = [old, new].map(|ttl| permit_limiter(&world, 1, ttl));
+            let flying = old.check(key).await;
+            assert!(admitted_by_store(&flying));
+            world.advance(operation_after);
+            assert!(!admitted_by_store(&new.check(key).await));
+            if operation_after == SHORT {
+                world.advance(SHORT - secs(1));
+                assert!(!admitted_by_store(&new.check(key).await));
+            }
+            world.advance(secs(2));
+            let next = new.check(key).await;
+            assert!(admitted_by_store(&next), "{}", world.name());
+            world.no_key_is_immortal();
+            drop((flying, next));
         }
-        drop((flying, next));
-    }
-}
-
-#[tokio::test]
-async fn with_a_longer_ttl_unrenewed_permits_keep_their_expiry() {
-    for world in World::both() {
-        let key = fresh_key();
-        let (short, long) = (
-            permit_limiter(&world, 1, secs(30)),
-            permit_limiter(&world, 1, secs(600)),
-        );
-        let flying = short.check(key).await;
-        assert!(admitted_by_store(&flying));
-        world.advance(secs(29));
-        assert!(!admitted_by_store(&long.check(key).await));
-        world.advance(secs(2));
-        assert!(
-            admitted_by_store(&long.check(key).await),
-            "{}",
-            world.name()
-        );
-        drop(flying);
     }
 }
 
 #[tokio::test]
 async fn from_a_rate_to_an_in_flight_limit_counts_start_anew() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let key = fresh_key();
-            world.set(NOW);
-            let (rate, flight) = (
-                world.single(strategy, "10/min"),
-                permit_limiter(&world, 10, secs(30)),
-            );
-            assert_eq!(send(&rate, key, 10).await, 10);
-            assert_eq!(left(&flight, key).await, 10, "{strategy:?}");
-            assert_eq!(
-                left(&rate, key).await,
-                0,
-                "{strategy:?} on {}",
-                world.name()
-            );
-        }
-    }
+    each("10/min", async |rate| {
+        let flight = permit_limiter(rate.world, 10, SHORT);
+        assert_eq!(rate.send(10).await, 10);
+        assert_eq!(left(&flight, rate.key).await, 10);
+        assert_eq!(rate.left().await, 0);
+    })
+    .await;
 }

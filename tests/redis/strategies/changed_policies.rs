@@ -1,216 +1,169 @@
 //! What becomes of what was used when a policy changes under live keys: every cell of `docs/changing-policies.md`.
 
-use std::{panic::Location, time::Duration};
-
-use tollgate::{Key, Limiter};
-
-use crate::strategies::support::{
-    START, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send,
+use super::{
+    script::{name, play},
+    support::{StrategyKind, World, admitted_by_store, charge, each_of, refund},
 };
-
-/// Ten seconds past a full hour.
-pub(crate) const NOW: u64 = START + 10_000_000;
-
-/// A change of one policy in one store: the limiter as it was, and as it is.
-pub(crate) struct Change {
-    pub(crate) old: Limiter,
-    pub(crate) new: Limiter,
-    pub(crate) key: Key,
-    /// The change and the store, for failures.
-    case: String,
-}
-
-impl Change {
-    /// At `NOW`, `used` units are used by the old policy.
-    pub(crate) async fn after(
-        world: &World,
-        used: u64,
-        (old, from): (StrategyKind, &str),
-        (new, to): (StrategyKind, &str),
-    ) -> Self {
-        world.set(NOW);
-        let change = Self {
-            old: world.single(old, from),
-            new: world.single(new, to),
-            key: fresh_key(),
-            case: format!("{old:?} {from} to {new:?} {to} on {}", world.name()),
-        };
-        assert!(admitted_by_store(
-            &change
-                .old
-                .charge(change.key, used)
-                .await
-                .expect("a response")
-        ));
-        change
-    }
-
-    pub(crate) async fn left(&self) -> u64 {
-        left(&self.new, self.key).await
-    }
-
-    /// The wait of a request under the new policy; zero if it passes.
-    pub(crate) async fn wait(&self) -> Duration {
-        let seen = self.new.peek(self.key).await.expect("a response");
-        let policy = seen.policies().next().expect("a policy");
-        policy.retry_after().duration().expect("a wait")
-    }
-
-    /// Asserts how many units are left under the new policy.
-    #[track_caller]
-    pub(crate) fn assert_left(&self, units: u64) -> impl Future<Output = ()> {
-        let caller = Location::caller();
-        async move { assert_eq!(self.left().await, units, "{}, at {caller}", self.case) }
-    }
-
-    /// Asserts the [wait](Self::wait).
-    #[track_caller]
-    pub(crate) fn assert_wait(&self, wait: Duration) -> impl Future<Output = ()> {
-        let caller = Location::caller();
-        async move { assert_eq!(self.wait().await, wait, "{}, at {caller}", self.case) }
-    }
-
-    /// Asserts how many of these requests the new policy admits.
-    #[track_caller]
-    pub(crate) fn assert_admits(&self, admitted: u64, requests: u64) -> impl Future<Output = ()> {
-        let caller = Location::caller();
-        async move {
-            let sent = send(&self.new, self.key, requests).await;
-            assert_eq!(sent, admitted, "{}, at {caller}", self.case);
-        }
-    }
-}
-
-/// The same change for a strategy and a store.
-pub(crate) async fn for_all(
-    strategies: &[StrategyKind],
-    used: u64,
-    from: &str,
-    to: &str,
-    expect: impl AsyncFn(&World, StrategyKind, &Change),
-) {
-    for world in World::both() {
-        for strategy in strategies {
-            let change = Change::after(&world, used, (*strategy, from), (*strategy, to)).await;
-            expect(&world, *strategy, &change).await;
-        }
-    }
-}
-
-pub(crate) const EVEN: [StrategyKind; 2] = [StrategyKind::Gcra, StrategyKind::Bucket];
-const COUNTED: [StrategyKind; 6] = [
-    StrategyKind::Fixed,
-    StrategyKind::Calendar,
-    StrategyKind::List,
-    StrategyKind::Log,
-    StrategyKind::Sliding(1),
-    StrategyKind::Sliding(10),
-];
-
-// More or fewer requests in the same period.
 
 #[tokio::test]
 async fn with_another_number_of_requests_an_even_rate_keeps_the_share_that_was_used() {
-    for_all(&EVEN, 6, "10/min", "20/min", async |_, _, change| {
-        change.assert_left(20 - 12).await;
-    })
-    .await;
-    for_all(&EVEN, 6, "10/min", "5/min", async |_, _, change| {
-        change.assert_left(5 - 3).await;
-    })
-    .await;
+    play("even", "10/min, charge 6, 20/min, left: 8").await;
+    play("even", "10/min, charge 6, 5/min, left: 2").await;
 }
 
 #[tokio::test]
 async fn with_another_number_of_requests_earlier_charges_stay_counted() {
-    for_all(&COUNTED, 6, "10/min", "20/min", async |_, _, change| {
-        change.assert_left(14).await;
-        change.assert_admits(14, 30).await;
-    })
-    .await;
-    for_all(
-        &COUNTED,
-        6,
-        "10/min",
-        "5/min",
-        async |world, strategy, change| {
-            // Never below zero.
-            change.assert_left(0).await;
-            let expected = match strategy {
-                // Its window began with its first request; the calendar's with the minute.
-                StrategyKind::Fixed | StrategyKind::List | StrategyKind::Log => secs(60),
-                StrategyKind::Calendar => secs(50),
-                // Four of six are in when the two-counter window has slid by a third: ceil(6 x 40/60) = 4.
-                StrategyKind::Sliding(1) => secs(50 + 20),
-                // And here when the bucket of 6 s, in its fifth second, has.
-                _ => secs(56) + secs(2),
-            };
-            change.assert_wait(expected).await;
-            world.advance(expected);
-            assert!(
-                admitted_by_store(&change.new.check(change.key).await),
-                "{strategy:?}"
-            );
-        },
-    )
-    .await;
+    let more = "10/min, charge 6, 20/min, left: 14, send 30: 14";
+    play("counted", more).await;
+    for (strategies, wait) in [
+        // Their window began with the first request; the calendar's with the minute.
+        ("fixed list log", "60s"),
+        ("calendar", "50s"),
+        // Four of six are in when the two-counter window has slid by a third: ceil(6 x 40/60) = 4.
+        ("sliding1", "70s"),
+        // And here when the bucket of 6 s, in its fifth second, has.
+        ("sliding10", "58s"),
+    ] {
+        // Never below zero.
+        let fewer = "10/min, charge 6, 5/min, left: 0";
+        let script = format!("{fewer}, wait: {wait}, +{wait}, cost 1: true");
+        play(strategies, &script).await;
+    }
 }
-
-// Another burst.
 
 #[tokio::test]
 async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
-    for_all(
-        &EVEN,
-        6,
-        "10/min",
-        "10/min burst 20",
-        async |_, _, change| {
-            change.assert_left(14).await;
-        },
-    )
-    .await;
-    for_all(
-        &EVEN,
-        16,
-        "10/min burst 20",
-        "10/min",
-        async |_, _, change| {
-            change.assert_left(0).await;
-            // Six more than the new burst are waited for, and then one.
-            change.assert_wait(secs(7 * 6)).await;
-        },
-    )
-    .await;
+    play("even", "10/min, charge 6, 10/min burst 20, left: 14").await;
+    // Six more than the new burst are waited for, and then one.
+    let smaller = "10/min burst 20, charge 16, 10/min, left: 0, wait: 42s";
+    play("even", smaller).await;
     // More than twice the new burst is no debt that it could have made: all of it is used, and no more.
-    for_all(
-        &EVEN,
-        20,
-        "10/min burst 20",
-        "10/min burst 5",
-        async |_, _, change| {
-            change.assert_wait(secs(6)).await;
-        },
-    )
-    .await;
+    let far_smaller = "10/min burst 20, charge 20, 10/min burst 5, wait: 6s";
+    play("even", far_smaller).await;
 }
 
 #[test]
 fn a_burst_is_a_config_error_for_strategies_of_windows() {
     for world in World::both() {
-        for strategy in COUNTED {
-            let error = world
-                .builder()
-                .policy(strategy.policy("p", "10/min burst 20"))
-                .build();
+        for strategy in StrategyKind::ALL.into_iter().filter(|s| !s.has_burst()) {
+            let policy = strategy.policy("p", "10/min burst 20");
+            let error = world.builder().policy(policy).build();
             let error = error.expect_err("a mistake");
             assert_eq!(error.policy(), Some("p"));
-            assert!(
-                error.expected().contains("leave it out"),
-                "{strategy:?}: {error}"
-            );
+            assert!(error.expected().contains("leave it out"), "{error}");
         }
     }
 }
 
-// A longer period.
+#[tokio::test]
+async fn with_a_longer_period_an_even_rate_keeps_the_time_that_was_used() {
+    // 36 seconds are a tenth of what a unit now takes.
+    let script = "10/min, charge 6, 10/h, left: 9, +36s, left: 10";
+    play("even", script).await;
+}
+
+#[tokio::test]
+async fn with_a_longer_period_an_open_window_ends_when_it_would_have() {
+    let open = "10/min, charge 6, 10/h, send 20: 4, wait: 60s";
+    let script = format!("{open}, +60s, send 20: 10, wait: 3600s");
+    play("fixed list", &script).await;
+}
+
+#[tokio::test]
+async fn with_a_longer_period_all_stored_charges_count_in_it() {
+    for (strategy, wait, rest) in [
+        ("log", "3600s", "3418999999us"),
+        ("calendar", "3590s", "3408999999us"),
+        ("sliding1", "3950s", "3768999999us"),
+        ("sliding10", "3626s", "3444999999us"),
+    ] {
+        // Also when its own time to live, of the shorter period, would have passed.
+        let later = "+1s, send 1: 0, +60s, send 1: 0, +120s, send 1: 0";
+        let ends = format!("+{rest}, send 1: 0, +1us, send 1: 1");
+        let script = format!("10/min, charge 10, 10/h, wait: {wait}, {later}, {ends}");
+        play(strategy, &script).await;
+    }
+}
+
+#[tokio::test]
+async fn with_a_shorter_period_an_even_rate_is_at_most_used_up() {
+    let used = "10/h, charge 6, 10/min, left: 0, send 1: 0, wait: 6s";
+    play("even", &format!("{used}, +60s, send 20: 10")).await;
+}
+
+#[tokio::test]
+async fn with_a_shorter_period_an_open_window_ends_one_new_period_after_the_next_operation() {
+    let open = "10/h, charge 10, 10/min, +600s, send 1: 0, wait: 60s";
+    let script = format!("{open}, +59s, wait: 1s, +1s, send 20: 10");
+    play("fixed list", &script).await;
+}
+
+#[tokio::test]
+async fn with_a_shorter_period_charges_within_it_count() {
+    for (strategy, wait) in [
+        ("log", "60s"),
+        ("calendar", "50s"),
+        ("sliding1", "56s"),
+        ("sliding10", "56600ms"),
+    ] {
+        let used = "10/h, charge 10, 10/min, send 1: 0";
+        let script = format!("{used}, wait: {wait}, +{wait}, send 1: 1");
+        play(strategy, &script).await;
+    }
+    // What is older than the new period does not, where its age is stored.
+    play("log", "10/h, charge 10, 10/min, +60s, send 20: 10").await;
+}
+
+#[tokio::test]
+async fn with_other_buckets_earlier_charges_count_in_the_current_ones() {
+    for (old, new) in [(1, 10), (10, 1), (3, 7)] {
+        let [old, new] = [old, new].map(|buckets| format!("sliding{buckets} 10/21s"));
+        // None is lost, in any order of requests.
+        let turns = format!("{new}, send 3: 3, {old}, send 3: 1, {new}, send 3: 0");
+        let script = format!("{old}, charge 6, {new}, left: 4, {turns}");
+        play("gcra", &script).await;
+    }
+    for (old, new) in [(10, 20), (20, 10)] {
+        let script = format!("sliding{old} 10/min, charge 6, sliding{new} 10/min, send 20: 4");
+        play("gcra", &script).await;
+    }
+    // More or fewer buckets of the same width.
+    let wider = "sliding10 10/10s, charge 10, sliding20 10/20s, wait: 20100ms";
+    let script = format!("{wider}, +20099ms, send 1: 0, +1ms, send 1: 1");
+    play("gcra", &script).await;
+}
+
+#[tokio::test]
+async fn under_another_strategy_counts_start_anew_and_the_old_key_expires() {
+    let is_sliding = |strategy| matches!(strategy, StrategyKind::Sliding(_));
+    for old in StrategyKind::ALL {
+        for new in StrategyKind::ALL {
+            if old == new || is_sliding(old) && is_sliding(new) {
+                continue;
+            }
+            let [old, new] = [old, new].map(|strategy| format!("{} 10/min", name(strategy)));
+            // And back: nothing of it was touched.
+            let there_and_back = format!("{old}, charge 10, {new}, send 20: 10, {old}, left: 0");
+            let script = format!("{there_and_back}, +121s, keys: 0, left: 10");
+            play("gcra", &script).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refund_goes_to_its_bucket_also_after_an_operation_with_another_width() {
+    let strategies = [StrategyKind::Sliding(1), StrategyKind::Sliding(10)];
+    each_of(&strategies, "10/min", async |old| {
+        old.charge(1).await;
+        let new = old.under("10/hour");
+        let mut charged = charge(&old.limiter, old.key, 2).await;
+        assert_eq!(new.left().await, 7);
+        for _ in 0..2 {
+            assert_eq!(refund(&mut charged, 1).await, 1);
+            assert_eq!(new.left().await, 8);
+            let again = new.limiter.charge(new.key, 1).await.expect("a response");
+            assert!(admitted_by_store(&again));
+        }
+    })
+    .await;
+}

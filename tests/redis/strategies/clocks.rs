@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tollgate::{Ban, CalendarWindow, Concurrency, Key, Limiter, Policy, Quota, RetryAfter};
 
-use crate::strategies::support::{
-    KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send,
+use super::support::{
+    Case, KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -35,83 +35,65 @@ const TIMES: [u64; 9] = [
 const COARSE: u64 = 9_007_199_254;
 
 /// Each time on both stores, from the earliest to the latest, and back to the earliest.
-async fn at_each_time(play: impl AsyncFn(&World, u64, &str)) {
+async fn at_each_time(play: impl AsyncFn(&World)) {
     for world in World::both() {
         for time in TIMES.into_iter().chain(TIMES.into_iter().rev()) {
+            let _case = Case(format!("{} at {time} s", world.name()));
             // The server's clock can't stand at the very beginning.
-            let start = match world.redis_server() {
-                None => time * SECOND,
-                Some(_) => (time * SECOND).max(1),
-            };
-            world.set(start);
-            play(&world, start, &format!("{} at {time} s", world.name())).await;
+            let earliest = u64::from(world.redis_server().is_some());
+            world.set((time * SECOND).max(earliest));
+            play(&world).await;
         }
     }
 }
 
-/// Sends requests until one is rejected; returns how many were admitted, and the wait of the rejected one.
-async fn exhaust(limiter: &Limiter, key: Key, place: &str) -> (u64, Duration) {
-    for admitted in 0..=2 * QUOTA {
-        let decision = limiter.check(key).await;
-        if !admitted_by_store(&decision) {
-            let RetryAfter::In(wait) = decision.retry_after() else {
-                panic!("{place}: {decision:?}");
-            };
-            return (admitted, wait);
-        }
-    }
-    panic!("{place}: there is no end to it");
+/// Uses the quota up; returns the wait of a rejected request.
+async fn exhaust(limiter: &Limiter, key: Key) -> Duration {
+    let admitted = limiter.check(key).times(2 * QUOTA).await.admitted();
+    assert_eq!(admitted, QUOTA);
+    let decision = limiter.check(key).await;
+    assert!(!admitted_by_store(&decision));
+    let RetryAfter::In(wait) = decision.retry_after() else {
+        panic!("{decision:?}");
+    };
+    wait
 }
 
 /// Whether a policy counts by a strategy as it does at any other time.
-async fn counts(
-    world: &World,
-    start: u64,
-    (strategy, policy): (StrategyKind, Policy),
-    place: &str,
-) {
-    let period = policy.quota().period();
-    let place = format!("{strategy:?} {period:?} {place}");
+async fn counts(world: &World, strategy: StrategyKind, policy: Policy) {
+    let (start, period) = (world.now(), policy.quota().period());
+    let _case = Case(format!("{strategy:?} {period:?}"));
     let (limiter, key) = (world.limiter([policy]), fresh_key());
-    let (admitted, wait) = exhaust(&limiter, key, &place).await;
-    assert_eq!(admitted, QUOTA, "{place}");
+    let wait = exhaust(&limiter, key).await;
     // A window ends on a whole millisecond; out of a full bucket the first unit slides in the next one.
     let max_wait = match strategy {
         StrategyKind::Sliding(buckets) => period + period / buckets,
         // a month of 31 days, a day of 25 hours
         _ => period + period / 24 + Duration::from_millis(1),
     };
-    assert!(wait <= max_wait, "{place}: {wait:?}");
+    assert!(wait <= max_wait, "{wait:?}");
     // The wait is exact to the microsecond.
     let grain = Duration::from_micros(match start / SECOND {
         COARSE.. => 1_000,
         _ => 1,
     });
     world.advance(wait - grain);
-    assert!(
-        !admitted_by_store(&limiter.check(key).await),
-        "{place}: early"
-    );
+    assert_eq!(send(&limiter, key, 1).await, 0, "early");
     world.advance(grain);
-    assert!(
-        admitted_by_store(&limiter.check(key).await),
-        "{place}: late"
-    );
+    assert_eq!(send(&limiter, key, 1).await, 1, "late");
     world.advance(2 * max_wait);
-    assert_eq!(left(&limiter, key).await, QUOTA, "{place}: as new");
-    assert_eq!(exhaust(&limiter, key, &place).await.0, QUOTA, "{place}");
-    if let Some(server) = world.redis_server() {
-        assert_eq!(server.immortal_keys(), [""; 0], "{place}");
-    }
+    assert_eq!(left(&limiter, key).await, QUOTA, "as new");
+    exhaust(&limiter, key).await;
+    world.no_key_is_immortal();
     world.set(start);
 }
 
 #[tokio::test]
 async fn every_strategy_counts_whatever_the_clock_shows() {
-    at_each_time(async |world, start, place| {
+    at_each_time(async |world| {
         for strategy in StrategyKind::ALL {
             for quota in ["10/s", "10/min", "10/h", "10/day", "10/month"] {
-                counts(world, start, (strategy, strategy.policy("p", quota)), place).await;
+                counts(world, strategy, strategy.policy("p", quota)).await;
             }
         }
     })
@@ -121,24 +103,22 @@ async fn every_strategy_counts_whatever_the_clock_shows() {
 /// The first windows of 1970 begin before it, east of Greenwich.
 #[tokio::test]
 async fn calendar_windows_of_any_zone_are_counted_whatever_the_clock_shows() {
-    at_each_time(async |world, start, place| {
-        for windows in [
-            CalendarWindow::zone("Asia/Shanghai"),
-            CalendarWindow::zone("America/New_York"),
-            CalendarWindow::east_of_utc(secs(5 * 3_600 + 1_800)),
-            CalendarWindow::west_of_utc(secs(3_600)),
-        ] {
-            for quota in ["10/day", "10/week", "10/month"] {
-                let quota = quota.parse().expect(quota);
-                let policy = Policy::new("p", quota).strategy(windows.clone());
-                counts(world, start, (StrategyKind::Calendar, policy), place).await;
-            }
-        }
-        let windows = CalendarWindow::east_of_utc(secs(1_800));
-        for quota in ["10/h", "10/3h"] {
-            let quota = quota.parse().expect(quota);
-            let policy = Policy::new("p", quota).strategy(windows.clone());
-            counts(world, start, (StrategyKind::Calendar, policy), place).await;
+    let of = |windows: CalendarWindow, quotas: &[&str]| {
+        let quotas = quotas.iter().map(|quota| quota.parse().expect(quota));
+        let policies = quotas.map(|quota: Quota| Policy::new("p", quota).strategy(windows.clone()));
+        policies.collect::<Vec<_>>()
+    };
+    let long = ["10/day", "10/week", "10/month"];
+    let policies = [
+        of(CalendarWindow::zone("Asia/Shanghai"), &long),
+        of(CalendarWindow::zone("America/New_York"), &long),
+        of(CalendarWindow::east_of_utc(secs(19_800)), &long),
+        of(CalendarWindow::west_of_utc(secs(3_600)), &long),
+        of(CalendarWindow::east_of_utc(secs(1_800)), &["10/h", "10/3h"]),
+    ];
+    at_each_time(async |world| {
+        for policy in policies.iter().flatten() {
+            counts(world, StrategyKind::Calendar, policy.clone()).await;
         }
     })
     .await;
@@ -146,19 +126,19 @@ async fn calendar_windows_of_any_zone_are_counted_whatever_the_clock_shows() {
 
 #[tokio::test]
 async fn permits_are_counted_and_expire_whatever_the_clock_shows() {
-    at_each_time(async |world, start, place| {
-        let permit_limiter =
-            Policy::new("places", Quota::concurrent(3)).strategy(Concurrency::new());
-        let (limiter, key) = (world.limiter([permit_limiter]), fresh_key());
+    at_each_time(async |world| {
+        // So long that no heartbeat, which comes by this machine's clock, renews them.
+        let permits = Concurrency::with_ttl(secs(3_600));
+        let permits = Policy::new("places", Quota::concurrent(3)).strategy(permits);
+        let (start, limiter, key) = (world.now(), world.limiter([permits]), fresh_key());
         let mut held = Vec::new();
         for _ in 0..3 {
             held.push(limiter.check(key).await);
-            assert!(admitted_by_store(held.last().expect("one")), "{place}");
         }
-        assert!(!admitted_by_store(&limiter.check(key).await), "{place}");
-        // They are not renewed: the process is stalled.
-        world.advance(secs(31));
-        assert_eq!(left(&limiter, key).await, 3, "{place}");
+        assert!(held.iter().all(admitted_by_store));
+        assert_eq!(send(&limiter, key, 1).await, 0);
+        world.advance(secs(3_601));
+        assert_eq!(left(&limiter, key).await, 3);
         drop(held);
         world.set(start);
     })
@@ -167,21 +147,19 @@ async fn permits_are_counted_and_expire_whatever_the_clock_shows() {
 
 #[tokio::test]
 async fn bans_begin_and_end_whatever_the_clock_shows() {
-    at_each_time(async |world, start, place| {
+    at_each_time(async |world| {
         let ban = Policy::new("ban", Quota::requests(2).per_minute());
-        let limiter = world.limiter([
-            StrategyKind::Fixed.policy("p", "1/s"),
-            ban.strategy(Ban::for_duration(secs(600))),
-        ]);
-        let key = fresh_key();
-        assert_eq!(send(&limiter, key, 3).await, 1, "{place}");
+        let ban = ban.strategy(Ban::for_duration(secs(600)));
+        let limiter = world.limiter([StrategyKind::Fixed.policy("p", "1/s"), ban]);
+        let (start, key) = (world.now(), fresh_key());
+        assert_eq!(send(&limiter, key, 3).await, 1);
         let banned = limiter.check(key).await;
-        assert!(!admitted_by_store(&banned), "{place}");
-        assert_eq!(banned.retry_after(), RetryAfter::In(secs(600)), "{place}");
+        assert!(!admitted_by_store(&banned));
+        assert_eq!(banned.retry_after(), RetryAfter::In(secs(600)));
         world.advance(secs(599));
-        assert!(!admitted_by_store(&limiter.check(key).await), "{place}");
+        assert_eq!(send(&limiter, key, 1).await, 0);
         world.advance(secs(1));
-        assert!(admitted_by_store(&limiter.check(key).await), "{place}");
+        assert_eq!(send(&limiter, key, 1).await, 1);
         world.set(start);
     })
     .await;

@@ -2,18 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::JoinSet;
+use futures_util::future::join_all;
 use tollgate::{
-    InvalidValue, Key, Policy, Quota, StoreError, Timestamp,
+    InvalidValue, Key, Keys, Limiter, Policy, Quota, StoreError, Timestamp,
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
         Strategy,
     },
 };
 
-use crate::strategies::support::{
-    KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send, send_concurrently,
-    store_error,
+use super::support::{
+    Case, KEY, StrategyKind, World, admitted_by_store, each, each_in, fresh_key, left, refund,
+    secs, send, send_concurrently, store_error,
 };
 
 #[allow(dead_code, unreachable_pub)]
@@ -30,112 +30,74 @@ fn trial(name: &str) -> Policy {
 async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
     for world in World::both() {
         let limiter = world.limiter([trial("trial")]);
-        assert_eq!(
-            send_concurrently(&limiter, KEY, 64).await,
-            5,
-            "{}",
-            world.name()
-        );
+        assert_eq!(send_concurrently(&limiter, KEY, 64).await, 5);
         world.advance(secs(86_399));
         assert_eq!(send(&limiter, KEY, 1).await, 0);
         world.advance(secs(1));
         let mut last = limiter.check(KEY).cost(5).await;
         assert!(admitted_by_store(&last), "{}", world.name());
-        assert_eq!(last.refund(2).await.expect("a refund")[0].units(), 2);
+        assert_eq!(refund(&mut last, 2).await, 2);
         assert_eq!(left(&limiter, KEY).await, 2);
         assert!(!admitted_by_store(&limiter.check(KEY).cost(3).await));
-        if let Some(server) = world.redis_server() {
-            assert_eq!(server.immortal_keys(), [""; 0]);
-        }
+        world.no_key_is_immortal();
     }
+}
+
+/// The units that are used under two policies.
+async fn used(limiter: &Limiter, keys: impl Into<Keys>, names: [&str; 2]) -> [u64; 2] {
+    let seen = limiter.peek(keys).await.expect("a response");
+    names.map(|name| {
+        let policy = seen.policy(name).expect("a policy");
+        policy.limit() - policy.remaining()
+    })
 }
 
 #[tokio::test]
 async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            for first in [true, false] {
-                let key = fresh_key();
-                // The one is used up by the sixth request; the other allows fewer under the second key.
-                let mut policies = vec![trial("trial"), strategy.policy("ours", "3/day")];
-                if !first {
-                    policies.reverse();
-                }
-                let limiter = world.limiter(policies);
-                let check =
-                    |trial: Key, ours: Key| limiter.check([("trial", trial), ("ours", ours)]);
-                let used = async |trial: Key, ours: Key| {
-                    let seen = limiter
-                        .peek([("trial", trial), ("ours", ours)])
-                        .await
-                        .expect("a response");
-                    let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
-                    (
-                        used("trial").expect("a policy"),
-                        used("ours").expect("a policy"),
-                    )
-                };
-                assert_eq!(check(key, key).times(9).await.admitted(), 3);
-                assert_eq!(
-                    used(key, key).await,
-                    (3, 3),
-                    "{strategy:?} on {}",
-                    world.name()
-                );
-                let other = fresh_key();
-                assert_eq!(check(key, other).times(9).await.admitted(), 2);
-                assert_eq!(
-                    used(key, other).await,
-                    (5, 2),
-                    "{strategy:?} on {}",
-                    world.name()
-                );
-                assert!(!admitted_by_store(&check(key, other).await));
-                assert_eq!(
-                    used(key, other).await,
-                    (5, 2),
-                    "{strategy:?}: a rejected request is not charged"
-                );
+    each("3/day", async |scene| {
+        for first in [true, false] {
+            let (key, other) = (fresh_key(), fresh_key());
+            // The one is used up by the sixth request; the other allows fewer under the second key.
+            let mut policies = [trial("trial"), scene.strategy.policy("ours", "3/day")];
+            if !first {
+                policies.reverse();
             }
+            let limiter = scene.world.limiter(policies);
+            let keys = |ours| [("trial", key), ("ours", ours)];
+            let used = |ours| used(&limiter, keys(ours), ["trial", "ours"]);
+            assert_eq!(limiter.check(key).times(9).await.admitted(), 3);
+            assert_eq!(used(key).await, [3, 3]);
+            assert_eq!(limiter.check(keys(other)).times(9).await.admitted(), 2);
+            assert_eq!(used(other).await, [5, 2]);
+            assert!(!admitted_by_store(&limiter.check(keys(other)).await));
+            assert_eq!(
+                used(other).await,
+                [5, 2],
+                "a rejected request is not charged"
+            );
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_batch() {
     let world = World::redis();
+    let server = world.server();
     let policies = [trial("trial"), StrategyKind::Gcra.policy("ours", "1000/s")];
     let limiter = world.limiter(policies);
     // The script is there.
     assert_eq!(send(&limiter, fresh_key(), 1).await, 1);
-    world.server().reset_stats();
-    let key = fresh_key();
-    let mut tasks = JoinSet::new();
-    for _ in 0..64 {
-        tasks.spawn(limiter.check(key).into_future());
-    }
-    let admitted = tasks
-        .join_all()
-        .await
-        .iter()
-        .filter(|decision| admitted_by_store(decision))
-        .count();
-    assert_eq!(admitted, 5);
-    assert_eq!(
-        world.server().calls("evalsha"),
-        1,
-        "64 requests share one batch"
-    );
+    server.reset_stats();
+    assert_eq!(send_concurrently(&limiter, fresh_key(), 64).await, 5);
+    assert_eq!(server.calls("evalsha"), 1, "64 requests share one batch");
     // One entry: one write under each policy.
-    assert_eq!(world.server().calls("set"), 2);
+    assert_eq!(server.calls("set"), 2);
 
-    world.server().reset_stats();
-    let mut tasks = JoinSet::new();
-    for _ in 0..64 {
-        tasks.spawn(limiter.check(fresh_key()).into_future());
-    }
-    assert!(tasks.join_all().await.iter().all(admitted_by_store));
-    let calls = world.server().calls("evalsha");
+    server.reset_stats();
+    let checks = (0..64).map(|_| limiter.check(fresh_key()).into_future());
+    assert!(join_all(checks).await.iter().all(admitted_by_store));
+    let calls = server.calls("evalsha");
     assert!(calls <= 8, "64 keys took {calls} calls of four workers");
 }
 
@@ -231,60 +193,37 @@ impl Rule for Bound {
 #[tokio::test]
 async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharged() {
     let world = World::redis();
-    for strategy in StrategyKind::ALL {
-        for first in [true, false] {
-            for tidy in [true, false] {
-                world.server().flush();
-                let mut policies = vec![
-                    strategy.policy("ours", "10/min"),
-                    Policy::new("broken", Quota::requests(100).per_minute())
-                        .strategy(Broken::new(tidy)),
-                ];
-                if first {
-                    policies.reverse();
-                }
-                let limiter = world.limiter(policies);
-                let used = async || {
-                    let seen = limiter.peek(KEY).await.expect("a response");
-                    let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
-                    (
-                        used("ours").expect("a policy"),
-                        used("broken").expect("a policy"),
-                    )
-                };
-                assert_eq!(send(&limiter, KEY, 3).await, 3);
-                let failed = limiter.check(KEY).cost(2).await;
-                assert!(matches!(
-                    store_error(&failed),
-                    StoreError::CorruptKey { .. } | StoreError::Server { .. }
-                ));
-                let (ours, broken) = used().await;
-                assert_eq!(ours, 3, "{strategy:?}, broken first: {first}");
-                assert!(broken == 3 || !tidy, "{strategy:?}: {broken}");
-                // Many at once, some of which fail.
-                let mut tasks = JoinSet::new();
-                for n in 0..12 {
-                    tasks.spawn(limiter.check(KEY).cost(1 + n % 2).into_future());
-                }
-                let decisions = tasks.join_all().await;
-                let passed = decisions
-                    .iter()
-                    .filter(|decision| decision.is_admitted())
-                    .count() as u64;
-                assert!(passed >= 1, "{strategy:?}");
-                let charged: u64 = decisions
-                    .iter()
-                    .filter(|decision| decision.is_admitted())
-                    .map(|decision| decision.policies().next().expect("a policy").cost())
-                    .sum();
-                assert_eq!(
-                    used().await.0,
-                    3 + charged,
-                    "{strategy:?}, broken first: {first}"
-                );
-                assert_eq!(world.server().immortal_keys(), [""; 0]);
+    for (first, tidy) in [(true, true), (true, false), (false, true), (false, false)] {
+        each_in(&world, &StrategyKind::ALL, "10/min", async |scene| {
+            let _case = Case(format!("broken first: {first}, tidy: {tidy}"));
+            let broken = Policy::new("broken", Quota::requests(100).per_minute());
+            let broken = broken.strategy(Broken::new(tidy));
+            let mut policies = [scene.strategy.policy("ours", "10/min"), broken];
+            if first {
+                policies.reverse();
             }
-        }
+            let limiter = world.limiter(policies);
+            assert_eq!(send(&limiter, KEY, 3).await, 3);
+            let failed = limiter.check(KEY).cost(2).await;
+            assert!(matches!(
+                store_error(&failed),
+                StoreError::CorruptKey { .. } | StoreError::Server { .. }
+            ));
+            let [ours, broken] = used(&limiter, KEY, ["ours", "broken"]).await;
+            assert_eq!(ours, 3);
+            assert!(broken == 3 || !tidy, "{broken}");
+            // Many at once, some of which fail.
+            let checks = (0..12).map(|n| limiter.check(KEY).cost(1 + n % 2).into_future());
+            let decisions = join_all(checks).await;
+            let passed = decisions.iter().filter(|decision| decision.is_admitted());
+            let costs = passed.map(|one| one.policies().next().expect("a policy").cost());
+            let charged: u64 = costs.sum();
+            assert!(charged >= 1);
+            let [ours, _] = used(&limiter, KEY, ["ours", "broken"]).await;
+            assert_eq!(ours, 3 + charged);
+            world.no_key_is_immortal();
+        })
+        .await;
     }
 }
 

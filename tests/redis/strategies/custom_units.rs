@@ -12,7 +12,7 @@ use tollgate::{
     strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
 };
 
-use crate::strategies::{
+use super::{
     costs::EDGES,
     support::{KEY, secs},
 };

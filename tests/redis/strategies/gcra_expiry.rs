@@ -5,11 +5,14 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use testkit::Server;
-use tokio::task::JoinSet;
 use tollgate::{DecisionKind, Key, Limiter, RedisStore, RetryAfter};
 
-use crate::strategies::support::{KEY, START, StrategyKind, World, left, secs, send};
+use super::support::{
+    Case, KEY, START, StrategyKind, TEST_TIMEOUT, World, left, left_each, pttl, secs, send, ttl,
+    values,
+};
 
 #[tokio::test]
 async fn a_repeated_request_is_counted_by_one_command() {
@@ -27,10 +30,9 @@ async fn a_repeated_request_is_counted_by_one_command() {
     assert_eq!(send(&limiter, KEY, 198).await, 198);
     assert_eq!(calls(), [598, 0, 1, 0]);
     // Rejections leave all as it was.
-    let key = server.keys().concat();
-    let before = server.command(&["GET", &key]).text().to_owned();
+    let before = values(server);
     assert_eq!(send(&limiter, KEY, 1).await, 0);
-    assert_eq!(server.command(&["GET", &key]).text(), before);
+    assert_eq!(values(server), before);
 }
 
 #[tokio::test]
@@ -50,21 +52,14 @@ async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back
     // 300 x 7.2 s are 36 minutes, and 300 x 0.1 s are into the next one.
     assert_eq!(calls(), [900, 0, 37, 0]);
     // 498 more are too many for the last alone, as one request and one by one: it is charged for none, nor are others.
-    let contents = || {
-        let mut keys = server.keys();
-        keys.sort();
-        keys.iter()
-            .map(|key| server.command(&["GET", key]).text())
-            .collect::<Vec<_>>()
-    };
     assert_eq!(send(&limiter, KEY, 198).await, 198);
-    let before = contents();
+    let before = values(server);
     server.reset_stats();
     assert_eq!(send(&limiter, KEY, 5).await, 0);
     assert_eq!(calls(), [30, 0, 0, 0]);
-    assert_eq!(contents(), before);
+    assert_eq!(values(server), before);
     assert_eq!(limiter.check(KEY).times(7).await.admitted(), 0);
-    assert_eq!(contents(), before);
+    assert_eq!(values(server), before);
 }
 
 /// What is done to keys that have no TTL, or one that is too long.
@@ -78,6 +73,8 @@ enum Touch {
 
 #[tokio::test]
 async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
+    let world = World::redis();
+    let server = world.server();
     for quotas in [
         &["6/min"][..],
         &["6/min", "20/min"],
@@ -90,37 +87,34 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
             Touch::ComeBackStale,
         ] {
             for spoil in [&["PERSIST"][..], &["PEXPIRE", "9999999999"]] {
-                let case = format!("{quotas:?} {touch:?} {spoil:?}");
-                let world = World::redis();
-                let policies = quotas
-                    .iter()
+                let _case = Case(format!("{quotas:?} {touch:?} {spoil:?}"));
+                world.set(START);
+                server.flush();
+                let policies = quotas.iter();
+                let policies = policies
                     .map(|quota| StrategyKind::Gcra.policy(&quota.replace('/', "-"), quota));
                 let limiter = world.limiter(policies);
-                assert_eq!(send(&limiter, KEY, 6).await, 6, "{case}");
-                let server = world.server();
+                assert_eq!(send(&limiter, KEY, 6).await, 6);
                 if let Touch::CrossALap = touch {
                     world.advance(secs(59));
                 }
                 for key in server.keys() {
                     let command = [&[spoil[0], &key], &spoil[1..]].concat();
-                    assert_eq!(server.command(&command).int(), 1, "{case}");
+                    assert_eq!(server.command(&command).int(), 1);
                 }
                 match touch {
-                    Touch::Reject => assert_eq!(send(&limiter, KEY, 1).await, 0, "{case}"),
+                    Touch::Reject => assert_eq!(send(&limiter, KEY, 1).await, 0),
                     Touch::Peek => drop(limiter.peek(KEY).await.expect("a response")),
-                    Touch::CrossALap => assert_eq!(send(&limiter, KEY, 5).await, 5, "{case}"),
+                    Touch::CrossALap => assert_eq!(send(&limiter, KEY, 5).await, 5),
                     Touch::ComeBackStale => {
                         world.advance(secs(200));
-                        assert_eq!(send(&limiter, KEY, 7).await, 6, "{case}");
+                        assert_eq!(send(&limiter, KEY, 7).await, 6);
                     }
                 }
                 for key in server.keys() {
-                    let ttl = server.command(&["PTTL", &key]).int();
+                    let ttl = pttl(server, &key);
                     // Arrival times are at most a minute ahead.
-                    assert!(
-                        (0..=120_000).contains(&ttl),
-                        "{case}: {key} ends in {ttl} ms"
-                    );
+                    assert!((0..=120_000).contains(&ttl), "{key} ends in {ttl} ms");
                 }
             }
         }
@@ -131,11 +125,9 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
 async fn two_hundred_keys_that_lost_their_ttl_are_repaired_in_one_batch() {
     let world = World::redis();
     let limiter = world.single(StrategyKind::Gcra, "1/min");
-    let ask_all = || async {
-        let tasks: JoinSet<_> = (0..200_u64)
-            .map(|key| limiter.check(Key::new(format!("{key:03}"))).into_future())
-            .collect();
-        let decisions = tasks.join_all().await;
+    let ask_all = async || {
+        let keys = (0..200).map(|key| Key::new(format!("{key:03}")));
+        let decisions = join_all(keys.map(|key| limiter.check(key).into_future())).await;
         decisions
             .iter()
             .filter(|decision| decision.is_admitted())
@@ -204,18 +196,14 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
 async fn a_key_ends_with_the_first_full_minute_at_or_after_its_arrival_time() {
     let world = World::redis();
     let limiter = world.single(StrategyKind::Gcra, "10/min");
-    let ttl = |world: &World| {
-        let key = world.server().only_key();
-        world.server().command(&["PTTL", &key]).int()
-    };
     assert_eq!(send(&limiter, KEY, 1).await, 1);
-    assert_eq!(ttl(&world), 60_000);
+    assert_eq!(ttl(world.server()), 60_000);
     // 60 s is the end of the first minute, and 66 s is in the second.
     assert_eq!(send(&limiter, KEY, 9).await, 9);
-    assert_eq!(ttl(&world), 60_000);
+    assert_eq!(ttl(world.server()), 60_000);
     world.advance(secs(6));
     assert_eq!(send(&limiter, KEY, 1).await, 1);
-    assert_eq!(ttl(&world), 114_000);
+    assert_eq!(ttl(world.server()), 114_000);
 }
 
 #[tokio::test]
@@ -228,9 +216,7 @@ async fn if_one_policy_rejects_no_other_is_charged() {
         // Singly, and merged.
         assert_eq!(send(&limiter, KEY, 5).await, 3);
         assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
-        let seen = limiter.peek(KEY).await.expect("a response");
-        let left: Vec<_> = seen.policies().map(|policy| policy.remaining()).collect();
-        assert_eq!(left, [997, 0, 497], "{}", world.name());
+        assert_eq!(left_each(&limiter).await, [997, 0, 497]);
         let key = Key::new("other");
         assert_eq!(limiter.check(key).times(10).await.admitted(), 3);
     }
@@ -241,17 +227,15 @@ async fn keys_of_one_call_are_counted_separately_whichever_have_room() {
     for world in World::both() {
         let limiter =
             world.limiter(["10/min", "1000/min"].map(|q| StrategyKind::Gcra.policy(q, q)));
-        let tasks: Vec<_> = (0..30_u64)
+        let keys: Vec<_> = (0..30_u64)
             .flat_map(|key| vec![key; key as usize])
-            .map(|key| {
-                let check = limiter.check(Key::new(format!("{key:02}")));
-                tokio::spawn(async move { (key, check.await.admitted()) })
-            })
             .collect();
+        let checks = keys
+            .iter()
+            .map(|key| limiter.check(Key::new(format!("{key:02}"))).into_future());
         let mut admitted = [0; 30];
-        for task in tasks {
-            let (key, passed) = task.await.expect("a task ends well");
-            admitted[key as usize] += passed;
+        for (key, decision) in keys.iter().zip(join_all(checks).await) {
+            admitted[*key as usize] += decision.admitted();
         }
         let right: Vec<_> = (0..30).map(|key| key.min(10)).collect();
         assert_eq!(admitted[..], right, "{}", world.name());
@@ -260,14 +244,14 @@ async fn keys_of_one_call_are_counted_separately_whichever_have_room() {
 
 /// A limiter whose user may not run some commands.
 pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limiter {
-    let mut order = vec![
+    let order = [
         "ACL", "SETUSER", "gate", "reset", "on", "nopass", "~*", "+@all",
     ];
-    order.extend(rights);
-    server.command(&order).ok();
+    server.command(&[&order, rights].concat()).ok();
     let url = server.url().replace("redis://", "redis://gate:any@");
     let store = RedisStore::builder()
         .url(url)
+        .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
     let limiter = Limiter::builder().store(store.build().expect("a store"));
     let limiter = limiter.on_store_error(tollgate::OnStoreError::Reject);
@@ -280,35 +264,38 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
 
 #[tokio::test]
 async fn a_user_without_incrby_still_counts() {
-    let server = Server::start();
-    let limiter = without(&server, &["-incrby"], &["10/min", "5/min"]);
+    let world = World::redis();
+    let server = world.server();
+    let limiter = without(server, &["-incrby"], &["10/min", "5/min"]);
     assert_eq!(send(&limiter, KEY, 20).await, 5);
     assert_eq!(left(&limiter, KEY).await, 5);
-    let limiter = without(&server, &["-incrby"], &["20/min"]);
+    let limiter = without(server, &["-incrby"], &["20/min"]);
     assert_eq!(send(&limiter, KEY, 30).await, 20);
     assert_eq!(server.calls("incrby"), 0);
 }
 
 #[tokio::test]
 async fn a_user_that_may_not_read_expiries_still_counts() {
-    let server = Server::start();
+    let world = World::redis();
+    let server = world.server();
     let rights = ["-pttl", "-pexpiretime"];
     let known = if server.version() < (7, 0) { 1 } else { 2 };
-    let limiter = without(&server, &rights[..known], &["600/min"]);
+    let limiter = without(server, &rights[..known], &["600/min"]);
     assert_eq!(send(&limiter, KEY, 20).await, 20);
     assert!(left(&limiter, KEY).await < 600);
 }
 
 #[tokio::test]
 async fn a_user_that_may_not_change_expiries_still_counts() {
-    let server = Server::start();
+    let world = World::redis();
+    let server = world.server();
     // Each takes a minute of its own.
     for quotas in [
         &["1/min burst 1000"][..],
         &["1/min burst 900", "1/min burst 800"],
     ] {
         server.flush();
-        let limiter = without(&server, &["-pexpireat"], quotas);
+        let limiter = without(server, &["-pexpireat"], quotas);
         assert_eq!(send(&limiter, KEY, 20).await, 20);
         let seen = limiter.peek(KEY).await.expect("a response");
         assert!(
@@ -317,20 +304,17 @@ async fn a_user_that_may_not_change_expiries_still_counts() {
             "{seen:?}"
         );
         for key in server.keys() {
-            let ttl = server.command(&["PTTL", &key]).int();
-            assert!(
-                (19 * 60_000..=21 * 60_000).contains(&ttl),
-                "{key} ends in {ttl} ms"
-            );
+            assert_eq!(pttl(server, &key), 20 * 60_000);
         }
     }
 }
 
 #[tokio::test]
 async fn a_user_without_set_leaves_no_key_behind() {
-    let server = Server::start();
+    let world = World::redis();
+    let server = world.server();
     for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
-        let limiter = without(&server, &["-set"], quotas);
+        let limiter = without(server, &["-set"], quotas);
         server.reset_stats();
         for _ in 0..3 {
             let decision = limiter.check(KEY).await;

@@ -1,11 +1,10 @@
 //! GCRA's fast path on Redis where arrival times, rounds and rights end.
 
-use testkit::{Clock, Server};
 use tollgate::{DecisionKind, StoreError};
 
-use crate::strategies::{
+use super::{
     gcra_expiry::without,
-    support::{KEY, START, StrategyKind, World, left, secs, send, store_error},
+    support::{KEY, START, StrategyKind, World, left, secs, send, store_error, values},
 };
 
 #[tokio::test]
@@ -29,10 +28,11 @@ async fn an_arrival_time_of_now_at_the_end_of_a_round_is_counted_like_any_other(
 
 #[tokio::test]
 async fn a_user_without_the_right_to_delete_leaves_no_key_without_a_ttl() {
-    let server = Server::start();
-    let narrow = without(&server, &["-del"], &["2/min"]);
+    let world = World::redis();
+    let server = world.server();
+    let narrow = without(server, &["-del"], &["2/min"]);
     assert_eq!(send(&narrow, KEY, 2).await, 2);
-    let both = without(&server, &["-del"], &["100/h", "2/min"]);
+    let both = without(server, &["-del"], &["100/h", "2/min"]);
     assert_eq!(send(&both, KEY, 1).await, 0);
     assert_eq!(server.immortal_keys(), [""; 0]);
     assert_eq!(server.keys().len(), 1);
@@ -56,24 +56,19 @@ async fn a_value_just_past_a_round_is_left_alone() {
 
 #[tokio::test]
 async fn a_charge_that_fails_at_the_second_policy_leaves_both_keys_as_they_were() {
-    let clock = Clock::at(START + 1_000_000);
-    let server = Server::builder().clock(&clock).start();
+    let world = World::redis();
+    world.set(START + 1_000_000);
+    let server = world.server();
     // The first key stays in its minute; the second moves on, and has room for two.
     let quotas = ["1000/min", "1/min burst 5"];
-    let all = without(&server, &[], &quotas);
+    let all = without(server, &[], &quotas);
     assert_eq!(all.check(KEY).times(3).await.admitted(), 3);
-    let values = || {
-        let mut keys = server.keys();
-        keys.sort();
-        let values = keys.iter().map(|key| server.command(&["GET", key]).text());
-        values.collect::<Vec<_>>()
-    };
-    let before = values();
-    let limiter = without(&server, &["-set", "-pexpireat"], &quotas);
+    let before = values(server);
+    let limiter = without(server, &["-set", "-pexpireat"], &quotas);
     let decision = limiter.check(KEY).times(3).await;
     assert!(
         matches!(decision.kind(), DecisionKind::StoreFailed(_)),
         "{decision:?}"
     );
-    assert_eq!(values(), before);
+    assert_eq!(values(server), before);
 }

@@ -4,16 +4,11 @@ use std::time::Duration;
 
 use tollgate::Quota;
 
-use crate::strategies::{
+use super::{
     gcra_expiry::without,
-    support::{KEY, START, StrategyKind, World, admitted_by_store, left, secs, send},
+    script::play,
+    support::{KEY, START, StrategyKind, World, admitted_by_store, left, secs, send, ttl, values},
 };
-
-/// The end of the only key, in ms from now.
-fn ttl(world: &World) -> i64 {
-    let key = world.server().only_key();
-    world.server().command(&["PTTL", &key]).int()
-}
 
 fn writes(world: &World) -> [u64; 4] {
     ["set", "del", "pexpireat", "incrby"].map(|command| world.server().calls(command))
@@ -22,54 +17,38 @@ fn writes(world: &World) -> [u64; 4] {
 #[tokio::test]
 async fn a_manual_charge_to_a_full_minute_ends_the_key_with_that_minute() {
     let world = World::redis();
-    let limiter = world.single(StrategyKind::Gcra, "10/min");
-    assert!(admitted_by_store(
-        &limiter.charge(KEY, 10).await.expect("a response")
-    ));
-    assert_eq!(ttl(&world), 60_000);
-    assert!(admitted_by_store(
-        &limiter.charge(KEY, 1).await.expect("a response")
-    ));
-    assert_eq!(ttl(&world), 120_000);
+    let scene = world.scene(StrategyKind::Gcra, "10/min");
+    scene.charge(10).await;
+    assert_eq!(ttl(world.server()), 60_000);
+    scene.charge(1).await;
+    assert_eq!(ttl(world.server()), 120_000);
 }
 
 #[tokio::test]
-async fn a_refund_of_all_that_was_charged_leaves_no_key() {
-    let world = World::redis();
-    let limiter = world.single(StrategyKind::Gcra, "10/min");
-    let mut decision = limiter.check(KEY).cost(3).await;
-    let refunds = decision.refund(3).await.expect("a refund");
-    assert_eq!(refunds[0].units(), 3);
-    let policy = decision.policy("p").expect("a policy");
-    assert_eq!(policy.remaining(), 10);
-    assert_eq!(world.server().keys(), [""; 0]);
+async fn a_refund_leaves_no_key_of_a_full_burst_and_refunds_no_refilled_units() {
+    play(
+        "gcra",
+        "10/min, cost 3: true, refund 3: 3, left: 10, keys: 0",
+    )
+    .await;
+    play(
+        "gcra",
+        "10/min, cost 3: true, +20s, send 4: 4, refund 3: 0, left: 6",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_refund_after_a_reset_makes_no_key() {
     let world = World::redis();
-    let limiter = world.single(StrategyKind::Gcra, "10/min");
-    let mut decision = limiter.check(KEY).cost(10).await;
-    assert!(admitted_by_store(
-        &limiter.reset(KEY).await.expect("a response")
-    ));
+    let scene = world.scene(StrategyKind::Gcra, "10/min");
+    let mut decision = scene.check(10).await;
+    scene.reset().await;
     world.server().reset_stats();
     decision.refund(3).await.expect("a refund");
     // The key of the epoch is deleted.
     assert_eq!(writes(&world), [0, 1, 0, 0]);
-    assert_eq!(left(&limiter, KEY).await, 10);
-}
-
-#[tokio::test]
-async fn a_refund_of_refilled_units_refunds_none() {
-    let world = World::redis();
-    let limiter = world.single(StrategyKind::Gcra, "10/min");
-    let mut decision = limiter.check(KEY).cost(3).await;
-    world.advance(secs(20));
-    assert_eq!(send(&limiter, KEY, 4).await, 4);
-    let refunds = decision.refund(3).await.expect("a refund");
-    assert_eq!(refunds[0].units(), 0);
-    assert_eq!(left(&limiter, KEY).await, 6);
+    assert_eq!(scene.left().await, 10);
 }
 
 #[tokio::test]
@@ -142,12 +121,8 @@ async fn a_key_to_be_cut_that_cannot_be_set_is_left_unchanged() {
     keys.sort();
     let far = "180020000000";
     world.server().command(&["SET", &keys[1], far]).ok();
-    let values = || {
-        let values = keys.iter().map(|key| world.server().command(&["GET", key]));
-        values.map(|value| value.text()).collect::<Vec<_>>()
-    };
-    let before = values();
+    let before = values(world.server());
     let limiter = without(world.server(), &["-set"], &quotas);
     assert!(!limiter.check(KEY).times(3).await.is_admitted());
-    assert_eq!(values(), before);
+    assert_eq!(values(world.server()), before);
 }

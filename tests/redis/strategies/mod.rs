@@ -1,30 +1,18 @@
-//! What each strategy promises: against the articles' limiters, in random traffic, and while a policy changes.
+//! What each strategy promises: against the usual recipes, in random traffic, and while a policy changes.
 
-mod any_costs;
-mod changed_periods;
 mod changed_permits;
 mod changed_policies;
 mod changed_quotas;
-use tollgate_tests::charges;
 mod clocks;
-mod cost_model;
 mod costs;
 mod custom;
 mod custom_units;
-use tollgate_tests::every_policy;
 mod formats;
 mod gcra_expiry;
 mod gcra_fast_path;
 mod gcra_slow_path;
-mod properties;
-use tollgate_tests::results;
-mod source_buckets;
-mod source_counters;
-mod source_lists;
+mod script;
 mod sources;
 mod stated_changes;
-mod stated_costs;
-use tollgate_tests::strategy_kind;
 mod support;
 mod tiers;
-use tollgate_tests::world;

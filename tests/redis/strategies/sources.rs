@@ -1,288 +1,303 @@
-//! Each way in which the articles' limiters go wrong, shown on their own commands, and what becomes of it here.
+//! Where the usual recipes of limiters on Redis go wrong, and what happens here.
 
-use testkit::{Connection, Reply, Server};
+use std::time::Duration;
 
-use crate::strategies::support::{KEY, StrategyKind, World, ms, secs, send, send_concurrently};
+use tollgate::{Key, Keys, Limiter, StoreError};
 
-/// A client that speaks to the server as the articles' programs do.
-pub(crate) struct Client(Connection);
+use super::{
+    script::play,
+    support::{
+        KEY, START, StrategyKind, World, admitted_by_store, each, each_in, ms, pttl, refund, secs,
+        send, send_concurrently, store_error, ttl,
+    },
+};
 
-impl Client {
-    pub(crate) fn of(server: &Server) -> Self {
-        Self(server.connect().expect("a connection"))
-    }
-
-    pub(crate) fn call(&mut self, args: &[&str]) -> Reply {
-        self.0.call(args).expect("a response")
-    }
-
-    /// The value of a counter.
-    pub(crate) fn get(&mut self, key: &str) -> i64 {
-        match self.call(&["GET", key]) {
-            Reply::Nil => 0,
-            reply => reply.text().parse().expect("a number"),
-        }
-    }
-
-    pub(crate) fn eval(&mut self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
-        let count = keys.len().to_string();
-        let head = ["EVAL", script, &count];
-        self.call(&[&head[..], keys, args].concat())
-    }
-
-    /// Rows 1 and 2 of the transaction: counts, and lets the counter end.
-    pub(crate) fn count(&mut self, key: &str, seconds: &str) {
-        self.call(&["MULTI"]).ok();
-        self.call(&["INCR", key]).ok();
-        self.call(&["EXPIRE", key, seconds]).ok();
-        self.call(&["EXEC"]).ok();
-    }
-}
-
-/// "Rate limiter 1": reads, and counts if there is room.
-fn limiter_1(client: &mut Client, key: &str) -> bool {
-    let passes = client.get(key) <= 10;
-    if passes {
-        client.count(key, "10");
-    }
-    passes
-}
-
-/// "Rate limiter 2", as one script.
-pub(crate) const LIMITER_2: &str = "
-    local current = redis.call('INCR', KEYS[1])
-    if current == 1 then
-      redis.call('EXPIRE', KEYS[1], 1)
-    end
-    return current";
-
-/// `count_limit.lua`.
-pub(crate) const COUNT_LIMIT: &str = "
-    local current = redis.call('INCR', KEYS[1])
-    if current == 1 then
-      redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    end
-    if current > tonumber(ARGV[1]) then
-      return -1
-    end
-    return current";
-
-pub(crate) fn count_limit(client: &mut Client, limit: &str, period_ms: &str) -> bool {
-    let response = client.eval(COUNT_LIMIT, &["count"], &[limit, period_ms]);
-    response.ok().int() != -1
-}
-
-/// The token bucket: tokens and time in two keys.
-const TOKEN_BUCKET: &str = "
-    local capacity, rate, now, requested = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-    local ttl = math.floor(2 * capacity / rate)
-    local tokens = tonumber(redis.call('GET', KEYS[1]) or capacity)
-    local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-    local filled = math.min(capacity, tokens + math.max(0, now - last) * rate)
-    local passes = filled - requested >= 1
-    if passes then
-      filled = filled - requested
-    end
-    redis.call('SETEX', KEYS[1], ttl, filled)
-    redis.call('SETEX', KEYS[2], ttl, now)
-    return passes and 1 or 0";
-
-/// Calls the articles' token bucket at `now_ms` by the client's clock.
-pub(crate) fn token(client: &mut Client, capacity: &str, rate: &str, now_ms: u64) -> bool {
-    let now = now_ms.to_string();
-    let keys = ["tokens", "time"];
-    client
-        .eval(TOKEN_BUCKET, &keys, &[capacity, rate, &now, "1"])
-        .ok()
-        .int()
-        == 1
-}
-
-pub(crate) fn passed(n: u64, mut send: impl FnMut() -> bool) -> u64 {
-    (0..n).map(|_| u64::from(send())).sum()
-}
-
-// Row 1: "Rate limiter 1".
-
+/// A GET, and an INCR if there is room, admit all that read before one of them counts.
 #[tokio::test]
-async fn callers_that_all_read_before_one_increments_all_pass() {
-    let world = World::redis();
-    let (mut alice, mut bob) = (Client::of(world.server()), Client::of(world.server()));
-    for _ in 0..10 {
-        assert!(limiter_1(&mut alice, "second"));
-    }
-    // One more unit by its own rule, and both find it free.
-    let looks = [alice.get("second"), bob.get("second")];
-    assert_eq!(looks.map(|count| count <= 10), [true, true]);
-    alice.count("second", "10");
-    bob.count("second", "10");
-    assert_eq!(alice.get("second"), 12);
+async fn requests_sent_at_once_share_what_is_left() {
+    each("10/h", async |scene| {
+        assert_eq!(scene.send(9).await, 9);
+        let admitted = send_concurrently(&scene.limiter, scene.key, 64).await;
+        assert_eq!(admitted, 1);
+    })
+    .await;
+}
 
-    for strategy in StrategyKind::ALL {
-        world.server().flush();
-        let limiter = world.single(strategy, "10/h");
-        assert_eq!(send(&limiter, KEY, 9).await, 9);
-        assert_eq!(
-            send_concurrently(&limiter, KEY, 64).await,
-            1,
-            "{strategy:?}"
-        );
+/// One request opens a window of a second; then all that are admitted at its end, and 200 ms later at the next one's beginning.
+#[tokio::test]
+async fn at_the_edge_of_two_windows_only_windows_admit_a_double_burst() {
+    for (strategies, at_the_end, at_the_beginning) in [
+        ("even", 10, 2),
+        ("fixed calendar list", 9, 10),
+        ("log sliding1 sliding10", 9, 1),
+    ] {
+        let end = format!("10/s, send 1: 1, +900ms, send 30: {at_the_end}");
+        play(
+            strategies,
+            &format!("{end}, +200ms, send 30: {at_the_beginning}"),
+        )
+        .await;
     }
 }
 
+/// An INCR and an EXPIRE, or a bucket's tokens and its time in two keys, are parted by a crash or an eviction.
 #[tokio::test]
-async fn an_eleventh_request_passes_where_ten_are_allowed() {
-    let world = World::redis();
-    let mut client = Client::of(world.server());
-    assert_eq!(passed(20, || limiter_1(&mut client, "second")), 11);
-
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/s")]);
-            assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn clients_whose_clocks_differ_count_in_different_windows() {
-    let world = World::redis();
-    let mut client = Client::of(world.server());
-    // One client's clock is a second ahead of the other's.
-    let seconds = ["client:1800000000", "client:1800000001"];
-    let all = seconds.map(|second| passed(20, || limiter_1(&mut client, second)));
-    assert_eq!(all, [11, 11]);
-
-    // Here the server's clock names the window. It is years from this machine's own, which must not matter, not even
-    // where windows are the calendar's, whose bounds the client computes.
-    for quota in ["10/s", "10/day", "10/week", "10/month"] {
-        let clients = [
-            world.single(StrategyKind::Calendar, quota),
-            world.single(StrategyKind::Calendar, quota),
-        ];
-        let mut all = 0;
-        for client in clients.iter().cycle().take(4) {
-            all += send(client, KEY, 5).await;
-        }
-        assert_eq!(all, 10, "{quota}");
-        world.server().flush();
-    }
-}
-
-/// Ten a second. One request opens the window; then all that pass at its end and, 200 ms later, at the next one's
-/// beginning.
-#[tokio::test]
-async fn at_the_edge_of_two_windows_a_double_burst_passes() {
-    let world = World::redis();
-    let mut client = Client::of(world.server());
-    let mut article = |world: &World| {
-        let second = format!("client:{}", world.now() / 1_000_000);
-        passed(30, || limiter_1(&mut client, &second))
-    };
-    world.advance(ms(900));
-    let before = article(&world);
-    world.advance(ms(200));
-    assert_eq!(before + article(&world), 22);
-
-    let mut client = Client::of(world.server());
-    assert!(count_limit(&mut client, "10", "1000"));
-    world.advance(ms(900));
-    let before = passed(30, || count_limit(&mut client, "10", "1000"));
-    world.advance(ms(200));
-    assert_eq!(
-        before + passed(30, || count_limit(&mut client, "10", "1000")),
-        19
-    );
-
-    for world in World::both() {
-        // Within 200 ms, around the edge.
-        for (strategy, expected) in [
-            (StrategyKind::Gcra, 10 + 2),
-            (StrategyKind::Bucket, 10 + 2),
-            (StrategyKind::Fixed, 9 + 10),
-            (StrategyKind::Calendar, 9 + 10),
-            (StrategyKind::List, 9 + 10),
-            (StrategyKind::Log, 9 + 1),
-            (StrategyKind::Sliding(1), 9 + 1),
-            (StrategyKind::Sliding(10), 9 + 1),
-        ] {
-            world.set(crate::strategies::support::START);
-            let limiter = world.limiter([strategy.policy(&format!("{strategy:?}"), "10/s")]);
-            assert_eq!(send(&limiter, KEY, 1).await, 1);
-            world.advance(ms(900));
-            let before = send(&limiter, KEY, 30).await;
-            world.advance(ms(200));
-            let after = send(&limiter, KEY, 30).await;
-            assert_eq!(before + after, expected, "{strategy:?} on {}", world.name());
-        }
-    }
-}
-
-// Rows 2 and 3: "Rate limiter 2".
-
-#[tokio::test]
-async fn a_crash_between_counting_and_expiring_locks_the_client_out_for_good() {
-    let world = World::redis();
-    let mut client = Client::of(world.server());
-    assert_eq!(client.call(&["INCR", "count"]).int(), 1);
-    // The result is 1, and the EXPIRE that would follow is lost with the client.
-    drop(client);
-    let mut client = Client::of(world.server());
-    let mut limiter_2 = || client.eval(LIMITER_2, &["count"], &[]).int() <= 10;
-    assert_eq!(passed(20, &mut limiter_2), 9);
-    world.advance(secs(86_400));
-    assert_eq!(passed(20, limiter_2), 0, "a day later");
-    assert_eq!(world.server().immortal_keys(), ["count"]);
-
-    // Here there is nothing between them: a count and its end are written in one script, and undone as one.
-    for strategy in StrategyKind::ALL {
-        world.server().flush();
-        let limiter = world.single(strategy, "10/s");
+async fn a_count_and_its_end_are_one_key_that_is_never_without_a_ttl() {
+    each_in(&World::redis(), &StrategyKind::ALL, "10/s", async |scene| {
+        let server = scene.world.server();
         for _ in 0..20 {
-            send(&limiter, KEY, 1).await;
-            assert_eq!(world.server().immortal_keys(), [""; 0], "{strategy:?}");
+            scene.send(1).await;
+            assert!(ttl(server) >= 0);
         }
-        world.advance(secs(2));
-        assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?}");
-    }
+        scene.world.advance(secs(2));
+        assert_eq!(scene.send(20).await, 10);
+    })
+    .await;
 }
 
+/// By a rejected request, a peek, and an admitted request, if it writes a TTL at all: GCRA's does when the arrival time crosses
+/// a full minute.
 #[tokio::test]
-async fn a_key_that_lost_its_ttl_is_never_repaired() {
+async fn a_key_that_lost_its_ttl_is_repaired() {
     let world = World::redis();
-    let mut client = Client::of(world.server());
-    assert_eq!(client.eval(LIMITER_2, &["count"], &[]).int(), 1);
-    client.call(&["PERSIST", "count"]).ok();
-    assert_eq!(client.eval(LIMITER_2, &["count"], &[]).int(), 2);
-    assert_eq!(client.call(&["PTTL", "count"]).int(), -1);
-
-    // By a rejected request, a peek, and an admitted request, if it writes a TTL at all: GCRA's does when the arrival
-    // time crosses a full minute.
-    for strategy in StrategyKind::ALL {
-        for (used, touch) in [(3, "passes"), (10, "is rejected"), (3, "looks")] {
-            world.server().flush();
-            let limiter = world.single(strategy, "10/min");
-            assert_eq!(send(&limiter, KEY, used).await, used);
+    for (used, touch) in [(3, "admitted"), (10, "rejected"), (3, "peeked at")] {
+        each_in(&world, &StrategyKind::ALL, "10/min", async |scene| {
+            assert_eq!(scene.send(used).await, used);
             let key = world.server().only_key();
-            if matches!((strategy, touch), (StrategyKind::Gcra, "passes")) {
+            if scene.strategy == StrategyKind::Gcra && touch == "admitted" {
                 world.advance(secs(59));
             }
-            client.call(&["PERSIST", &key]).ok();
+            world.server().command(&["PERSIST", &key]).ok();
             match touch {
-                "looks" => drop(limiter.peek(KEY).await.expect("a response")),
-                _ => drop(limiter.check(KEY).await),
+                "peeked at" => drop(scene.left().await),
+                _ => drop(scene.check(1).await),
             }
-            let ttl = client.call(&["PTTL", &key]).int();
-            let most = match strategy {
+            let most = match scene.strategy {
                 StrategyKind::Sliding(1) | StrategyKind::Calendar => 120_000,
                 StrategyKind::Gcra => 126_000,
                 _ => 66_000,
             };
-            assert!((1..=most).contains(&ttl), "{strategy:?} {touch}: {ttl}");
+            let ttl = pttl(world.server(), &key);
+            assert!((1..=most).contains(&ttl), "{touch}: {ttl}");
             world.advance(ms(most as u64 + 1));
-            assert_eq!(send(&limiter, KEY, 20).await, 10, "{strategy:?} {touch}");
+            assert_eq!(scene.send(20).await, 10, "{touch}");
+        })
+        .await;
+    }
+}
+
+/// EXISTS and INCR, or LLEN and RPUSHX, find two windows if one ends between them.
+#[tokio::test]
+async fn a_charge_in_the_last_millisecond_of_a_key_is_written_with_its_window() {
+    let world = World::redis();
+    for micros in [0, 500, 1_000] {
+        each_in(&world, &StrategyKind::ALL, "10/min", async |scene| {
+            world.set(START + 500_000);
+            assert_eq!(scene.send(3).await, 3);
+            let ttl = ttl(world.server());
+            world.advance(ms(ttl as u64 - 1) + Duration::from_micros(micros));
+            assert_eq!(scene.send(1).await, 1);
+            world.no_key_is_immortal();
+            // Nothing rejects for ever: after the longest memory of all there is the full quota.
+            world.advance(secs(121));
+            assert_eq!(scene.send(20).await, 10);
+        })
+        .await;
+    }
+}
+
+async fn callers(limiter: &Limiter) -> Vec<Key> {
+    let policy = limiter.policy("p").expect("a policy");
+    policy.callers(KEY).await.expect("callers")
+}
+
+#[tokio::test]
+async fn from_the_last_instant_of_a_list_window_on_each_admitted_caller_is_listed() {
+    for world in World::both() {
+        let limiter = world.single(StrategyKind::List, "10/s");
+        assert_eq!(send(&limiter, KEY, 1).await, 1);
+        for step in [999, 1, 1, 1] {
+            world.advance(ms(step));
+            let before = callers(&limiter).await.len();
+            assert_eq!(send(&limiter, KEY, 1).await, 1);
+            let after = callers(&limiter).await.len();
+            assert_eq!(after, before + 1, "{} at {}", world.name(), world.now());
         }
     }
 }
 
-// Row 4: the list.
+#[tokio::test]
+async fn a_list_window_holds_exactly_the_admitted_callers() {
+    for world in World::both() {
+        let limiter = world.single(StrategyKind::List, "10/s");
+        let names: Vec<_> = (0..20).map(|n| Key::new(format!("caller-{n}"))).collect();
+        for (n, name) in names.iter().enumerate() {
+            let decision = limiter.check(Keys::from(KEY).caller(*name)).await;
+            assert_eq!(admitted_by_store(&decision), n < 10);
+        }
+        assert_eq!(callers(&limiter).await, names[..10]);
+        world.advance(ms(1_001));
+        assert_eq!(callers(&limiter).await, []);
+    }
+}
+
+/// An INCR that is not undone counts what it rejects.
+#[tokio::test]
+async fn rejected_requests_are_not_counted() {
+    let used_up = "10/min, cost 10: true, send 100: 0";
+    play("all", &format!("{used_up}, refund 2: 2, send 10: 2")).await;
+}
+
+#[tokio::test]
+async fn a_server_that_lost_the_script_is_sent_it_once_more() {
+    let world = World::redis();
+    let (server, limiter) = (world.server(), world.single(StrategyKind::Fixed, "10/min"));
+    assert_eq!(send(&limiter, KEY, 5).await, 5);
+    server.command(&["SCRIPT", "FLUSH"]).ok();
+    assert_eq!(send(&limiter, KEY, 10).await, 5);
+    // The whole script once, and its name from then on.
+    server.reset_stats();
+    assert_eq!(send(&limiter, Key::new("other"), 10).await, 10);
+    let calls = ["eval", "evalsha"].map(|command| server.calls(command));
+    assert_eq!(calls, [0, 10]);
+}
+
+/// EXPIRE takes whole seconds.
+#[tokio::test]
+async fn a_period_may_be_shorter_than_a_second() {
+    play("all", "10/250ms, send 50: 10, +501ms, send 50: 10").await;
+}
+
+/// Counted as a hundred per tenth, a burst of 250 would be rejected.
+#[tokio::test]
+async fn a_thousand_a_second_in_ten_buckets_admit_a_burst_and_no_more_than_a_thousand() {
+    for world in World::both() {
+        let limiter = world.single(StrategyKind::Sliding(10), "1000/s");
+        let mut all = limiter.check(KEY).times(250).await.admitted();
+        assert_eq!(all, 250);
+        for _ in 0..9 {
+            world.advance(ms(100));
+            all += limiter.check(KEY).times(250).await.admitted();
+        }
+        assert_eq!(all, 1_000, "{}", world.name());
+        // The strict tenth is available as a second policy.
+        let strict = world.limiter([
+            StrategyKind::Sliding(10).policy("a", "1000/s"),
+            StrategyKind::Fixed.policy("b", "100/100ms"),
+        ]);
+        assert_eq!(strict.check(KEY).times(250).await.admitted(), 100);
+    }
+}
+
+/// A TTL in another unit than the rate is a thousand times too long.
+#[tokio::test]
+async fn a_bucket_lives_as_long_as_what_is_missing_takes() {
+    each_in(
+        &World::redis(),
+        &[StrategyKind::Bucket],
+        "10/s",
+        async |scene| {
+            let server = scene.world.server();
+            for used in 1..=10 {
+                assert_eq!(scene.send(1).await, 1);
+                assert_eq!(ttl(server), 100 * used);
+            }
+        },
+    )
+    .await;
+}
+
+/// In floating-point numbers, five times a fifth of a token is less than a token.
+#[tokio::test]
+async fn the_last_token_is_available_and_fractions_of_tokens_add_up_to_one() {
+    play("even", "10/s, send 20: 10, left: 0").await;
+    play("even", "1/s, send 20: 1").await;
+    let early = "+1ms, send 1: 0, +1ms, send 1: 0, +1ms, send 1: 0, +1ms, send 1: 0";
+    let on_time = format!("200/s burst 1, send 1: 1, {early}, +1ms, send 1: 1");
+    play("even", &on_time).await;
+}
+
+/// An INCR or a DECRBY of a counter that has expired makes one that never ends.
+#[tokio::test]
+async fn a_charge_or_a_refund_after_the_window_ended_leaves_the_next_one_as_it_is() {
+    let refunded = "10/min, cost 1: true, +121s, refund 1: 0, charge 1, left: 9";
+    play("all", &format!("{refunded}, +121s, send 20: 10")).await;
+    let twice = "10/min, cost 5: true, left: 5, refund 2: 2, left: 7, +121s";
+    play(
+        "all",
+        &format!("{twice}, refund 5: 0, left: 10, send 20: 10"),
+    )
+    .await;
+}
+
+/// Those that are counted when they are done pass a check at once.
+#[tokio::test]
+async fn requests_are_charged_first_and_refunded_if_they_fail() {
+    each("10/min", async |scene| {
+        let checks = (0..64).map(|_| scene.limiter.check(scene.key).into_future());
+        let mut reserved = futures_util::future::join_all(checks).await;
+        reserved.retain(admitted_by_store);
+        assert_eq!(reserved.len(), 10);
+        for failed in &mut reserved[..4] {
+            assert_eq!(refund(failed, 1).await, 1);
+        }
+        assert_eq!(send_concurrently(&scene.limiter, scene.key, 64).await, 4);
+    })
+    .await;
+}
+
+/// A GETSET loses the end of what it resets.
+#[tokio::test]
+async fn a_reset_returns_what_was_left_and_leaves_no_key() {
+    each("10/min", async |scene| {
+        assert!(scene.admits(7).await);
+        let was = scene.limiter.reset(scene.key).await.expect("a response");
+        assert_eq!(was.policies().next().expect("a policy").remaining(), 3);
+        assert_eq!(scene.left().await, 10);
+        if let Some(server) = scene.world.redis_server() {
+            assert_eq!(server.keys(), [""; 0]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_value_of_another_type_under_the_key_is_an_error_and_is_left_alone() {
+    each_in(
+        &World::redis(),
+        &StrategyKind::ALL,
+        "10/min",
+        async |scene| {
+            let (server, limiter, key) = (scene.world.server(), &scene.limiter, scene.key);
+            assert_eq!(scene.send(1).await, 1);
+            let name = server.only_key();
+            for foreign in [
+                &["SET", &name, "ten"][..],
+                &["SET", &name, "-3"],
+                &["SET", &name, "12345678901234567890"],
+                &["SET", &name, "1:2:3:4"],
+                &["HSET", &name, "a", "b"],
+                &["RPUSH", &name, "ten"],
+                &["SADD", &name, "ten"],
+            ] {
+                server.command(&["DEL", &name]).ok();
+                server.command(foreign).ok();
+                let before = server.command(&["DUMP", &name]);
+                for error in [
+                    store_error(&limiter.check(key).await),
+                    store_error(&limiter.charge(key, 1).await),
+                    store_error(&limiter.peek(key).await),
+                ] {
+                    let StoreError::CorruptKey { key: found, .. } = error else {
+                        panic!("{foreign:?}: {error}");
+                    };
+                    assert_eq!(*found, *name);
+                }
+                assert_eq!(server.command(&["DUMP", &name]), before, "{foreign:?}");
+            }
+            // No other key is harmed.
+            assert_eq!(send(limiter, Key::new("other"), 1).await, 1);
+        },
+    )
+    .await;
+}

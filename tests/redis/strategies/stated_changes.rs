@@ -1,11 +1,11 @@
 //! What `Changes` says of the counts is what happens to them.
 
-use proptest::{prelude::*, sample::select};
+use proptest::{prelude::*, sample::select, test_runner::TestRunner};
+use tokio::runtime::Runtime;
 use tollgate::{Ban, Limiter, Policy, PolicyChange, PolicyChangeKind, Quota};
 
-use crate::strategies::{
-    properties::{check, runtime},
-    support::{START, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send},
+use super::support::{
+    Case, START, StrategyKind, World, admitted_by_store, each, fresh_key, left, secs, send,
 };
 
 /// A policy `p`, as a document has it.
@@ -76,36 +76,40 @@ fn left_as_stated(change: &PolicyChange, before: &str, after: &str, used: u64) -
 
 #[test]
 fn after_any_edit_the_counts_are_what_the_changes_say() {
-    let runtime = runtime();
+    let runtime = Runtime::new().expect("a runtime");
     for world in World::both() {
-        check(120, edits(), |edits| {
-            runtime.block_on(async {
-                world.set(START + 10_000_000);
-                let [first, rest @ ..] = &edits[..] else {
-                    return;
-                };
-                let limiter = world.single(first.strategy, &first.quota);
-                let mut last = first;
-                for edit in rest {
-                    let key = fresh_key();
-                    // Three fifths, as in the examples.
-                    let used = (capacity(&last.quota) * 3).div_ceil(5);
-                    let charged = limiter.charge(key, used).await.expect("a response");
-                    assert!(admitted_by_store(&charged));
-                    let policy = edit.strategy.policy("p", &edit.quota);
-                    let changes = limiter.reconfigure(Limiter::builder().policy(policy));
-                    let changes = changes.expect("a valid policy");
-                    let change = changes.policy("p").expect("a policy");
-                    assert_eq!(
-                        left(&limiter, key).await,
-                        left_as_stated(change, &last.quota, &edit.quota, used),
-                        "{changes} on {}",
-                        world.name()
-                    );
-                    last = edit;
-                }
-            });
+        let config = ProptestConfig {
+            cases: 120,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
+        let outcome = TestRunner::new(config).run(&edits(), |edits| {
+            runtime.block_on(follow(&world, &edits));
+            Ok(())
         });
+        if let Err(error) = outcome {
+            panic!("{error}");
+        }
+    }
+}
+
+/// Makes one edit after the other, each with three fifths of a key used, as in the examples.
+async fn follow(world: &World, edits: &[Edit]) {
+    world.set(START + 10_000_000);
+    let limiter = world.single(edits[0].strategy, &edits[0].quota);
+    for pair in edits.windows(2) {
+        let [last, edit] = pair else { unreachable!() };
+        let key = fresh_key();
+        let used = (capacity(&last.quota) * 3).div_ceil(5);
+        let charged = limiter.charge(key, used).await;
+        assert!(admitted_by_store(&charged));
+        let policy = edit.strategy.policy("p", &edit.quota);
+        let changes = limiter.reconfigure(Limiter::builder().policy(policy));
+        let changes = changes.expect("a valid policy");
+        let _case = Case(format!("{changes} on {}", world.name()));
+        let change = changes.policy("p").expect("a policy");
+        let stated = left_as_stated(change, &last.quota, &edit.quota, used);
+        assert_eq!(left(&limiter, key).await, stated);
     }
 }
 
@@ -155,26 +159,24 @@ async fn a_ban_and_its_counted_rejections_stay_and_the_next_ban_follows_the_new_
 
 #[tokio::test]
 async fn the_counts_of_a_removed_policy_count_again_until_they_expire() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            world.set(START);
-            let (kept, removed) = (strategy.policy("kept", "9/h"), strategy.policy("p", "5/h"));
-            let limiter = world.limiter([kept.clone(), removed.clone()]);
-            let key = fresh_key();
-            assert_eq!(send(&limiter, key, 3).await, 3);
-            let without = Limiter::builder().policy(kept.clone());
-            let changes = limiter.reconfigure(without).expect("a valid policy");
+    each("5/h", async |scene| {
+        let removed = scene.strategy.policy("p", "5/h");
+        let kept = scene.strategy.policy("kept", "9/h");
+        let limiter = scene.world.limiter([kept.clone(), removed.clone()]);
+        let reconfigure = |builder| {
+            let changes = limiter.reconfigure(builder).expect("valid policies");
             let p = changes.policy("p").expect("a policy");
-            assert_eq!(p.kind(), PolicyChangeKind::Removed);
-            assert_eq!(p.counts(), Some("its counts expire by themselves"));
-            let with = Limiter::builder().policy(removed).policy(kept);
-            let changes = limiter.reconfigure(with).expect("valid policies");
-            let p = changes.policy("p").expect("a policy");
-            assert_eq!(p.kind(), PolicyChangeKind::Added);
-            let name = format!("{strategy:?} on {}", world.name());
-            assert_eq!(left(&limiter, key).await, 2, "{name}");
-            world.advance(secs(2 * 3_600));
-            assert_eq!(left(&limiter, key).await, 5, "{name}");
-        }
-    }
+            (p.kind(), p.counts().map(str::to_owned))
+        };
+        assert_eq!(send(&limiter, scene.key, 3).await, 3);
+        let (kind, counts) = reconfigure(Limiter::builder().policy(kept.clone()));
+        assert_eq!(kind, PolicyChangeKind::Removed);
+        assert_eq!(counts.as_deref(), Some("its counts expire by themselves"));
+        let (kind, _) = reconfigure(Limiter::builder().policy(removed).policy(kept));
+        assert_eq!(kind, PolicyChangeKind::Added);
+        assert_eq!(left(&limiter, scene.key).await, 2);
+        scene.world.advance(secs(2 * 3_600));
+        assert_eq!(left(&limiter, scene.key).await, 5);
+    })
+    .await;
 }

@@ -1,49 +1,37 @@
 //! What the tests share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use tokio::task::JoinSet;
-use tollgate::{DecisionSource, Key, Limiter};
-
-pub(crate) use crate::strategies::{
+use testkit::Server;
+use tollgate::Limiter;
+pub(crate) use tollgate_tests::{
+    charges::charge,
     results::{admitted_by_store, store_error},
+    scene::{
+        Case, Scene, each, each_in, each_of, fresh_key, left, refund, send, send_concurrently,
+    },
     strategy_kind::StrategyKind,
-    world::{KEY, START, World, ms, secs},
+    world::{KEY, START, TEST_TIMEOUT, World, ms, secs},
 };
 
-/// A key that no case before had.
-pub(crate) fn fresh_key() -> Key {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    Key::new(format!("case-{next}"))
+/// The time to live of a key, in milliseconds.
+pub(crate) fn pttl(server: &Server, key: &str) -> i64 {
+    server.command(&["PTTL", key]).int()
 }
 
-/// Sends `n` requests, one after the other; returns how many were admitted.
-pub(crate) async fn send(limiter: &Limiter, key: Key, n: u64) -> u64 {
-    let mut admitted = 0;
-    for _ in 0..n {
-        admitted += u64::from(admitted_by_store(&limiter.check(key).await));
-    }
-    admitted
+/// The time to live of the only key, in milliseconds.
+pub(crate) fn ttl(server: &Server) -> i64 {
+    pttl(server, &server.only_key())
 }
 
-/// Sends `n` requests at once; returns how many were admitted.
-pub(crate) async fn send_concurrently(limiter: &Limiter, key: Key, n: u64) -> u64 {
-    let mut tasks = JoinSet::new();
-    for _ in 0..n {
-        tasks.spawn(limiter.check(key).into_future());
-    }
-    let decisions = tasks.join_all().await;
-    decisions
-        .iter()
-        .filter(|decision| admitted_by_store(decision))
-        .count() as u64
+/// The values of all keys, in the order of their names.
+pub(crate) fn values(server: &Server) -> Vec<String> {
+    let mut keys = server.keys();
+    keys.sort();
+    let values = keys.iter().map(|key| server.command(&["GET", key]).text());
+    values.collect()
 }
 
-/// What is left under the first policy.
-pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
-    let seen = limiter.peek(key).cost(1).await.expect("a response");
-    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let left = seen.policies().next().map(|policy| policy.remaining());
-    left.expect("a policy")
+/// What is left of each policy.
+pub(crate) async fn left_each(limiter: &Limiter) -> Vec<u64> {
+    let seen = limiter.peek(KEY).await.expect("a response");
+    seen.policies().map(|policy| policy.remaining()).collect()
 }

@@ -2,8 +2,9 @@
 
 use tollgate::{Policy, Quota, RetryAfter};
 
-use crate::strategies::charges::charge;
-use crate::strategies::support::{KEY, START, StrategyKind, World, admitted_by_store, ms, secs};
+use super::support::{
+    Case, KEY, START, StrategyKind, World, admitted_by_store, charge, each, each_of, ms, secs,
+};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)
@@ -19,51 +20,42 @@ const PAIRS: [(&str, &str); 4] = [
 
 #[tokio::test]
 async fn a_rejection_or_a_peek_under_one_tier_refunds_nothing_under_another() {
-    for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
-        for (large, small) in PAIRS {
-            for world in World::both() {
-                let case = format!("{strategy:?}, {large} and {small}, on {}", world.name());
-                let policy = strategy.policy("p", large).tier_quotas([quota(small)]);
-                let limiter = world.limiter([policy]);
-                let capacity = quota(large).capacity();
-                assert!(
-                    admitted_by_store(&limiter.check(KEY).cost(capacity).await),
-                    "{case}"
-                );
-                let ttl = |world: &World| {
-                    let server = world.redis_server()?;
-                    Some(server.command(&["PTTL", &server.only_key()]).int())
-                };
-                let before = ttl(&world);
+    for (large, small) in PAIRS {
+        let strategies = [StrategyKind::Gcra, StrategyKind::Bucket];
+        each_of(&strategies, large, async |scene| {
+            let _case = Case(format!("tier {small}"));
+            let (world, small, large) = (scene.world, quota(small), quota(large));
+            let policy = scene.strategy.count("p", large).tier_quotas([small]);
+            let limiter = world.limiter([policy]);
+            let check = |cost| limiter.check(scene.key).cost(cost).into_future();
+            assert!(admitted_by_store(&check(large.capacity()).await));
+            let ttl = || {
+                let server = world.redis_server()?;
+                Some(server.command(&["PTTL", &server.only_key()]).int())
+            };
+            let before = ttl();
 
-                let all = quota(small).capacity();
-                let peeked = limiter
-                    .peek(KEY)
-                    .quota_for("p", quota(small))
-                    .cost(all)
-                    .await
-                    .expect("a response");
-                assert!(!peeked.would_admit(), "{case}");
-                let sent = limiter
-                    .check(KEY)
-                    .quota_for("p", quota(small))
-                    .cost(all)
-                    .await;
-                assert!(!admitted_by_store(&sent), "{case}");
-                assert_eq!(ttl(&world), before, "{case}");
+            let all = small.capacity();
+            let peeked = limiter
+                .peek(scene.key)
+                .quota_for("p", small)
+                .cost(all)
+                .await;
+            assert!(!peeked.expect("a response").would_admit());
+            let sent = limiter
+                .check(scene.key)
+                .quota_for("p", small)
+                .cost(all)
+                .await;
+            assert!(!admitted_by_store(&sent));
+            assert_eq!(ttl(), before);
 
-                world.advance(secs(921));
-                let back = quota(large).amount() * 921 / quota(large).period().as_secs();
-                assert!(
-                    !admitted_by_store(&limiter.check(KEY).cost(back + 2).await),
-                    "{case}"
-                );
-                assert!(
-                    back == 0 || admitted_by_store(&limiter.check(KEY).cost(back).await),
-                    "{case}"
-                );
-            }
-        }
+            world.advance(secs(921));
+            let back = large.amount() * 921 / large.period().as_secs();
+            assert!(!admitted_by_store(&check(back + 2).await));
+            assert!(back == 0 || admitted_by_store(&check(back).await));
+        })
+        .await;
     }
 }
 
@@ -97,89 +89,60 @@ async fn a_tier_of_a_window_has_the_period_of_its_policy() {
 /// As a peek by an operator, or a look-up that fails over to another plan.
 #[tokio::test]
 async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
-    for strategy in WINDOWS {
-        for world in World::both() {
-            let case = format!("{strategy:?} on {}", world.name());
-            let limiter = world.limiter([strategy.policy("p", "10/day")]);
-            assert!(
-                admitted_by_store(&limiter.check(KEY).cost(10).await),
-                "{case}"
-            );
-            for _ in 0..3 {
-                world.advance(secs(60));
-                for other in ["1/min", "1/s", "20/week"] {
-                    let peeked = limiter
-                        .peek(KEY)
-                        .quota_for("p", quota(other))
-                        .await
-                        .expect("a response");
-                    let checked = limiter.check(KEY).quota_for("p", quota(other)).await;
-                    assert!(
-                        !peeked.would_admit() && !checked.is_admitted(),
-                        "{case}, {other}"
-                    );
-                    for policy in [peeked.policy("p"), checked.policy("p")] {
-                        let limit = policy.map(|policy| policy.limit());
-                        assert_eq!(limit, Some(10), "{case}, {other}");
-                    }
+    each_of(&WINDOWS, "10/day", async |scene| {
+        let (limiter, key) = (&scene.limiter, scene.key);
+        assert!(scene.admits(10).await);
+        for _ in 0..3 {
+            scene.world.advance(secs(60));
+            for other in ["1/min", "1/s", "20/week"].map(quota) {
+                let peeked = limiter.peek(key).quota_for("p", other).await;
+                let peeked = peeked.expect("a response");
+                let checked = limiter.check(key).quota_for("p", other).await;
+                assert!(!peeked.would_admit() && !checked.is_admitted(), "{other}");
+                for policy in [peeked.policy("p"), checked.policy("p")] {
+                    assert_eq!(policy.map(|policy| policy.limit()), Some(10), "{other}");
                 }
             }
-            assert!(!admitted_by_store(&limiter.check(KEY).await), "{case}");
         }
-    }
+        assert!(!scene.admits(1).await);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_charge_or_a_refund_under_a_small_tier_refunds_nothing_under_a_large_one() {
-    let (large, small) = (quota("1000/10s"), "10/10s");
-    for strategy in StrategyKind::ALL {
-        for world in World::both() {
-            let case = format!("{strategy:?} on {}", world.name());
-            let limiter = world.limiter([strategy.policy("p", small).tier_quotas([large])]);
-            let check = limiter.check(KEY).quota_for("p", large).cost(900);
-            assert!(admitted_by_store(&check.await), "{case}");
-            // Into debt, where the small tier has no room.
-            let mut charged = charge(&limiter, KEY, 1).await;
-            charged.refund(1).await.expect("a response");
-            let check = limiter.check(KEY).quota_for("p", large).times(1_000);
-            let admitted = check.await.admitted();
-            assert!(admitted <= 100, "{case}: {admitted} of 100 that were left");
-        }
-    }
+    let (large, small) = (quota("1000/10s"), quota("10/10s"));
+    each("10/10s", async |scene| {
+        let policy = scene.strategy.count("p", small).tier_quotas([large]);
+        let limiter = scene.world.limiter([policy]);
+        let under_large = || limiter.check(scene.key).quota_for("p", large);
+        assert!(admitted_by_store(&under_large().cost(900).await));
+        // Into debt, where the small tier has no room.
+        let mut charged = charge(&limiter, scene.key, 1).await;
+        charged.refund(1).await.expect("a response");
+        let admitted = under_large().times(1_000).await.admitted();
+        assert!(admitted <= 100, "{admitted} of 100 that were left");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_sliding_window_under_a_small_tier_weighs_all_that_a_large_one_used() {
-    let (large, small) = (quota("1000/10s"), "10/10s");
-    for world in World::both() {
-        let limiter = world.limiter([StrategyKind::Sliding(1).policy("p", small)]);
-        let check = limiter.check(KEY).quota_for("p", large).cost(900);
-        assert!(admitted_by_store(&check.await), "{}", world.name());
+    each_of(&[StrategyKind::Sliding(1)], "10/10s", async |scene| {
+        let large = scene
+            .limiter
+            .check(scene.key)
+            .quota_for("p", quota("1000/10s"));
+        assert!(admitted_by_store(&large.cost(900).await));
         // 900 weigh 9 in the last hundredth of the next bucket.
-        let rejected = limiter.check(KEY).await;
-        assert_eq!(
-            rejected.retry_after(),
-            RetryAfter::In(ms(19_900)),
-            "{rejected:?}"
-        );
-        world.set(START + 19_899_999);
-        assert!(
-            !admitted_by_store(&limiter.check(KEY).await),
-            "{}",
-            world.name()
-        );
-        world.set(START + 19_900_000);
-        assert!(
-            admitted_by_store(&limiter.check(KEY).await),
-            "{}",
-            world.name()
-        );
-        assert!(
-            !admitted_by_store(&limiter.check(KEY).await),
-            "{}",
-            world.name()
-        );
-    }
+        let rejected = scene.check(1).await;
+        assert_eq!(rejected.retry_after(), RetryAfter::In(ms(19_900)));
+        scene.world.set(START + 19_899_999);
+        assert_eq!(scene.send(1).await, 0);
+        scene.world.set(START + 19_900_000);
+        assert_eq!(scene.send(2).await, 1);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -196,32 +159,24 @@ async fn a_tier_that_cannot_be_counted_is_a_config_error() {
 /// The deepest debt is two bursts, and one more request is evaluated on top of it.
 #[tokio::test]
 async fn the_deepest_debt_admits_nothing() {
-    for world in World::both() {
-        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
-            for text in [
-                "1/s burst 100000",
-                "1000/s burst 100000000",
-                "1/400days",
-                "1/s",
-            ] {
-                let case = format!("{strategy:?}, {text}, on {}", world.name());
-                let limiter = world.single(strategy, text);
-                let _ = limiter
-                    .charge(KEY, u64::from(u32::MAX))
-                    .await
-                    .expect("a response");
-                // Singly, and merged.
-                assert!(!admitted_by_store(&limiter.check(KEY).await), "{case}");
-                assert_eq!(
-                    limiter.check(KEY).times(1_000).await.admitted(),
-                    0,
-                    "{case}"
-                );
-                let responses = limiter.peek(KEY).await.expect("a response").retry_after();
-                assert_eq!(responses, limiter.check(KEY).await.retry_after(), "{case}");
-                let _ = limiter.reset(KEY).await.expect("a response");
-            }
-        }
+    let quotas = [
+        "1/s burst 100000",
+        "1000/s burst 100000000",
+        "1/400days",
+        "1/s",
+    ];
+    for quota in quotas {
+        let strategies = [StrategyKind::Gcra, StrategyKind::Bucket];
+        each_of(&strategies, quota, async |scene| {
+            scene.charge(u32::MAX.into()).await;
+            // Singly, and merged.
+            let rejected = scene.check(1).await;
+            assert!(!admitted_by_store(&rejected));
+            assert_eq!(scene.times(1_000).await, 0);
+            let wait = rejected.retry_after().duration();
+            assert_eq!(Some(scene.wait().await), wait);
+        })
+        .await;
     }
 }
 

@@ -9,24 +9,20 @@ use std::{
 use testkit::{Clock as ServerClock, Server};
 use tokio::runtime::Runtime;
 use tollgate::{
-    Decision, Keys as RequestKeys, Limiter, LimiterBuilder, ManualClock, MemoryStore, OnStoreError,
-    Policy, RedisStore, Timestamp,
+    Admission, Decision, Keys as RequestKeys, Limiter, LimiterBuilder, ManualClock, MemoryStore,
+    OnStoreError, Policy, RedisStore, Timestamp,
 };
+use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::differential::{
     generate::LAST,
-    history::{
-        History, KEYS, Op, PolicySpec, Request, Role, Step, StrategyKind, key_named, policy_name,
-    },
+    history::{History, KEYS, Op, PolicySpec, Request, Role, Step, key_named, policy_name},
     keys::{Keys, PolicyKey},
     model::Model,
     response::OpResult,
 };
 
 mod operations;
-
-/// The machine may be busy; where counting is tested, time is not.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long, in microseconds, a key that is over and has no TTL can be distinguished from a full one.
 const IDLE: u64 = 1_200 * 86_400_000_000;
@@ -46,6 +42,8 @@ pub(crate) struct Stores {
     clock: ServerClock,
     server: Server,
     histories: u64,
+    /// How many steps were compared with the model, too.
+    pub(crate) modelled: u64,
 }
 
 /// Where a history failed, and why.
@@ -60,8 +58,17 @@ struct Side {
     builder: LimiterBuilder,
     /// By which quota is each policy's own.
     limiters: HashMap<Vec<usize>, Limiter>,
-    /// `None` if it was not called.
-    decisions: Vec<Option<Decision>>,
+    decisions: Vec<Held>,
+}
+
+/// What a request left that charges or refunds.
+#[expect(clippy::large_enum_variant, reason = "there are few")]
+enum Held {
+    /// It was rejected, or not sent.
+    Nothing,
+    Decision(Decision),
+    /// Of a decision that was settled.
+    Admission(Admission),
 }
 
 /// A history that is being played.
@@ -95,6 +102,7 @@ impl Stores {
             server: Server::builder().clock(&clock).start(),
             clock,
             histories: 0,
+            modelled: 0,
         }
     }
 
@@ -108,12 +116,14 @@ impl Stores {
         }
         let mut step = 0;
         let (runtime, server, clock) = (&self.runtime, &self.server, &self.clock);
+        let modelled = &mut self.modelled;
         let caught = catch_unwind(AssertUnwindSafe(|| {
             runtime.block_on(async {
                 let mut run = Run::new(history, server, clock);
                 while step < history.steps.len() {
                     run.step(&history.steps[step]).await?;
                     step += 1;
+                    *modelled += u64::from(run.model.is_some());
                 }
                 run.end()
             })
@@ -207,9 +217,6 @@ impl<'a> Run<'a> {
             let builder = Limiter::builder().store(memory.clone());
             build(builder, [policy.plain(place)]).expect("a limiter")
         });
-        let modelled = |policy: &PolicySpec| {
-            policy.strategy == StrategyKind::Gcra && policy.role == Role::Live
-        };
         Self {
             history,
             server,
@@ -219,7 +226,7 @@ impl<'a> Run<'a> {
             single: single.collect(),
             memory: Side::new(Limiter::builder().store(memory)),
             redis: Side::new(Limiter::builder().store(redis)),
-            model: (policies.iter().all(modelled)).then(|| Model::new(policies)),
+            model: Model::new(policies),
             keys: Keys::default(),
             last_wait: Duration::ZERO,
             changed: 0,
@@ -244,6 +251,7 @@ impl<'a> Run<'a> {
             Op::Peek(request) => self.peek(request).await?,
             Op::Reset(key) => self.reset(*key).await?,
             Op::Refund { of, units } => self.refund(*of, *units).await?,
+            Op::Settle { of, how, units } => self.settle(*of, *how, *units).await?,
             Op::Drop { of } => self.drop_decision(*of).await,
             Op::Renew => self.renew().await,
             Op::Block { key, ms } => self.block(*key, Some(*ms)).await?,
@@ -282,8 +290,10 @@ impl<'a> Run<'a> {
         self.now = micros;
         self.clock.set(micros);
         self.local.set(Timestamp::from_micros(micros as i64));
-        if let Some(model) = &mut self.model {
-            model.set(micros);
+        if let Some(model) = &mut self.model
+            && !model.set(micros)
+        {
+            self.model = None;
         }
     }
 
@@ -374,7 +384,9 @@ impl Op {
             Self::Reset(key) | Self::Block { key, .. } | Self::Unblock { key } => {
                 vec![Request::of(*key)]
             }
-            Self::Refund { of, .. } | Self::Drop { of } => vec![Request::of(of % KEYS)],
+            Self::Refund { of, .. } | Self::Settle { of, .. } | Self::Drop { of } => {
+                vec![Request::of(of % KEYS)]
+            }
             Self::Renew => (0..KEYS).map(Request::of).collect(),
             Self::Persist { .. } | Self::Prolong { .. } => Vec::new(),
         }

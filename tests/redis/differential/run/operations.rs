@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
+use tollgate_tests::every_policy::{charge_every, refund_every, settle_every};
 
-use super::{BOUND, Outcome, Run, UNUSED};
+use super::{BOUND, Held, Outcome, Run, UNUSED};
 use crate::differential::{
-    history::{KEYS, PolicySpec, Request, Role, StrategyKind, key_named, key_of, policy_name},
+    history::{
+        KEYS, PolicySpec, Request, Role, Settlement, StrategyKind, key_named, key_of, policy_name,
+    },
     response::{OpResult, Under, is_cached},
 };
 
@@ -81,7 +84,7 @@ impl Run<'_> {
                 drop(self.dress(peek, &request).await);
             }
             if let Some(model) = &mut self.model {
-                drop(model.cells(&request));
+                drop(model.quotas(&request));
             }
         }
         let sent = all.iter().map(|request| {
@@ -100,8 +103,8 @@ impl Run<'_> {
         let policies = &self.history.policies;
         if is_cached(&redis) && policies.iter().any(|policy| policy.quotas.len() > 1) {
             // A store that evaluates a key under another quota reads its state anew, and writes it.
-            self.redis.decisions.push(None);
-            self.memory.decisions.push(None);
+            self.redis.decisions.push(Held::Nothing);
+            self.memory.decisions.push(Held::Nothing);
             if let Some(model) = &mut self.model {
                 model.skip();
             }
@@ -111,8 +114,8 @@ impl Run<'_> {
         let memory = self.asked(&memory, request).await;
         let model = self.model.as_mut().map(|model| model.check(request));
         self.compare_checks(request, &redis, &memory, model.as_ref(), alone)?;
-        self.redis.decisions.push(Some(redis));
-        self.memory.decisions.push(Some(memory));
+        self.redis.decisions.push(Held::Decision(redis));
+        self.memory.decisions.push(Held::Decision(memory));
         Ok(())
     }
 
@@ -185,8 +188,8 @@ impl Run<'_> {
         if let Some(model) = &mut self.model {
             model.charge(request);
         }
-        self.redis.decisions.push(None);
-        self.memory.decisions.push(None);
+        self.redis.decisions.push(Held::Nothing);
+        self.memory.decisions.push(Held::Nothing);
         compare(&by_redis, &by_memory, None)?;
         self.peek(request).await
     }
@@ -245,6 +248,9 @@ impl Run<'_> {
         for side in [&mut self.redis, &mut self.memory] {
             side.decisions.clear();
         }
+        if let Some(model) = &mut self.model {
+            model.drop_decisions();
+        }
         self.let_it_be_done().await;
         self.change_all();
     }
@@ -256,7 +262,7 @@ impl Run<'_> {
         let (of, clone) = (of % self.redis.decisions.len(), of % 2 == 1);
         let mut given = Vec::new();
         for side in [&mut self.redis, &mut self.memory] {
-            let Some(decision) = &mut side.decisions[of] else {
+            let Held::Decision(decision) = &mut side.decisions[of] else {
                 return Ok(());
             };
             // A clone refunds what the decision itself has not.
@@ -289,6 +295,44 @@ impl Run<'_> {
         Ok(())
     }
 
+    pub(super) async fn settle(&mut self, of: usize, how: Settlement, units: u64) -> Outcome {
+        if self.redis.decisions.is_empty() {
+            return Ok(());
+        }
+        let of = of % self.redis.decisions.len();
+        let mut outcomes = Vec::new();
+        for side in [&mut self.redis, &mut self.memory] {
+            let held = std::mem::replace(&mut side.decisions[of], Held::Nothing);
+            let admission = match held {
+                Held::Nothing => None,
+                Held::Decision(decision) => decision.into_result().ok(),
+                Held::Admission(admission) => Some(admission),
+            };
+            let Some(admission) = admission else {
+                outcomes.push(None);
+                continue;
+            };
+            let outcome = match how {
+                Settlement::Charge => charge_every(&admission, units).await,
+                Settlement::Refund => refund_every(&admission, units).await,
+                Settlement::Settle => settle_every(&admission, units).await,
+            };
+            outcomes.push(Some(outcome.map_err(|error| error.to_string())));
+            side.decisions[of] = Held::Admission(admission);
+        }
+        self.change_all();
+        if outcomes[0] != outcomes[1] {
+            return Err(format!("settled on Redis and in process: {outcomes:?}"));
+        }
+        if let Some(model) = &mut self.model
+            && outcomes[0].is_some()
+            && !model.settle(of, how, units)
+        {
+            self.model = None;
+        }
+        Ok(())
+    }
+
     /// Drops the decision, and with it what it holds.
     pub(super) async fn drop_decision(&mut self, of: usize) {
         if self.redis.decisions.is_empty() {
@@ -312,6 +356,8 @@ impl Run<'_> {
             _ => None,
         });
         if let Some(life) = lives.min() {
+            // Before time moves, no request is underway that it could end.
+            self.let_it_be_done().await;
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(life / 3 + 2)).await;
             for _ in 0..YIELDS {

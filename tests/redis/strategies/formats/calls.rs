@@ -2,16 +2,16 @@
 
 use std::{
     fmt::{self, Write as _},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tollgate::{
     Decision, DecisionKind, DecisionSource, Key, Keys, LimitStatus, Limiter, PolicyDecision,
     RetryAfter,
 };
+use tollgate_tests::until::until;
 
 use super::server::Backend;
-use crate::strategies::world::TEST_TIMEOUT;
 
 /// One call of a limiter, or a step of the clock.
 #[derive(Clone, Debug)]
@@ -260,12 +260,12 @@ impl Process {
                 };
                 let before = left().await;
                 drop(self.admitted.pop());
-                settled("the permits are released", async || left().await > before).await;
+                until("the permits are released", async || left().await > before).await;
                 return String::new();
             }
             Action::ReadEpoch => {
                 let server = backend.server();
-                settled("the epoch is read", async || {
+                until("the epoch is read", async || {
                     // Its script begins with a PTTL, and leaves the key.
                     let exists = server.command(&["EXISTS", "tg:gen"]).int() == 1;
                     exists && server.calls("pttl") > 0
@@ -343,16 +343,4 @@ fn append(response: &mut String, policy: PolicyDecision<'_>) {
         "{between}{name} {left}/{limit} retry {retry} reset {reset}us"
     )
     .expect("a string grows");
-}
-
-/// Waits for what a process does in the background.
-async fn settled(what: &str, mut probe: impl AsyncFnMut() -> bool) {
-    let start = Instant::now();
-    while !probe().await {
-        assert!(
-            start.elapsed() < TEST_TIMEOUT,
-            "not within {TEST_TIMEOUT:?}: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }

@@ -4,8 +4,7 @@ use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
 use testkit::{Clock, Cluster, Server};
 use tollgate::{RedisStore, RedisStoreBuilder};
-
-use crate::strategies::world::{START, TEST_TIMEOUT};
+use tollgate_tests::world::{START, TEST_TIMEOUT};
 
 /// What the number of a permit or an epoch is replaced by: as long, and of the same letters.
 const UNIQUE: &str = "unique-id-";

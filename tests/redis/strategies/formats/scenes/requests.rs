@@ -10,7 +10,7 @@ use tollgate::{
 use super::{Scene, policy, scene};
 use crate::strategies::{
     formats::calls::{check, check_each, read_epoch, reset, wait},
-    world::{ms, secs},
+    support::{ms, secs},
 };
 
 pub(super) fn all() -> Vec<Scene> {

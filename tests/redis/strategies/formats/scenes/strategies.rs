@@ -12,7 +12,7 @@ use crate::strategies::{
     formats::calls::{
         Call, block, charge, check, credit, peek, refund, release, reset, unblock, wait,
     },
-    world::{ms, secs},
+    support::{ms, secs},
 };
 
 pub(super) fn all() -> Vec<Scene> {
