@@ -9,8 +9,8 @@ use tollgate::Decision;
 use crate::inflight::{
     log::Log,
     support::{
-        LONG_TTL, MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, fill, free,
-        permit_policy, until_free,
+        LONG_TTL, MAX_PERMITS, PERMIT_TTL, TEST_TIMEOUT, World, admitted_by_store, check, fill,
+        free, permit_policy, until_free,
     },
 };
 
@@ -266,9 +266,8 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
                 drop(runtime);
                 done.send(()).expect("the test waits");
             });
-            let patience = std::time::Duration::from_secs(5);
             assert!(
-                ended.recv_timeout(patience).is_ok(),
+                ended.recv_timeout(TEST_TIMEOUT).is_ok(),
                 "{}, {threads} threads",
                 world.name()
             );

@@ -13,9 +13,6 @@ use tollgate::{Key, MemoryStore, Policy, Quota, SlidingLog, extract};
 
 use crate::outgoing::support::{TEST_TIMEOUT, left, limiter_on, policy, wait};
 
-/// Longer than all of them take, however busy the machine.
-const RUN_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Whatever comes next to `n`.
 fn mix(n: u64) -> u64 {
     (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40
@@ -67,7 +64,7 @@ async fn permits_never_exceed_the_limit_and_all_are_released() {
             }
         });
     }
-    let ended = tokio::time::timeout(RUN_TIMEOUT, crowd.join_all()).await;
+    let ended = tokio::time::timeout(TEST_TIMEOUT, crowd.join_all()).await;
     ended.expect("no waiter is forgotten");
     assert_eq!(left(&limiter, "permits").await, 3);
     assert!(turns.load(Ordering::SeqCst) >= 266);
@@ -94,7 +91,7 @@ async fn no_waiter_is_stranded_when_others_are_dropped() {
             }
         });
     }
-    let ended = tokio::time::timeout(RUN_TIMEOUT, crowd.join_all()).await;
+    let ended = tokio::time::timeout(TEST_TIMEOUT, crowd.join_all()).await;
     ended.expect("no waiter is forgotten");
     // Nor is anything left of the queue.
     let _ = wait(&limiter).await.expect("a turn");

@@ -1,10 +1,12 @@
 //! Exact across processes.
 
-use std::{env, process::Stdio, time::Duration};
+use std::{env, process::Stdio};
 
 use testkit::Server;
 use tokio::task::JoinSet;
 use tollgate::{FixedWindow, Key, RedisStore};
+
+use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::outgoing::support::{limiter_on, policy};
 
@@ -14,9 +16,7 @@ const URL: &str = "TOLLGATE_TEST_URL";
 #[tokio::test]
 async fn child_process() {
     let Ok(url) = env::var(URL) else { return };
-    let store = RedisStore::builder()
-        .url(url)
-        .timeout(Duration::from_secs(20));
+    let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     let quota = [
         policy("often", "40/50ms").strategy(FixedWindow),
         policy("seldom", "100/month").strategy(FixedWindow),
@@ -27,7 +27,7 @@ async fn child_process() {
         let limiter = limiter.clone();
         waiting.spawn(async move {
             // Longer than the one period, and shorter than the other.
-            let patience = Duration::from_secs(60);
+            let patience = TEST_TIMEOUT;
             limiter.wait(Key::global(), patience).await.is_ok()
         });
     }

@@ -93,7 +93,7 @@ async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
     let server = Server::start();
     let store = tollgate::RedisStore::builder()
         .url(server.url())
-        .timeout(Duration::from_millis(200));
+        .timeout(Duration::from_secs(1));
     let limiter = limiter(
         store.build().expect("a store"),
         [StrategyKind::Gcra.policy("p", "1/h")],
@@ -104,7 +104,7 @@ async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
     .await;
     server.reset_stats();
     server.pause();
-    for flood in 0..5 {
+    for flood in 0..3 {
         let keys = (0..4_000).map(|key| Key::new(format!("{flood}/{key}")));
         let asked: Vec<_> = keys
             .map(|key| tokio::spawn(limiter.check(key).into_future()))
@@ -120,7 +120,7 @@ async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
     .await;
     // Full batches of 128 keys, a few of which may be in flight when it falls silent, and one more for each deadline.
     let sent = server.keys().len();
-    assert!(sent < 5_000, "{sent} of 20,000 questions were sent");
+    assert!(sent < 6_000, "{sent} of 12,000 questions were sent");
 }
 
 async fn counted_or_fault(limiter: &Limiter, key: Key) -> bool {

@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -28,8 +28,6 @@ use tokio::time::{Sleep, sleep};
 use tollgate::RateLimitLayer;
 use tower::{ServiceBuilder, service_fn};
 use tower_http::timeout::TimeoutLayer;
-
-use super::PERMIT_TTL;
 
 /// How a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,7 +83,8 @@ pub(super) struct Work {
     pub(super) now: AtomicUsize,
     pub(super) most: AtomicUsize,
     pub(super) ran: Mutex<HashSet<usize>>,
-    pub(super) streams: AtomicUsize,
+    /// Whether streams go on although all of their bytes are sent.
+    pub(super) hold_streams: AtomicBool,
 }
 
 /// One at work, until it is dropped.
@@ -107,14 +106,14 @@ impl Drop for AtWork {
     }
 }
 
-/// A body of this many bytes, one at a time.
+/// A body of this many bytes, one at a time, and of more while streams are held.
 struct Trickle {
     left: u32,
     pause: Pin<Box<Sleep>>,
     at_work: Option<AtWork>,
 }
 
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(5);
 
 impl Trickle {
     fn body(left: u32, at_work: AtWork) -> Body {
@@ -134,15 +133,14 @@ impl http_body::Body for Trickle {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.left == 0 {
-            if let Some(at_work) = self.at_work.take() {
-                at_work.0.streams.fetch_add(1, Ordering::SeqCst);
-            }
+        let is_held = |at_work: &AtWork| at_work.0.hold_streams.load(Ordering::SeqCst);
+        if self.left == 0 && !self.at_work.as_ref().is_some_and(is_held) {
+            self.at_work = None;
             return Poll::Ready(None);
         }
         ready!(self.pause.as_mut().poll(cx));
         self.pause = Box::pin(sleep(PAUSE));
-        self.left -= 1;
+        self.left = self.left.saturating_sub(1);
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b".")))))
     }
 }
@@ -169,10 +167,8 @@ async fn endless_stream(State(work): State<Arc<Work>>, Path(request): Path<usize
     Trickle::body(u32::MAX, work.begin(request))
 }
 
-/// Two and a half TTLs of a permit.
 async fn stream(State(work): State<Arc<Work>>, Path(request): Path<usize>) -> Body {
-    let length = (PERMIT_TTL * 5 / 2).as_millis() / PAUSE.as_millis();
-    Trickle::body(length as u32, work.begin(request))
+    Trickle::body(4, work.begin(request))
 }
 
 pub(super) fn app(layer: &RateLimitLayer, work: &Arc<Work>) -> Router {
@@ -196,7 +192,7 @@ pub(super) fn app(layer: &RateLimitLayer, work: &Arc<Work>) -> Router {
         .layer(layer.clone())
         .service(failing);
     let timeout =
-        TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_millis(40));
+        TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_millis(200));
     let limited = Router::new()
         .route("/plain/{request}", get(plain))
         .route("/panic/{request}", get(panics))
