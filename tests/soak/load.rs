@@ -49,7 +49,7 @@ impl Load {
             let debt = charge_debts(process, limiters.debt.clone(), now.clone(), is_over.clone());
             tasks.push(tokio::spawn(debt));
             for _ in 0..HOLDERS {
-                let (rng, permits) = (Rng::new(rng.next()), permits.clone());
+                let (rng, permits) = (Rng::new(rng.any()), permits.clone());
                 let holder =
                     hold_permits(limiters.in_flight.clone(), permits, rng, is_over.clone());
                 tasks.push(tokio::spawn(holder));
@@ -59,7 +59,7 @@ impl Load {
                     process,
                     gate: limiters.gate.clone(),
                     now: now.clone(),
-                    rng: Rng::new(rng.next()),
+                    rng: Rng::new(rng.any()),
                     lateness: lateness.clone(),
                 };
                 tasks.push(tokio::spawn(task.run(is_over.clone())));

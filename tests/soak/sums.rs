@@ -80,7 +80,7 @@ impl Sums {
 
 impl CountedLimiter {
     pub(crate) fn build(builder: LimiterBuilder) -> Self {
-        let observed = Arc::new(Observed::new());
+        let observed = Arc::new(Observed::default());
         let limiter = builder.observe(observed.metrics.clone()).build();
         Self {
             limiter: limiter.expect("a limiter"),

@@ -26,11 +26,13 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct Exposition(pub Vec<Sample>);
 
-impl Observed {
-    pub fn new() -> Self {
+impl Default for Observed {
+    fn default() -> Self {
         Self::with(|metrics| metrics)
     }
+}
 
+impl Observed {
     pub fn with(set: impl FnOnce(Metrics) -> Metrics) -> Self {
         let with = |builder: PrometheusBuilder, (metric, bounds): &(&str, &[f64])| {
             let matcher = Matcher::Full((*metric).to_owned());

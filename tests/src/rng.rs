@@ -11,7 +11,7 @@ impl Rng {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,7 +20,7 @@ impl Rng {
     }
 
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.any() % end
     }
 
     pub fn one_of<T: Copy>(&mut self, things: &[T]) -> T {

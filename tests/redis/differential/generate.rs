@@ -60,7 +60,7 @@ impl Generator {
     /// A number of any size, up to a bound.
     fn up_to(&mut self, most: u64) -> u64 {
         let bits = self.below(u64::from(most.ilog2()) + 1) + 1;
-        let number = self.next() >> (64 - bits);
+        let number = self.any() >> (64 - bits);
         number.clamp(1, most)
     }
 

@@ -28,7 +28,7 @@ fn one(builder: LimiterBuilder) -> Limiter {
 /// While one collection has read the state and not used it yet, another one begins, which reads more.
 #[test]
 fn two_collections_at_once_count_what_happened_once() {
-    let observed = Arc::new(Observed::new());
+    let observed = Arc::new(Observed::default());
     let (reads, collector) = (AtomicUsize::new(0), observed.clone());
     let store = StubStore::with_stats(move || {
         let mut state = StoreStats::default();
@@ -57,7 +57,7 @@ fn two_collections_at_once_count_what_happened_once() {
 
 #[tokio::test]
 async fn the_servers_that_share_a_label_show_the_worst_circuit_breaker_and_all_connections() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let store = StubStore::with_stats(|| {
         let node = |number: u64| {
             let breaker = match number {
@@ -81,7 +81,7 @@ async fn the_servers_that_share_a_label_show_the_worst_circuit_breaker_and_all_c
 
 #[tokio::test]
 async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let limiter = one(observed.limiter().store(StubStore::silent()));
     let check = limiter.check("alice").into_future();
     assert!(check.now_or_never().is_none());
@@ -118,7 +118,7 @@ fn with_shadow(builder: LimiterBuilder, quota: u64) -> LimiterBuilder {
 #[tokio::test]
 async fn shadow_policies_that_are_replaced_lose_no_request_and_count_none_twice() {
     for collects in [false, true] {
-        let observed = Observed::new();
+        let observed = Observed::default();
         let mut builder = with_shadow(observed.limiter(), 1);
         if collects {
             builder = builder.observe(Arc::new(Collects(observed.metrics.clone())));

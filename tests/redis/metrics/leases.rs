@@ -50,7 +50,7 @@ async fn make_hot(limiter: &Limiter, observed: &Observed) {
 
 #[tokio::test]
 async fn units_of_leases_add_up_and_requests_by_them_have_a_source_of_their_own() {
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let lease = Lease::max_units(64).ttl(Duration::from_secs(10));
     let limiter = on(&server, &observed, [policy("api").lease(lease)]);
     assert_eq!(units(&observed.exposition(), "api"), ([0.0; 4], 0.0));
@@ -85,7 +85,7 @@ async fn units_of_leases_add_up_and_requests_by_them_have_a_source_of_their_own(
 
 #[tokio::test]
 async fn policies_without_leases_have_the_value_0() {
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, [policy("api")]);
     for _ in 0..500 {
         assert!(limiter.check("hot").await.is_admitted());
@@ -111,7 +111,7 @@ fn state(policies: &[&str], units: u64) -> StoreStats {
 
 #[tokio::test]
 async fn units_go_on_in_a_limiter_with_another_store() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let on = |store| {
         limiter(
             observed.limiter().store(store),
@@ -145,7 +145,7 @@ async fn units_go_on_in_a_limiter_with_another_store() {
 
 #[tokio::test]
 async fn policies_of_another_limiter_on_the_store_have_no_series() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let store = StubStore::with_stats(|| state(&["api", "of another limiter"], 7));
     let _limiter = limiter(observed.limiter().store(store), [policy("api")]);
     let exposition = observed.exposition();

@@ -30,7 +30,7 @@ async fn requests_are_within_near_or_over_the_limit() {
 
 #[tokio::test]
 async fn quotas_are_gauges_and_change_with_the_policies() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let quota = Quota::requests(100).per_minute().burst(20);
     let busy = Policy::new("busy", Quota::concurrent(8));
     let policies = [
@@ -60,7 +60,7 @@ async fn quotas_are_gauges_and_change_with_the_policies() {
 
 #[tokio::test(start_paused = true)]
 async fn permits_and_waiters_are_those_of_now_and_waiting_is_timed() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let builder = observed.limiter().store(store);
     let builder = builder.policy(Policy::new("busy", Quota::concurrent(1)));
@@ -82,7 +82,7 @@ async fn permits_and_waiters_are_those_of_now_and_waiting_is_timed() {
 
 #[tokio::test]
 async fn bans_that_begin_are_counted() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let ban = Policy::new("abuse", Quota::requests(3).per_minute());
     let ban = ban.strategy(Ban::for_duration(Duration::from_secs(600)));
     let once = Policy::new("api", Quota::requests(1).per_day());
@@ -98,7 +98,7 @@ async fn bans_that_begin_are_counted() {
 
 #[tokio::test]
 async fn shadow_policies_are_compared_also_after_they_change() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let policies = |live: u64, shadow: u64| {
         let live = Policy::new("api", Quota::requests(live).per_day());
         let shadow = Policy::new("next", Quota::requests(shadow).per_day());

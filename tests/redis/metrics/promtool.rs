@@ -36,7 +36,7 @@ fn promtool(arguments: &[&str], input: &str) -> Result<(), String> {
 
 #[tokio::test]
 async fn promtool_accepts_the_exposition() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let quota = Quota::requests(3).per_minute();
     let policies = [
         Policy::new("one", quota),

@@ -42,7 +42,7 @@ fn of_rules() -> Vec<String> {
 
 /// Metrics with a series of each kind.
 async fn observed() -> (Observed, Limiter) {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let quota = Quota::requests(3).per_minute();
     let next = Policy::new("next", quota).shadow_of("one");
     let limiter = in_process(&observed, [Policy::new("one", quota), next]);

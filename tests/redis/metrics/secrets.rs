@@ -24,7 +24,7 @@ const SECRETS: [&str; 9] = [
 #[tokio::test]
 async fn no_key_path_tier_or_password_is_exposed() {
     let server = Server::builder().password("db-password-1").start();
-    let observed = Observed::new();
+    let observed = Observed::default();
     let policy = |name: &str| Policy::new(name, Quota::requests(1).per_hour());
     let by_tier = policy("peer").key(extract::peer()).quota_with(|parts| {
         let tier = parts.headers.get("x-tier")?;

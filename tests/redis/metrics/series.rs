@@ -43,7 +43,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_hundred_thousand_keys_leave_the_series_that_the_guide_says() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let store = MemoryStore::builder().max_keys(MAX_KEYS).build();
     let refunding = policy("two").refund_unless(tollgate::outcome::success);
     let policies = [policy("one"), refunding, policy("next").shadow_of("one")];
@@ -82,7 +82,7 @@ fn check_keys(limiter: &Limiter, keys: usize) {
 
 #[test]
 fn a_server_adds_what_the_guide_says_before_its_first_call() {
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, [policy("one")]);
     let before = series(&observed.exposition());
     assert_eq!(before.len(), formula(1, 0, 1));
@@ -99,7 +99,7 @@ fn a_server_adds_what_the_guide_says_before_its_first_call() {
 #[test]
 fn each_node_of_a_cluster_adds_what_the_guide_says() {
     let cluster = Cluster::start(3, 0);
-    let observed = Observed::new();
+    let observed = Observed::default();
     let store = RedisStore::builder().cluster(cluster.urls());
     let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
     let limiter = limiter(observed.limiter().store(store), [policy("one")]);
@@ -125,7 +125,7 @@ fn each_node_of_a_cluster_adds_what_the_guide_says() {
 
 #[test]
 fn each_new_policy_adds_what_the_guide_says_and_keeps_its_series_once_it_is_gone() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let limiter = in_process(&observed, [policy("one")]);
     let ban = policy("abuse").strategy(Ban::for_duration(TEST_TIMEOUT));
     let shadow = policy("next").shadow();

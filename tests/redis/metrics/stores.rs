@@ -21,7 +21,7 @@ fn policy() -> Policy {
 
 #[tokio::test]
 async fn calls_their_time_and_the_requests_in_them_are_counted_by_server() {
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, [policy()]);
     let mut rng = Rng::new(0);
     let checks = (0..100).map(|_| limiter.check(random_key(&mut rng)).into_future());
@@ -61,7 +61,7 @@ fn failures(observed: &Observed, code: &str) -> [f64; 2] {
 
 #[tokio::test]
 async fn a_call_whose_requests_fail_within_the_script_is_counted_as_a_failure() {
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let builder = observed.limiter().store(redis(&server));
     let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
     assert!(limiter.check("alice").await.is_admitted());
@@ -100,7 +100,7 @@ fn server_of_nonsense() -> SocketAddr {
 
 #[tokio::test]
 async fn a_reply_that_cannot_be_read_is_counted_as_a_failure() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let store = RedisStore::builder().url(format!("redis://{}", server_of_nonsense()));
     let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
     let builder = observed.limiter().store(store);
@@ -112,7 +112,7 @@ async fn a_reply_that_cannot_be_read_is_counted_as_a_failure() {
 
 #[tokio::test]
 async fn cached_rejections_are_counted_and_have_a_source_of_their_own() {
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, [policy()]);
     for _ in 0..10 {
         drop(limiter.check("alice").await);
@@ -128,7 +128,7 @@ async fn cached_rejections_are_counted_and_have_a_source_of_their_own() {
 
 #[tokio::test]
 async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_requests() {
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, [policy()]);
     assert!(limiter.check("alice").await.is_admitted());
     let node = server.addr().to_string();
@@ -162,7 +162,7 @@ async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_reque
 
 #[tokio::test]
 async fn requests_that_are_rejected_for_a_failed_store_have_an_outcome_of_their_own() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let builder = observed.limiter().store(StubStore::unreachable());
     let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
     assert!(limiter.admit("alice").await.is_err());
@@ -174,7 +174,7 @@ async fn requests_that_are_rejected_for_a_failed_store_have_an_outcome_of_their_
 
 #[tokio::test]
 async fn servers_beyond_the_64th_share_a_label() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let error = StoreError::server("OOM", "");
     for number in 0..200 {
         let node = format!("10.0.0.{number}:6379");

@@ -101,17 +101,17 @@ async fn outcomes_add_up(observed: &Observed, limiter: &Limiter) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outcomes_add_up_to_the_requests_in_process_and_on_redis() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let limiter = in_process(&observed, policies(["one", "two"]));
     outcomes_add_up(&observed, &limiter).await;
-    let (server, observed) = (Server::start(), Observed::new());
+    let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, policies(["one", "two"]));
     outcomes_add_up(&observed, &limiter).await;
 }
 
 #[tokio::test]
 async fn units_charged_less_those_given_back_are_those_in_use() {
-    let observed = Observed::new();
+    let observed = Observed::default();
     let policy = Policy::new("tokens", Quota::units(1_000).per_day());
     let limiter = in_process(&observed, [policy]);
     let admission = limiter.admit("alice").cost(100).await.expect("admitted");
@@ -140,7 +140,7 @@ async fn units_that_rejected_requests_are_charged_are_not_counted() {
     let server = Server::start();
     let strict = || Policy::new("strict", Quota::requests(5).per_day()).charge_rejected(true);
     for is_on_redis in [false, true] {
-        let observed = Observed::new();
+        let observed = Observed::default();
         let limiter = match is_on_redis {
             true => on(&server, &observed, [strict()]),
             false => in_process(&observed, [strict()]),

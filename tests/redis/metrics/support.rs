@@ -29,7 +29,7 @@ pub(crate) fn on(
 }
 
 pub(crate) fn random_key(rng: &mut Rng) -> Key {
-    Key::new(format!("{:016x}", rng.next()))
+    Key::new(format!("{:016x}", rng.any()))
 }
 
 /// A file of the repository.
