@@ -6,6 +6,7 @@ mod folders;
 mod fuzz;
 mod guide;
 mod imports;
+mod mutants;
 mod plots;
 mod release;
 mod run;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["help" | "--help" | "-h"]
         | [
-            "test" | "release-check" | "plots" | "bench" | "fuzz" | "soak",
+            "test" | "release-check" | "plots" | "bench" | "fuzz" | "soak" | "mutants",
             "--help" | "-h",
         ] => {
             println!("{}", usage());
@@ -69,6 +70,13 @@ fn main() -> ExitCode {
             Ok(soak) => conclude("soak", root().and_then(|root| soak::run(&root, &soak))),
             Err(mistake) => misused(&mistake),
         },
+        ["mutants", options @ ..] => match mutants::read(options) {
+            Ok(mutants) => conclude(
+                "mutants",
+                root().and_then(|root| mutants::run(&root, &mutants)),
+            ),
+            Err(mistake) => misused(&mistake),
+        },
         ["shorten"] => conclude("shorten", root().and_then(|root| test::shorten(&root))),
         [] => misused("a command is needed"),
         [other, ..] => misused(&format!("no such command: {other}")),
@@ -90,7 +98,13 @@ fn usage() -> String {
     for release::Step { name, about, .. } in &release::STEPS {
         text += &format!("      {name:<10} {about}\n");
     }
-    for usage in [plots::USAGE, bench::USAGE, fuzz::USAGE, soak::USAGE] {
+    for usage in [
+        plots::USAGE,
+        bench::USAGE,
+        fuzz::USAGE,
+        soak::USAGE,
+        mutants::USAGE,
+    ] {
         text += &format!("  {usage}\n");
     }
     text += "  shorten                    take what is gone off the lists of xtask/baseline\n";
