@@ -47,7 +47,12 @@ async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
             .await;
         if answer.status == StatusCode::UNAUTHORIZED {
             let challenge = answer.headers["www-authenticate"].to_str();
-            assert!(challenge.is_ok_and(|text| text.starts_with("Bearer ")));
+            let challenge = challenge.expect("text");
+            assert!(challenge.starts_with("Bearer "), "{challenge}");
+            let has_token = authorization
+                .is_some_and(|value| value.to_ascii_lowercase().starts_with("bearer "));
+            let is_wrong = challenge.contains("error=\"invalid_token\"");
+            assert_eq!(is_wrong, has_token, "{authorization:?}");
         }
         assert_eq!(answer.headers["cache-control"], "no-store");
         statuses.push(answer.status);
@@ -68,6 +73,7 @@ async fn every_route_but_health_needs_the_whole_token() {
         Some("Bearer".to_owned()),
         Some("Bearer ".to_owned()),
         Some(format!("Basic {TOKEN}")),
+        Some(format!("Digest {TOKEN}")),
         Some(TOKEN.to_owned()),
         Some(right[..right.len() - 1].to_owned()),
         Some(format!("{right}x")),
@@ -163,6 +169,7 @@ fn the_debug_text_of_an_admin_api_has_the_names_of_tokens_alone() {
     let admin = Admin::new(&support::in_process().0).token("ops", TOKEN);
     let text = format!("{admin:?}");
     assert!(text.contains("ops") && !text.contains(TOKEN), "{text}");
+    assert!(!text.contains("hash"), "{text}");
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ pub(crate) fn run(root: &Path, options: &Mutants) -> Outcome {
     let folder = target_directory(root)?.join("mutants");
     let tree = folder.join("tree");
     if !options.keeps {
-        list::copy(root, &folder, &list::mutate(root, &list)?)?;
+        list::copy(root, &tree, &list::mutate(root, &list)?)?;
     }
     let filters = selected.iter().flat_map(|(_, mutant)| &mutant.caught_by);
     let filters: BTreeSet<&str> = filters.map(String::as_str).collect();
@@ -166,9 +166,5 @@ mod tests {
         let root = crate::root().expect("the workspace");
         let list = list::read(&root).expect("the list");
         list::mutate(&root, &list).expect("a copy with all mutants");
-        for (number, mutant) in (1..).zip(&list) {
-            assert!(mutant.original != mutant.mutated, "{number}");
-            assert!(!mutant.caught_by.is_empty(), "{number}");
-        }
     }
 }

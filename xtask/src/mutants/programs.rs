@@ -76,10 +76,10 @@ impl Programs {
 
     /// Runs the tests of a filter until the first fails.
     pub(super) fn run(&self, filter: &str, number: usize, timeout: Duration) -> Outcome<Tests> {
-        let (name, start) = parts(filter);
+        let (name, part) = parts(filter);
         let program = self.0.get(name).ok_or(format!("no test program {name}"))?;
         let mut command = Command::new(&program.path);
-        command.args([start, "--test-threads", "2"]);
+        command.args([part, "--test-threads", "2"]);
         command.current_dir(&program.package);
         command.env("CARGO_MANIFEST_DIR", &program.package);
         command.env(VARIABLE, number.to_string());
@@ -130,7 +130,7 @@ impl Programs {
     }
 }
 
-/// The test program of a filter, and the start of the names of its tests.
+/// The test program of a filter, and a part of the names of its tests.
 pub(super) fn parts(filter: &str) -> (&str, &str) {
     filter.split_once(' ').unwrap_or((filter, ""))
 }
