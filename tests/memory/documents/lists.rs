@@ -3,9 +3,9 @@
 use std::{convert::Infallible, fs, path::Path};
 
 use axum::body::Body;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use tollgate::{
-    RateLimitLayer,
+    PeerAddr, RateLimitLayer,
     config::{Document, LoadError, Registry},
 };
 use tower::{ServiceBuilder, ServiceExt};
@@ -23,9 +23,12 @@ fn layer(folder: &Path, lists: &str) -> Result<RateLimitLayer, LoadError> {
 
 /// The status of the response to a request with this key.
 async fn status(layer: &RateLimitLayer, key: &str) -> u16 {
+    status_of(layer, parts("GET", "/", &[("x-api-key", key)])).await
+}
+
+async fn status_of(layer: &RateLimitLayer, head: Parts) -> u16 {
     let ok = async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()));
     let service = ServiceBuilder::new().layer(layer.clone()).service_fn(ok);
-    let head = parts("GET", "/", &[("x-api-key", key)]);
     let response = service
         .oneshot(Request::from_parts(head, Body::empty()))
         .await
@@ -44,6 +47,21 @@ async fn a_key_may_come_from_the_environment() {
     }
     for other in ["${CARGO_PKG_NAME}", "$${c}"] {
         assert_eq!(status(&layer, other).await, 200, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_beside_the_document_lists_addresses_of_clients_and_not_of_their_proxy() {
+    let folder = testkit::folder();
+    fs::write(folder.path().join("denied.txt"), "192.0.2.7\n").expect("a file");
+    let lists = "client_ip.trusted_proxies = ['10.0.0.1']\ndeny = [{ addresses = { file = 'denied.txt' } }]";
+    let layer = layer(folder.path(), lists).expect("a layer");
+    for (client, expected) in [("192.0.2.7", 403), ("192.0.2.8", 200)] {
+        let fields = [("x-api-key", "k"), ("x-forwarded-for", client)];
+        let mut head = parts("GET", "/", &fields);
+        let proxy = PeerAddr(([10, 0, 0, 1], 1).into());
+        head.extensions.insert(proxy);
+        assert_eq!(status_of(&layer, head).await, expected, "{client}");
     }
 }
 

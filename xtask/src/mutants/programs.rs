@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::run::{Outcome, capture, cargo, line};
+use crate::test::PACKAGE;
 
 /// The variable of the environment with the number of the mutant that is on.
 const VARIABLE: &str = "TOLLGATE_MUTANT";
@@ -58,7 +59,7 @@ impl Programs {
                 eprint!("{error}");
             }
             let name = match (text("/target/kind/0"), text("/target/name")) {
-                (Some("lib"), Some("tollgate")) => "lib",
+                (Some("lib"), Some(PACKAGE)) => "lib",
                 (Some("test"), Some(name)) => name,
                 _ => continue,
             };
@@ -81,7 +82,9 @@ impl Programs {
         let mut command = Command::new(&program.path);
         command.args([part, "--test-threads", "2"]);
         command.current_dir(&program.package);
+        // As cargo does it.
         command.env("CARGO_MANIFEST_DIR", &program.package);
+        command.env("CARGO_PKG_NAME", package_name(name));
         command.env(VARIABLE, number.to_string());
         command
             .stdin(Stdio::null())
@@ -127,6 +130,14 @@ impl Programs {
         let _ = child.kill();
         let _ = child.wait();
         Ok(tests)
+    }
+}
+
+/// The package of a test program.
+fn package_name(program: &str) -> &'static str {
+    match program {
+        "lib" => PACKAGE,
+        _ => "tollgate-tests",
     }
 }
 
