@@ -66,6 +66,20 @@ async fn a_file_beside_the_document_lists_addresses_of_clients_and_not_of_their_
 }
 
 #[test]
+fn a_line_of_a_file_that_is_no_key_is_a_mistake() {
+    let folder = testkit::folder();
+    fs::write(folder.path().join("keys.txt"), "192.0.2.7\nalice\n").expect("a file");
+    let path = folder.path().join("limits.toml");
+    let lists = "deny = [{ policy = 'api', keys = { file = 'keys.txt' } }]";
+    let policy = "[policies.api]\nquota = '10/min'\nkey = 'peer'\n";
+    fs::write(&path, format!("{lists}\n{policy}")).expect("a file");
+    let document = Document::load(path).expect("a document");
+    let error = document.layer(&Registry::new()).expect_err("no address");
+    let found = "deny[0].keys.file: found a file with lines that are no keys";
+    assert!(error.to_string().contains(found), "{error}");
+}
+
+#[test]
 fn a_key_from_a_variable_that_is_not_set_is_a_mistake() {
     let folder = testkit::folder();
     let lists = "allow = [{ policy = 'api', keys = [['${NO_SUCH_VARIABLE}'], 'a$'] }]";

@@ -9,10 +9,11 @@ use std::{
 use testkit::Server;
 use tollgate::{
     OnStoreError, Policy, Quota, RedisStore, StoreError,
-    observe::{Observer, StoreCallEvent},
+    observe::{Observer, StoreCallEvent, StoreStats},
 };
 
 use crate::metrics::{
+    collect::Stub,
     support::{Observed, random_key},
     until::{TEST_TIMEOUT, until},
 };
@@ -229,4 +230,19 @@ async fn servers_beyond_the_64th_share_a_label() {
         exposition.value("tollgate_store_errors_total", &[("code", "oom")]),
         200.0
     );
+}
+
+#[tokio::test]
+async fn refunds_that_were_dropped_and_unconfirmed_ones_are_counters_of_their_own() {
+    let observed = Observed::new();
+    let store = Stub::with_state(|| {
+        let mut state = StoreStats::default();
+        (state.dropped_refunds, state.unconfirmed_refunds) = (3, 5);
+        state
+    });
+    let builder = observed.limiter().store(store).policy(policy());
+    let _limiter = builder.build().expect("a limiter");
+    let value = |name| observed.value(name, &[]);
+    assert_eq!(value("tollgate_refunds_dropped_total"), 3.0);
+    assert_eq!(value("tollgate_refunds_unconfirmed_total"), 5.0);
 }

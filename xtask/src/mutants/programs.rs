@@ -58,16 +58,18 @@ impl Programs {
             {
                 eprint!("{error}");
             }
+            let (Some(path), Some(manifest)) = (text("/executable"), text("/manifest_path")) else {
+                continue;
+            };
+            let package = Path::new(manifest).parent().unwrap_or(tree).to_path_buf();
             let name = match (text("/target/kind/0"), text("/target/name")) {
                 (Some("lib"), Some(PACKAGE)) => "lib",
-                (Some("test"), Some(name)) => name,
+                // Other packages have programs of these names too.
+                (Some("test"), Some(name)) if package.ends_with("tests") => name,
                 _ => continue,
             };
-            if let (Some(path), Some(manifest)) = (text("/executable"), text("/manifest_path")) {
-                let package = Path::new(manifest).parent().unwrap_or(tree).to_path_buf();
-                let path = path.into();
-                programs.insert(name.to_owned(), Program { path, package });
-            }
+            let path = path.into();
+            programs.insert(name.to_owned(), Program { path, package });
         }
         match code {
             Some(0) => Ok(Self(programs)),
