@@ -4,6 +4,7 @@ mod bench;
 mod fuzz;
 mod guide;
 mod imports;
+mod mutants;
 mod plots;
 mod release;
 mod run;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["help" | "--help" | "-h"]
         | [
-            "test" | "release-check" | "plots" | "bench" | "fuzz" | "soak",
+            "test" | "release-check" | "plots" | "bench" | "fuzz" | "soak" | "mutants",
             "--help" | "-h",
         ] => {
             println!("{}", usage());
@@ -66,6 +67,13 @@ fn main() -> ExitCode {
             Ok(soak) => conclude("soak", root().and_then(|root| soak::run(&root, &soak))),
             Err(mistake) => misused(&mistake),
         },
+        ["mutants", options @ ..] => match mutants::read(options) {
+            Ok(mutants) => conclude(
+                "mutants",
+                root().and_then(|root| mutants::run(&root, &mutants)),
+            ),
+            Err(mistake) => misused(&mistake),
+        },
         [] => misused("a command is needed"),
         [other, ..] => misused(&format!("no such command: {other}")),
     }
@@ -86,7 +94,13 @@ fn usage() -> String {
     for release::Step { name, about, .. } in &release::STEPS {
         text += &format!("      {name:<10} {about}\n");
     }
-    for usage in [plots::USAGE, bench::USAGE, fuzz::USAGE, soak::USAGE] {
+    for usage in [
+        plots::USAGE,
+        bench::USAGE,
+        fuzz::USAGE,
+        soak::USAGE,
+        mutants::USAGE,
+    ] {
         text += &format!("  {usage}\n");
     }
     text + "  help                       this text"

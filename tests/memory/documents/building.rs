@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use axum::body::{Body, to_bytes};
 use http::{Request, Response};
 use tollgate::{
-    ManualClock, MemoryStore,
+    Key, ManualClock, MemoryStore,
     config::{Document, Format, Registry},
 };
 use tower::{ServiceBuilder, ServiceExt};
@@ -82,6 +82,10 @@ skip = { paths = ["/health"] }
 deny = [{ policy = "api", keys = ["mallory"] }]
 allow = [{ policy = "api", keys = ["root", "hash:7lEM2SSxGPnYHjFZP0wx"] }]
 
+[policies.other]
+quota = "1000/h"
+key = "header:x-user"
+
 [policies.api]
 quota = "10/h"
 key = "header:x-user"
@@ -120,6 +124,27 @@ tiers = { pro = "100/h" }
     let body = to_bytes(Body::new(rejected.into_body()), 1_000).await;
     let expected = format!(r#"{{"policy": "api", "wait": {wait}}}"#);
     assert_eq!(body.expect("a body"), expected);
+}
+
+#[tokio::test]
+async fn bearer_tokens_are_hashed_under_the_documents_key() {
+    let folder = testkit::folder();
+    let path = folder.path().join("limits.toml");
+    let text =
+        "bearer.hash_key = { file = 'key' }\n[policies.api]\nquota = '1/h'\nkey = 'bearer'\n";
+    std::fs::write(&path, text).expect("a file");
+    let limiter = |key: String| {
+        std::fs::write(folder.path().join("key"), key).expect("a file");
+        Document::load(&path)?.limiter(&Registry::new())
+    };
+    let short = limiter("1f".repeat(31)).expect_err("31 bytes").to_string();
+    assert!(short.contains("expected 32 bytes"), "{short}");
+    let limiter = limiter("1f".repeat(32)).expect("a limiter");
+    let key = Key::secret_with(&[0x1f; 32], "abc");
+    assert!(limiter.check(("api", key)).await.is_admitted());
+    let head = parts("GET", "/", &[("authorization", "Bearer abc")]);
+    let status = limiter.peek_request(&head).await.expect("a status");
+    assert!(!status.would_admit());
 }
 
 #[tokio::test]

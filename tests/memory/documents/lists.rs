@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use http::Request;
 use tollgate::{
-    RateLimitLayer,
+    PeerAddr, RateLimitLayer,
     config::{Document, LoadError, Registry},
 };
 use tollgate_tests::service::send;
@@ -39,32 +39,17 @@ async fn a_key_may_come_from_the_environment() {
     }
 }
 
-#[test]
-fn a_key_from_a_variable_that_is_not_set_is_a_mistake() {
+#[tokio::test]
+async fn a_file_beside_the_document_lists_addresses_of_clients_and_not_of_their_proxy() {
     let folder = testkit::folder();
-    let lists = "allow = [{ policy = 'api', keys = [['${NO_SUCH_VARIABLE}'], 'a$'] }]";
-    let error = layer(folder.path(), lists).expect_err("no key").to_string();
-    let lines = error.lines().filter_map(|line| line.split_once(": "));
-    let lines: Vec<_> = lines.map(|(_, mistake)| mistake).collect();
-    assert_eq!(
-        lines,
-        [
-            "allow[0].keys[0]: found ${NO_SUCH_VARIABLE}, a variable that is not set; expected the variable NO_SUCH_VARIABLE in the environment",
-            "allow[0].keys[1]: found a $ that is not followed by the name of a variable in braces; expected \"${NAME}\", or \"$$\" for a $",
-        ]
-    );
-}
-
-#[test]
-fn a_list_is_not_read_from_a_pipe_or_a_device() {
-    let folder = testkit::folder();
-    for list in [
-        "{ addresses = { file = '/dev/null' } }",
-        "{ policy = 'api', keys = { file = '/dev/null' } }",
-    ] {
-        let error = layer(folder.path(), &format!("deny = [{list}]")).expect_err("a device");
-        let message = "expected a file that can be read: it is not a regular file";
-        assert!(error.to_string().ends_with(message), "{error}");
+    fs::write(folder.path().join("denied.txt"), "192.0.2.7\n").expect("a file");
+    let lists = "client_ip.trusted_proxies = ['10.0.0.1']\ndeny = [{ addresses = { file = 'denied.txt' } }]";
+    let layer = layer(folder.path(), lists).expect("a layer");
+    for (client, expected) in [("192.0.2.7", 403), ("192.0.2.8", 200)] {
+        let proxy = PeerAddr(([10, 0, 0, 1], 1).into());
+        let request = Request::get("/").header("x-api-key", "k").extension(proxy);
+        let status = send(&layer, request.header("x-forwarded-for", client)).await;
+        assert_eq!(status, expected, "{client}");
     }
 }
 

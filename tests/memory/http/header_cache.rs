@@ -67,3 +67,20 @@ async fn each_rejection_names_the_policies_that_rejected_it() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_rejection_has_the_detail_of_its_own_request() {
+    let cost = |parts: &http::request::Parts| match parts.headers.contains_key("x-large") {
+        true => 5,
+        false => 1,
+    };
+    let (layer, _) = layer([shared("p", "1/h").cost_with(cost)]);
+    let app = hello(&layer);
+    assert_eq!(send(&app, request(&[])).await.status, StatusCode::OK);
+    for _ in 0..2 {
+        let large = send(&app, request(&[("x-large", "1")])).await.json();
+        let detail = "The request costs 5, of which policy p allows at most 1.";
+        assert_eq!(large["detail"], detail);
+        assert!(send(&app, request(&[])).await.json()["detail"].is_null());
+    }
+}

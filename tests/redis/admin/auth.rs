@@ -35,7 +35,12 @@ async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
         let answer = api.send(request).await;
         if answer.status == StatusCode::UNAUTHORIZED {
             let challenge = answer.headers["www-authenticate"].to_str();
-            assert!(challenge.is_ok_and(|text| text.starts_with("Bearer ")));
+            let challenge = challenge.expect("text");
+            assert!(challenge.starts_with("Bearer "), "{challenge}");
+            let has_token = authorization
+                .is_some_and(|value| value.to_ascii_lowercase().starts_with("bearer "));
+            let is_wrong = challenge.contains("error=\"invalid_token\"");
+            assert_eq!(is_wrong, has_token, "{authorization:?}");
         }
         assert_eq!(answer.headers["cache-control"], "no-store");
         statuses.push(answer.status);
@@ -58,6 +63,7 @@ async fn every_route_but_health_needs_the_whole_token() {
         Some("Bearer"),
         Some("Bearer "),
         Some(&*format!("Basic {TOKEN}")),
+        Some(&*format!("Digest {TOKEN}")),
         Some(TOKEN),
         Some(&right[..right.len() - 1]),
         Some(&format!("{right}x")),
@@ -133,6 +139,7 @@ fn the_debug_text_of_an_admin_api_has_the_names_of_tokens_alone() {
     let admin = Admin::new(&support::in_process().0).token("ops", TOKEN);
     let text = format!("{admin:?}");
     assert!(text.contains("ops") && !text.contains(TOKEN), "{text}");
+    assert!(!text.contains("hash"), "{text}");
 }
 
 #[tokio::test]

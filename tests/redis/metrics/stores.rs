@@ -9,7 +9,7 @@ use std::{
 use testkit::Server;
 use tollgate::{
     OnStoreError, Policy, Quota, RedisStore, StoreError,
-    observe::{Observer, StoreCallEvent},
+    observe::{Observer, StoreCallEvent, StoreStats},
 };
 use tollgate_tests::{stores::limiter, stub_store::StubStore};
 
@@ -191,4 +191,19 @@ async fn servers_beyond_the_64th_share_a_label() {
     assert_eq!(calls(&[]), 400.0);
     let errors = exposition.value("tollgate_store_errors_total", &[("code", "oom")]);
     assert_eq!(errors, 200.0);
+}
+
+#[tokio::test]
+async fn refunds_that_were_dropped_and_unconfirmed_ones_are_counters_of_their_own() {
+    let observed = Observed::default();
+    let store = StubStore::with_stats(|| {
+        let mut state = StoreStats::default();
+        (state.dropped_refunds, state.unconfirmed_refunds) = (3, 5);
+        state
+    });
+    let builder = observed.limiter().store(store).policy(policy());
+    let _limiter = builder.build().expect("a limiter");
+    let value = |name| observed.value(name, &[]);
+    assert_eq!(value("tollgate_refunds_dropped_total"), 3.0);
+    assert_eq!(value("tollgate_refunds_unconfirmed_total"), 5.0);
 }

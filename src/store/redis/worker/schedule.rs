@@ -372,4 +372,23 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn what_does_not_fit_goes_first_and_four_batches_are_in_flight_at_most() {
+        let (mut schedule, mut queue) = (Schedule::default(), RequestQueue::default());
+        for request in 0..2 * MAX_BATCH_KEYS {
+            queue.push(request, 1);
+        }
+        schedule.drain(&mut queue, 0);
+        let mut taken = Vec::new();
+        for last in [1, 4] {
+            schedule.fill(|request| match request > last {
+                true => Err(Box::new(request)),
+                false => Ok(taken.push(request)),
+            });
+        }
+        assert_eq!(taken, [0, 1, 2, 3, 4]);
+        assert_eq!(schedule.next_step(3), Step::Flush);
+        assert_eq!(schedule.next_step(4), Step::AwaitReply);
+    }
 }
