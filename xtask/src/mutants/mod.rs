@@ -81,9 +81,10 @@ pub(crate) fn run(root: &Path, options: &Mutants) -> Outcome {
     let programs = Programs::build(&tree, &folder.join("target"), &filters)?;
     let timeouts = check_without_mutant(&programs, &filters)?;
     let mut survivors = Vec::new();
-    for (number, Mutant { file, what, .. }) in selected.iter().copied() {
+    for (number, mutant) in &selected {
+        let Mutant { file, what, .. } = mutant;
         let start = Instant::now();
-        let caught = caught_by(&programs, &timeouts, number, &list[number - 1])?;
+        let caught = caught_by(&programs, &timeouts, *number, mutant)?;
         let seconds = start.elapsed().as_secs_f64();
         let result = caught.as_deref().unwrap_or("SURVIVED");
         println!("{number:>3} {file}: {result} ({seconds:.1} s)");

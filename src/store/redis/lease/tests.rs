@@ -17,6 +17,7 @@ use super::{
     grant::{self, Refund},
     held_lease::{ClockReading, LeaseRequest, Unspent},
     leased_key::LeasedKey,
+    refund_task::RefundTask,
     stripes::KeyLocation,
     table::{EVICTION_INTERVAL, Leases},
     totals::Totals,
@@ -242,6 +243,7 @@ fn requests_wait_for_the_store_no_longer_than_a_lease_does() {
                 drop(key.grant(&request, &granted(units, now), now));
             }
             let (result, due) = key.decide(&counters, now);
+            assert!(due.as_ref().is_none_or(|due| due.requests <= 8));
             sent.extend(due.map(|due| (now.monotonic + Duration::from_millis(1), due)));
             by_store = if result.is_some() { 0 } else { by_store + 1 };
             // The first lease is of two requests, and the rate is not known before an interval has ended.
@@ -256,6 +258,16 @@ fn requests_wait_for_the_store_no_longer_than_a_lease_does() {
         assert!(longest <= 22, "{part}: {longest} in a row");
         now = now + Duration::from_millis(60);
     }
+}
+
+#[test]
+fn a_refund_task_is_replaced_when_it_is_late_by_a_second() {
+    let (mut task, now) = (RefundTask::default(), ClockReading::read().monotonic);
+    assert_eq!(task.start(now, now), Some(1));
+    let at = |millis| now + Duration::from_millis(millis);
+    assert_eq!(task.start(at(999), at(999)), None);
+    assert_eq!(task.start(at(1_000), at(1_000)), Some(2));
+    assert!(task.is_current(2) && !task.is_current(1));
 }
 
 #[test]

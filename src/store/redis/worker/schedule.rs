@@ -381,13 +381,13 @@ mod tests {
         }
         schedule.drain(&mut queue, 0);
         let mut taken = Vec::new();
-        for last in [1, 4] {
+        for last in [1, 4, 6] {
             schedule.fill(|request| match request > last {
                 true => Err(Box::new(request)),
                 false => Ok(taken.push(request)),
             });
         }
-        assert_eq!(taken, [0, 1, 2, 3, 4]);
+        assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(schedule.next_step(3), Step::Flush);
         assert_eq!(schedule.next_step(4), Step::AwaitReply);
     }
