@@ -4,10 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/http/inputs.rs"]
+#[path = "../../tests/memory/http/inputs.rs"]
 #[allow(dead_code, reason = "the other targets'")]
 mod inputs;
-#[path = "../../tests/http/redis_inputs.rs"]
+#[path = "../../tests/memory/http/redis_inputs.rs"]
 mod redis_inputs;
 
 fuzz_target!(|text: &str| {

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/documents/inputs.rs"]
+#[path = "../../tests/memory/documents/inputs.rs"]
 mod inputs;
 
 fuzz_target!(|text: &str| inputs::a_document_is_read_or_rejected(text));

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::{HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/http/checks.rs"]
+#[path = "../../tests/memory/http/checks.rs"]
 #[allow(dead_code, reason = "the other targets'")]
 mod checks;
 

@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use http::{HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/http/checks.rs"]
+#[path = "../../tests/memory/http/checks.rs"]
 #[allow(dead_code, reason = "the other targets'")]
 mod checks;
-#[path = "../../tests/http/inputs.rs"]
+#[path = "../../tests/memory/http/inputs.rs"]
 #[allow(dead_code, reason = "the other targets'")]
 mod inputs;
 

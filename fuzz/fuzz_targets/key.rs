@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/http/inputs.rs"]
+#[path = "../../tests/memory/http/inputs.rs"]
 #[allow(dead_code, reason = "the other targets'")]
 mod inputs;
 

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../tests/http/checks.rs"]
+#[path = "../../tests/memory/http/checks.rs"]
 #[allow(dead_code, reason = "the other targets'")]
 mod checks;
 
