@@ -162,6 +162,12 @@ fn nothing_is_spent_after_a_sleep_or_while_the_wall_clock_is_set_back() {
     process.clocks.slept = 3_600_000 * MS;
     process.clocks.ahead.1 = -7_200_000 * MS;
     assert_eq!(process.spend(&mut world, 3_600_001 * MS), 0);
+
+    let mut world = World::new(&[rates()[0].clone()]);
+    // The response came 45 ms after the request, and the wall clock was then set back by 30 ms.
+    let mut process = Process::hoarding(&mut world, (0, 0, 45 * MS), 99, Clocks::EXACT);
+    process.clocks.ahead.1 = -30 * MS;
+    assert_eq!(process.spend(&mut world, 60 * MS), 0);
 }
 
 fn status(world: &mut World, at: i64) -> QuotaStatus {
