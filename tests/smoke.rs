@@ -1,5 +1,4 @@
-//! The layer with the features that most users have, and in process alone. Everything else is tested with all features,
-//! by the package in this folder.
+//! The layer where it counts in process alone. Everything else is tested with all features, by the package in this folder.
 
 #![allow(missing_docs)]
 
