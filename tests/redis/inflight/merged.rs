@@ -1,9 +1,10 @@
 //! Requests of one batch, some of which are dropped before their result.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, future::IntoFuture};
 
+use futures_util::future::join3;
 use testkit::Server;
-use tollgate::{Decision, Gcra, Key, Limiter, Policy, Quota, extract};
+use tollgate::{Concurrency, Decision, Gcra, Key, Limiter, Policy, Quota, extract};
 
 use crate::inflight::support::{
     LONG_TTL, MAX_PERMITS, World, admitted_by_store, build, check, free, permit_policy, store,
@@ -84,6 +85,29 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
     until_free(&limiter, 2).await;
     drop(four);
     until_free(&limiter, 10).await;
+}
+
+/// In one turn of the worker's thread: a request for another key, the release, and the request that follows it.
+#[tokio::test]
+async fn a_request_finds_the_permit_that_was_released_before_it() {
+    let World::Redis(server, _) = World::redis() else {
+        unreachable!()
+    };
+    let one =
+        Policy::new("permits", Quota::concurrent(1)).strategy(Concurrency::with_ttl(LONG_TTL));
+    let limiter = build(Limiter::builder().store(store(server.url())), [one]);
+    let held = limiter.check(Key::new("k")).await;
+    assert!(admitted_by_store(&held));
+    let send = |key: &'static str| limiter.check(Key::new(key)).into_future();
+    let next = async {
+        drop(held);
+        send("k").await
+    };
+    // The worker is busy with the first, so that the others come into one batch.
+    let (first, other, next) = join3(send("first"), send("other"), next).await;
+    for decision in [first, other, next] {
+        assert!(admitted_by_store(&decision), "{decision:?}");
+    }
 }
 
 /// Whether a client of the server waits for the end of its pause.

@@ -22,7 +22,8 @@ pub(super) const MAX_BATCH_KEYS: usize = 128;
 /// The largest number of requests sent for one entry: Lua's integers are exact up to twice as many.
 const MAX_COUNT: u64 = 1 << 52;
 
-/// The requests of one call, grouped by operation, policies and cost. Equal requests of a group are merged.
+/// The requests of one call, grouped by operation, policies and cost: refunds first, then the others in the order of their first
+/// requests. Equal requests of a group are merged.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     groups: Vec<OpGroup>,
@@ -87,8 +88,14 @@ impl Batch {
         let group = group.unwrap_or_else(|| {
             let mut group = self.spare.pop().unwrap_or_default();
             group.begin(&request);
-            groups.push(group);
-            groups.len() - 1
+            // Refunds first: a request that follows a refund of its key may be in a group that is there already.
+            let is_refund = |group: &OpGroup| matches!(group.op, Op::Refund);
+            let position = match is_refund(&group) {
+                true => groups.iter().take_while(|group| is_refund(group)).count(),
+                false => groups.len(),
+            };
+            groups.insert(position, group);
+            position
         });
         let earliest_deadline = self.earliest_deadline.unwrap_or(request.deadline);
         self.earliest_deadline = Some(earliest_deadline.min(request.deadline));
