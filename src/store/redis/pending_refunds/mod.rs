@@ -2,7 +2,7 @@
 //! that is dropped during an outage, or that a request without a response may have taken, does not stay charged for its TTL.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -53,7 +53,7 @@ pub(crate) struct PendingRefunds {
 /// The queues of each hash tag: one node of a cluster may respond while another does not.
 #[derive(Debug, Default)]
 struct RefundsByTag {
-    by_tag: HashMap<usize, Vec<(Op, CounterOps)>>,
+    by_tag: HashMap<usize, VecDeque<(Op, CounterOps)>>,
     len: usize,
     /// The tags for which a task [retries](resend_until_done).
     retried: HashSet<usize>,
@@ -140,7 +140,8 @@ impl PendingRefunds {
         if always || refunds.len < MAX_PENDING_REFUNDS {
             let workers = workers_of(&counters);
             refunds.len += 1;
-            refunds.by_tag.entry(tag).or_default().push((op, counters));
+            let queue = refunds.by_tag.entry(tag).or_default();
+            queue.push_back((op, counters));
             self.any.store(true, Ordering::Relaxed);
             let retries = workers.zip(runtime_with_io());
             let begins = retries.is_some() && refunds.retried.insert(tag);
@@ -192,13 +193,14 @@ impl PendingRefunds {
         }
     }
 
+    /// Removes the oldest refunds of a tag, at most a batch of them.
     fn take(&self, tag: usize) -> Vec<(Op, CounterOps)> {
         let mut refunds = self.refunds();
         let Some(of_tag) = refunds.by_tag.get_mut(&tag) else {
             return Vec::new();
         };
-        let rest = of_tag.len().saturating_sub(MAX_BATCH_KEYS);
-        let batch = of_tag.split_off(rest);
+        let oldest = of_tag.drain(..of_tag.len().min(MAX_BATCH_KEYS));
+        let batch: Vec<_> = oldest.collect();
         if of_tag.is_empty() {
             refunds.by_tag.remove(&tag);
         }
@@ -310,9 +312,13 @@ mod tests {
     }
 
     fn refund_unread(limit: &LimitHandle) -> PendingRequest {
+        refund_of(limit, Key::global())
+    }
+
+    fn refund_of(limit: &LimitHandle, key: Key) -> PendingRequest {
         let counter = CounterOp {
             limit,
-            key: Key::global(),
+            key,
             units: Units::ONE,
             receipt: ChargeReceipt::NONE,
             caller: Key::global(),
@@ -359,6 +365,22 @@ mod tests {
         );
         while !refunds.take(0).is_empty() {}
         assert!(!refunds.any.load(Ordering::Relaxed) && refunds.refunds().by_tag.is_empty());
+    }
+
+    #[test]
+    fn refunds_are_sent_in_the_order_in_which_they_were_kept() {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let limit = LimitHandle::new("p", rule, ());
+        let refunds = PendingRefunds::default();
+        let kept: Vec<_> = (0..300).map(|index| Key::new(format!("{index}"))).collect();
+        for key in &kept {
+            fail(&refunds, 0, refund_of(&limit, *key), Sent::No);
+        }
+        let mut sent = Vec::new();
+        while sent.len() < kept.len() {
+            sent.extend(refunds.take(0).iter().map(|(_, counters)| counters[0].key));
+        }
+        assert_eq!(sent, kept);
     }
 
     #[test]
