@@ -61,7 +61,7 @@ impl PolicyHandle {
     /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with),
     /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the
     /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Shadow
-    /// candidates [of this policy](crate::Policy::shadow_of) are credited too.
+    /// candidates [of this policy](crate::Policy::shadow_of) are credited too. Access lists don't apply.
     ///
     /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) all units in use can be credited, under
     /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) those of the current window.

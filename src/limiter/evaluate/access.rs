@@ -94,7 +94,7 @@ impl LimiterRef {
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<EarlyDecision> {
-        if !matches!(op, Op::Acquire(_) | Op::Peek) {
+        if !concerns_request(op, overrides) {
             return None;
         }
         let listed = self.find_listed(&KeyedCall {

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tollgate::{Key, Keys, Limiter, Policy, Quota, extract};
+use tollgate::{Key, KeyList, Keys, Limiter, Policy, Quota, extract};
 use tollgate_tests::stores;
 
 use crate::admin::support::{self, Api, Log, about, shown, until};
@@ -84,6 +84,30 @@ async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota
     let credited = api.done("/credit", credit).await;
     assert_eq!(credited["credited"], 50);
     assert_eq!(credited["after"]["remaining"], 150);
+}
+
+#[tokio::test]
+async fn a_key_on_an_access_list_has_its_status_and_is_credited() {
+    let policy =
+        Policy::new("api", Quota::requests(10).per_day()).key(extract::header("x-api-key"));
+    let (store, _) = stores::frozen();
+    let counting = stores::limiter(Limiter::builder().store(store.clone()), [policy.clone()]);
+    let _ = counting
+        .charge(("api", api_key()), 4)
+        .await
+        .expect("a response");
+    let list = || KeyList::new("api", [api_key()]);
+    let builder = || Limiter::builder().store(store.clone());
+    for (builder, left) in [(builder().allow(list()), 6), (builder().deny(list()), 7)] {
+        let api = Api::of(stores::limiter(builder, [policy.clone()]));
+        assert_eq!(
+            api.done("/peek", about("api", "sk_1")).await["remaining"],
+            left
+        );
+        let credit = json!({"policy": "api", "key": "sk_1", "units": 1});
+        let credited = api.done("/credit", credit).await;
+        assert_eq!(credited["after"]["remaining"], left + 1);
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Units that are credited manually.
 
 use http::{Request, request::Parts};
-use tollgate::{CallError, Key, Limiter, Policy, Quota, RetryAfter};
+use tollgate::{CallError, Key, KeyList, Limiter, Policy, Quota, RetryAfter};
 
 use crate::charging::{
     strategy_kind::StrategyKind,
@@ -146,6 +146,35 @@ async fn the_units_of_a_credit_are_those_of_the_policy_that_was_named() {
         assert_eq!(credited.units(), 4, "{}", world.name());
         for (name, left) in [("tokens", 1), ("next", 0)] {
             assert_eq!(used(&limiter, name).await, left, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_credit_is_made_for_a_key_on_an_allow_or_a_deny_list() {
+    for world in World::both() {
+        let policy = || together(StrategyKind::Gcra, "p", "10/min");
+        let _ = world
+            .limiter([policy()])
+            .charge(KEY, 7)
+            .await
+            .expect("a response");
+        for allows in [true, false] {
+            let builder = world.builder().policy(policy());
+            let list = KeyList::new("p", [KEY]);
+            let builder = if allows {
+                builder.allow(list)
+            } else {
+                builder.deny(list)
+            };
+            let limiter = builder.build().expect("a limiter");
+            let left = if allows { 4 } else { 5 };
+            assert_eq!(
+                credit(&limiter, 1).await.expect("a credit"),
+                (1, left),
+                "{}",
+                world.name()
+            );
         }
     }
 }
