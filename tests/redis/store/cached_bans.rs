@@ -126,3 +126,39 @@ async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_ca
     clock.advance(BOUND);
     assert!(limiter.check(key()).await.is_admitted());
 }
+
+#[tokio::test]
+async fn a_rejection_by_a_block_list_is_cached_until_the_key_is_unblocked() {
+    use DecisionSource::{RejectionCache, Store};
+    let (clock, server) = world();
+    let policies = || {
+        [
+            Policy::new("p", Quota::requests(9).per_minute()).charge_rejected(true),
+            Policy::block_list("blocked"),
+        ]
+    };
+    let [here, there] = [0, 1].map(|_| limiter(store(&server, &clock), policies()));
+    let hour = Duration::from_secs(3_600);
+    for (lifts, source) in [(&here, Store), (&there, RejectionCache)] {
+        there.block(key(), hour).await.expect("a block");
+        clock.advance(BOUND);
+        assert_eq!(rejected(&here).await, (Store, hour - BOUND));
+        server.reset_stats();
+        for _ in 0..100 {
+            assert_eq!(rejected(&here).await, (RejectionCache, hour - BOUND));
+        }
+        assert_eq!(server.calls("evalsha"), 0);
+        // Another client is not rejected with it.
+        assert!(here.check(Key::new("other")).await.is_admitted());
+        lifts.unblock(key()).await.expect("no block");
+        assert_eq!(here.check(key()).await.source(), source);
+        clock.advance(BOUND);
+        assert!(here.check(key()).await.is_admitted());
+    }
+    // A block is over in time, whatever is cached.
+    here.block(key(), BOUND / 2).await.expect("a block");
+    assert_eq!(rejected(&here).await.0, Store);
+    assert_eq!(rejected(&here).await.0, RejectionCache);
+    clock.advance(BOUND / 2);
+    assert!(here.check(key()).await.is_admitted());
+}

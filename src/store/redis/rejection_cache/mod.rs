@@ -186,24 +186,27 @@ impl RejectionCache {
                     .status(&counter_result.snapshot, result.at, units)
                     .retry_after
             };
-            if counter.units.is_zero() {
-                continue;
-            }
+            // A ban rejects a key whatever is counted: a block list counts no units.
+            let is_ban = counter.mode == CounterMode::CountRejections;
+            let units = if is_ban { Units::ONE } else { counter.units };
             // A permit may be released at any moment.
-            let own = match retry(counter.units) {
+            let own = match retry(units) {
                 RetryAfter::In(own) if rule.permit_ttl().is_none() => Some(own),
                 _ => None,
             };
+            if counter.units.is_zero() && own.is_none() {
+                continue;
+            }
             // Until then every cost is rejected.
             let any = match own {
-                Some(_) if counter.units == Units::ONE => own,
+                Some(_) if units == Units::ONE => own,
                 Some(_) if rule.snapshot_ignores_cost() => match retry(Units::ONE) {
                     RetryAfter::In(any) => Some(any),
                     _ => None,
                 },
                 _ => None,
             };
-            if charges_nothing || counter.mode == CounterMode::CountRejections {
+            if charges_nothing || is_ban {
                 wait = wait.max(own);
             }
             rejects_all_for = rejects_all_for.min(any.unwrap_or_default());
