@@ -36,10 +36,11 @@ impl MissingKeys {
     #[cold]
     pub(crate) fn missing_key(&self, policy: &Policy) -> Option<Key> {
         let missing = policy.on_missing_key();
+        let skips = policy.skips_missing_key();
         let extractor = policy.extractor();
         let policy = policy.name();
         let hint = extractor.missing_key_hint();
-        if hint.is_empty() && self.is_suspect() {
+        if hint.is_empty() && !skips && self.is_suspect() {
             tracing::warn!(
                 policy,
                 action = ?missing,

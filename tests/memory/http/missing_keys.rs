@@ -11,7 +11,7 @@ use tollgate::{
 
 use crate::http::{
     extractors::{count, policy},
-    support::{hello, layer, send, status, statuses, to, with},
+    support::{Log, hello, layer, send, status, statuses, to, with},
 };
 
 #[tokio::test]
@@ -29,6 +29,19 @@ async fn a_missing_key_does_what_the_policy_says() {
         // Requests that have one are still counted by it.
         assert_eq!(send(&app, with("x-tenant", "t")).await.status, 200);
         assert_eq!(count(&layer, Key::new("t")).await, 1, "{missing:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_no_request_has_a_key_for_warns_unless_such_requests_are_to_be_skipped() {
+    let by_tenant = || policy().key(extract::header("x-tenant"));
+    for (missing, warnings) in [(MissingKey::Skip, 0), (MissingKey::Reject, 1)] {
+        let log = Log::default();
+        let _guard = log.warnings();
+        let (layer, _) = layer([by_tenant().missing_key(missing)]);
+        statuses(&hello(&layer), 9).await;
+        let suspicions = log.lines("all had no key");
+        assert_eq!(suspicions.len(), warnings, "{missing:?}: {}", log.text());
     }
 }
 
