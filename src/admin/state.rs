@@ -1,9 +1,6 @@
 //! What the handlers share.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{Mutex, Semaphore};
 
@@ -24,8 +21,6 @@ pub(super) struct AdminState {
     pub(super) activity: Option<Arc<Activity>>,
     /// The name of this process's machine, or what stands for it.
     pub(super) host: String,
-    /// The last report. Requests that come during a check wait for its report.
-    health: Mutex<Option<(Instant, HealthReport)>>,
     /// A permit for each further stream of events.
     pub(super) event_streams: Arc<Semaphore>,
     /// Held while the keys of the store are searched, which is done by one request at a time.
@@ -46,7 +41,6 @@ impl AdminState {
             authentication,
             activity,
             host: host.unwrap_or_else(host::name),
-            health: Mutex::default(),
             event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
             search: Mutex::default(),
             #[cfg(feature = "config")]
@@ -65,14 +59,6 @@ impl AdminState {
 
     /// The health of the store, of not too long ago.
     pub(super) async fn health(&self) -> HealthReport {
-        let mut last = self.health.lock().await;
-        if let Some((at, report)) = &*last
-            && at.elapsed() < MAX_REPORT_AGE
-        {
-            return report.clone();
-        }
-        let report = self.limiter().health_check().await;
-        *last = Some((Instant::now(), report.clone()));
-        report
+        self.limiter().recent_health(MAX_REPORT_AGE).await
     }
 }

@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use super::{
     builder::LimiterBuilder,
     core::{
-        BoundPolicy, Enforcement, LimiterCore, local_share::LocalShare,
-        permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache,
-        write_back::LocalShares,
+        BoundPolicy, Enforcement, LimiterCore, health_checks::HealthChecks,
+        local_share::LocalShare, permit_registry::PermitRegistry,
+        quota_overrides::QuotaOverrideCache, write_back::LocalShares,
     },
     evaluate::shadow,
     wait::leader::Queues,
@@ -85,6 +85,7 @@ impl<T> LimiterBuilder<T> {
                 .any(|bound| bound.policy.charge_mode().when != ChargeTime::Arrival),
             reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
             misuse_log: LogThrottle::default(),
+            health_checks: HealthChecks::default(),
             policies: policies.into(),
             on_store_error: self.on_store_error,
             on_misconfiguration: self.on_misconfiguration,

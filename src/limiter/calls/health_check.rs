@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use crate::{
     limiter::{Limiter, core::BoundPolicy},
     store::{LimitHandle, health::HealthReport},
@@ -5,13 +7,15 @@ use crate::{
 
 impl Limiter {
     /// Checks the store's servers, and tries every operation of every policy, with each command it needs, on a key of its own,
-    /// which is removed at once. For the start of an application and its health checks: it costs about ten round trips per
-    /// policy.
+    /// which is removed at the end, or after ten seconds if the check is cut off. For the start of an application and its health
+    /// checks: it costs about ten round trips per policy.
     ///
     /// It waits one second for the first response of a Redis server, or the store's timeout if that is longer; on a cluster for
     /// each node in turn, and up to five seconds for the slot map. A server that has responded gets up to five seconds for each
-    /// further round trip, so that a slow server is checked to the end; its first missing response ends its check. Dropping the
-    /// future is harmless: a health check with less time wraps it in `tokio::time::timeout`.
+    /// further round trip, so that a slow server is checked to the end; its first missing response ends its check.
+    ///
+    /// The check is a task of its own, of which each runtime has one at a time: a call during a check gets its report. So dropping
+    /// the future is harmless, also many times: a health check with less time wraps it in `tokio::time::timeout`.
     ///
     /// It finds problems that would show only later, such as a missing permission, or counts that are silently evicted. Each is
     /// a [`HealthIssue`](crate::HealthIssue) of the report; a store that can't be reached is one too.
@@ -33,10 +37,17 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn health_check(&self) -> HealthReport {
+        self.recent_health(Duration::ZERO).await
+    }
+
+    /// The report of a health check that ended less than `max_age` ago, or else of a new one.
+    pub(crate) async fn recent_health(&self, max_age: Duration) -> HealthReport {
         let core = self.local_ref();
-        let limits = core.policies.iter().flat_map(BoundPolicy::limits);
-        let report = core.store.health_check(&limits.collect::<Vec<_>>());
-        let mut report = report.await;
+        let check = || {
+            let limits = core.policies.iter().flat_map(BoundPolicy::limits);
+            core.store.health_check(&limits.collect::<Vec<_>>())
+        };
+        let mut report = core.health_checks.report(max_age, check).await;
         let dropped = core
             .local_shares
             .as_ref()

@@ -18,9 +18,9 @@ use http::request::Parts;
 use tokio::sync::watch;
 
 use self::{
-    local_share::LocalShare, missing_keys::MissingKeys, permit_registry::PermitRegistry,
-    quota_overrides::QuotaOverrideCache, recent_bans::RecentBans, shadow_counters::ShadowCounters,
-    write_back::LocalShares,
+    health_checks::HealthChecks, local_share::LocalShare, missing_keys::MissingKeys,
+    permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache, recent_bans::RecentBans,
+    shadow_counters::ShadowCounters, write_back::LocalShares,
 };
 use crate::{
     access::Lists,
@@ -39,6 +39,7 @@ use crate::{
     sync::{CachePadded, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
 };
 
+pub(crate) mod health_checks;
 pub(crate) mod local_share;
 pub(crate) mod missing_keys;
 pub(crate) mod permit_registry;
@@ -78,6 +79,7 @@ pub(crate) struct LimiterCore {
     pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
     pub(crate) permits: PermitRegistry,
     pub(crate) wait_queues: Arc<dyn WakeLeaders>,
+    pub(crate) health_checks: HealthChecks,
     pub(crate) outage_log: LogThrottle,
     pub(crate) misconfiguration_log: LogThrottle,
     pub(crate) double_counting_log: LogThrottle,

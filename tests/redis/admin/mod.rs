@@ -6,6 +6,7 @@ mod blocks;
 mod changes;
 mod document;
 mod explain;
+mod health;
 mod input;
 mod leases;
 mod openapi;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use testkit::{Clock, Cluster, Server};
+use tokio::{runtime::Runtime, task::yield_now};
 use tollgate::{
     Ban, CalendarWindow, Concurrency, DecisionSource, FixedWindow, HealthIssue, Key, Limiter,
     ListWindow, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
@@ -47,6 +48,48 @@ async fn a_healthy_server_has_no_problems_and_is_left_without_a_key() {
     assert_eq!(health.unchecked(), [""; 0]);
     assert_eq!(server.keys(), [""; 0]);
     assert!(tried_all(&server));
+}
+
+fn runtime() -> Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn a_check_that_ends_with_its_process_leaves_keys_of_seconds_and_no_block() {
+    let server = Server::start();
+    for policy in [
+        Policy::new("gcra", Quota::requests(9).per_week()),
+        Policy::new("log", Quota::requests(9).per_week()).strategy(SlidingLog),
+        Policy::new("flight", Quota::concurrent(3)).strategy(Concurrency::default()),
+        Policy::block_list("blocked"),
+    ] {
+        let limiter = || {
+            let store = patient(RedisStore::builder().url(server.url()));
+            let limiter = Limiter::builder().store(store).policy(policy.clone());
+            limiter.build().expect("a limiter")
+        };
+        // A check whose key is seen before it goes on.
+        while server.keys().is_empty() {
+            let limiter = limiter();
+            runtime().block_on(async {
+                let check = tokio::spawn(async move { limiter.health_check().await });
+                while server.keys().is_empty() && !check.is_finished() {
+                    yield_now().await;
+                }
+            });
+        }
+        for key in server.keys() {
+            let ttl = server.command(&["PTTL", &key]).int();
+            assert!(ttl != -1 && ttl <= 10_000, "{key} for {ttl} ms");
+        }
+        if policy.name() == "blocked" {
+            let blocks = runtime().block_on(limiter().blocks(10)).expect("a list");
+            let longest = blocks.iter().map(|block| block.ends_in()).max();
+            assert!(longest <= Some(Duration::from_secs(1)), "{blocks:?}");
+        }
+        server.flush();
+    }
 }
 
 /// Each policy was tested with every operation, from acquiring to resetting, and the permits were renewed.

@@ -1,6 +1,6 @@
 //! Tries each limit on a key of its own.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, Value, cmd};
 use tokio::time::{Instant, timeout};
@@ -10,7 +10,7 @@ use crate::{
     error::StoreError,
     key::Key,
     store::{
-        CounterOp, LimitHandle, Op, OpResult,
+        CounterOp, LimitHandle, Op, OpResult, Store,
         health::{HealthIssue, HealthReport},
         redis::{
             RedisStore,
@@ -28,7 +28,7 @@ const ACL_ERROR: &str = "user executing the script can't run this command";
 
 impl RedisStore {
     /// Tries every operation on a key under a limit, checks whether the user may run each command that they need, and removes
-    /// the key. Returns whether the server still responds.
+    /// the key, which also expires by itself. Returns whether the server still responds.
     pub(crate) async fn self_test_policy(
         &self,
         server: &ServerRef,
@@ -89,12 +89,12 @@ impl RedisStore {
         true
     }
 
-    /// Acquires a unit as a request does, with a request's timeout, so that no request in the same batch is delayed.
-    async fn acquire(&self, counter: &OwnedCounterOp) -> Result<OpResult, StoreError> {
+    /// Peeks as a request does, with a request's timeout, so that no request in the same batch is delayed.
+    async fn peek(&self, counter: &OwnedCounterOp) -> Result<OpResult, StoreError> {
         let (workers, until) = (&self.inner.workers, Instant::now() + RESPONSE_TIMEOUT);
         loop {
             let counters = [counter.clone()].into();
-            let response = workers.execute(Op::Acquire(1), counters, workers.deadline(), None)?;
+            let response = workers.execute(Op::Peek, counters, workers.deadline(), None)?;
             match response.into_rollback_guard().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 result => return read(result?),
@@ -102,15 +102,20 @@ impl RedisStore {
         }
     }
 
-    /// Acquires a unit, and then executes all other operations on connections of its own.
+    /// Peeks, and then executes all other operations on connections of its own.
     async fn try_operations(
         &self,
         server: &ServerRef,
         limit: &LimitHandle,
         key: Key,
     ) -> Result<(), StoreError> {
+        let brief = self.brief_ban(limit)?;
+        let limit = brief.as_ref().unwrap_or(limit);
         let counter = OwnedCounterOp::of(&CounterOp::new(limit, key));
-        let acquired = self.acquire(&counter).await?;
+        self.peek(&counter).await?;
+        let acquired = self
+            .execute_direct(server, Op::Acquire(1), &counter)
+            .await?;
         let charged = charged(&counter, &acquired);
         if limit.permit_ttl().is_some() {
             self.execute_direct(server, Op::Renew, &charged).await?;
@@ -126,7 +131,20 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Executes an operation beside the workers, without invalidating cached rejections.
+    /// The limit in place of one by which the first charge blocks the key: its blocks last a millisecond.
+    fn brief_ban(&self, limit: &LimitHandle) -> Result<Option<LimitHandle>, StoreError> {
+        let rule = limit.rule();
+        let blocks = rule.counts_rejections() && rule.capacity() == 1;
+        let brief = rule.manual_ban(Duration::from_millis(1));
+        let Some(brief) = brief.filter(|_| blocks) else {
+            return Ok(None);
+        };
+        const NO_BAN: StoreError = StoreError::Unsupported("a ban of a millisecond");
+        let registered = brief.and_then(|rule| self.register(limit.policy(), rule));
+        registered.map(Some).map_err(|_| NO_BAN)
+    }
+
+    /// Executes an operation beside the workers, without invalidating cached rejections. Its key expires after ten seconds.
     async fn execute_direct(
         &self,
         server: &ServerRef,
@@ -140,7 +158,8 @@ impl RedisStore {
         request.time_synced = true;
         batch.push(request).map_err(|_| ended())?;
         let shared = &self.inner.shared;
-        let (script, now) = (shared.script(), shared.server_time());
+        let script = shared.script().within(include_str!("temporary.lua"));
+        let now = shared.server_time();
         let call = |with_text| batch.call(&script, with_text, now, None);
         let reply = match self.run::<Value>(server.tag, call(false)).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {

@@ -1,0 +1,93 @@
+//! `GET /health` without a token, and clients that don't wait for the answer.
+
+use std::{pin::pin, time::Instant};
+
+use axum::body::Body;
+use http::Method;
+use testkit::Server;
+use tokio::task::yield_now;
+use tollgate::{Limiter, Policy, Quota, extract};
+use tollgate_tests::stores;
+
+use crate::admin::support::{Api, request, until};
+
+fn limiter(server: &Server) -> Limiter {
+    let policies = [
+        Policy::new("p", Quota::requests(9).per_week()).key(extract::global()),
+        Policy::block_list("blocked"),
+    ];
+    stores::limiter(Limiter::builder().store(stores::redis(server)), policies)
+}
+
+/// Asks for the health, and leaves when `leave` is done.
+async fn ask(api: &Api, leave: impl Future<Output = ()>) {
+    let request = request(Method::GET, "/health").body(Body::empty());
+    let mut answer = pin!(api.send(request.expect("a request")));
+    tokio::select! {
+        biased;
+        answer = &mut answer => assert_eq!(answer.status, 200),
+        () = leave => {}
+    }
+}
+
+/// Whether a client of the server waits for the end of its pause.
+fn a_client_waits(server: &Server) -> bool {
+    let clients = server.command(&["CLIENT", "LIST"]).text();
+    let mut flags = clients
+        .split(' ')
+        .filter_map(|part| part.strip_prefix("flags="));
+    flags.any(|flags| flags.contains('b'))
+}
+
+/// How many connections were opened and how often one was tried.
+fn connections_and_pings(server: &Server) -> (u64, u64) {
+    let connections = server.info("stats", "total_connections_received");
+    let connections = connections.and_then(|number| number.parse().ok());
+    (connections.expect("a number"), server.calls("ping"))
+}
+
+#[tokio::test]
+async fn clients_that_abort_share_one_check_which_leaves_no_key_and_no_block() {
+    let server = Server::start();
+    server.reset_stats();
+    assert!(limiter(&server).health_check().await.is_healthy());
+    let one = connections_and_pings(&server);
+
+    let limiter = limiter(&server);
+    let api = Api::of(&limiter);
+    server.reset_stats();
+    server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
+    ask(
+        &api,
+        until("a write waits", async || a_client_waits(&server)),
+    )
+    .await;
+    for _ in 0..50 {
+        let turns = async {
+            for _ in 0..20 {
+                yield_now().await;
+            }
+        };
+        ask(&api, turns).await;
+    }
+    let (connections, pings) = connections_and_pings(&server);
+    assert!(
+        connections <= one.0 && pings <= one.1,
+        "{connections} connections, {pings} tries"
+    );
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+
+    // The report of the check answers the next requests, too.
+    let start = Instant::now();
+    for _ in 0..50 {
+        ask(&api, std::future::pending()).await;
+    }
+    let (_, pings) = connections_and_pings(&server);
+    // A connection that was idle for a second is tried.
+    let seconds = start.elapsed().as_secs();
+    let most = one.1 * (1 + seconds / 2) + seconds;
+    assert!(pings <= most, "{pings} of {most}");
+    assert_eq!(server.keys(), [""; 0]);
+    let blocks = limiter.blocks(10).await.expect("a list");
+    assert!(blocks.is_empty(), "{blocks:?}");
+}
