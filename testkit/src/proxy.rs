@@ -55,6 +55,8 @@ enum Mode {
     Cut,
     /// Half of a reply gets through, and then the connection is closed.
     Halve,
+    /// Before the next piece of a reply the one before it gets through again.
+    Repeat,
 }
 
 impl Proxy {
@@ -120,6 +122,11 @@ impl Proxy {
     /// Passes half of the next piece of a reply on, on each connection, and closes it then.
     pub fn halve(&self) {
         self.set(Mode::Halve);
+    }
+
+    /// Passes the last piece of a reply on again before the next one, on one connection, and everything as it is from then on.
+    pub fn repeat(&self) {
+        self.set(Mode::Repeat);
     }
 
     /// How many connections are open through it.
@@ -195,7 +202,7 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Resu
 
 /// Passes on what comes, until one end is closed; then both are.
 fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, replies: bool) {
-    let mut piece = vec![0; 64 * 1024];
+    let (mut piece, mut last) = (vec![0; 64 * 1024], Vec::new());
     while let Ok(len @ 1..) = from.read(&mut piece) {
         let (pass, ends) = match shared.mode() {
             Mode::Cut => (0, true),
@@ -206,8 +213,17 @@ fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, re
                 shared.state().delayed -= 1;
                 (len, false)
             }
+            Mode::Repeat if replies => {
+                shared.state().mode = Mode::Pass;
+                if to.write_all(&last).is_err() {
+                    break;
+                }
+                (len, false)
+            }
             _ => (len, false),
         };
+        last.clear();
+        last.extend_from_slice(&piece[..pass]);
         if to.write_all(&piece[..pass]).is_err() {
             break;
         }

@@ -246,7 +246,9 @@ mod tests {
 
     fn packed(numbers: &[i64], text: Option<(usize, String)>) -> Vec<u8> {
         let mut packed = MsgPackWriter::default();
-        packed.list(numbers.len());
+        packed.list(1 + numbers.len());
+        // The number of a call that was never encoded.
+        packed.int(0);
         for (place, number) in numbers.iter().enumerate() {
             match &text {
                 Some((at, text)) if *at == place => packed.text(text),

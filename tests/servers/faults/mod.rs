@@ -13,6 +13,7 @@ mod outages;
 mod per_policy;
 mod probes;
 mod refunds;
+mod repeated_replies;
 mod settlements;
 mod shutdown;
 mod support;

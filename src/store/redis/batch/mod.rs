@@ -30,6 +30,8 @@ pub(crate) struct Batch {
     /// Groups of earlier batches, whose memory is reused.
     spare: Vec<OpGroup>,
     keys: usize,
+    /// The number of the call that was encoded last, with which its reply begins.
+    call_number: u32,
     /// Whether it holds a request that needs a call of its own.
     exclusive: bool,
     /// A lower bound of the waiters' deadlines: [`push`](Self::push) includes the requests without a waiter,

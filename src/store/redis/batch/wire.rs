@@ -1,7 +1,10 @@
 //! The wire format of a batch: the script's argument, and its reply, by which the requests of the batch are completed. `script`
 //! has an example of both.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -25,16 +28,20 @@ use crate::{
     strategy::{Rule, Snapshot},
 };
 
+/// Numbers the calls of all connections: a reply with another call's number is not decoded.
+static CALL_SEQ: AtomicU32 = AtomicU32::new(1);
+
 impl Batch {
     /// The call: `EVALSHA`, or `EVAL` with the script's text if the server does not have it. Everything is packed
     /// into one argument, since each argument costs the server about as much as reading a key.
     pub(in crate::store::redis) fn call(
-        &self,
+        &mut self,
         script: &Script,
         with_text: bool,
         now: Timestamp,
         epoch: Option<&str>,
     ) -> Cmd {
+        self.call_number = CALL_SEQ.fetch_add(1, Ordering::Relaxed);
         let epoch = epoch.filter(|_| self.invalidates());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
         match with_text {
@@ -61,10 +68,11 @@ impl Batch {
         if let Some(epoch) = epoch {
             cmd.arg(epoch);
         }
-        // The first value is the position of the segments; the policies precede them.
-        let (mut positions, mut begin) = (ParamPositions::new(), 2);
+        // The first value is the position of the segments; the call's number and the policies precede them.
+        let (mut positions, mut begin) = (ParamPositions::new(), 3);
         let mut args = MsgPackWriter::with_capacity(256);
         args.reserve_u32();
+        args.uint(self.call_number.into());
         for policy in policies {
             positions.push((policy.id(), begin));
             if let Some(context) = policy.context::<RedisLimit>() {
@@ -197,6 +205,9 @@ pub(crate) fn decode_and_complete(
     };
     let list = MsgPackReader::list(&reply).ok_or_else(|| malformed("not a list"))?;
     let mut reply = Reply(list);
+    if reply.int()? != i64::from(batch.call_number) {
+        return Err(malformed("it is the reply to another call"));
+    }
     done.at = Timestamp::from_micros(reply.int()?);
     for entry in batch.entries() {
         match reply.int()? {

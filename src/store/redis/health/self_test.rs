@@ -160,7 +160,7 @@ impl RedisStore {
         let shared = &self.inner.shared;
         let script = shared.script().within(include_str!("temporary.lua"));
         let now = shared.server_time();
-        let call = |with_text| batch.call(&script, with_text, now, None);
+        let mut call = |with_text| batch.call(&script, with_text, now, None);
         let reply = match self.run::<Value>(server.tag, call(false)).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
                 self.run(server.tag, call(true)).await

@@ -16,12 +16,13 @@
 //! into the table `args`; places in it count from 1.
 //!
 //! 1. The place where the segments begin.
-//! 2. Each policy of the batch once:
+//! 2. The number of this call, with which its reply begins.
+//! 3. Each policy of the batch once:
 //!    - the number of its strategy in this script;
 //!    - 1 if the caller is recorded with each charge, else 0;
 //!    - how many numbers of its snapshot are replied;
 //!    - how many parameters it has, and the parameters. If there are more than 24: 0, and a list of them.
-//! 3. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
+//! 4. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
 //!    one policy is a counter op.
 //!    - The operation: 1 acquire or peek, 2 force-acquire, 3 refund, 4 reset, 5 renew, 6 settle, 7 inspect.
 //!    - How many entries there are, and how many policies.
@@ -37,7 +38,8 @@
 //!
 //! # What is replied
 //!
-//! One MessagePack list: the server's time in µs since the epoch, then for each entry
+//! One MessagePack list: the number of the call, so that a reply that a proxy repeats decides no other call's requests; the
+//! server's time in µs since the epoch; then for each entry
 //!
 //! - how many of its requests were admitted (1 for other operations), and for each policy the units that moved, unless
 //!   that follows from the number admitted (any counter of an acquisition but a shadow's), and its snapshot;
@@ -48,34 +50,35 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "311dbe2ddc920be3a297b5ccefe04fbaa9df6f42" "1" "tg:g3:burst:127.0.0.1"
-//!   "\xce\x00\x00\x00\t\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x02\x01\x00\x00\x00"
+//! "EVALSHA" "8c417fecdaddcfbf5647f2360edad5817b7b3d40" "1" "tg:g3:burst:127.0.0.1"
+//!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"
 //! ```
 //!
 //! | place | bytes | value |
 //! |---|---|---|
-//! | 1 | `\xce\x00\x00\x00\t` | the segments begin at place 9 |
-//! | 2 | `\x01` | policy `burst`: strategy 1, `Gcra` |
-//! | 3 | `\x00` | records no callers |
-//! | 4 | `\x01` | one number of its snapshot is replied |
-//! | 5 | `\x03` | three parameters |
-//! | 6 | `\n` | a burst of 10 |
-//! | 7 | `\xce\x011-\x00` | an emission interval of 20,000,000 x 50 ns: 1 s |
-//! | 8 | `\xce\x0b\xeb\xc2\x00` | a tolerance of 200,000,000 x 50 ns: 10 s |
-//! | 9 | `\x01` | a segment: acquire |
-//! | 10 | `\x01` | one entry |
-//! | 11 | `\x01` | under one policy: |
-//! | 12 | `\x02` | the one at place 2 |
-//! | 13 | `\x01` | for 1 unit a request |
-//! | 14 | `\x00` | that charges what is admitted |
-//! | 15 | `\x00` | each entry is one request |
-//! | 16 | `\x00` | and has nothing of its own |
+//! | 1 | `\xce\x00\x00\x00\n` | the segments begin at place 10 |
+//! | 2 | `\x03` | the third call of this process, after that without and that with the script's text |
+//! | 3 | `\x01` | policy `burst`: strategy 1, `Gcra` |
+//! | 4 | `\x00` | records no callers |
+//! | 5 | `\x01` | one number of its snapshot is replied |
+//! | 6 | `\x03` | three parameters |
+//! | 7 | `\n` | a burst of 10 |
+//! | 8 | `\xce\x011-\x00` | an emission interval of 20,000,000 x 50 ns: 1 s |
+//! | 9 | `\xce\x0b\xeb\xc2\x00` | a tolerance of 200,000,000 x 50 ns: 10 s |
+//! | 10 | `\x01` | a segment: acquire |
+//! | 11 | `\x01` | one entry |
+//! | 12 | `\x01` | under one policy: |
+//! | 13 | `\x03` | the one at place 3 |
+//! | 14 | `\x01` | for 1 unit a request |
+//! | 15 | `\x00` | that charges what is admitted |
+//! | 16 | `\x00` | each entry is one request |
+//! | 17 | `\x00` | and has nothing of its own |
 //!
-//! Sent again when all units are back, it replies `\x93\xcf\x00\x06\x60\xd8\xcd\xc6[\x11\x01\xce\x011-\x00`: a list of
-//! three, which are 1,795,334,141,795,089 µs (the server's time), 1 admitted, and a theoretical arrival time that lies
-//! 20,000,000 x 50 ns ahead.
+//! Sent again when all units are back, it replies `\x94\x03\xcf\x00\x06\x60\xd8\xcd\xc6[\x11\x01\xce\x011-\x00`: a list of
+//! four, which are the number of the call, 1,795,334,141,795,089 µs (the server's time), 1 admitted, and a theoretical arrival
+//! time that lies 20,000,000 x 50 ns ahead.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,0 +1,41 @@
+//! A network that sends a reply twice: each that follows on the connection would be taken for the reply to another request.
+
+use tollgate::{Decision, DecisionKind, Key, Limiter, OnStoreError, Policy, StoreError};
+
+use crate::faults::support::{builder, network, permits, policy, store, under, url};
+
+/// The store's error in a rejection.
+#[track_caller]
+fn error(decision: &Decision) -> &StoreError {
+    match decision.kind() {
+        DecisionKind::StoreFailed(error) => error,
+        _ => panic!("{decision:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_reply_decides_no_other_request() {
+    for policy in [policy as fn(u64) -> Policy, permits] {
+        let (server, network) = network();
+        let one = builder(url(network.addr())).connections(1).build();
+        let limiter = under(policy(1), one.expect("a store"), OnStoreError::Reject);
+        let other = under(policy(1), store(&server), OnStoreError::Reject);
+        let check = async |limiter: &Limiter, key| limiter.check(Key::new(key)).await;
+        let used = check(&other, "used").await;
+        assert!(used.is_admitted());
+        let free = check(&limiter, "free").await;
+        assert!(free.is_admitted());
+        network.repeat();
+        let garbled = check(&limiter, "used").await;
+        let StoreError::Server { code, message, .. } = error(&garbled) else {
+            panic!("{garbled:?}");
+        };
+        assert_eq!(&**code, "GARBLED", "{message}");
+        // Over a new connection.
+        assert!(matches!(
+            check(&limiter, "used").await.kind(),
+            DecisionKind::Rejected
+        ));
+        assert!(check(&limiter, "new").await.is_admitted());
+    }
+}
