@@ -290,7 +290,7 @@ pub use policy::{
 };
 pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
 #[doc(inline)]
-pub use store::health::{HealthIssue, HealthReport};
+pub use store::health::{HealthIssue, HealthReport, HealthWarning};
 #[doc(inline)]
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]

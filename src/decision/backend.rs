@@ -38,6 +38,8 @@ pub(crate) trait LimiterBackend: Send + Sync {
     fn response_cache(&self) -> &ResponseCache;
     /// The quota that was applied, and its capacity.
     fn quota(&self, entry: &PolicyEntry) -> (Quota, u64);
+    /// The remedy for requests without a key under a policy, if they are a mistake of the application; else empty.
+    fn missing_key_hint(&self, policy: u32) -> &str;
     /// Whether the policy is a block list, which blocks by hand and has no quota.
     fn is_block_list(&self, policy: u32) -> bool;
     /// Whether used units become available one by one, not all at once.

@@ -43,6 +43,12 @@ impl<'a> PolicyDecision<'a> {
         self.entry.policy as usize
     }
 
+    /// The remedy, if the request shares its bucket with all others without a key by a mistake of the application.
+    pub(crate) fn missing_key_hint(&self) -> Option<&'a str> {
+        let hint = self.backend.missing_key_hint(self.entry.policy);
+        (self.entry.key == Key::missing() && !hint.is_empty()).then_some(hint)
+    }
+
     /// Whether the policy is a block list, which has no quota that means anything.
     pub(crate) fn is_block_list(&self) -> bool {
         self.backend.is_block_list(self.entry.policy)

@@ -62,7 +62,7 @@
 //!
 //! | extractor | a request without a key is |
 //! |---|---|
-//! | [`peer`], [`client_ip`] | counted in one bucket with all others without one, and an error is logged: [`MissingKey::Shared`] |
+//! | [`peer`], [`client_ip`] | counted in one bucket with all others without one, which is logged as an error and is a [warning](crate::HealthWarning) of health checks: [`MissingKey::Shared`] |
 //! | [`header`], [`query`], [`cookie`], [`bearer`], [`host`], [`grpc_service`], [`grpc_method`], [`extension`], [`from_fn`] | rejected, 400 Bad Request: [`MissingKey::Reject`] |
 //! | a tuple | rejected if a part is missing, unless that part is [`MissingKey::Shared`] |
 //! | [`or_else`](KeyExtractor::or_else), [`or_same`](KeyExtractor::or_same) | as the last extractor does |

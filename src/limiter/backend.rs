@@ -70,6 +70,10 @@ impl LimiterBackend for LimiterRef {
         (quota, self.limit(entry).rule().capacity())
     }
 
+    fn missing_key_hint(&self, policy: u32) -> &str {
+        self.bound(policy).policy.extractor().missing_key_hint()
+    }
+
     fn is_block_list(&self, policy: u32) -> bool {
         self.bound(policy).policy.is_block_list()
     }

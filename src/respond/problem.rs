@@ -50,7 +50,7 @@ impl<'a> Problem<'a> {
                 code: 8,
                 kind: QUOTA_EXCEEDED,
                 title: "Request cannot be satisfied as assigned quota has been exceeded",
-                detail: too_costly(decision),
+                detail: too_costly(decision).or_else(|| shared_bucket(decision)),
                 decision,
             },
             DecisionKind::MissingKey { missing, .. } => Self {
@@ -158,6 +158,20 @@ fn too_costly(decision: &Decision) -> Option<String> {
     let (cost, name, limit) = (never.cost(), never.policy(), never.limit());
     Some(format!(
         "The request costs {cost}, of which policy {name} allows at most {limit}."
+    ))
+}
+
+/// In a debug build the detail of a request that was rejected because all requests share its bucket by a mistake of the
+/// application.
+fn shared_bucket(decision: &Decision) -> Option<String> {
+    if !cfg!(debug_assertions) {
+        return None;
+    }
+    let mut rejecting = decision.policies().filter(|policy| policy.rejected());
+    let (name, hint) =
+        rejecting.find_map(|policy| Some((policy.policy(), policy.missing_key_hint()?)))?;
+    Some(format!(
+        "All requests share one bucket of policy {name} (reported in debug builds only): {hint}."
     ))
 }
 

@@ -11,6 +11,7 @@ use crate::error::StoreError;
 pub struct HealthReport {
     issues: Vec<HealthIssue>,
     unlisted_issues: u64,
+    warnings: Vec<HealthWarning>,
     unchecked: Vec<&'static str>,
     dropped_refunds: u64,
     unconfirmed: u64,
@@ -110,8 +111,24 @@ pub enum HealthIssue {
     },
 }
 
+/// A mistake of the application under which limits hold, though not as meant. Its text names the policy, what was found, and what
+/// to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HealthWarning {
+    /// The last request under a policy had no client address, and shares one bucket with all others without one.
+    #[error("requests under policy {policy:?} share one bucket: {remedy}")]
+    SharedBucket {
+        /// The policy's name.
+        policy: Arc<str>,
+        /// What they lack, and what to do: the extractor's
+        /// [`missing_key_hint`](crate::extract::KeyExtractor::missing_key_hint).
+        remedy: Arc<str>,
+    },
+}
+
 impl HealthReport {
-    /// Whether there are no issues. Refunds and write-backs that were dropped or not confirmed are none.
+    /// Whether there are no issues. Warnings, and refunds and write-backs that were dropped or not confirmed are none.
     pub fn is_healthy(&self) -> bool {
         self.issues.is_empty()
     }
@@ -125,6 +142,12 @@ impl HealthReport {
     /// The number of problems beyond those that are listed, equal ones included.
     pub fn unlisted_issues(&self) -> u64 {
         self.unlisted_issues
+    }
+
+    /// The mistakes of the application that were found. They don't make a report unhealthy: every process of the application has
+    /// them, and another one is no better.
+    pub fn warnings(&self) -> &[HealthWarning] {
+        &self.warnings
     }
 
     /// The checks that were skipped, because they need a permission that counting doesn't: `version`, `eviction` and `role`; and
@@ -156,6 +179,13 @@ impl HealthReport {
     #[must_use]
     pub fn with_issue(mut self, issue: HealthIssue) -> Self {
         self.add_issue(issue);
+        self
+    }
+
+    /// This report with another warning.
+    #[must_use]
+    pub fn with_warning(mut self, warning: HealthWarning) -> Self {
+        self.warnings.push(warning);
         self
     }
 

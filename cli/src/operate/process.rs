@@ -91,7 +91,11 @@ fn health(answer: &Value) -> String {
         false => "unhealthy",
     };
     let mut lines = vec![healthy.to_owned()];
-    for (field, title) in [("issues", "issue"), ("unchecked", "not checked")] {
+    for (field, title) in [
+        ("issues", "issue"),
+        ("warnings", "warning"),
+        ("unchecked", "not checked"),
+    ] {
         let texts = list(answer, field).iter().filter_map(Value::as_str);
         lines.extend(texts.map(|text| format!("{title}: {}", printable(text))));
     }

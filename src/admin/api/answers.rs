@@ -284,6 +284,9 @@ pub struct Health {
     /// The problems of the store, each with its remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issues: Option<Vec<String>>,
+    /// The mistakes of the application under which limits hold, though not as meant, each with its remedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warnings: Option<Vec<String>>,
     /// What could not be checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unchecked: Option<Vec<String>>,

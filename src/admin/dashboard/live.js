@@ -151,6 +151,7 @@ function showStore() {
       return el("li", {}, keyText(node), " circuit breaker ", badge(text, kind));
     }),
     ...(lost.issues ?? []).map((text) => el("li", {}, badge("issue", "bad"), " ", text)),
+    ...(lost.warnings ?? []).map((text) => el("li", {}, badge("warning", "warn"), " ", text)),
     ...(lost.unchecked ?? []).map((text) => el("li", {}, badge("not checked", "warn"), " ", text)),
   ];
   $("store-details").replaceChildren(

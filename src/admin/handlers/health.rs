@@ -51,10 +51,12 @@ fn details(report: &HealthReport) -> Health {
     };
     let issues = report.issues().iter().map(ToString::to_string);
     let issues = issues.chain(unlisted);
+    let warnings = report.warnings().iter().map(ToString::to_string);
     let unchecked = report.unchecked().iter().map(|what| (*what).to_owned());
     Health {
         healthy: report.is_healthy(),
         issues: Some(issues.collect()),
+        warnings: Some(warnings.collect()),
         unchecked: Some(unchecked.collect()),
         dropped_refunds: Some(report.dropped_refunds()),
         unconfirmed: Some(report.unconfirmed()),

@@ -14,13 +14,16 @@ use crate::{
 /// Counts by the address of the socket's peer, which a client cannot choose. An IPv6 address counts by its /64. The key is
 /// [`Key::ip`]. It is the default extractor of a policy.
 ///
-/// The address is read from the request's extensions: [`PeerAddr`] first, then, with feature `axum`, `ConnectInfo<SocketAddr>`
-/// or, for tests, `MockConnectInfo<SocketAddr>`, then, with feature `tonic`, tonic's `TcpConnectInfo` and, with `tonic-tls`,
+/// The address is read from the request's extensions: [`PeerAddr`] first, then, with feature `axum`, axum 0.8's
+/// `ConnectInfo<SocketAddr>` or, for tests, `MockConnectInfo<SocketAddr>`, then, with feature `tonic`, tonic's `TcpConnectInfo` and, with `tonic-tls`,
 /// `TlsConnectInfo<TcpConnectInfo>`, which is the only one if a tonic server is given the application's own TLS connections.
 ///
-/// If none of them is present, an axum server was started without `into_make_service_with_connect_info`, or a tonic server
-/// without the feature. An error is logged, and unless [`Policy::missing_key`](crate::Policy::missing_key) is set all requests
-/// share one bucket: the limit holds, but too strictly.
+/// If none of them is present, an axum server was started without `into_make_service_with_connect_info`, or is one of another
+/// version of axum, whose `ConnectInfo` is another type (insert `PeerAddr`), or a tonic server was built without the feature.
+/// Unless [`Policy::missing_key`](crate::Policy::missing_key) is set all requests share one bucket then: the limit holds, but too
+/// strictly. While that lasts, an error is logged every ten seconds, a
+/// [health check](crate::Limiter::health_check) has a [warning](crate::HealthWarning), and in a debug build the problem details of
+/// rejections say why.
 ///
 /// Behind a proxy the peer is the proxy: see [`client_ip`](crate::extract::client_ip).
 pub const fn peer() -> Peer {
@@ -111,9 +114,10 @@ impl KeyExtractor for Peer {
 }
 
 /// How to make the addresses of peers known, where requests lack them.
-pub(crate) const NO_PEER: &str = "there is no ConnectInfo in its extensions, so its client's address is unknown; with \
-     axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable tollgate's feature `tonic`, \
-     and `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`";
+pub(crate) const NO_PEER: &str = "there is no ConnectInfo of axum 0.8 in the request's extensions, so its client's address is \
+     unknown; with axum 0.8, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with another version of axum, \
+     whose ConnectInfo is another type, and elsewhere, insert tollgate's `PeerAddr`; with tonic, enable tollgate's feature \
+     `tonic`, and `tonic-tls` under TLS";
 
 /// The address of the socket's peer, IPv4 as IPv4 also where it came over IPv6.
 pub(crate) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {

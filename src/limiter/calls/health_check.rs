@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use crate::{
     limiter::{Limiter, core::BoundPolicy},
-    store::{LimitHandle, health::HealthReport},
+    store::{
+        LimitHandle,
+        health::{HealthReport, HealthWarning},
+    },
 };
 
 impl Limiter {
@@ -18,7 +21,8 @@ impl Limiter {
     /// the future is harmless, also many times: a health check with less time wraps it in `tokio::time::timeout`.
     ///
     /// It finds problems that would show only later, such as a missing permission, or counts that are silently evicted. Each is
-    /// a [`HealthIssue`](crate::HealthIssue) of the report; a store that can't be reached is one too.
+    /// a [`HealthIssue`](crate::HealthIssue) of the report; a store that can't be reached is one too. Requests that share a bucket
+    /// because they lack a client address are a [`HealthWarning`](crate::HealthWarning).
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};
@@ -53,7 +57,14 @@ impl Limiter {
             .as_ref()
             .map_or(0, |shares| shares.dropped());
         report.add_dropped_write_backs(dropped);
-        report
+        let sharing = core.policies.iter();
+        let sharing = sharing.filter(|bound| bound.missing_keys.shares_by_mistake());
+        sharing.fold(report, |report, bound| {
+            report.with_warning(HealthWarning::SharedBucket {
+                policy: bound.policy.shared_name(),
+                remedy: bound.policy.extractor().missing_key_hint().into(),
+            })
+        })
     }
 }
 

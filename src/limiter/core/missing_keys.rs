@@ -16,6 +16,8 @@ pub(crate) struct MissingKeys {
     found_any: AtomicBool,
     /// The number of requests without a key before the first with one, up to [`SUSPECTED_AFTER`].
     before_any: AtomicU32,
+    /// Whether the last request shared the bucket of those without a key, by a mistake of the application.
+    shares_by_mistake: AtomicBool,
     logged: LogThrottle,
 }
 
@@ -25,9 +27,12 @@ impl MissingKeys {
     pub(crate) fn find_key(&self, policy: &Policy, parts: &Parts) -> Option<Key> {
         let key = policy.extractor().key(parts)?;
         let found_any = &self.found_any;
-        // Written once, so that the cache line stays shared.
+        // Written if they change only, so that the cache line stays shared.
         if !found_any.load(Ordering::Relaxed) {
             found_any.store(true, Ordering::Relaxed);
+        }
+        if self.shares_by_mistake.load(Ordering::Relaxed) {
+            self.shares_by_mistake.store(false, Ordering::Relaxed);
         }
         Some(key)
     }
@@ -56,7 +61,18 @@ impl MissingKeys {
                 tracing::error!(policy, action = ?missing, suppressed, "a request has no key: {hint}");
             }
         });
-        (missing == MissingKey::Shared).then(Key::missing)
+        if missing != MissingKey::Shared {
+            return None;
+        }
+        if !hint.is_empty() && !self.shares_by_mistake.load(Ordering::Relaxed) {
+            self.shares_by_mistake.store(true, Ordering::Relaxed);
+        }
+        Some(Key::missing())
+    }
+
+    /// Whether the last request shared the bucket of those without a key, which its extractor calls a mistake.
+    pub(crate) fn shares_by_mistake(&self) -> bool {
+        self.shares_by_mistake.load(Ordering::Relaxed)
     }
 
     /// Counts a request without a key. True once: when so many came that probably no request has one.

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
 use http::{Request, StatusCode};
-use tollgate::{Key, PeerAddr, Policy, Quota, extract};
+use tollgate::{Key, MissingKey, PeerAddr, Policy, Quota, extract};
 
 use crate::http::{
     extractors::{address, count, counted_by, each_counts_as, from, ip},
-    support::{Log, empty, hello, layer, send, status, statuses, with},
+    support::{Log, empty, hello, layer, send, status, statuses, to, with},
 };
 
 #[tokio::test]
@@ -103,12 +103,68 @@ async fn clients_without_an_address_share_one_bucket_and_the_reason_is_logged() 
         "ERROR",
         "into_make_service_with_connect_info",
         "policy=\"p\"",
+        "with axum 0.8",
+        "`PeerAddr`",
     ];
     for part in parts.into_iter().chain(["ConnectInfo"]) {
         assert!(text.contains(part), "{part}: {text}");
     }
     // Logged once, not for each request.
     assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[tokio::test]
+async fn while_clients_share_a_bucket_for_want_of_an_address_health_checks_warn() {
+    // As of another version of axum.
+    #[derive(Clone)]
+    struct ConnectInfo;
+    let (layer, _) = layer([Policy::new("p", Quota::requests(9).per_hour())]);
+    let app = hello(&layer);
+    let warnings = async || {
+        let health = layer.limiter().health_check().await;
+        assert!(health.is_healthy(), "{health:?}");
+        let warnings = health.warnings().iter();
+        warnings.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings().await, [""; 0]);
+    for _ in 0..2 {
+        send(&app, from(ConnectInfo)).await;
+        let [warning] = &warnings().await[..] else {
+            panic!("a warning");
+        };
+        for part in ["\"p\"", "share one bucket", "axum 0.8", "`PeerAddr`"] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+        send(&app, from(PeerAddr(address("192.0.2.1:1")))).await;
+        assert_eq!(warnings().await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn requests_that_are_to_share_a_bucket_are_no_mistake() {
+    let tenants = Policy::new("p", Quota::requests(1).per_hour()).key(extract::header("x-tenant"));
+    let (layer, _) = layer([tenants.missing_key(MissingKey::Shared)]);
+    let app = hello(&layer);
+    assert_eq!(statuses(&app, 2).await, [200, 429]);
+    assert!(layer.limiter().health_check().await.warnings().is_empty());
+    assert!(send(&app, to("/")).await.json()["detail"].is_null());
+}
+
+/// This test is one.
+#[tokio::test]
+async fn in_a_debug_build_a_rejection_says_that_clients_share_a_bucket() {
+    let (layer, _) = layer([Policy::new("p", Quota::requests(1).per_hour())]);
+    let app = hello(&layer);
+    assert_eq!(status(&app, "/").await, 200);
+    let rejected = send(&app, to("/")).await.json();
+    assert_eq!(rejected["violated-policies"], serde_json::json!(["p"]));
+    let detail = rejected["detail"].as_str().expect("a detail");
+    for part in ["policy p", "debug builds only", "axum 0.8", "`PeerAddr`"] {
+        assert!(detail.contains(part), "{part}: {detail}");
+    }
+    let client = || from(PeerAddr(address("192.0.2.1:1")));
+    assert_eq!(send(&app, client()).await.status, 200);
+    assert!(send(&app, client()).await.json()["detail"].is_null());
 }
 
 #[tokio::test]

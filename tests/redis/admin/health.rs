@@ -1,13 +1,14 @@
 //! `GET /health` without a token, and clients that don't wait for the answer.
 
-use std::{pin::pin, time::Instant};
+use std::{convert::Infallible, pin::pin, time::Instant};
 
 use axum::body::Body;
 use http::Method;
 use testkit::Server;
 use tokio::task::yield_now;
-use tollgate::{Limiter, Policy, Quota, extract};
+use tollgate::{Limiter, Policy, Quota, RateLimitLayer, extract};
 use tollgate_tests::stores;
+use tower::{Layer, Service, service_fn};
 
 use crate::admin::support::{Api, request, until};
 
@@ -90,4 +91,25 @@ async fn clients_that_abort_share_one_check_which_leaves_no_key_and_no_block() {
     assert_eq!(server.keys(), [""; 0]);
     let blocks = limiter.blocks(10).await.expect("a list");
     assert!(blocks.is_empty(), "{blocks:?}");
+}
+
+#[tokio::test]
+async fn clients_that_share_a_bucket_for_want_of_an_address_are_a_warning() {
+    let policy = Policy::new("p", Quota::requests(9).per_week());
+    let (store, _) = stores::frozen();
+    let limiter = stores::limiter(Limiter::builder().store(store), [policy]);
+    let mut service =
+        RateLimitLayer::new(limiter.clone()).layer(service_fn(|_: http::Request<()>| async {
+            Ok::<_, Infallible>(http::Response::new(()))
+        }));
+    let _ = service.call(http::Request::new(())).await;
+    let health = Api::of(&limiter).get("/health").await.json;
+    assert_eq!(health["healthy"], true);
+    let warnings = health["warnings"].as_array().expect("a list");
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0]
+            .as_str()
+            .is_some_and(|warning| warning.contains("\"p\""))
+    );
 }
