@@ -1,6 +1,6 @@
 //! The error of a store, and which errors are misconfigurations.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// The error of a store. A rejected request is a result, not an error.
 ///
@@ -15,7 +15,7 @@ pub enum StoreError {
     Timeout,
     /// A connection could not be opened, or broke while a response was awaited: the request may have been charged. Holds the
     /// text of the client's error.
-    #[error("connection to the store failed: {0}")]
+    #[error("connection to the store failed: {}", Escaped(.0))]
     Connection(Arc<str>),
     /// The circuit breaker is open after failed calls: the store was not called, and is probed in the background.
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", last_failure(.cause.as_deref()))]
@@ -29,7 +29,7 @@ pub enum StoreError {
     },
     /// The server responded with an error, and nothing was charged; only after `GARBLED`, a response that could not be decoded,
     /// the request may have been charged.
-    #[error("the store responded with an error: {code}: {message}")]
+    #[error("the store responded with an error: {}: {}", Escaped(.code), Escaped(.message))]
     #[non_exhaustive]
     Server {
         /// The error's code, such as `OOM` or `READONLY`.
@@ -38,7 +38,7 @@ pub enum StoreError {
         message: Arc<str>,
     },
     /// The key holds data that this crate did not write. It was not changed, and nothing was charged.
-    #[error("the store's key {key:?} does not hold the state of this policy: {message}")]
+    #[error("the store's key {key:?} does not hold the state of this policy: {}", Escaped(.message))]
     #[non_exhaustive]
     CorruptKey {
         /// The key in the store.
@@ -62,6 +62,23 @@ pub enum StoreError {
     /// The store or the strategy does not support the operation. Nothing was charged.
     #[error("not supported by the store: {0}")]
     Unsupported(&'static str),
+}
+
+/// A server's text in one line, with its control characters escaped: in a log they could forge lines, and in a terminal move
+/// the cursor.
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_control = |char: char| char.is_control() || matches!(char, '\u{2028}' | '\u{2029}');
+        for char in self.0.chars() {
+            match is_control(char) {
+                true => write!(f, "{}", char.escape_default())?,
+                false => write!(f, "{char}")?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How many of [`StoreError::CODES`] are of other errors than a server's.
@@ -292,6 +309,23 @@ mod tests {
         assert!(!StoreError::Timeout.is_misconfiguration());
         let corrupt = StoreError::corrupt_key("tg:f1:p:alice", "no number");
         assert!(corrupt.is_misconfiguration() && corrupt.to_string().contains("tg:f1:p:alice"));
+    }
+
+    #[test]
+    fn control_characters_of_a_server_are_escaped() {
+        let text: &str = "a\x1b[2J\x07b\r\nc\u{9b}d é";
+        let escaped = "a\\u{1b}[2J\\u{7}b\\r\\nc\\u{9b}d é";
+        let cause = server("ERR\n", text);
+        for error in [
+            StoreError::Connection(text.into()),
+            StoreError::corrupt_key(text, text),
+            StoreError::circuit_open(Duration::ZERO, Some(cause.clone())),
+            cause,
+        ] {
+            let error = error.to_string();
+            assert!(error.contains(escaped), "{error}");
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
     }
 
     #[test]
