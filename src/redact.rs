@@ -248,7 +248,8 @@ fn redacted_pair(pair: &[Part<'_>]) -> String {
         let parameter = plain(parameter, |char| char.is_ascii_lowercase())?;
         let value = match parameter.as_str() {
             "db" => number(value),
-            "protocol" | "user" => name(value),
+            "protocol" => protocol(value),
+            "user" => name(value),
             "pass" | "password" => only_variables(value, |_| None),
             _ => return None,
         };
@@ -262,6 +263,17 @@ fn name(parts: &[Part<'_>]) -> Option<String> {
     plain(parts, |char| {
         char.is_ascii_alphanumeric() || "._-".contains(char)
     })
+}
+
+/// A version of Redis's protocol: any other text may be a secret.
+fn protocol(parts: &[Part<'_>]) -> Option<String> {
+    let known = |text: &str| {
+        ["2", "3", "resp2", "resp3"]
+            .contains(&text)
+            .then(|| text.to_owned())
+    };
+    only_variables(parts, known)
+        .or_else(|| known(&plain(parts, |char| char.is_ascii_alphanumeric())?))
 }
 
 /// A port, or the number of a database.
@@ -288,6 +300,15 @@ mod tests {
             (
                 "REDIS://host/?protocol=resp3",
                 "REDIS://host/?protocol=resp3",
+            ),
+            ("redis://host?protocol=hunter2", "redis://host?protocol=***"),
+            (
+                "redis://host?protocol=${PROTOCOL:-resp3}",
+                "redis://host?protocol=${PROTOCOL:-resp3}",
+            ),
+            (
+                "redis://host?protocol=${PROTOCOL:-hunter2}",
+                "redis://host?protocol=***",
             ),
             ("redis://user:hunter2@host/0", "redis://user:***@host/0"),
             ("redis://:hunter2@host:6379", "redis://:***@host:6379"),

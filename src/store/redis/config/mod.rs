@@ -211,7 +211,11 @@ pub(crate) fn invalid_address(error: redis::RedisError) -> ConfigError {
     if cfg!(not(feature = "redis-tls")) && unknown && error.to_string().contains("TLS") {
         return tls::not_built();
     }
-    // The error's text does not repeat the URL, which may hold a password.
+    let mut error = error.to_string();
+    // Of the errors' texts this one alone repeats a part of the URL, which may hold a password.
+    if error.starts_with("Invalid protocol version") {
+        error = "its protocol is neither resp2 nor resp3".to_owned();
+    }
     ConfigError::new(
         format!("a server address that can't be used ({error})"),
         "an address such as redis://user:password@host:6379/0",
