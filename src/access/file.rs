@@ -1,23 +1,21 @@
 //! Files of access lists.
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io::{self, Read},
     path::Path,
 };
 
-use crate::{
-    error::{ConfigError, InvalidValue},
-    setting::SettingValue,
-};
+use crate::{error::ConfigError, setting::SettingValue};
 
 /// The largest list that is read: some four million addresses.
 pub(crate) const MAX_LIST_BYTES: u64 = 64 << 20;
 
-/// The entries of a file, one per line. A comment begins with a `#` at the beginning of a line or after a space.
-pub(super) fn entries<T>(
+/// The entries of a file, one per line. A comment begins with a `#` at the beginning of a line or after a space. The error of
+/// `read` says what is expected.
+pub(super) fn entries<T, E: Into<String>>(
     path: &Path,
-    read: impl Fn(&str) -> Result<T, InvalidValue>,
+    read: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Vec<T>, ConfigError> {
     let text = read_text(path, MAX_LIST_BYTES).map_err(|error| {
         let file = format!("the list {}", path.display());
@@ -27,9 +25,10 @@ pub(super) fn entries<T>(
     for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let entry = entry(line);
         if !entry.is_empty() {
-            let error = |invalid| {
-                let at = format!("line {} of {}: ", number + 1, path.display());
-                ConfigError::at(&at, invalid)
+            // Without the line's text: the file may be another one than was meant, or hold credentials.
+            let error = |expected| {
+                let value = format!("line {} of {}", number + 1, path.display());
+                ConfigError::new(value, expected)
             };
             entries.push(read(entry).map_err(error)?);
         }
@@ -49,20 +48,22 @@ pub(crate) fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Opens a regular file. A read of a pipe or a device may never end.
+/// Opens a regular file. A read of a pipe or a device may never end, and neither may the opening of a pipe that waits for a
+/// writer.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let no_file = |is_file: bool| match is_file {
-        true => Ok(()),
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    // Of the file that is open: another one may have the path by now.
+    match file.metadata()?.is_file() {
+        true => Ok(file),
         false => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "it is not a regular file",
         )),
-    };
-    // Before it is opened: to open a pipe waits for its writer.
-    no_file(path.metadata()?.is_file())?;
-    let file = File::open(path)?;
-    no_file(file.metadata()?.is_file())?;
-    Ok(file)
+    }
 }
 
 pub(super) fn not_from_file() -> ConfigError {

@@ -221,7 +221,8 @@ fn read(entries: impl IntoIterator<Item = impl ToString>) -> Result<Networks, Co
 }
 
 fn read_file(path: &Path) -> Result<Networks, ConfigError> {
-    Ok(Networks::of(entries(path, read_one)?))
+    let read = |entry: &str| parse_network(entry.trim());
+    Ok(Networks::of(entries(path, read)?))
 }
 
 fn read_one(text: &str) -> Result<IpNet, InvalidValue> {

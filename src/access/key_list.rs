@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use super::file::file;
 use super::file::{content, entries, not_from_file};
 use crate::{
-    error::{ConfigError, InvalidValue},
+    error::ConfigError,
     key::Key,
     setting::SettingValue,
 };
@@ -176,10 +176,8 @@ impl fmt::Debug for KeyList {
 
 fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {
     let keys = entries(path, |entry| match entry.strip_prefix("hash:") {
-        Some(hash) => Key::from_hash(hash).ok_or_else(|| {
-            let expected = "hash: and the 20 characters that follow the # of a key that is a hash";
-            InvalidValue::new(format!("a key {entry:?}"), expected)
-        }),
+        Some(hash) => Key::from_hash(hash)
+            .ok_or("hash: and the 20 characters that follow the # of a key that is a hash"),
         None => Ok(key(entry)),
     })?;
     Ok(keys.into_iter().collect())
