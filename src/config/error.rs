@@ -10,7 +10,11 @@ use crate::error::Reference;
 /// The most characters of what was found that an error shows: a bad document can be a mebibyte, and each error is logged.
 const MAX_FOUND_CHARS: usize = 300;
 
-/// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes.
+/// The most mistakes of a document that are looked for, each at a cost of the document's size.
+pub(crate) const MAX_MISTAKES: usize = 100;
+
+/// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes, or the
+/// first hundred or so.
 ///
 /// It displays one line for each, such as
 /// `limits.toml:12:9: policies.api.quota: found "100/mins"; expected a quota such as "100/min"`.

@@ -1,6 +1,7 @@
 //! Access lists, and how they find addresses.
 
 use std::{
+    collections::HashMap,
     net::IpAddr,
     path::PathBuf,
     sync::{
@@ -9,7 +10,7 @@ use std::{
     },
 };
 
-use super::Build;
+use super::{Build, listed};
 use crate::{
     access::{AccessList, AddressList, KeyList},
     config::{
@@ -29,7 +30,7 @@ impl Build<'_> {
         &mut self,
         path: &Path,
         list: &ListSection,
-        policies: &[Policy],
+        policies: &HashMap<&str, &Policy>,
     ) -> Option<AccessList> {
         match (&list.addresses, &list.policy, &list.keys) {
             (Some(addresses), None, None) => {
@@ -47,11 +48,11 @@ impl Build<'_> {
             (None, Some(policy), Some(keys)) => {
                 if self.document.policies.get(policy).is_none() {
                     let names = self.document.policies.iter().map(|(name, _)| name);
-                    let expected = format!("one of the policies {:?}", names.collect::<Vec<_>>());
+                    let expected = format!("one of the policies {}", listed(names));
                     self.found(&path.key("policy"), format!("{policy:?}"), expected);
                     return None;
                 }
-                let policy = policies.iter().find(|own| own.name() == policy)?;
+                let policy = policies.get(policy.as_str())?;
                 let list = self.keys(&path.key("keys"), policy, keys)?;
                 Some(list.into())
             }

@@ -1,5 +1,7 @@
 //! A limiter's settings outside of policies.
 
+use std::collections::HashMap;
+
 use super::Build;
 use crate::{
     config::{
@@ -23,10 +25,12 @@ impl Build<'_> {
         for policy in &policies {
             builder = builder.policy(policy.clone());
         }
+        let by_name = policies.iter().map(|policy| (policy.name(), policy));
+        let by_name: HashMap<_, _> = by_name.collect();
         for (name, lists) in [("deny", &document.deny), ("allow", &document.allow)] {
             for (index, list) in lists.iter().enumerate() {
                 let path = root.key(name).index(index);
-                builder = match self.list(&path, list, &policies) {
+                builder = match self.list(&path, list, &by_name) {
                     Some(list) if name == "deny" => builder.deny(list),
                     Some(list) => builder.allow(list),
                     None => builder,

@@ -5,7 +5,7 @@ use crate::{
     config::{
         Secret,
         document::{Document, access::ClientIpSection},
-        error::{LoadError, Mistake},
+        error::{LoadError, MAX_MISTAKES, Mistake},
         registry::Registry,
         tree::path::Path,
     },
@@ -24,7 +24,10 @@ mod policy;
 mod response;
 mod store;
 
-/// A document that is built, and its mistakes so far.
+/// The most names that a mistake lists as valid.
+const MAX_NAMES: usize = 20;
+
+/// A document that is built, and its mistakes so far, up to [`MAX_MISTAKES`].
 struct Build<'a> {
     document: &'a Document,
     /// The application's code, and what `client_ip` and `bearer` stand for in the document.
@@ -231,7 +234,13 @@ impl<'a> Build<'a> {
 
     fn found(&mut self, path: &Path, found: impl Into<String>, expected: impl Into<String>) {
         let mistake = self.document.mistake(path, found, expected);
-        self.mistakes.push(mistake);
+        self.note(mistake);
+    }
+
+    fn note(&mut self, mistake: Mistake) {
+        if self.mistakes.len() < MAX_MISTAKES {
+            self.mistakes.push(mistake);
+        }
     }
 
     /// The value, unless it is a mistake, which is noted.
@@ -243,7 +252,7 @@ impl<'a> Build<'a> {
         let unresolved = invalid.take_unresolved();
         let error = ConfigError::at("", invalid);
         let mistake = self.document.mistake(path, error.value(), error.expected());
-        self.mistakes.push(mistake.unresolved_as(unresolved));
+        self.note(mistake.unresolved_as(unresolved));
         None
     }
 
@@ -258,5 +267,14 @@ impl<'a> Build<'a> {
     fn secret(&mut self, path: &Path, secret: &Secret) -> Option<String> {
         let value = secret.value(self.document.folder());
         self.value(path, value)
+    }
+}
+
+/// Names in quotes, of which the first are listed.
+fn listed<'n>(mut names: impl Iterator<Item = &'n str>) -> String {
+    let first: Vec<_> = names.by_ref().take(MAX_NAMES).collect();
+    match names.count() {
+        0 => format!("{first:?}"),
+        others => format!("{first:?} and {others} others"),
     }
 }

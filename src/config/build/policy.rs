@@ -3,6 +3,7 @@
 use super::{
     Build,
     conditions::{method, valid_path},
+    listed,
 };
 use crate::{
     charge::ChargeTime,
@@ -82,8 +83,8 @@ impl Build<'_> {
             if !is_live {
                 let path = Path::default().key("policies").key(name).key("shadow_of");
                 let others = document.policies.iter().map(|(other, _)| other);
-                let others: Vec<_> = others.filter(|other| *other != name).collect();
-                let expected = format!("the name of an enforced policy; there are {others:?}");
+                let others = listed(others.filter(|other| *other != name));
+                let expected = format!("the name of an enforced policy; there are {others}");
                 self.found(&path, format!("{live:?}"), expected);
             }
         }

@@ -1,7 +1,6 @@
 //! Documents: what a configuration file says.
 
 use std::{
-    collections::HashMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Format, content,
-    error::{LoadError, Mistake, Position, TextError},
-    tree::{self, path::Path as ValuePath},
+    error::{LoadError, MAX_MISTAKES, Mistake, TextError},
+    tree::{self, Positions, path::Path as ValuePath},
 };
 use crate::{access::OnUnknownAddress, policy::on_store_error::OnMisconfiguration};
 
@@ -117,8 +116,7 @@ pub struct Document {
 #[derive(Default)]
 struct Origin {
     file: Option<PathBuf>,
-    /// The positions of values by their paths.
-    positions: HashMap<String, Position>,
+    positions: Positions,
 }
 
 impl Document {
@@ -127,7 +125,7 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] if the file can't be read, is longer than 1 MiB or is a pipe or a device, if the feature of its format is
+    /// [`LoadError`] if the file can't be read, is longer than 1 MiB or is no regular file, if the feature of its format is
     /// off, and for the mistakes of [`parse`](Self::parse).
     pub fn load(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
@@ -171,7 +169,9 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] with all errors of syntax; or else with all values that can't be read, unknown fields, and missing ones.
+    /// [`LoadError`] with all errors of syntax; or else with all values that can't be read, unknown fields, and missing ones. A
+    /// text may have values within at most 64 arrays and tables, and at most 4 MiB of texts and values, with YAML's aliases
+    /// replaced by what they stand for.
     /// What depends on other values, on files, on the environment and on registered names is checked when a limiter is built.
     pub fn parse(text: &str, format: Format) -> Result<Self, LoadError> {
         match Self::read(text, format, None) {
@@ -190,10 +190,7 @@ impl Document {
             Ok(tree) => tree,
             Err(mistakes) => return (None, mistakes),
         };
-        let mut positions = HashMap::new();
-        tree.for_each_position(&ValuePath::default(), &mut |path, position| {
-            positions.insert(path.to_string(), position);
-        });
+        let positions = Positions::of(&tree);
         let (document, mut mistakes) = tree::read::<Self>(tree);
         let document = document.map(|document| Self {
             origin: Arc::new(Origin {
@@ -202,15 +199,13 @@ impl Document {
             }),
             ..document
         });
-        for missing in document.iter().flat_map(Self::missing_values) {
-            if !mistakes.iter().any(|known| known.is_within(missing.path())) {
-                mistakes.push(missing);
-            }
-        }
+        let mut missing: Vec<_> = document.iter().flat_map(Self::missing_values).collect();
+        missing.retain(|missing| !mistakes.iter().any(|known| known.is_within(missing.path())));
+        mistakes.append(&mut missing);
         (document, mistakes)
     }
 
-    /// A mistake if there are no policies, and one for each policy without a quota.
+    /// A mistake if there are no policies, and one for each policy without a quota, up to [`MAX_MISTAKES`].
     pub(crate) fn missing_values(&self) -> Vec<Mistake> {
         let policies = ValuePath::default().key("policies");
         let mut mistakes = Vec::new();
@@ -218,11 +213,13 @@ impl Document {
             let expected = "at least one policy, such as [policies.api] with quota = \"100/min\"";
             mistakes.push(self.mistake(&policies, "no policy", expected));
         }
-        for (name, policy) in self.policies.iter() {
-            if policy.quota.is_none() && policy.block_list != Some(true) {
-                let path = policies.key(name).key("quota");
-                mistakes.push(self.mistake(&path, "nothing", "a quota such as \"100/min\""));
-            }
+        let lacks_quota =
+            |policy: &PolicySection| policy.quota.is_none() && policy.block_list != Some(true);
+        let without_quota = self.policies.iter();
+        let without_quota = without_quota.filter(|(_, policy)| lacks_quota(policy));
+        for (name, _) in without_quota.take(MAX_MISTAKES) {
+            let path = policies.key(name).key("quota");
+            mistakes.push(self.mistake(&path, "nothing", "a quota such as \"100/min\""));
         }
         mistakes
     }
@@ -234,12 +231,7 @@ impl Document {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) -> Mistake {
-        let mut position = None;
-        let mut at = Some(path.clone());
-        while let Some(path) = at.filter(|_| position.is_none()) {
-            position = self.origin.positions.get(&path.to_string()).copied();
-            at = path.parent();
-        }
+        let position = self.origin.positions.nearest(path);
         Mistake::new(path, found, expected).at(position)
     }
 

@@ -1,6 +1,6 @@
 //! Values by name, in the order of the text.
 
-use std::{fmt, marker::PhantomData};
+use std::{collections::HashMap, fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -18,7 +18,11 @@ use serde::{
 /// # Ok::<(), tollgate::ParseQuotaError>(())
 /// ```
 #[derive(Clone, PartialEq)]
-pub struct Named<T>(Vec<(String, T)>);
+pub struct Named<T> {
+    values: Vec<(String, T)>,
+    /// The index of each value.
+    indices: HashMap<String, usize>,
+}
 
 impl<T> Named<T> {
     /// Adds a value, or replaces the one of that name.
@@ -26,47 +30,56 @@ impl<T> Named<T> {
         let name = name.into();
         match self.get_mut(&name) {
             Some(old) => *old = value,
-            None => self.0.push((name, value)),
+            None => {
+                self.indices.insert(name.clone(), self.values.len());
+                self.values.push((name, value));
+            }
         }
     }
 
     /// The value of that name.
     pub fn get(&self, name: &str) -> Option<&T> {
-        let mut values = self.0.iter();
-        values.find(|(own, _)| own == name).map(|(_, value)| value)
+        let (_, value) = self.values.get(*self.indices.get(name)?)?;
+        Some(value)
     }
 
     /// The value of that name.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut T> {
-        let mut values = self.0.iter_mut();
-        values.find(|(own, _)| own == name).map(|(_, value)| value)
+        let (_, value) = self.values.get_mut(*self.indices.get(name)?)?;
+        Some(value)
     }
 
     /// Removes the value of that name, and returns it.
     pub fn remove(&mut self, name: &str) -> Option<T> {
-        let index = self.0.iter().position(|(own, _)| own == name)?;
-        Some(self.0.remove(index).1)
+        let removed = self.indices.remove(name)?;
+        for index in self.indices.values_mut() {
+            *index -= usize::from(*index > removed);
+        }
+        Some(self.values.remove(removed).1)
     }
 
     /// The names and values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &T)> {
-        self.0.iter().map(|(name, value)| (&**name, value))
+        self.values.iter().map(|(name, value)| (&**name, value))
     }
 
     /// The number of values.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.values.len()
     }
 
     /// Whether there is no value.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.values.is_empty()
     }
 }
 
 impl<T> Default for Named<T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self {
+            values: Vec::new(),
+            indices: HashMap::new(),
+        }
     }
 }
 

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use super::{Entry, Node, Path, Value};
-use crate::config::error::Mistake;
+use super::{
+    Entry, Node, Path, Value,
+    bounds::{Bounds, Exceeded},
+    path::Segment,
+};
+use crate::config::error::{MAX_MISTAKES, Mistake};
 
 /// The tree, or the keys that its tables have twice.
 pub(super) fn without_duplicates(mut node: Node) -> Result<Node, Vec<Mistake>> {
@@ -14,7 +18,7 @@ pub(super) fn without_duplicates(mut node: Node) -> Result<Node, Vec<Mistake>> {
         // An empty text of YAML, as of TOML, is an empty table.
         node.value = Value::Table(Vec::new());
     }
-    find_duplicates(&node, &Path::default(), &mut mistakes);
+    find_duplicates(&node, &mut Path::default(), &mut mistakes);
     if mistakes.is_empty() {
         Ok(node)
     } else {
@@ -22,38 +26,68 @@ pub(super) fn without_duplicates(mut node: Node) -> Result<Node, Vec<Mistake>> {
     }
 }
 
-fn find_duplicates(node: &Node, path: &Path, mistakes: &mut Vec<Mistake>) {
+fn find_duplicates(node: &Node, path: &mut Path, mistakes: &mut Vec<Mistake>) {
     match &node.value {
         Value::Table(entries) => {
             let mut keys = std::collections::HashSet::new();
             for entry in entries {
-                let path = path.key(&entry.key);
-                if !keys.insert(&entry.key) {
+                path.push(Segment::Key(entry.key.clone()));
+                if !keys.insert(&entry.key) && mistakes.len() < MAX_MISTAKES {
                     mistakes.push(Mistake::new(&path, "it a second time", "each key once"));
                 }
-                find_duplicates(&entry.node, &path, mistakes);
+                find_duplicates(&entry.node, path, mistakes);
+                path.pop();
             }
         }
         Value::Array(nodes) => {
             for (index, node) in nodes.iter().enumerate() {
-                find_duplicates(node, &path.index(index), mistakes);
+                path.push(Segment::Index(index));
+                find_duplicates(node, path, mistakes);
+                path.pop();
             }
         }
         _ => {}
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = deserializer.deserialize_any(AnyValue)?;
-        Ok(Self::new(value, None))
+/// Reads a value at a level of arrays and tables.
+#[derive(Clone, Copy)]
+pub(super) struct NodeSeed<'a> {
+    bounds: &'a Bounds,
+    level: usize,
+}
+
+impl<'a> NodeSeed<'a> {
+    pub(super) fn new(bounds: &'a Bounds) -> Self {
+        Self { bounds, level: 0 }
+    }
+
+    fn within<E: serde::de::Error>(self) -> Result<Self, E> {
+        let level = self.bounds.level_within(self.level);
+        let level = level.map_err(stopped)?;
+        Ok(Self { level, ..self })
+    }
+}
+
+/// Ends the reading. The bounds have the mistake.
+fn stopped<E: serde::de::Error>(_: Exceeded) -> E {
+    E::custom("a bound is exceeded")
+}
+
+impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
+    type Value = Node;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        self.bounds.count(1).map_err(stopped)?;
+        let value = deserializer.deserialize_any(self)?;
+        Ok(Node::new(value, None))
     }
 }
 
 /// A key of a table: YAML's may be numbers.
-fn key_text<E: serde::de::Error>(node: &Node) -> Result<String, E> {
-    match &node.value {
-        Value::String(text) => Ok(text.clone()),
+fn key_text<E: serde::de::Error>(node: Node) -> Result<String, E> {
+    match node.value {
+        Value::String(text) => Ok(text),
         Value::Bool(bool) => Ok(bool.to_string()),
         Value::Unsigned(number) => Ok(number.to_string()),
         Value::Signed(number) => Ok(number.to_string()),
@@ -61,9 +95,7 @@ fn key_text<E: serde::de::Error>(node: &Node) -> Result<String, E> {
     }
 }
 
-struct AnyValue;
-
-impl<'de> Visitor<'de> for AnyValue {
+impl<'de> Visitor<'de> for NodeSeed<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,7 +127,8 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(Value::Float(number))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        self.bounds.count(text.len()).map_err(stopped)?;
         Ok(Value::String(text.to_owned()))
     }
 
@@ -108,19 +141,21 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let element = self.within()?;
         let mut nodes = Vec::new();
-        while let Some(node) = seq.next_element()? {
+        while let Some(node) = seq.next_element_seed(element)? {
             nodes.push(node);
         }
         Ok(Value::Array(nodes))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let element = self.within()?;
         let mut entries = Vec::new();
-        while let Some(key) = map.next_key::<Node>()? {
+        while let Some(key) = map.next_key_seed(element)? {
             let key =
-                key_text(&key).map_err(|error: serde::de::value::Error| A::Error::custom(error))?;
-            let node = map.next_value()?;
+                key_text(key).map_err(|error: serde::de::value::Error| A::Error::custom(error))?;
+            let node = map.next_value_seed(element)?;
             entries.push(Entry {
                 key,
                 key_position: None,

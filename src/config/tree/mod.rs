@@ -3,15 +3,21 @@
 //! A document is parsed into a tree, and deserialized from it: so each mistake has its path and position, and the others are
 //! found after the first.
 
+use std::collections::HashMap;
+
 use super::error::Position;
 
 #[cfg(any(feature = "config-json", feature = "config-yaml"))]
 mod any;
+mod bounds;
 mod de;
 mod parse;
 pub(crate) mod path;
 mod read;
 mod secret;
+mod toml;
+#[cfg(feature = "config-yaml")]
+mod yaml;
 
 use self::path::{Path, Segment};
 pub(crate) use self::{parse::parse, read::read, secret::secret};
@@ -88,24 +94,48 @@ impl Node {
         };
         child?.get_mut(rest)
     }
+}
 
-    /// Calls `visit` with the path and position of each value.
-    pub(crate) fn for_each_position(&self, path: &Path, visit: &mut impl FnMut(&Path, Position)) {
-        if let Some(position) = self.position {
-            visit(path, position);
-        }
-        match &self.value {
+/// The positions of a tree's values.
+#[derive(Default)]
+pub(crate) struct Positions {
+    position: Option<Position>,
+    keys: HashMap<String, Self>,
+    elements: Vec<Self>,
+}
+
+impl Positions {
+    /// Those of a value and what it contains. Without a position of its own, there are none.
+    pub(crate) fn of(node: &Node) -> Self {
+        let mut positions = Self {
+            position: node.position,
+            ..Self::default()
+        };
+        match &node.value {
+            _ if node.position.is_none() => {}
             Value::Table(entries) => {
-                for entry in entries {
-                    entry.node.for_each_position(&path.key(&entry.key), visit);
-                }
+                let of = |entry: &Entry| (entry.key.clone(), Self::of(&entry.node));
+                positions.keys = entries.iter().map(of).collect();
             }
-            Value::Array(nodes) => {
-                for (index, node) in nodes.iter().enumerate() {
-                    node.for_each_position(&path.index(index), visit);
-                }
-            }
+            Value::Array(nodes) => positions.elements = nodes.iter().map(Self::of).collect(),
             _ => {}
         }
+        positions
+    }
+
+    /// The position of the value at a path, or of what would contain it.
+    pub(crate) fn nearest(&self, path: &Path) -> Option<Position> {
+        let mut nearest = self;
+        for segment in path.segments() {
+            let child = match segment {
+                Segment::Key(key) => nearest.keys.get(key),
+                Segment::Index(index) => nearest.elements.get(*index),
+            };
+            match child {
+                Some(child) => nearest = child,
+                None => break,
+            }
+        }
+        nearest.position
     }
 }

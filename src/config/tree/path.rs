@@ -27,6 +27,16 @@ impl Path {
         path
     }
 
+    #[cfg(any(feature = "config-json", feature = "config-yaml"))]
+    pub(super) fn push(&mut self, segment: Segment) {
+        self.0.push(segment);
+    }
+
+    #[cfg(any(feature = "config-json", feature = "config-yaml"))]
+    pub(super) fn pop(&mut self) {
+        self.0.pop();
+    }
+
     /// The path of what contains the value.
     pub(crate) fn parent(&self) -> Option<Self> {
         let (_, parent) = self.0.split_last()?;

@@ -6,10 +6,7 @@ use super::{
     Node, Path, Value,
     de::{Kind, ReadError},
 };
-use crate::config::error::Mistake;
-
-/// The most mistakes that are looked for.
-const MAX_MISTAKES: usize = 100;
+use crate::config::error::{MAX_MISTAKES, Mistake};
 
 /// Deserializes a tree. After a mistake its value is removed and the rest is read again, so that all mistakes are found. The
 /// value is that of the rest.

@@ -1,6 +1,7 @@
 //! All shards, and the operations on the keys in them.
 
 use std::{
+    collections::HashMap,
     num::NonZeroUsize,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
@@ -34,7 +35,7 @@ pub(super) struct Shards {
     hasher: DefaultHashBuilder,
     pub(super) clock: Arc<dyn Clock>,
     /// What each table is for, by its index in every shard.
-    tables: RwLock<Vec<TableEntry>>,
+    tables: RwLock<Tables>,
     pub(super) shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// As it was set.
     #[cfg_attr(
@@ -45,11 +46,36 @@ pub(super) struct Shards {
     dropped: AtomicU64,
 }
 
+/// What tables are for, found in the same time however many there are.
+#[derive(Default)]
+struct Tables {
+    entries: Vec<TableEntry>,
+    indices: HashMap<(Arc<str>, &'static str), usize>,
+    /// Where unused tables are looked for next.
+    next: usize,
+}
+
+/// How many tables are looked at before another one is added.
+const MAX_LOOKED_AT: usize = 8;
+
 /// The policy name and the state format that a table is for, and the limits that use it.
 struct TableEntry {
-    policy: Box<str>,
-    format: &'static str,
+    policy_and_format: (Arc<str>, &'static str),
     users: Weak<()>,
+}
+
+impl Tables {
+    /// The index of a table that is not in use, or of a new one.
+    fn free(&mut self, is_unused: impl Fn(&TableEntry, TableIndex) -> bool) -> usize {
+        for _ in 0..self.entries.len().min(MAX_LOOKED_AT) {
+            let index = self.next % self.entries.len();
+            self.next = index + 1;
+            if is_unused(&self.entries[index], TableIndex(index)) {
+                return index;
+            }
+        }
+        self.entries.len()
+    }
 }
 
 /// The table of a limit. Once no limit has it and its keys have expired, that of another policy takes its place.
@@ -144,9 +170,11 @@ impl Shards {
         };
         let format = rule.state_format();
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let is_of = |table: &TableEntry| *table.policy == *policy && table.format == format;
-        let index = match tables.iter().position(is_of) {
-            Some(index) if lock(&self.shards[0]).stores_type_of(TableIndex(index), local) => index,
+        let policy_and_format = (Arc::from(policy), format);
+        let index = match tables.indices.get(&policy_and_format) {
+            Some(index) if lock(&self.shards[0]).stores_type_of(TableIndex(*index), local) => {
+                *index
+            }
             Some(_) => {
                 return Err(InvalidValue::new(
                     format!("{rule:?}, whose state format {format:?} is that of another strategy"),
@@ -154,25 +182,27 @@ impl Shards {
                 ));
             }
             None => {
-                let unused = |index: &usize| self.is_unused(&tables[*index], TableIndex(*index));
-                let index = (0..tables.len()).find(unused).unwrap_or(tables.len());
+                let index = tables.free(|table, index| self.is_unused(table, index));
                 for shard in &self.shards {
                     let table = local.table(self.hasher.clone());
                     lock(shard).set_table(TableIndex(index), table, rule.follows_wall_clock());
                 }
+                tables.indices.insert(policy_and_format.clone(), index);
                 let entry = TableEntry {
-                    policy: policy.into(),
-                    format,
+                    policy_and_format,
                     users: Weak::new(),
                 };
-                match tables.get_mut(index) {
-                    Some(replaced) => *replaced = entry,
-                    None => tables.push(entry),
+                match tables.entries.get_mut(index) {
+                    Some(replaced) => {
+                        let replaced = std::mem::replace(replaced, entry);
+                        tables.indices.remove(&replaced.policy_and_format);
+                    }
+                    None => tables.entries.push(entry),
                 }
                 index
             }
         };
-        let users = &mut tables[index].users;
+        let users = &mut tables.entries[index].users;
         let user = users.upgrade().unwrap_or_default();
         *users = Arc::downgrade(&user);
         Ok(TableRef {

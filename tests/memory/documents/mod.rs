@@ -1,6 +1,7 @@
 //! Configuration documents: what they say, their mistakes, and the limiters that are built of them.
 
 mod any_text;
+mod bounds;
 mod building;
 mod describing;
 mod guide;
