@@ -1,5 +1,5 @@
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,11 +10,7 @@ use arc_swap::ArcSwap;
 #[cfg(feature = "config")]
 use super::file::file;
 use super::file::{content, entries, not_from_file};
-use crate::{
-    error::ConfigError,
-    key::Key,
-    setting::SettingValue,
-};
+use crate::{error::ConfigError, key::Key, setting::SettingValue};
 
 /// A list of keys of one policy to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny), as its
 /// extractor finds them in requests, or as a [`check`](crate::Limiter::check) sets them.
@@ -47,7 +43,8 @@ pub struct KeyList {
 }
 
 struct Shared {
-    keys: ArcSwap<HashSet<Key>>,
+    /// Each key, with the text that a document has for it if that takes variables of the environment.
+    keys: ArcSwap<HashMap<Key, Option<SettingValue>>>,
     file: Option<(PathBuf, ParseKey)>,
 }
 
@@ -57,6 +54,14 @@ impl KeyList {
     /// A list of `keys` of the policy of that name. A name that no policy of the limiter has is a [`ConfigError`] when the
     /// limiter is built.
     pub fn new(policy: impl Into<Arc<str>>, keys: impl IntoIterator<Item = Key>) -> Self {
+        Self::with_sources(policy, without_sources(keys))
+    }
+
+    /// A list of keys, each with the text that a document has for it if that takes variables of the environment.
+    pub(crate) fn with_sources(
+        policy: impl Into<Arc<str>>,
+        keys: impl IntoIterator<Item = (Key, Option<SettingValue>)>,
+    ) -> Self {
         Self {
             policy: policy.into(),
             shared: Arc::new(Shared {
@@ -103,7 +108,8 @@ impl KeyList {
 
     /// Replaces all keys at once.
     pub fn replace(&self, keys: impl IntoIterator<Item = Key>) {
-        self.shared.keys.store(Arc::new(keys.into_iter().collect()));
+        let keys = without_sources(keys).collect();
+        self.shared.keys.store(Arc::new(keys));
     }
 
     /// Reads the list's file again, and replaces all keys at once. It blocks while it reads: call it from `spawn_blocking` in
@@ -123,7 +129,7 @@ impl KeyList {
 
     /// Whether a key is on the list.
     pub fn contains(&self, key: &Key) -> bool {
-        self.shared.keys.load().contains(key)
+        self.shared.keys.load().contains_key(key)
     }
 
     /// The name of the policy whose keys these are.
@@ -140,25 +146,37 @@ impl KeyList {
             return file(path);
         }
         let keys = self.shared.keys.load();
-        let mut keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
-        keys.sort_unstable();
+        let mut keys: Vec<_> = keys.iter().collect();
+        keys.sort_unstable_by_key(|(key, _)| key.as_str());
         let text = |key: &str| {
             SettingValue::text(match key.strip_prefix('#') {
                 Some(hash) => format!("hash:{hash}"),
                 None => key.to_owned(),
             })
         };
-        SettingValue::list(keys.into_iter().map(|key| match key.contains('+') {
-            // The parts of a tuple.
-            true => SettingValue::list(key.split('+').map(text)),
-            false => text(key),
+        SettingValue::list(keys.into_iter().map(|(key, source)| {
+            let parts = key.as_str().split('+');
+            match source {
+                Some(SettingValue::List(sources)) if sources.len() == parts.clone().count() => {
+                    let parts = parts.zip(sources);
+                    SettingValue::list(parts.map(|(part, source)| match part.starts_with('#') {
+                        true => text(part),
+                        false => source.clone(),
+                    }))
+                }
+                // The text of a key that is hashed may be a credential.
+                Some(source) if !key.as_str().contains('#') => source.clone(),
+                _ if parts.clone().count() == 1 => text(key.as_str()),
+                // The parts of a tuple.
+                _ => SettingValue::list(parts.map(text)),
+            }
         }))
     }
 
     /// The file, and a hash of the keys, which may be credentials.
     pub(super) fn value(&self) -> SettingValue {
         let keys = self.shared.keys.load();
-        let mut keys: Vec<String> = keys.iter().map(Key::to_string).collect();
+        let mut keys: Vec<String> = keys.keys().map(Key::to_string).collect();
         keys.sort_unstable();
         let file = self.shared.file.as_ref().map(|(path, _)| path.as_path());
         content(file, keys.iter())
@@ -174,11 +192,21 @@ impl fmt::Debug for KeyList {
     }
 }
 
-fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {
+/// Keys that were not read from a document.
+fn without_sources(
+    keys: impl IntoIterator<Item = Key>,
+) -> impl Iterator<Item = (Key, Option<SettingValue>)> {
+    keys.into_iter().map(|key| (key, None))
+}
+
+fn read_file(
+    path: &Path,
+    key: &dyn Fn(&str) -> Key,
+) -> Result<HashMap<Key, Option<SettingValue>>, ConfigError> {
     let keys = entries(path, |entry| match entry.strip_prefix("hash:") {
         Some(hash) => Key::from_hash(hash)
             .ok_or("hash: and the 20 characters that follow the # of a key that is a hash"),
         None => Ok(key(entry)),
     })?;
-    Ok(keys.into_iter().collect())
+    Ok(without_sources(keys).collect())
 }

@@ -23,6 +23,7 @@ use crate::{
     key::Key,
     policy::Policy,
     redact::CODE,
+    setting::SettingValue,
 };
 
 impl Build<'_> {
@@ -96,15 +97,15 @@ impl Build<'_> {
                 let mut keys = Vec::new();
                 for (index, text) in texts.iter().enumerate() {
                     let path = path.index(index);
-                    let Some(text) = self.value(&path, expanded(text)) else {
+                    let Some(value) = self.value(&path, expanded(text)) else {
                         continue;
                     };
-                    match key_of(&*extractor, &text) {
-                        Some(key) => keys.push(key),
+                    match key_of(&*extractor, &value) {
+                        Some(key) => keys.push((key, (value != *text).then(|| source(text)))),
                         None => self.found(&path, "text that is no key", expected.clone()),
                     }
                 }
-                Some(KeyList::new(policy.name(), keys))
+                Some(KeyList::with_sources(policy.name(), keys))
             }
             KeysSection::File(file) => {
                 let invalid = Arc::new(AtomicBool::new(false));
@@ -168,6 +169,16 @@ fn expanded(text: &KeyText) -> Result<KeyText, InvalidValue> {
         KeyText::Parts(texts) => {
             let texts = texts.iter().map(|text| expand(text));
             texts.collect::<Result<_, _>>().map(KeyText::Parts)
+        }
+    }
+}
+
+/// The entry as the document has it.
+fn source(text: &KeyText) -> SettingValue {
+    match text {
+        KeyText::One(text) => SettingValue::text(text.clone()),
+        KeyText::Parts(texts) => {
+            SettingValue::list(texts.iter().map(|text| SettingValue::text(text.clone())))
         }
     }
 }

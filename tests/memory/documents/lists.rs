@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use http::Request;
 use tollgate::{
     PeerAddr, RateLimitLayer,
-    config::{Document, LoadError, Registry},
+    config::{Document, Format, LoadError, Registry},
 };
 use tollgate_tests::service::send;
 
@@ -36,6 +36,30 @@ async fn a_key_may_come_from_the_environment() {
     }
     for other in ["${CARGO_PKG_NAME}", "$${c}"] {
         assert_eq!(status(&layer, other).await, 200, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_force_names_the_variable_that_a_key_comes_from() {
+    for (key, keys) in [
+        ("header:x-tenant", "\"${CARGO_PKG_NAME}\""),
+        // A part that is hashed, and one that is not.
+        (
+            "[header:x-tenant, bearer]",
+            "[\"${CARGO_PKG_VERSION_MAJOR}\", \"hash:7lEM2SSxGPnYHjFZP0wx\"]",
+        ),
+    ] {
+        let text = format!(
+            "[[deny]]\npolicy = \"api\"\nkeys = [{keys}]\n\n[policies.api]\nquota = \"10/min\"\nkey = \"{key}\"\n"
+        );
+        let layer = document(&text).layer(&Registry::new()).expect("a layer");
+        let written = layer.document();
+        assert_eq!(written.to_text(Format::Toml).as_ref(), Ok(&text));
+        let again = written.layer(&Registry::new()).expect("a layer");
+        let name = Request::get("/").header("x-tenant", env!("CARGO_PKG_NAME"));
+        let name = name.header("authorization", "Bearer sk_1");
+        let expected = if key.starts_with('[') { 200 } else { 403 };
+        assert_eq!(send(&again, name).await, expected, "{key}");
     }
 }
 

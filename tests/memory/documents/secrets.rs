@@ -37,6 +37,7 @@ fn nothing_prints_a_secret_of_the_environment_or_of_a_file() {
         format!("redis://u:{SECRET}@127.0.0.1:1\n"),
     )
     .expect("a file");
+    fs::write(folder.path().join("hash"), "hash:hunter2\n").expect("a file");
     let output = tollgate_tests::child::test(module_path!(), "prints_everything")
         .env(FOLDER, folder.path())
         .env("HUNTER", SECRET)
@@ -69,7 +70,8 @@ async fn prints_everything() {
         tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::TRACE);
     subscriber.init();
     let registry = Registry::new();
-    let path = std::path::Path::new(&folder).join("limits.toml");
+    let folder = std::path::Path::new(&folder);
+    let (path, other) = (folder.join("limits.toml"), folder.join("other.toml"));
     let document = Document::load(path).expect("a document");
     println!("{document:?}");
     let layer = document.layer(&registry).expect("a layer");
@@ -106,9 +108,13 @@ async fn prints_everything() {
         "store.sentinel = { master = 'a', urls = ['redis://u:hunter2@a'], server_url = 'redis://u:hunter2@b' }",
         "store.url = 'redis://u:hunter2@127.0.0.1' hunter2",
         "allow = [{ policy = 'api', keys = ['hash:hunter2', 'hunter2'] }]",
+        "store.url = 'redis://127.0.0.1:1/?protocol=${HUNTER}'",
+        "deny = [{ addresses = { file = 'password' } }]",
+        "deny = [{ policy = 'api', keys = { file = 'hash' } }]",
     ] {
         let text = format!("{text}\n[policies.api]\nquota = '1/s'\nkey = 'bearer'");
-        let parsed = match Document::parse(&text, Format::Toml) {
+        fs::write(&other, text).expect("a file");
+        let parsed = match Document::load(&other) {
             Ok(parsed) => parsed,
             Err(error) => {
                 println!("{error} {error:?}");
