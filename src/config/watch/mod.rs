@@ -30,7 +30,8 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);
 ///
 /// A file that is missing, empty, unreadable or invalid, or that names such a file, changes nothing: the last good document stays
 /// in force. The error is logged once for each content of the file, and is in the [`WatchStatus`] until the file can be loaded
-/// again. The file is tried again at each poll.
+/// again. At each poll the file is read again, and loaded if it, or a file that it names, has changed since; [`Watcher::reload`]
+/// and SIGHUP load it in any case.
 ///
 /// ```no_run
 /// use tollgate::config::{Document, Registry, Watch};

@@ -46,26 +46,40 @@ pub(super) struct Reloader {
 
 #[derive(Debug, Default)]
 struct Progress {
-    in_force: Option<Loaded>,
+    in_force: Option<Content>,
     /// The failure that was logged last, if the file could not be loaded since.
     failure: Option<Failure>,
 }
 
-/// What was put in force, as it was read.
+/// A document as it was read.
 #[derive(Clone, Debug)]
-struct Loaded {
+struct Content {
     hash: Hash,
-    /// The files that the document names.
+    /// The files that the document names, as far as it could be parsed.
     files: Vec<PathBuf>,
     hash_of_files: Hash,
 }
 
-/// Distinguishes one failure from the next: equal ones are logged once.
-#[derive(Debug, PartialEq, Eq)]
+/// Why a document was not put in force. Equal ones are logged once.
+#[derive(Debug)]
 struct Failure {
-    /// That of the document, `None` if it could not be read.
-    hash: Option<Hash>,
-    message: String,
+    /// `None` if the document could not be read.
+    content: Option<Content>,
+    error: LoadError,
+}
+
+impl Content {
+    /// Whether the document and the files that it names are still the same.
+    fn is_unchanged(&self, hash: Hash) -> bool {
+        self.hash == hash && self.hash_of_files == hash_of_files(&self.files)
+    }
+}
+
+impl PartialEq for Failure {
+    fn eq(&self, other: &Self) -> bool {
+        let hash = |failure: &Self| failure.content.as_ref().map(|content| content.hash);
+        hash(self) == hash(other) && self.error == other.error
+    }
 }
 
 impl Reloader {
@@ -130,17 +144,16 @@ impl Reloader {
     ) -> Result<Option<Changes>, LoadError> {
         let mut progress = lock(&self.progress);
         let now = SystemTime::now();
-        let mut hash = None;
-        let reload =
-            AssertUnwindSafe(|| self.try_reload(trigger, progress.in_force.as_ref(), &mut hash));
+        let mut content = None;
+        let reload = AssertUnwindSafe(|| self.try_reload(trigger, &progress, &mut content));
         // The panic hook has reported a panic.
         let result = panic::catch_unwind(reload).unwrap_or_else(|_| {
             let expected = "registered code that does not panic";
             Err(self.not_loaded("code that panicked", expected))
         });
         let failure = result.as_ref().err().map(|error| Failure {
-            hash,
-            message: error.to_string(),
+            content: content.clone(),
+            error: error.clone(),
         });
         let begins = failure.is_some() && progress.failure != failure;
         let ends = failure.is_none() && progress.failure.is_some();
@@ -149,15 +162,15 @@ impl Reloader {
             self.log_recovery();
         }
         match result {
-            Ok(Some((loaded, changes))) => {
+            Ok(Some((hash, changes))) => {
                 self.set_status(now, |status| {
-                    status.hash = Some(loaded.hash.to_hex().as_str().into());
+                    status.hash = Some(hash.to_hex().as_str().into());
                     status.loaded_at = Some(now);
                     status.loads += 1;
                 });
-                self.log_reload(&loaded, &changes);
-                *observed = Some(Some(loaded.hash.to_hex().to_string()));
-                progress.in_force = Some(loaded);
+                self.log_reload(hash, &changes);
+                *observed = Some(Some(hash.to_hex().to_string()));
+                progress.in_force = content;
                 Ok(Some(changes))
             }
             Ok(None) => {
@@ -178,36 +191,42 @@ impl Reloader {
         }
     }
 
-    /// Sets `hash` to that of the document as soon as it is known.
+    /// Sets `content` to what was read as soon as it is known. Returns the hash of a document that was put in force.
     fn try_reload(
         &self,
         trigger: Trigger,
-        in_force: Option<&Loaded>,
-        hash: &mut Option<Hash>,
-    ) -> Result<Option<(Loaded, Changes)>, LoadError> {
+        progress: &Progress,
+        content: &mut Option<Content>,
+    ) -> Result<Option<(Hash, Changes)>, LoadError> {
         let text = content::read(&self.path)?;
-        let read = blake3::hash(text.as_bytes());
-        *hash = Some(read);
-        let is_unchanged = |loaded: &Loaded| {
-            loaded.hash == read && loaded.hash_of_files == hash_of_files(&loaded.files)
-        };
-        if trigger == Trigger::Poll && in_force.is_some_and(is_unchanged) {
-            return Ok(None);
+        let hash = blake3::hash(text.as_bytes());
+        if trigger == Trigger::Poll {
+            if let Some(failure) = &progress.failure
+                && let Some(failed) = &failure.content
+                && failed.is_unchanged(hash)
+            {
+                *content = Some(failed.clone());
+                return Err(failure.error.clone());
+            }
+            let in_force = progress.in_force.as_ref();
+            if in_force.is_some_and(|in_force| in_force.is_unchanged(hash)) {
+                return Ok(None);
+            }
         }
+        let read = |files: Vec<PathBuf>| Content {
+            hash,
+            hash_of_files: hash_of_files(&files),
+            files,
+        };
+        *content = Some(read(Vec::new()));
         let document = Document::parse_file_with(&text, &self.path, &self.registry)?;
-        let files = document.files();
         // Before they are loaded: a change after that is seen at the next poll.
-        let hash_of_files = hash_of_files(&files);
+        *content = Some(read(document.files()));
         if self.is_stopped.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let changes = self.target.reconfigure(&document, &self.registry)?;
-        let loaded = Loaded {
-            hash: read,
-            files,
-            hash_of_files,
-        };
-        Ok(Some((loaded, changes)))
+        Ok(Some((hash, changes)))
     }
 
     /// Sets what the status says after an attempt.
@@ -218,8 +237,8 @@ impl Reloader {
         set(&mut status);
     }
 
-    fn log_reload(&self, loaded: &Loaded, changes: &Changes) {
-        let (file, hash) = (self.path.display(), loaded.hash.to_hex());
+    fn log_reload(&self, hash: Hash, changes: &Changes) {
+        let (file, hash) = (self.path.display(), hash.to_hex());
         let changes = in_one_line(changes);
         tracing::info!(%file, hash = hash.as_str(), changes, "configuration file reloaded");
     }

@@ -1,7 +1,21 @@
 //! Files that cannot be loaded change nothing.
 
-use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
+use http::request::Parts;
+use tollgate::{
+    InvalidValue, Key, KeyExtractor, Limiter, Policy, Quota,
+    config::{Registry, Watch},
+};
 use tollgate_tests::until::until;
 
 use crate::config_reload::{SOON, Watched, document, writes::NAME};
@@ -115,6 +129,59 @@ async fn a_file_that_cannot_be_loaded_changes_nothing_and_is_logged_once() {
         // The share that is used stays.
         assert_eq!(watched.status().await, (20, 18), "{what}");
     }
+}
+
+/// Counts how often a policy with it is built.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl KeyExtractor for Counted {
+    fn key(&self, _: &Parts) -> Option<Key> {
+        None
+    }
+
+    fn validate(&self) -> Result<(), InvalidValue> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_cannot_be_loaded_is_built_again_only_when_it_or_a_file_of_it_has_changed()
+{
+    let folder = testkit::folder();
+    let path = folder.path().join(NAME);
+    let policy = "[policies.api]\nquota = '20/hour'\nkey = 'counted'\n";
+    write(
+        &path,
+        format!("deny = [{{ addresses = {{ file = 'deny.txt' }} }}]\n{policy}"),
+    );
+    let builds = Arc::new(AtomicUsize::new(0));
+    let registry = Registry::new().key("counted", Counted(builds.clone()));
+    let policy = Policy::new("api", Quota::requests(10).per_minute());
+    let limiter = Limiter::builder()
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    let watch = Watch::new(&path).registry(registry).every(SOON);
+    let watcher = watch.start(&limiter).expect("a watch");
+    until("a failure", async || watcher.status().error().is_some()).await;
+    let built = builds.load(Ordering::Relaxed);
+    for _ in 0..10 {
+        let last = watcher.status().last_attempt();
+        until("another attempt", async || {
+            watcher.status().last_attempt() != last
+        })
+        .await;
+        assert!(watcher.status().error().is_some());
+    }
+    assert_eq!(builds.load(Ordering::Relaxed), built);
+    // On demand it is built.
+    watcher.reload().await.expect_err("no list");
+    assert!(builds.load(Ordering::Relaxed) > built);
+    write(&folder.path().join("deny.txt"), "192.0.2.1\n");
+    until("a load", async || watcher.status().loads() == 1).await;
+    assert_eq!(watcher.status().failures(), 1);
 }
 
 #[tokio::test]
