@@ -59,6 +59,16 @@ pub enum StoreError {
     /// The call was made outside of a tokio runtime, in one that is ending, or in one without timers or, for Redis, without IO.
     #[error("no suitable tokio runtime: {0}")]
     NoRuntime(&'static str),
+    /// The store in process holds as many keys as it may, and can evict none for another one: the policy has its share of them, and
+    /// its keys are blocked by hand or hold permits. Nothing was charged. See [`MemoryStore`](crate::MemoryStore).
+    #[error(
+        "the store in process is full, with no room for another key of policy {policy:?}: allow more by MemoryStoreBuilder::max_keys"
+    )]
+    #[non_exhaustive]
+    Full {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
     /// The store or the strategy does not support the operation. Nothing was charged.
     #[error("not supported by the store: {0}")]
     Unsupported(&'static str),
@@ -82,7 +92,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// How many of [`StoreError::CODES`] are of other errors than a server's.
-const OWN_CODES: usize = 8;
+const OWN_CODES: usize = 9;
 
 impl StoreError {
     /// All [codes](Self::code).
@@ -93,6 +103,7 @@ impl StoreError {
         "corrupt_key",
         "unconfirmed",
         "no_runtime",
+        "full",
         "unsupported",
         "server",
         "ask",
@@ -153,7 +164,9 @@ impl StoreError {
     /// What to do about a [misconfiguration](Self::is_misconfiguration); `None` for an outage.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Timeout | Self::Connection(_) | Self::Unconfirmed { .. } => None,
+            Self::Timeout | Self::Connection(_) | Self::Unconfirmed { .. } | Self::Full { .. } => {
+                None
+            }
             Self::CircuitOpen { cause, .. } => cause.as_deref()?.remedy(),
             Self::Server { code, message } => remedy(code, message),
             Self::CorruptKey { .. } => Some(
@@ -190,6 +203,7 @@ impl StoreError {
             Self::CorruptKey { .. } => "corrupt_key",
             Self::Unconfirmed { .. } => "unconfirmed",
             Self::NoRuntime(_) => "no_runtime",
+            Self::Full { .. } => "full",
             Self::Unsupported(_) => "unsupported",
         }
     }
@@ -204,6 +218,7 @@ impl StoreError {
             | Self::Unconfirmed { .. }
             | Self::CorruptKey { .. }
             | Self::NoRuntime(_)
+            | Self::Full { .. }
             | Self::Unsupported(_) => true,
         }
     }

@@ -13,7 +13,7 @@ use crate::{error::InvalidValue, quota::Quota, setting::SettingValue};
 /// Access lists are evaluated before all policies, also in an outage: a request on an [allow
 /// list](crate::LimiterBuilder::allow) is admitted even if every policy rejects.
 ///
-/// An outage is a call without a response, or an error that ends by itself. For a
+/// An outage is a call without a response, or an error that ends by itself, such as a [full](crate::StoreError::Full) store. For a
 /// [misconfiguration](crate::StoreError::is_misconfiguration), [`OnMisconfiguration`] applies.
 ///
 /// By default [`check`](crate::Limiter::check) and layers admit, and [`wait`](crate::Limiter::wait) and an

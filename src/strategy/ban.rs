@@ -156,7 +156,9 @@ struct BanState {
     /// How many rejections the window holds.
     rejections: i64,
     /// How often the key was banned.
-    bans: i64,
+    bans: i32,
+    /// Whether it was banned by hand last.
+    by_hand: bool,
     expires_at: i64,
 }
 
@@ -164,11 +166,21 @@ impl State for BanState {
     fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.expires_at)
     }
+
+    /// First keys that are not banned, by their rejections; then bans, the one that ends first.
+    fn eviction_order(&self, now: Timestamp) -> Option<u64> {
+        let left = Timestamp::from_micros(self.banned_until).since(now);
+        match left.as_micros() as u64 {
+            0 => Some(self.rejections as u64),
+            _ if self.by_hand => None,
+            left => Some(MAX_REJECTIONS.saturating_add(left)),
+        }
+    }
 }
 
 impl BanRule {
     /// How long the last of so many bans lasts.
-    fn ban_length(&self, bans: i64) -> i64 {
+    fn ban_length(&self, bans: i32) -> i64 {
         let mut length = self.first_ban;
         for _ in 1..bans {
             if length >= self.max_ban {
@@ -180,7 +192,7 @@ impl BanRule {
     }
 
     /// When a key expires.
-    fn expires_at(&self, banned_until: i64, bans: i64, window_ends: i64) -> i64 {
+    fn expires_at(&self, banned_until: i64, bans: i32, window_ends: i64) -> i64 {
         if banned_until == 0 {
             return window_ends;
         }
@@ -236,6 +248,7 @@ impl LocalRule for BanRule {
         let mut current = self.current(state, now);
         let now = now.as_micros();
         current.rejections += units as i64;
+        current.by_hand = self.manual_ban > 0;
         if self.manual_ban > 0 {
             (
                 current.banned_until,
@@ -282,7 +295,7 @@ impl LocalRule for BanRule {
         let current = self.current(state, now);
         Snapshot::new([
             current.banned_until,
-            current.rejections * 100 + current.bans,
+            current.rejections * 100 + i64::from(current.bans),
             current.window_ends,
         ])
     }
@@ -343,7 +356,7 @@ impl Rule for BanRule {
     ) -> Option<Duration> {
         let (bans, left) = (packed_counts % 100, banned_until - now.as_micros());
         // A later instant of the same ban has less left.
-        (bans > 0 && left == self.ban_length(bans))
+        (bans > 0 && left == self.ban_length(bans as i32))
             .then(|| Timestamp::from_micros(banned_until).since(now))
     }
 

@@ -132,6 +132,11 @@ impl State for Permits {
         let permits = self.0.iter().map(|permit| permit.expires_at);
         permits.max().unwrap_or_default()
     }
+
+    /// Permits are held until they are released.
+    fn eviction_order(&self, _now: Timestamp) -> Option<u64> {
+        None
+    }
 }
 
 impl LocalRule for ConcurrencyRule {

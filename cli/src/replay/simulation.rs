@@ -52,7 +52,7 @@ pub(super) enum Outcome {
     /// By the policy of this index, since there was no key.
     MissingKey(usize),
     DenyListed,
-    /// The store has failed, which a store in process does not.
+    /// The store had no room for a key.
     Failed,
 }
 

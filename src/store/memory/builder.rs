@@ -42,8 +42,8 @@ impl Default for MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// Sets the number of keys that the store holds at most, of all policies together. Default: 1,000,000, which take about 100
-    /// MB.
+    /// Sets the number of keys that the store holds at most, of all policies together, and at least as many as a request has
+    /// policies. Default: 1,000,000, which take about 100 MB. [`MemoryStore`] says which keys are evicted when it is full.
     pub fn max_keys(mut self, keys: NonZeroUsize) -> Self {
         self.max_keys = keys;
         self

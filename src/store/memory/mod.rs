@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::{Timestamp, wall_offset_us},
-    error::{InvalidValue, StoreError},
+    error::InvalidValue,
     key::Key,
     observe::StoreStats,
     strategy::Rule,
@@ -34,10 +34,29 @@ pub use builder::MemoryStoreBuilder;
 /// It counts by a monotonic clock, which begins with the wall clock's time when the process first reads it: a step of the wall
 /// clock neither refills nor withholds a quota. [Calendar windows](crate::CalendarWindow) follow the wall clock.
 ///
-/// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys). When that many are in use, the keys nearest to their full quota
-/// are **evicted** to make room, and their next request finds a full quota: a client that can use that many keys at once gains
-/// quota that way, but only for the keys that had used the least of it. [`dropped`](MemoryStore::dropped) counts evictions; if
-/// it isn't zero, allow more keys, or choose keys that clients can't make up.
+/// # When it is full
+///
+/// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys), and a policy may use all the room that others leave. When that
+/// many are in use, keys are **evicted** for a new one, and their next request finds a full quota. They are of the policy with
+/// the most keys, those first that have used the least of their quota:
+///
+/// - **Another policy's keys** evict none of a policy that has no more than an equal share: `max_keys` divided by the number of
+///   policies with keys.
+/// - **A policy's own keys** are evicted an eighth at a time at most. So an exhausted key stays, however many keys a client makes up,
+///   unless the client exhausts seven eighths of all.
+/// - **Bans** outlast all counts of rejections under their policy; of bans, the one that ends first is evicted.
+/// - **Permits** that are held and keys that are [blocked by hand](crate::Limiter::block) are never evicted.
+/// - **A key without room**, since nothing can be evicted for it, is a [`StoreError::Full`](crate::StoreError::Full): the request
+///   is handled as [`OnStoreError`](crate::OnStoreError) says. A rejection that a [ban](crate::Ban) can't count stays a
+///   rejection.
+///
+/// Keys are compared by the share of their quota that is in use, or under [`Gcra`](crate::Gcra) and
+/// [`TokenBucket`](crate::TokenBucket) by the time until it is full again: of a policy's quotas with different times to refill, the
+/// slower count as used more. This holds within each shard. A store of fewer than 2,048 keys has one shard, a larger one up to 64 of at
+/// least 1,024 keys, to which keys are assigned by their hash, so that shares differ from shard to shard by a few percent.
+///
+/// [`dropped`](MemoryStore::dropped) counts evictions; if it isn't zero, allow more keys, or choose keys that clients can't make
+/// up.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -106,10 +125,7 @@ impl Store for MemoryStore {
                 )]),
             }));
         }
-        let result = self.shards.execute(op, counters);
-        StoreResponse::Ready(result.ok_or(StoreError::Unsupported(
-            "a limit registered by another store",
-        )))
+        StoreResponse::Ready(self.shards.execute(op, counters))
     }
 
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
@@ -142,7 +158,9 @@ impl Store for MemoryStore {
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        let _ = self.execute(op, counters);
+        if let StoreResponse::Ready(Err(error)) = self.execute(op, counters) {
+            self.shards.log_uncounted(&error);
+        }
     }
 }
 

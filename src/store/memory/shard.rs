@@ -1,17 +1,21 @@
 //! One shard: its part of every policy's table, and the bound on all of them.
 
-use std::any::Any;
+use std::{any::Any, cmp::Reverse, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::CounterOp;
 use crate::{
     clock::{Clock, Timestamp, wall_offset_us},
+    key::Key,
     strategy::rule::{AnyRule, table::Table},
 };
 
 /// With fewer keys than this, looking for expired ones costs more than they take.
 const MIN_SWEEP_LEN: usize = 64;
+
+/// For how long no room is looked for again once all keys had to stay, which takes a look at all of them.
+const FULL_FOR: Duration = Duration::from_millis(1);
 
 /// The index of a limit's table in each shard.
 #[derive(Clone, Copy)]
@@ -41,9 +45,16 @@ pub(super) struct Shard {
 struct PolicyTable {
     states: Box<dyn Table>,
     follows_wall_clock: bool,
+    /// When there was no room for another key, on the store's clock.
+    full_at: Option<Timestamp>,
 }
 
 impl PolicyTable {
+    fn is_known_full(&self, now: Timestamp) -> bool {
+        let is_recent = |at: Timestamp| at <= now && now.since(at) < FULL_FOR;
+        self.full_at.is_some_and(is_recent)
+    }
+
     /// What the table's clock shows at an instant of the store's clock, if the wall clock is `wall_offset_us` ahead of that.
     fn at(&self, time: Timestamp, wall_offset_us: i64) -> Timestamp {
         match self.follows_wall_clock {
@@ -72,6 +83,7 @@ impl Shard {
         let table = PolicyTable {
             states,
             follows_wall_clock,
+            full_at: None,
         };
         match self.tables.get_mut(index) {
             Some(replaced) => *replaced = table,
@@ -85,7 +97,7 @@ impl Shard {
             return false;
         };
         let now = table.at(clock.now(), wall_offset_us(clock));
-        table.states.evict_expired(now, usize::MAX);
+        table.states.remove_expired(now, &[]);
         table.states.len() == 0
     }
 
@@ -114,55 +126,90 @@ impl Shard {
         }
     }
 
-    /// The state of a counter's key, added if the key is not held, and how many other keys were dropped to make room for it.
-    pub(super) fn entry(
-        &mut self,
-        counter: &CounterOp<'_>,
-        slot: &KeySlot,
-        clock: &dyn Clock,
-    ) -> (&mut dyn Any, u64) {
-        let mut dropped = 0;
-        if self.len() >= self.sweep_at && self.get(counter, slot).is_none() {
-            dropped = self.evict(clock);
-        }
+    /// The state of a counter's key, added if the key is not held.
+    pub(super) fn entry(&mut self, counter: &CounterOp<'_>, slot: &KeySlot) -> &mut dyn Any {
         let states = &mut *self.tables[slot.table.0].states;
-        (states.entry(slot.hash, &counter.key), dropped)
+        states.entry(slot.hash, &counter.key)
     }
 
-    /// Removes the expired keys and, if the shard is still full, an eighth of its capacity of others: those that expire first.
-    /// Returns how many of the latter.
-    fn evict(&mut self, clock: &dyn Clock) -> u64 {
+    /// Makes room for a key that is added to a table, beside so many `pending` ones. Keeps the keys of `counters`. Returns how
+    /// many other keys were evicted, and whether there is room.
+    pub(super) fn make_room(
+        &mut self,
+        TableIndex(index): TableIndex,
+        pending: usize,
+        counters: &[CounterOp<'_>],
+        clock: &dyn Clock,
+    ) -> (u64, bool) {
+        if self.len() + pending < self.sweep_at {
+            return (0, true);
+        }
+        let Some(max_len) = self.capacity.checked_sub(pending + 1) else {
+            return (0, false);
+        };
         let (now, wall_offset_us) = (clock.now(), wall_offset_us(clock));
-        self.evict_expired(now, wall_offset_us, usize::MAX);
-        let mut dropped = 0;
-        if self.len() >= self.capacity {
-            let mut times = Vec::with_capacity(self.len());
-            for table in &self.tables {
-                let first = times.len();
-                table.states.expires_at(&mut times);
-                for time in &mut times[first..] {
-                    *time = table.at(*time, wall_offset_us.saturating_neg());
-                }
-            }
-            let surplus = self.len() - self.capacity + 1 + self.capacity / 8;
-            let surplus = surplus.min(times.len());
-            let (_, time, _) = times.select_nth_unstable(surplus - 1);
-            let time = *time;
-            // First the keys that expire before `time`: more keys than the surplus may expire at that very instant.
-            dropped = self.evict_expired(time.shifted(-1), wall_offset_us, surplus);
-            dropped += self.evict_expired(time, wall_offset_us, surplus - dropped);
+        if self.len() > max_len && self.tables[index].is_known_full(now) {
+            return (0, false);
+        }
+        let kept: SmallVec<[Key; 4]> = match counters {
+            // Its key is the one that is added.
+            [_] => SmallVec::new(),
+            _ => counters.iter().map(|counter| counter.key).collect(),
+        };
+        for table in &mut self.tables {
+            let now = table.at(now, wall_offset_us);
+            table.states.remove_expired(now, &kept);
         }
         self.sweep_at = (self.len() * 2).max(MIN_SWEEP_LEN).min(self.capacity);
-        dropped as u64
+        let surplus = self.len().saturating_sub(max_len);
+        let evicted = match surplus {
+            0 => 0,
+            _ => self.evict(index, surplus, &kept, now, wall_offset_us),
+        };
+        let has_room = self.len() <= max_len;
+        self.tables[index].full_at = (!has_room).then_some(now);
+        (evicted as u64, has_room)
     }
 
-    /// Removes up to `max` keys that expire by `time` on the store's clock; returns how many.
-    fn evict_expired(&mut self, time: Timestamp, wall_offset_us: i64, max: usize) -> usize {
-        let mut left = max;
-        for table in &mut self.tables {
-            let time = table.at(time, wall_offset_us);
-            left -= table.states.evict_expired(time, left);
+    /// Evicts at least `surplus` keys, if it can: of the policies that have more than an equal share of the capacity, and of the
+    /// one at `index`, to which a key is added. Those with the most keys come first. Returns how many.
+    fn evict(
+        &mut self,
+        index: usize,
+        surplus: usize,
+        kept: &[Key],
+        now: Timestamp,
+        wall_offset_us: i64,
+    ) -> usize {
+        let lens = self.tables.iter().enumerate();
+        let lens =
+            lens.map(|(table, states)| (states.states.len() + usize::from(table == index), table));
+        let mut lens: SmallVec<[(usize, usize); 4]> = lens.filter(|(len, _)| *len > 0).collect();
+        let share = self.capacity / lens.len().max(1);
+        lens.sort_unstable_by_key(|(len, table)| (Reverse(*len), *table != index));
+        let mut evicted = 0;
+        for (len, table) in lens {
+            let max = match table == index {
+                true => len,
+                false => len.saturating_sub(share),
+            };
+            if max == 0 {
+                continue;
+            }
+            let table = &mut self.tables[table];
+            let now = table.at(now, wall_offset_us);
+            evicted += table.states.evict(now, surplus - evicted, max, kept);
+            if evicted >= surplus {
+                break;
+            }
         }
-        max - left
+        evicted
+    }
+
+    /// Looks for room again, also if there was none just now: units or permits were given back.
+    pub(super) fn forget_full(&mut self) {
+        for table in &mut self.tables {
+            table.full_at = None;
+        }
     }
 }

@@ -11,13 +11,14 @@ use std::{
 };
 
 use hashbrown::DefaultHashBuilder;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::shard::{KeySlot, Shard, TableIndex};
 use crate::{
     clock::{Clock, Timestamp},
-    error::InvalidValue,
+    error::{InvalidValue, StoreError},
     key::Key,
+    log::LogThrottle,
     store::{
         CounterMode, CounterOp, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units,
         fit::{admit, fit, fit_excluding, rejected_charge},
@@ -44,6 +45,7 @@ pub(super) struct Shards {
     )]
     pub(super) max_keys: NonZeroUsize,
     dropped: AtomicU64,
+    uncounted_log: LogThrottle,
 }
 
 /// What tables are for, found in the same time however many there are.
@@ -90,6 +92,15 @@ struct LockedShards<'a> {
     slots: SmallVec<[KeySlot; 4]>,
 }
 
+/// The units that a counter is charged.
+#[derive(Default)]
+struct Charge {
+    /// Those that are returned to the caller.
+    reported: u64,
+    /// Those that are taken from the key.
+    charged: u64,
+}
+
 /// The instants that the clocks showed for all counters of a request.
 struct Clocks {
     now: Timestamp,
@@ -116,6 +127,8 @@ impl Clocks {
         }
     }
 }
+
+const OTHER_STORE: StoreError = StoreError::Unsupported("a limit registered by another store");
 
 /// The present instant on the clock that a limit counts by.
 #[inline]
@@ -147,6 +160,7 @@ impl Shards {
             shards: (0..count).map(|_| shard()).collect(),
             max_keys,
             dropped: AtomicU64::new(0),
+            uncounted_log: LogThrottle::new(),
         }
     }
 
@@ -220,18 +234,36 @@ impl Shards {
         table.users.strong_count() == 0 && self.shards.iter().all(has_expired)
     }
 
-    /// Does an operation on all counters; `None` if one is of another store.
-    pub(super) fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
-        let mut locked = self.lock_shards(counters)?;
-        self.execute_locked(op, counters, &mut locked)
+    /// Does an operation on all counters.
+    pub(super) fn execute(
+        &self,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> Result<OpResult, StoreError> {
+        let mut locked = self.lock_shards(counters).ok_or(OTHER_STORE)?;
+        let result = self.execute_locked(op, counters, &mut locked);
+        drop(locked);
+        let (result, uncounted) = result?;
+        if let Some(error) = uncounted {
+            self.log_uncounted(&error);
+        }
+        Ok(result)
     }
 
+    /// Logs a charge without room that no caller gets as an error.
+    pub(super) fn log_uncounted(&self, error: &StoreError) {
+        self.uncounted_log.log_with(|suppressed| {
+            tracing::warn!(%error, suppressed, "a charge was not counted");
+        });
+    }
+
+    /// Returns the result, and the error of a charge without room that the operation was done without.
     fn execute_locked(
         &self,
         op: Op,
         counters: &[CounterOp<'_>],
         locked: &mut LockedShards<'_>,
-    ) -> Option<OpResult> {
+    ) -> Result<(OpResult, Option<StoreError>), StoreError> {
         let clocks = Clocks::read(&*self.clock, counters);
         // The units that each counter of an acquisition has available.
         let mut free: SmallVec<[u64; 4]> = SmallVec::new();
@@ -241,22 +273,23 @@ impl Shards {
             for (counter, slot) in counters.iter().zip(&locked.slots) {
                 let shard = &mut *locked.shards[slot.shard];
                 let now = clocks.of(counter.limit);
-                let balance = local_rule(counter)?.available(shard.get(counter, slot), now);
+                let rule = local_rule(counter).ok_or(OTHER_STORE)?;
+                let balance = rule.available(shard.get(counter, slot), now);
                 free.push(u64::try_from(balance).unwrap_or(0));
             }
             (admitted, rejected) = admit(counters, &free, times);
         }
-        let mut results = SmallVec::new();
+        let mut charges: SmallVec<[Charge; 4]> = SmallVec::new();
         for (index, (counter, slot)) in counters.iter().zip(&locked.slots).enumerate() {
             let shard = &mut *locked.shards[slot.shard];
-            let (rule, now) = (local_rule(counter)?, clocks.of(counter.limit));
-            // `reported` is returned to the caller, `charged` is taken from the key.
-            let mut charged = 0;
-            let reported = match op.for_counter(counter) {
+            let rule = local_rule(counter).ok_or(OTHER_STORE)?;
+            let mut balance = || rule.available(shard.get(counter, slot), clocks.of(counter.limit));
+            let (mut charged, mut reported) = (0, 0);
+            match op.for_counter(counter) {
                 Op::Acquire(times) => {
                     let times = u64::from(times);
                     let own_free = free.get(index).copied().unwrap_or(0);
-                    let reported = match counter.mode {
+                    reported = match counter.mode {
                         CounterMode::Check | CounterMode::CountRejections => 0,
                         CounterMode::Charge | CounterMode::ChargeRejectedToo => {
                             counter.units.of(admitted)
@@ -276,38 +309,55 @@ impl Shards {
                     };
                     if counter.mode == CounterMode::ChargeRejectedToo && rejected > 0 {
                         let wanted = counter.units.of(rejected);
-                        let balance = rule.available(shard.get(counter, slot), now);
-                        let left = balance.saturating_sub_unsigned(reported);
+                        let left = balance().saturating_sub_unsigned(reported);
                         charged += rejected_charge(counter, left, wanted);
                     }
-                    reported
                 }
+                Op::ForceAcquire | Op::Settle => {
+                    let max = balance().saturating_add_unsigned(counter.limit.rule().capacity());
+                    charged = counter.units.get().min(u64::try_from(max).unwrap_or(0));
+                    reported = charged;
+                }
+                Op::Peek | Op::Inspect | Op::Reset | Op::Renew | Op::Refund => {}
+            }
+            charges.push(Charge { reported, charged });
+        }
+        // A request that is rejected without it stays rejected, and a shadow policy rejects nothing: neither needs room.
+        let needs_room = admitted > 0 || !matches!(op, Op::Acquire(_));
+        let uncounted = self.make_room(counters, locked, &mut charges, needs_room)?;
+
+        let mut results = SmallVec::new();
+        let charges = charges.into_iter();
+        for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(charges) {
+            let shard = &mut *locked.shards[slot.shard];
+            let rule = local_rule(counter).ok_or(OTHER_STORE)?;
+            let now = clocks.of(counter.limit);
+            let Charge {
+                charged,
+                mut reported,
+            } = charge;
+            match op.for_counter(counter) {
                 Op::Peek => {
                     // Also corrects a state that the clock made impossible, so that the reported status comes true.
                     rule.available(shard.get(counter, slot), now);
-                    0
                 }
-                Op::Inspect | Op::Reset => 0,
-                Op::ForceAcquire | Op::Settle => {
-                    let balance = rule.available(shard.get(counter, slot), now);
-                    let max = balance.saturating_add_unsigned(counter.limit.rule().capacity());
-                    charged = counter.units.get().min(u64::try_from(max).unwrap_or(0));
-                    charged
+                Op::Renew => {
+                    reported = shard
+                        .get(counter, slot)
+                        .map_or(0, |state| rule.renew(state, now, &counter.caller));
                 }
-                Op::Renew => shard
-                    .get(counter, slot)
-                    .map_or(0, |state| rule.renew(state, now, &counter.caller)),
                 Op::Refund => {
                     let (want, caller) = (counter.units.get(), &counter.caller);
                     let state = shard.get(counter, slot);
-                    let refunded = rule.refund(state, now, &counter.receipt, want, caller);
+                    reported = rule.refund(state, now, &counter.receipt, want, caller);
                     // As for a peek: corrects an impossible state.
                     rule.available(shard.get(counter, slot), now);
-                    refunded
+                    shard.forget_full();
                 }
-            };
+                Op::Acquire(_) | Op::ForceAcquire | Op::Settle | Op::Inspect | Op::Reset => {}
+            }
             if charged > 0 {
-                let (state, dropped) = shard.entry(counter, slot, &*self.clock);
+                let state = shard.entry(counter, slot);
                 // Permits that rejected requests are charged have no holder that could renew or release them.
                 let unheld = match counter.limit.permit_ttl() {
                     Some(_) => charged - reported,
@@ -319,21 +369,19 @@ impl Shards {
                 if unheld > 0 {
                     rule.charge(state, now, unheld, &Key::unique());
                 }
-                if dropped > 0 {
-                    self.dropped.fetch_add(dropped, Ordering::Relaxed);
-                }
             }
             let state = shard.get(counter, slot).map(|state| &*state);
             let snapshot = rule.snapshot(state, now, counter.units.get());
             if op == Op::Reset {
                 shard.remove(counter, slot);
+                shard.forget_full();
             }
             results.push(CounterResult {
                 clock_skew_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
                 ..CounterResult::new(reported, snapshot)
             });
         }
-        Some(OpResult {
+        let result = OpResult {
             admitted,
             at: clocks.now,
             age: Duration::ZERO,
@@ -342,7 +390,44 @@ impl Shards {
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: results,
-        })
+        };
+        Ok((result, uncounted))
+    }
+
+    /// Makes room for the keys that are charged and not held yet. If there is none, it fails if the operation `needs_room`, and
+    /// else cancels the charge and returns the error.
+    fn make_room(
+        &self,
+        counters: &[CounterOp<'_>],
+        locked: &mut LockedShards<'_>,
+        charges: &mut [Charge],
+        needs_room: bool,
+    ) -> Result<Option<StoreError>, StoreError> {
+        let mut uncounted = None;
+        let mut pending: SmallVec<[usize; 4]> = smallvec![0; locked.shards.len()];
+        for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(charges) {
+            let shard = &mut *locked.shards[slot.shard];
+            if charge.charged == 0 || shard.get(counter, slot).is_some() {
+                continue;
+            }
+            let pending = &mut pending[slot.shard];
+            let (evicted, has_room) = shard.make_room(slot.table, *pending, counters, &*self.clock);
+            if evicted > 0 {
+                self.dropped.fetch_add(evicted, Ordering::Relaxed);
+            }
+            if has_room {
+                *pending += 1;
+                continue;
+            }
+            let policy = counter.limit.policy().into();
+            let error = StoreError::Full { policy };
+            if needs_room && !counter.mode.is_shadow() {
+                return Err(error);
+            }
+            *charge = Charge::default();
+            uncounted = Some(error);
+        }
+        Ok(uncounted)
     }
 
     /// Charges an existing key for as many of `times` requests as there are units for; `None` if there is no such key.

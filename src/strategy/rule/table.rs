@@ -15,6 +15,22 @@ use crate::{clock::Timestamp, key::Key};
 pub trait State: Default + Send + 'static {
     /// Returns the instant at which the full quota is available again; a store may drop the state from then on.
     fn expires_at(&self) -> Timestamp;
+
+    /// Returns how much of the quota is in use at `now`, as a number by which a full store orders the keys of one policy: those
+    /// with the smallest are evicted first. `None` for a state that must not be evicted, such as a permit that a request
+    /// holds. Called only before [`expires_at`](State::expires_at).
+    ///
+    /// Default: the microseconds until the full quota is available again. A state whose units come back all at once overrides
+    /// it, by the thousandths of the quota that are in use.
+    fn eviction_order(&self, now: Timestamp) -> Option<u64> {
+        let left = self.expires_at().since(now).as_micros();
+        Some(u64::try_from(left).unwrap_or(u64::MAX))
+    }
+}
+
+/// How many thousandths of a capacity are in use; more than 1,000 in debt.
+pub(in crate::strategy) fn thousandths(used: u64, capacity: u64) -> u64 {
+    used.saturating_mul(1_000) / capacity.max(1)
 }
 
 /// A table of states, with their type erased.
@@ -29,10 +45,11 @@ pub(crate) trait Table: fmt::Debug + Send {
     fn len(&self) -> usize;
     /// Calls `each` with every key and its state.
     fn for_each(&self, each: &mut dyn FnMut(&Key, &dyn Any));
-    /// Appends when each state expires.
-    fn expires_at(&self, times: &mut Vec<Timestamp>);
-    /// Removes up to `max` states that expire by `time`; returns how many.
-    fn evict_expired(&mut self, time: Timestamp, max: usize) -> usize;
+    /// Removes the states that have expired at `now`, except those of `kept` keys.
+    fn remove_expired(&mut self, now: Timestamp, kept: &[Key]);
+    /// Removes states in their [order](State::eviction_order), except those of `kept` keys: an eighth of those that may go, but
+    /// at least `min` of them, if there are so many, and at most `max`. Returns how many.
+    fn evict(&mut self, now: Timestamp, min: usize, max: usize, kept: &[Key]) -> usize;
     /// The type of the states.
     fn state_type(&self) -> TypeId;
     /// The table, to be downcast to its type.
@@ -126,18 +143,9 @@ impl<S: State> Table for TypedTable<S> {
             .for_each(|slot| each(&slot.key, &slot.state));
     }
 
-    fn expires_at(&self, times: &mut Vec<Timestamp>) {
-        times.extend(self.slots.iter().map(|slot| slot.state.expires_at()));
-    }
-
-    fn evict_expired(&mut self, time: Timestamp, max: usize) -> usize {
-        let before = self.slots.len();
-        let mut left = max;
-        self.slots.retain(|slot| {
-            let expired = left > 0 && slot.state.expires_at() <= time;
-            left -= usize::from(expired);
-            !expired
-        });
+    fn remove_expired(&mut self, now: Timestamp, kept: &[Key]) {
+        self.slots
+            .retain(|slot| slot.state.expires_at() > now || kept.contains(&slot.key));
         // The memory of a flood of keys is released when they have expired.
         if self.slots.len() < self.slots.capacity() / 4 {
             let hasher = &self.hasher;
@@ -145,7 +153,32 @@ impl<S: State> Table for TypedTable<S> {
             self.slots
                 .shrink_to(capacity, |slot| slot_hash(hasher, slot));
         }
-        before - self.slots.len()
+    }
+
+    fn evict(&mut self, now: Timestamp, min: usize, max: usize, kept: &[Key]) -> usize {
+        let order = |slot: &Slot<S>| match kept.contains(&slot.key) {
+            true => None,
+            false => slot.state.eviction_order(now),
+        };
+        let mut orders: Vec<u64> = self.slots.iter().filter_map(order).collect();
+        // Several at once, since all were looked through.
+        let evicted = (orders.len() / 8).max(min).min(max).min(orders.len());
+        if evicted == 0 {
+            return 0;
+        }
+        let (less, last, _) = orders.select_nth_unstable(evicted - 1);
+        let last = *last;
+        // More keys than are evicted may have the last one's order.
+        let mut ties = evicted - less.iter().filter(|order| **order < last).count();
+        self.slots.retain(|slot| match order(slot) {
+            Some(order) if order < last => false,
+            Some(order) if order == last && ties > 0 => {
+                ties -= 1;
+                false
+            }
+            _ => true,
+        });
+        evicted
     }
 
     fn state_type(&self) -> TypeId {

@@ -17,7 +17,7 @@ use crate::{
     quota::{DurationText, Quota},
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills,
+        State, Strategy, TierRefills, rule::table::thousandths,
     },
 };
 
@@ -234,6 +234,8 @@ struct Counter {
     starts: i64,
     ends: i64,
     windows_id: u64,
+    /// That of the last charge's quota.
+    capacity: u64,
 }
 
 /// How long a key outlasts its window, at most: a clock that steps back into the window by less finds it as it was.
@@ -243,6 +245,12 @@ impl State for Counter {
     fn expires_at(&self) -> Timestamp {
         let length = self.ends.saturating_sub(self.starts);
         Timestamp::from_micros(self.ends.saturating_add(length.min(RETENTION)))
+    }
+
+    fn eviction_order(&self, now: Timestamp) -> Option<u64> {
+        let is_open = now.as_micros() < self.ends;
+        let used = if is_open { self.count } else { 0 };
+        Some(thousandths(used, self.capacity))
     }
 }
 
@@ -264,6 +272,7 @@ impl CalendarRule {
                 starts,
                 ends,
                 windows_id,
+                capacity: state.capacity,
             };
         }
         Counter {
@@ -272,6 +281,7 @@ impl CalendarRule {
             starts,
             ends,
             windows_id,
+            capacity: state.capacity,
         }
     }
 }
@@ -290,6 +300,7 @@ impl LocalRule for CalendarRule {
     fn charge(&self, state: &mut Counter, now: Timestamp, units: u64, _caller: &Key) {
         *state = self.current(state, now);
         state.count += units;
+        state.capacity = self.requests;
     }
 
     fn refund(

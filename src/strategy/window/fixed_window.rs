@@ -8,7 +8,7 @@ use crate::{
     quota::Quota,
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills,
+        State, Strategy, TierRefills, rule::table::thousandths,
     },
 };
 
@@ -85,11 +85,17 @@ struct FixedWindowRule {
 struct Counter {
     count: u64,
     ends: i64,
+    /// That of the last charge's quota.
+    capacity: u64,
 }
 
 impl State for Counter {
     fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.ends)
+    }
+
+    fn eviction_order(&self, _now: Timestamp) -> Option<u64> {
+        Some(thousandths(self.count, self.capacity))
     }
 }
 
@@ -128,8 +134,11 @@ impl LocalRule for FixedWindowRule {
 
     fn charge(&self, state: &mut Counter, now: Timestamp, units: u64, _caller: &Key) {
         let (count, ends, _) = self.current(state, now);
-        let count = count + units;
-        *state = Counter { count, ends };
+        *state = Counter {
+            count: count + units,
+            ends,
+            capacity: self.requests,
+        };
     }
 
     fn refund(

@@ -8,7 +8,7 @@ use crate::{
     quota::Quota,
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills,
+        State, Strategy, TierRefills, rule::table::thousandths,
     },
 };
 
@@ -84,11 +84,17 @@ struct ListWindowRule {
 struct CallerList {
     callers: Vec<Key>,
     ends: i64,
+    /// That of the last charge's quota.
+    capacity: u64,
 }
 
 impl State for CallerList {
     fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.ends)
+    }
+
+    fn eviction_order(&self, _now: Timestamp) -> Option<u64> {
+        Some(thousandths(self.callers.len() as u64, self.capacity))
     }
 }
 
@@ -131,6 +137,7 @@ impl LocalRule for ListWindowRule {
             state.callers.clear();
         }
         state.ends = ends;
+        state.capacity = self.requests;
         state
             .callers
             .extend(std::iter::repeat_n(*caller, units as usize));

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::VecDeque};
 
 use crate::{
     clock::Timestamp,
-    strategy::{Lease, State},
+    strategy::{Lease, State, rule::table::thousandths},
 };
 
 /// A sliding window for one quota.
@@ -31,11 +31,26 @@ pub(super) struct Buckets {
     pub(super) counts: VecDeque<u64>,
     /// When the newest has left the window, in microseconds since the epoch.
     pub(super) expires_at: i64,
+    /// That of the last charge's quota.
+    pub(super) capacity: u64,
 }
 
 impl State for Buckets {
     fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.expires_at)
+    }
+
+    fn eviction_order(&self, now: Timestamp) -> Option<u64> {
+        let (now, width) = (now.as_micros(), self.width.max(1));
+        let behind = usize::try_from(now.div_euclid(width) - self.newest).unwrap_or(0);
+        let inside = self.counts.len().saturating_sub(behind);
+        let mut counts = self.counts.iter().take(inside);
+        // The last of them is half-way out of the window.
+        let oldest = counts.next_back().copied().unwrap_or(0);
+        let left = (width - now.rem_euclid(width)) as u128;
+        let weighed = u128::from(oldest) * left / width as u128;
+        let used = counts.fold(weighed as u64, |sum, count| sum.saturating_add(*count));
+        Some(thousandths(used, self.capacity))
     }
 }
 

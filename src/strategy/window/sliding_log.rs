@@ -8,7 +8,7 @@ use crate::{
     quota::{DurationText, Quota},
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
-        Snapshot, State, Strategy, TierRefills,
+        Snapshot, State, Strategy, TierRefills, rule::table::thousandths,
     },
 };
 
@@ -114,11 +114,21 @@ struct Instants {
     log: VecDeque<i64>,
     /// When the newest entry expires.
     expires_at: i64,
+    /// That of the last charge's quota.
+    capacity: u64,
 }
 
 impl State for Instants {
     fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.expires_at)
+    }
+
+    fn eviction_order(&self, now: Timestamp) -> Option<u64> {
+        let newest = self.log.back().copied().unwrap_or_default();
+        let oldest = now.as_micros().saturating_sub(self.expires_at - newest);
+        let expired = self.log.partition_point(|at| *at <= oldest);
+        let used = (self.log.len() - expired) as u64;
+        Some(thousandths(used, self.capacity))
     }
 }
 
@@ -157,6 +167,7 @@ impl LocalRule for SlidingLogRule {
         let at = now.as_micros();
         state.log.extend(std::iter::repeat_n(at, units as usize));
         state.expires_at = at + self.period;
+        state.capacity = self.requests;
     }
 
     fn refund(

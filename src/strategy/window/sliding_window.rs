@@ -181,6 +181,7 @@ impl LocalRule for SlidingWindowRule {
         if let Some(count) = state.counts.front_mut() {
             *count += units;
         }
+        state.capacity = self.requests;
     }
 
     fn refund(

@@ -17,6 +17,7 @@ mod credentials;
 mod extractors;
 mod foreign_fields;
 mod forged;
+mod full_store;
 mod handlers;
 mod header_cache;
 mod header_formats;
