@@ -42,8 +42,8 @@ pub use builder::MemoryStoreBuilder;
 ///
 /// - **Another policy's keys** evict none of a policy that has no more than an equal share: `max_keys` divided by the number of
 ///   policies with keys.
-/// - **A policy's own keys** are evicted an eighth at a time at most. So an exhausted key stays, however many keys a client makes up,
-///   unless the client exhausts seven eighths of all.
+/// - **A policy's own keys** are evicted an eighth at a time. So an exhausted key stays, however many keys a client makes up,
+///   unless it exhausts seven eighths of the policy's keys too. Under a quota of one request, one request exhausts a key.
 /// - **Bans** outlast all counts of rejections under their policy; of bans, the one that ends first is evicted.
 /// - **Permits** that are held and keys that are [blocked by hand](crate::Limiter::block) are never evicted.
 /// - **A key without room**, since nothing can be evicted for it, is a [`StoreError::Full`](crate::StoreError::Full): the request

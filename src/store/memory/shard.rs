@@ -14,6 +14,10 @@ use crate::{
 /// With fewer keys than this, looking for expired ones costs more than they take.
 const MIN_SWEEP_LEN: usize = 64;
 
+/// A full shard is searched for expired keys this often at most, so that each new key costs a constant also while keys expire one
+/// by one.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
 /// For how long no room is looked for again once all keys had to stay, which takes a look at all of them.
 const FULL_FOR: Duration = Duration::from_millis(1);
 
@@ -38,6 +42,14 @@ pub(super) struct Shard {
     /// The number of keys at which expired ones are looked for: twice as many as were left the last time, so that each new key
     /// costs a constant.
     sweep_at: usize,
+    /// When they were last looked for, on the store's clock.
+    swept_at: Option<Timestamp>,
+}
+
+/// An instant on the store's clock, and how far the wall clock is ahead of that.
+struct TwoClocks {
+    now: Timestamp,
+    wall_offset_us: i64,
 }
 
 /// The states of one policy name and state format.
@@ -50,11 +62,6 @@ struct PolicyTable {
 }
 
 impl PolicyTable {
-    fn is_known_full(&self, now: Timestamp) -> bool {
-        let is_recent = |at: Timestamp| at <= now && now.since(at) < FULL_FOR;
-        self.full_at.is_some_and(is_recent)
-    }
-
     /// What the table's clock shows at an instant of the store's clock, if the wall clock is `wall_offset_us` ahead of that.
     fn at(&self, time: Timestamp, wall_offset_us: i64) -> Timestamp {
         match self.follows_wall_clock {
@@ -70,6 +77,7 @@ impl Shard {
             tables: SmallVec::new(),
             capacity,
             sweep_at: capacity.min(MIN_SWEEP_LEN),
+            swept_at: None,
         }
     }
 
@@ -147,8 +155,11 @@ impl Shard {
         let Some(max_len) = self.capacity.checked_sub(pending + 1) else {
             return (0, false);
         };
-        let (now, wall_offset_us) = (clock.now(), wall_offset_us(clock));
-        if self.len() > max_len && self.tables[index].is_known_full(now) {
+        let now = TwoClocks {
+            now: clock.now(),
+            wall_offset_us: wall_offset_us(clock),
+        };
+        if self.len() > max_len && is_recent(self.tables[index].full_at, now.now, FULL_FOR) {
             return (0, false);
         }
         let kept: SmallVec<[Key; 4]> = match counters {
@@ -156,60 +167,65 @@ impl Shard {
             [_] => SmallVec::new(),
             _ => counters.iter().map(|counter| counter.key).collect(),
         };
-        for table in &mut self.tables {
-            let now = table.at(now, wall_offset_us);
-            table.states.remove_expired(now, &kept);
+        let sweeps = self.len() <= max_len || !is_recent(self.swept_at, now.now, SWEEP_INTERVAL);
+        if sweeps {
+            self.sweep(&kept, &now);
         }
-        self.sweep_at = (self.len() * 2).max(MIN_SWEEP_LEN).min(self.capacity);
-        let surplus = self.len().saturating_sub(max_len);
-        let evicted = match surplus {
-            0 => 0,
-            _ => self.evict(index, surplus, &kept, now, wall_offset_us),
+        let evicted = match self.len() > max_len {
+            false => 0,
+            true => self.evict(index, max_len, &kept, &now),
         };
+        if self.len() > max_len && !sweeps {
+            self.sweep(&kept, &now);
+        }
         let has_room = self.len() <= max_len;
-        self.tables[index].full_at = (!has_room).then_some(now);
+        self.tables[index].full_at = (!has_room).then_some(now.now);
         (evicted as u64, has_room)
     }
 
-    /// Evicts at least `surplus` keys, if it can: of the policies that have more than an equal share of the capacity, and of the
-    /// one at `index`, to which a key is added. Those with the most keys come first. Returns how many.
-    fn evict(
-        &mut self,
-        index: usize,
-        surplus: usize,
-        kept: &[Key],
-        now: Timestamp,
-        wall_offset_us: i64,
-    ) -> usize {
+    /// Removes all expired keys but those that are kept.
+    fn sweep(&mut self, kept: &[Key], now: &TwoClocks) {
+        for table in &mut self.tables {
+            let now = table.at(now.now, now.wall_offset_us);
+            table.states.remove_expired(now, kept);
+        }
+        self.swept_at = Some(now.now);
+        self.sweep_at = (self.len() * 2).max(MIN_SWEEP_LEN).min(self.capacity);
+    }
+
+    /// Evicts keys until there are `max_len` or fewer, if it can: of the policies that have more than an equal share of the
+    /// capacity, and of the one at `index`, to which a key is added. Those with the most keys come first. Returns how many had
+    /// not expired.
+    fn evict(&mut self, index: usize, max_len: usize, kept: &[Key], now: &TwoClocks) -> usize {
         let lens = self.tables.iter().enumerate();
         let lens =
             lens.map(|(table, states)| (states.states.len() + usize::from(table == index), table));
         let mut lens: SmallVec<[(usize, usize); 4]> = lens.filter(|(len, _)| *len > 0).collect();
         let share = self.capacity / lens.len().max(1);
         lens.sort_unstable_by_key(|(len, table)| (Reverse(*len), *table != index));
-        let mut evicted = 0;
+        let (mut surplus, mut evicted) = (self.len() - max_len, 0);
         for (len, table) in lens {
             let max = match table == index {
                 true => len,
                 false => len.saturating_sub(share),
             };
-            if max == 0 {
-                continue;
-            }
             let table = &mut self.tables[table];
-            let now = table.at(now, wall_offset_us);
-            evicted += table.states.evict(now, surplus - evicted, max, kept);
-            if evicted >= surplus {
+            let now = table.at(now.now, now.wall_offset_us);
+            let (removed, live) = match max {
+                0 => (0, 0),
+                max => table.states.evict(now, surplus, max, kept),
+            };
+            evicted += live;
+            surplus = surplus.saturating_sub(removed);
+            if surplus == 0 {
                 break;
             }
         }
         evicted
     }
+}
 
-    /// Looks for room again, also if there was none just now: units or permits were given back.
-    pub(super) fn forget_full(&mut self) {
-        for table in &mut self.tables {
-            table.full_at = None;
-        }
-    }
+/// Whether an instant lies less than `time` before now.
+fn is_recent(at: Option<Timestamp>, now: Timestamp, time: Duration) -> bool {
+    at.is_some_and(|at| at <= now && now.since(at) < time)
 }

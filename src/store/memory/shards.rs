@@ -352,7 +352,13 @@ impl Shards {
                     reported = rule.refund(state, now, &counter.receipt, want, caller);
                     // As for a peek: corrects an impossible state.
                     rule.available(shard.get(counter, slot), now);
-                    shard.forget_full();
+                    // A key without permits makes room for others at once.
+                    let state = shard.get(counter, slot);
+                    if counter.limit.permit_ttl().is_some()
+                        && state.is_some_and(|state| rule.expires_at(state) <= now)
+                    {
+                        shard.remove(counter, slot);
+                    }
                 }
                 Op::Acquire(_) | Op::ForceAcquire | Op::Settle | Op::Inspect | Op::Reset => {}
             }
@@ -374,7 +380,6 @@ impl Shards {
             let snapshot = rule.snapshot(state, now, counter.units.get());
             if op == Op::Reset {
                 shard.remove(counter, slot);
-                shard.forget_full();
             }
             results.push(CounterResult {
                 clock_skew_us: now.as_micros().saturating_sub(clocks.now.as_micros()),

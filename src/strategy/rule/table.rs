@@ -47,9 +47,10 @@ pub(crate) trait Table: fmt::Debug + Send {
     fn for_each(&self, each: &mut dyn FnMut(&Key, &dyn Any));
     /// Removes the states that have expired at `now`, except those of `kept` keys.
     fn remove_expired(&mut self, now: Timestamp, kept: &[Key]);
-    /// Removes states in their [order](State::eviction_order), except those of `kept` keys: an eighth of those that may go, but
-    /// at least `min` of them, if there are so many, and at most `max`. Returns how many.
-    fn evict(&mut self, now: Timestamp, min: usize, max: usize, kept: &[Key]) -> usize;
+    /// Removes states in their [order](State::eviction_order), expired ones first, except those of `kept` keys: an eighth of
+    /// those that may go, but at least `min` of them, if there are so many, and at most `max`. Returns how many, and how many of
+    /// them had not expired.
+    fn evict(&mut self, now: Timestamp, min: usize, max: usize, kept: &[Key]) -> (usize, usize);
     /// The type of the states.
     fn state_type(&self) -> TypeId;
     /// The table, to be downcast to its type.
@@ -155,30 +156,36 @@ impl<S: State> Table for TypedTable<S> {
         }
     }
 
-    fn evict(&mut self, now: Timestamp, min: usize, max: usize, kept: &[Key]) -> usize {
+    fn evict(&mut self, now: Timestamp, min: usize, max: usize, kept: &[Key]) -> (usize, usize) {
+        let has_expired = |slot: &Slot<S>| slot.state.expires_at() <= now;
         let order = |slot: &Slot<S>| match kept.contains(&slot.key) {
             true => None,
+            false if has_expired(slot) => Some(0),
             false => slot.state.eviction_order(now),
         };
         let mut orders: Vec<u64> = self.slots.iter().filter_map(order).collect();
         // Several at once, since all were looked through.
-        let evicted = (orders.len() / 8).max(min).min(max).min(orders.len());
-        if evicted == 0 {
-            return 0;
+        let removed = (orders.len() / 8).max(min).min(max).min(orders.len());
+        if removed == 0 {
+            return (0, 0);
         }
-        let (less, last, _) = orders.select_nth_unstable(evicted - 1);
+        let (less, last, _) = orders.select_nth_unstable(removed - 1);
         let last = *last;
         // More keys than are evicted may have the last one's order.
-        let mut ties = evicted - less.iter().filter(|order| **order < last).count();
-        self.slots.retain(|slot| match order(slot) {
-            Some(order) if order < last => false,
-            Some(order) if order == last && ties > 0 => {
-                ties -= 1;
-                false
-            }
-            _ => true,
+        let mut ties = removed - less.iter().filter(|order| **order < last).count();
+        let mut live = 0;
+        self.slots.retain(|slot| {
+            let is_removed = match order(slot) {
+                Some(order) if order == last && ties > 0 => {
+                    ties -= 1;
+                    true
+                }
+                order => order.is_some_and(|order| order < last),
+            };
+            live += usize::from(is_removed && !has_expired(slot));
+            !is_removed
         });
-        evicted
+        (removed, live)
     }
 
     fn state_type(&self) -> TypeId {

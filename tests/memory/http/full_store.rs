@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, time::Duration, time::Instant};
 
 use tollgate::{
     Ban, CallError, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, ManualClock,
-    MemoryStore, OnStoreError, Policy, Quota, extract,
+    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, extract, outcome,
 };
 use tollgate_tests::{
     results::{admitted_by_store, store_error},
@@ -13,7 +13,7 @@ use tollgate_tests::{
     strategy_kind::StrategyKind,
 };
 
-use crate::http::support::{Log, shared, used};
+use crate::http::support::{Log, hello, shared, status, used};
 
 /// A store of one shard, and one of several.
 const SIZES: [usize; 2] = [64, 4_096];
@@ -377,4 +377,17 @@ async fn a_request_evicts_none_of_its_own_keys() {
     let keys = [("a", alice), ("b", alice)];
     assert!(admitted_by_store(&limiter.check(keys).await));
     assert_eq!(used(&limiter, "a", alice).await, 2);
+}
+
+#[tokio::test]
+async fn a_charge_after_the_response_without_room_is_logged() {
+    let scene = Scene::new(8);
+    let _locked = scene.block(8).await;
+    let policy = shared("api", "1/h").charge_after(outcome::success);
+    let app = hello(&RateLimitLayer::new(scene.limiter([policy])));
+    let (log, start) = (Log::default(), Instant::now());
+    let _guard = log.warnings();
+    assert_eq!(status(&app, "/").await, 200);
+    let line = log.throttled("a charge was not counted", start);
+    assert!(line.contains(r#"policy "api""#), "{line}");
 }
