@@ -10,7 +10,7 @@ use axum::{Router, http::request::Parts, routing::get};
 use tokio::net::TcpListener;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
-    extract::{self, KeyExtractor},
+    extract::{self, Extracted, KeyExtractor},
 };
 
 /// Each tenant on each path. A gateway in front sets `x-tenant` to the tenant's name, in upper or lower case.
@@ -20,12 +20,19 @@ use tollgate::{
 struct TenantAndPath;
 
 impl KeyExtractor for TenantAndPath {
-    /// `None` is a request without a key: it is rejected with 400, unless the policy's `missing_key` says otherwise.
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        let tenant = parts.headers.get("x-tenant")?.to_str().ok()?;
-        let tenant = Key::new(tenant.to_ascii_lowercase());
-        let path = extract::path().key(parts)?;
-        Some(Key::tuple([tenant, path]))
+    /// A request without a tenant is rejected with 400, unless the policy's `missing_key` says otherwise. One with several
+    /// tenants is rejected in any case.
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let mut tenants = parts.headers.get_all("x-tenant").into_iter();
+        let Some(tenant) = tenants.next() else {
+            return Extracted::Absent;
+        };
+        if tenants.any(|other| other != tenant) {
+            return Extracted::Ambiguous;
+        }
+        let tenant = Key::new(tenant.as_bytes().to_ascii_lowercase());
+        let path = extract::path().extract(parts);
+        path.map(|path| Key::tuple([tenant, path]))
     }
 }
 

@@ -133,7 +133,7 @@ async fn login(
     Form(login): Form<Login>,
 ) -> Result<(StatusCode, &'static str), Response> {
     let account = account_key(&login.user);
-    let address = app.address.key(&parts).unwrap_or(Key::missing());
+    let address = app.address.extract(&parts).key().unwrap_or(Key::missing());
     let pair = Key::tuple([account, address]);
     let keys = [
         ("pair", pair),

@@ -6,8 +6,7 @@ use http::request::Parts;
 
 use crate::{
     error::InvalidValue,
-    extract::NO_PEER,
-    key::Key,
+    extract::{Extracted, NO_PEER},
     log::LogThrottle,
     setting::{Setting, SettingValue},
 };
@@ -87,10 +86,12 @@ pub enum OnUnknownAddress {
 
 /// The list that a request is on, by its index among the lists of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListMatch {
+pub(crate) enum ListMatch<'a> {
     /// By no list if the request's address is unknown, and [such requests are rejected](OnUnknownAddress::Reject).
     Denied(Option<usize>),
     Allowed(usize),
+    /// By none: the request's key under this policy, of which a list has keys, is ambiguous.
+    Ambiguous(&'a str),
 }
 
 /// The access list that decided a request: see [`Explanation::list`](crate::explain::Explanation::list).
@@ -148,7 +149,7 @@ pub(crate) trait ListSubject {
     /// The client's address, as a list of addresses finds it.
     fn address(&self, list: &AddressList) -> Option<IpAddr>;
     /// The key under a policy.
-    fn key(&self, policy: &str) -> Option<Key>;
+    fn key(&self, policy: &str) -> Extracted;
     /// Whether an unknown address is a mistake. It is none in a call that only reads a key's state.
     fn needs_address(&self) -> bool {
         true
@@ -164,12 +165,12 @@ pub(crate) struct HttpSubject<'a, F> {
     pub(crate) key: F,
 }
 
-impl<F: Fn(&str) -> Option<Key>> ListSubject for HttpSubject<'_, F> {
+impl<F: Fn(&str) -> Extracted> ListSubject for HttpSubject<'_, F> {
     fn address(&self, list: &AddressList) -> Option<IpAddr> {
         list.address(self.parts)
     }
 
-    fn key(&self, policy: &str) -> Option<Key> {
+    fn key(&self, policy: &str) -> Extracted {
         (self.key)(policy)
     }
 
@@ -225,48 +226,61 @@ impl Lists {
     }
 
     /// Looks a request up in all lists. One that is on lists of both kinds is denied.
-    pub(crate) fn find(&self, subject: &impl ListSubject) -> Option<ListMatch> {
+    pub(crate) fn find<'a>(&'a self, subject: &impl ListSubject) -> Option<ListMatch<'a>> {
         let unknown = Cell::new(false);
-        let on = |list: &AccessList| match &list.0 {
+        let on = |list: &'a AccessList, listed: ListMatch<'a>| match &list.0 {
             Kind::Addresses(list) => {
                 let address = subject.address(list);
                 unknown.set(unknown.get() || address.is_none() && subject.needs_address());
-                address.is_some_and(|address| list.contains(address))
+                let is_listed = address.is_some_and(|address| list.contains(address));
+                is_listed.then_some(listed)
             }
-            Kind::Keys(list) => subject
-                .key(list.policy())
-                .is_some_and(|k| list.contains(&k)),
+            Kind::Keys(list) => match subject.key(list.policy()) {
+                Extracted::Key(key) => list.contains(&key).then_some(listed),
+                Extracted::Absent => None,
+                Extracted::Ambiguous => Some(ListMatch::Ambiguous(list.policy())),
+            },
         };
         let rejects = || unknown.get() && self.on_unknown_address == OnUnknownAddress::Reject;
-        let denied = self.deny.iter().position(on);
-        let listed = if denied.is_some() || rejects() {
-            Some(ListMatch::Denied(denied))
-        } else if let Some(allowed) = self.allow.iter().position(on) {
-            Some(ListMatch::Allowed(allowed))
-        } else {
-            rejects().then_some(ListMatch::Denied(None))
-        };
+        let unknown_denied = || rejects().then_some(ListMatch::Denied(None));
+        let mut deny = self.deny.iter().enumerate();
+        let denied = deny.find_map(|(index, list)| on(list, ListMatch::Denied(Some(index))));
+        let mut allow = self.allow.iter().enumerate();
+        let listed = denied
+            .or_else(unknown_denied)
+            .or_else(|| allow.find_map(|(index, list)| on(list, ListMatch::Allowed(index))))
+            .or_else(unknown_denied);
         if unknown.get() {
             self.log_unknown_address(subject.address_hint());
         }
         listed
     }
 
-    /// Describes the list that a request is on.
-    pub(crate) fn describe(&self, found: ListMatch) -> MatchedList {
+    /// Describes the list that a request is on; `None` if it is on none, since its key is ambiguous.
+    pub(crate) fn describe(&self, found: ListMatch<'_>) -> Option<MatchedList> {
         let (denies, position, lists) = match found {
             ListMatch::Denied(position) => (true, position, &self.deny),
             ListMatch::Allowed(position) => (false, Some(position), &self.allow),
+            ListMatch::Ambiguous(_) => return None,
         };
         let policy = match position.and_then(|position| lists.get(position)) {
             Some(AccessList(Kind::Keys(list))) => Some(list.policy().into()),
             _ => None,
         };
-        MatchedList {
+        Some(MatchedList {
             denies,
             position,
             policy,
-        }
+        })
+    }
+
+    /// The policies of which it lists keys.
+    pub(crate) fn policies_of_keys(&self) -> impl Iterator<Item = &str> {
+        let lists = self.deny.iter().chain(&self.allow);
+        lists.filter_map(|list| match &list.0 {
+            Kind::Keys(list) => Some(list.policy()),
+            Kind::Addresses(_) => None,
+        })
     }
 
     #[cold]

@@ -84,6 +84,7 @@ pub(crate) fn status_of(kind: &DecisionKind) -> StatusCode {
         DecisionKind::DenyListed => StatusCode::FORBIDDEN,
         DecisionKind::StoreFailed(_)
         | DecisionKind::UnknownPolicy(_)
+        | DecisionKind::DuplicatePolicy { .. }
         | DecisionKind::PartsRequired { .. } => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
@@ -118,6 +119,10 @@ impl fmt::Display for Rejected {
                 write!(f, "rate limit store failed: {error}")
             }
             DecisionKind::UnknownPolicy(error) => error.fmt(f),
+            DecisionKind::DuplicatePolicy { policy } => {
+                let policy = policy.clone();
+                CallError::DuplicatePolicy { policy }.fmt(f)
+            }
             DecisionKind::PartsRequired { policy, lacks } => {
                 let (policy, lacks) = (policy.clone(), *lacks);
                 CallError::PartsRequired { policy, lacks }.fmt(f)

@@ -90,7 +90,8 @@ pub enum DecisionKind {
     /// A quota is exhausted, or the key is banned. Nothing was charged, unless a policy [charges rejected
     /// requests](crate::Policy::charge_rejected).
     Rejected,
-    /// The request has no key for the policy, which [rejects](crate::MissingKey::Reject) such requests. Nothing was charged.
+    /// The request has no key for the policy, which [rejects](crate::MissingKey::Reject) such requests, or an
+    /// [ambiguous](crate::extract::Extracted::Ambiguous) one. Nothing was charged.
     #[non_exhaustive]
     MissingKey {
         /// The policy's name.
@@ -106,6 +107,13 @@ pub enum DecisionKind {
     /// A call by hand names a policy that the limiter does not have: a mistake in the application, logged as an error at most
     /// every 10 s. Nothing was charged.
     UnknownPolicy(UnknownPolicy),
+    /// A call by hand has two keys for a policy: a mistake in the application, logged as an error at most every 10 s. Nothing was
+    /// charged.
+    #[non_exhaustive]
+    DuplicatePolicy {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
     /// The policy takes its quota, its cost or its conditions from requests, and a call by hand has none: a mistake in the
     /// application, logged as an error at most every 10 s. Nothing was charged. See [`Check::parts`](crate::Check::parts).
     #[non_exhaustive]
@@ -128,7 +136,9 @@ impl DecisionKind {
             Self::MissingKey { .. } => DecisionOutcome::MissingKey,
             Self::DenyListed => DecisionOutcome::DenyListed,
             Self::StoreFailed(_) => DecisionOutcome::StoreFailed,
-            Self::UnknownPolicy(_) | Self::PartsRequired { .. } => DecisionOutcome::Invalid,
+            Self::UnknownPolicy(_) | Self::DuplicatePolicy { .. } | Self::PartsRequired { .. } => {
+                DecisionOutcome::Invalid
+            }
         }
     }
 }
@@ -243,6 +253,7 @@ impl Decision {
             DecisionKind::MissingKey { .. }
             | DecisionKind::DenyListed
             | DecisionKind::UnknownPolicy(_)
+            | DecisionKind::DuplicatePolicy { .. }
             | DecisionKind::PartsRequired { .. } => RetryAfter::Never,
             DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
         }

@@ -182,6 +182,13 @@ pub enum CallError {
     /// The call names a policy that the limiter does not have; the store was not called.
     #[error(transparent)]
     UnknownPolicy(#[from] UnknownPolicy),
+    /// The call has two keys for a policy; the store was not called.
+    #[error("policy {policy:?} is named twice; expected one key for each policy")]
+    #[non_exhaustive]
+    DuplicatePolicy {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
     /// The policy takes its quota, its cost or its conditions from requests, and the call has neither a request, by
     /// [`Check::parts`](crate::Check::parts), nor settings of its own. The store was not called.
     #[error("policy {policy:?} takes {lacks}")]

@@ -2,15 +2,19 @@ use std::borrow::Cow;
 
 use http::{header, request::Parts};
 
-use super::{KeyExtractor, field, text};
+use super::{Extracted, KeyExtractor, field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by the value of a cookie (RFC 6265), which may have any bytes. The key is [`Key::secret`], since most cookies are
 /// credentials; with [`readable`](Cookie::readable) it is [`Key::new`].
 ///
-/// Names are case-sensitive. A request with several cookies of the name is ambiguous and has no key, nor has one with an empty
-/// value. Several `Cookie` fields, as in HTTP/2, are one list. An invalid name is a [`ConfigError`](crate::ConfigError) when
-/// the limiter is built.
+/// Names are case-sensitive. Several `Cookie` fields, as in HTTP/2, are one list. A request with several different values of the
+/// cookie is [ambiguous](Extracted::Ambiguous), unless [`first`](Cookie::first) or [`last`](Cookie::last) says which of them the
+/// application reads; one with an empty value has no key. An invalid name is a [`ConfigError`](crate::ConfigError) when the
+/// limiter is built.
+///
+/// A subdomain, or a page of the same site under another path, can give a browser a second cookie of the name, so that its user
+/// is rejected. A browser accepts no second one of a name that begins with `__Host-`.
 ///
 /// A client can send another cookie with each request, or none. To enforce a limit, count by what a middleware
 /// [verified](super::extension).
@@ -20,13 +24,14 @@ use crate::{error::InvalidValue, key::Key};
 ///
 /// let request = http::Request::get("/").header("cookie", "lang=it; session=8f3a").body(()).unwrap();
 /// let (parts, ()) = request.into_parts();
-/// assert_eq!(extract::cookie("session").key(&parts), Some(Key::secret("8f3a")));
-/// assert_eq!(extract::cookie("lang").readable().key(&parts), Some(Key::new("it")));
+/// assert_eq!(extract::cookie("session").extract(&parts).key(), Some(Key::secret("8f3a")));
+/// assert_eq!(extract::cookie("lang").readable().extract(&parts).key(), Some(Key::new("it")));
 /// ```
 pub fn cookie(name: impl Into<String>) -> Cookie {
     Cookie {
         name: name.into(),
         secret: true,
+        of_several: None,
     }
 }
 
@@ -35,6 +40,14 @@ pub fn cookie(name: impl Into<String>) -> Cookie {
 pub struct Cookie {
     name: String,
     secret: bool,
+    /// Which of several values counts; none by default.
+    of_several: Option<Position>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Position {
+    First,
+    Last,
 }
 
 impl Cookie {
@@ -52,6 +65,20 @@ impl Cookie {
         self
     }
 
+    /// Counts by the first of several values, as actix-web reads it.
+    #[must_use]
+    pub fn first(mut self) -> Self {
+        self.of_several = Some(Position::First);
+        self
+    }
+
+    /// Counts by the last of several values, as the `CookieJar` of axum-extra reads it.
+    #[must_use]
+    pub fn last(mut self) -> Self {
+        self.of_several = Some(Position::Last);
+        self
+    }
+
     /// The values of the cookies of this name, in order.
     fn values<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = &'a [u8]> {
         // HTTP/2 may send each cookie in a line of its own (RFC 9113, section 8.2.3).
@@ -65,10 +92,17 @@ impl Cookie {
     }
 }
 
+const KIND: &str = "the cookie";
+
 impl KeyExtractor for Cookie {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        let value = field::single_value("the cookie", &self.name, self.values(parts))?;
-        field::key(value, self.secret)
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let mut values = self.values(parts);
+        let key = |value| field::key(value, self.secret);
+        match self.of_several {
+            None => field::extract(KIND, &self.name, values, key),
+            Some(Position::First) => values.next().and_then(key).into(),
+            Some(Position::Last) => values.last().and_then(key).into(),
+        }
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -76,12 +110,18 @@ impl KeyExtractor for Cookie {
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some(text::field("cookie", &self.name, self.secret, true).into())
+        let mut text = text::field("cookie", &self.name, self.secret, true);
+        text.push_str(match self.of_several {
+            None => "",
+            Some(Position::First) => " first",
+            Some(Position::Last) => " last",
+        });
+        Some(text.into())
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
-        let values = parts.map_or(0, |parts| self.values(parts).count());
-        field::missing("the cookie", &self.name, values)
+        let extracted = parts.map(|parts| self.extract(parts));
+        field::missing(KIND, &self.name, extracted == Some(Extracted::Ambiguous))
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

@@ -2,15 +2,24 @@
 
 use std::borrow::Cow;
 
+use base64::{
+    Engine,
+    alphabet::STANDARD,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
 use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
-use super::{KeyExtractor, field, text};
+use super::{Extracted, KeyExtractor, field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by the value of a header, which may have any bytes. The key is [`Key::new`], or [`Key::secret`] for a header that
 /// [looks like a credential](crate::extract#credentials) or is declared [secret](Header::secret).
 ///
-/// A request with several fields of this name is ambiguous and has no key, nor has one with an empty value.
+/// Spaces and tabs around a value do not count. A request with several different values of the header is
+/// [ambiguous](Extracted::Ambiguous); one with an empty value has no key.
+///
+/// A header whose name ends in `-bin` is binary metadata of gRPC: values in base64, with padding or without, separated by
+/// commas. The key is that of the decoded bytes; a value that is not base64 is ambiguous.
 ///
 /// An invalid name is a [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
@@ -19,8 +28,8 @@ use crate::{error::InvalidValue, key::Key};
 ///
 /// let request = http::Request::get("/").header("x-tenant", "acme").header("x-api-key", "sk_1");
 /// let (parts, ()) = request.body(()).unwrap().into_parts();
-/// assert_eq!(extract::header("x-tenant").key(&parts), Some(Key::new("acme")));
-/// assert_eq!(extract::header("x-api-key").key(&parts), Some(Key::secret("sk_1")));
+/// assert_eq!(extract::header("x-tenant").extract(&parts).key(), Some(Key::new("acme")));
+/// assert_eq!(extract::header("x-api-key").extract(&parts).key(), Some(Key::secret("sk_1")));
 /// ```
 pub fn header(name: impl AsRef<str>) -> Header {
     let name = name.as_ref();
@@ -55,13 +64,31 @@ impl Header {
 }
 
 impl KeyExtractor for Header {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        let name = self.name.as_ref().ok()?;
-        field::key(only_line(&parts.headers, name)?, self.secret)
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let Ok(name) = &self.name else {
+            return Extracted::Absent;
+        };
+        let values = lines(&parts.headers, name);
+        let (kind, text) = (KIND, name.as_str());
+        if !is_binary(name) {
+            return field::extract(kind, text, values, |value| field::key(value, self.secret));
+        }
+        let values = values.flat_map(|line| line.split(|byte| *byte == b','));
+        let values: Option<Vec<_>> = values.map(|value| decode(value.trim_ascii())).collect();
+        let Some(values) = values else {
+            return field::ambiguous(kind, text);
+        };
+        field::extract(kind, text, values.into_iter(), |value| {
+            field::key(&value, self.secret)
+        })
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        field::key(field::text(texts)?.as_bytes(), self.secret)
+        let value = field::text(texts)?.as_bytes().trim_ascii();
+        match self.name.as_ref().is_ok_and(is_binary) {
+            true => field::key(&decode(value)?, self.secret),
+            false => field::key(value, self.secret),
+        }
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -71,8 +98,8 @@ impl KeyExtractor for Header {
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let name = self.name.as_ref().map_or("", HeaderName::as_str);
-        let lines = parts.map_or(0, |parts| parts.headers.get_all(name).iter().count());
-        field::missing("the header", name, lines)
+        let extracted = parts.map(|parts| self.extract(parts));
+        field::missing(KIND, name, extracted == Some(Extracted::Ambiguous))
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {
@@ -83,14 +110,31 @@ impl KeyExtractor for Header {
     }
 }
 
-/// The value of a header that has one line.
-fn only_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
-    let lines = headers.get_all(name).iter();
-    field::single_value("the header", name.as_str(), lines).map(HeaderValue::as_bytes)
+const KIND: &str = "the header";
+
+/// The values of a header's lines. HTTP/1.1 has no spaces around a value, while HTTP/2 servers may pass them on.
+fn lines<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(name).into_iter();
+    lines.map(|line| HeaderValue::as_bytes(line).trim_ascii())
+}
+
+/// Whether a header is binary metadata of gRPC.
+fn is_binary(name: &HeaderName) -> bool {
+    name.as_str().ends_with("-bin")
+}
+
+/// The bytes of a value of binary metadata; `None` if it is not base64. Senders should omit the padding, and receivers have to
+/// accept both.
+fn decode(value: &[u8]) -> Option<Vec<u8>> {
+    const BASE64: GeneralPurpose = GeneralPurpose::new(
+        &STANDARD,
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    );
+    BASE64.decode(value).ok()
 }
 
 /// Counts by the token of `Authorization: Bearer TOKEN` (RFC 6750). The key is [`Key::secret`] of the token, which is never
-/// stored readably. A request with several `Authorization` headers has no key.
+/// stored readably. A request with several different `Authorization` headers is [ambiguous](Extracted::Ambiguous).
 pub fn bearer() -> Bearer {
     Bearer { hash_key: None }
 }
@@ -118,14 +162,15 @@ impl Bearer {
 }
 
 impl KeyExtractor for Bearer {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        let value = only_line(&parts.headers, &header::AUTHORIZATION)?;
-        let (scheme, token) = value.split_at_checked(7)?;
-        let token = token.trim_ascii();
-        if !scheme.eq_ignore_ascii_case(b"bearer ") || token.is_empty() {
-            return None;
-        }
-        Some(self.key_of(token))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let name = header::AUTHORIZATION;
+        let values = lines(&parts.headers, &name);
+        field::extract(KIND, name.as_str(), values, |value| {
+            let (scheme, token) = value.split_at_checked(7)?;
+            let token = token.trim_ascii();
+            let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty();
+            is_bearer.then(|| self.key_of(token))
+        })
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -140,8 +185,11 @@ impl KeyExtractor for Bearer {
         })
     }
 
-    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
-        "a bearer token (Authorization header)".into()
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        match parts.map(|parts| self.extract(parts)) {
+            Some(Extracted::Ambiguous) => field::missing(KIND, "Authorization", true),
+            _ => "a bearer token (Authorization header)".into(),
+        }
     }
 }
 

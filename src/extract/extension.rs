@@ -4,7 +4,7 @@ use std::{any, borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
-use super::{KeyExtractor, field};
+use super::{Extracted, KeyExtractor, field};
 use crate::key::Key;
 
 /// Counts by a value of type `T` that a middleware or the server put into a request's extensions, such as the authenticated
@@ -22,7 +22,7 @@ use crate::key::Key;
 ///
 /// let by_user = extract::extension::<User>(|user| Key::from(user.id));
 /// let request = http::Request::get("/").extension(User { id: 7 }).body(()).unwrap();
-/// assert_eq!(by_user.key(&request.into_parts().0), Some(Key::new("7")));
+/// assert_eq!(by_user.extract(&request.into_parts().0).key(), Some(Key::new("7")));
 /// ```
 ///
 /// By a claim of a JWT, whose signature a middleware has verified. For an optional claim, use [`from_fn`]:
@@ -86,8 +86,9 @@ impl<T> Extension<T> {
 }
 
 impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        parts.extensions.get().map(|value| (self.find)(value))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let value = parts.extensions.get();
+        value.map(|value| (self.find)(value)).into()
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
@@ -110,8 +111,8 @@ impl<T> fmt::Debug for Extension<T> {
     }
 }
 
-/// Counts by the key that a closure returns for a request's head; `None` if the request has no key. It runs on the request path
-/// and must not block.
+/// Counts by the key that a closure returns for a request's head: an `Option<Key>`, `None` if the request has no key, or an
+/// [`Extracted`], for requests that may be [ambiguous](Extracted::Ambiguous). It runs on the request path and must not block.
 ///
 /// ```
 /// use tollgate::{Key, extract::{self, KeyExtractor}};
@@ -125,11 +126,12 @@ impl<T> fmt::Debug for Extension<T> {
 ///     Some(Key::from(*id))
 /// });
 /// let request = http::Request::get("/").extension(User(7)).body(()).unwrap();
-/// assert_eq!(by_user.key(&request.into_parts().0), Some(Key::new("7")));
+/// assert_eq!(by_user.extract(&request.into_parts().0).key(), Some(Key::new("7")));
 /// ```
-pub fn from_fn<F>(find: F) -> FromFn<F>
+pub fn from_fn<F, R>(find: F) -> FromFn<F>
 where
-    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+    F: Fn(&Parts) -> R + Send + Sync + 'static,
+    R: Into<Extracted>,
 {
     FromFn {
         find,
@@ -154,12 +156,13 @@ impl<F> FromFn<F> {
     }
 }
 
-impl<F> KeyExtractor for FromFn<F>
+impl<F, R> KeyExtractor for FromFn<F>
 where
-    F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+    F: Fn(&Parts) -> R + Send + Sync + 'static,
+    R: Into<Extracted>,
 {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        (self.find)(parts)
+    fn extract(&self, parts: &Parts) -> Extracted {
+        (self.find)(parts).into()
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {

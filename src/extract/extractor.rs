@@ -25,6 +25,70 @@ pub enum MissingKey {
     Shared,
 }
 
+/// What a [`KeyExtractor`] finds in a request.
+///
+/// An `Option<Key>` becomes one by `.into()`, in which `None` is [`Absent`](Extracted::Absent).
+///
+/// ```
+/// use tollgate::{Key, extract::{self, Extracted, KeyExtractor}};
+///
+/// let (parts, ()) = http::Request::get("/?tenant=acme&tenant=evil").body(()).unwrap().into_parts();
+/// assert_eq!(extract::query("tenant").extract(&parts), Extracted::Ambiguous);
+/// assert_eq!(extract::query("user").extract(&parts), Extracted::Absent);
+/// assert_eq!(extract::path().extract(&parts), Key::new("/").into());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Extracted {
+    /// The request's key.
+    Key(Key),
+    /// The request has none: [`MissingKey`] says what becomes of it.
+    Absent,
+    /// The request has several that differ, and the application may read another one than the limiter. It is rejected with 400
+    /// Bad Request whatever [`Policy::missing_key`](crate::Policy::missing_key) says: otherwise a caller could evade a limit by
+    /// sending a credential twice. No further extractor of a combination is asked. In a shadow policy it changes nothing, and as
+    /// a [caller](crate::Policy::caller) it counts as absent.
+    Ambiguous,
+}
+
+impl Extracted {
+    /// Returns the key; `None` if it is absent or ambiguous.
+    pub fn key(self) -> Option<Key> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Absent | Self::Ambiguous => None,
+        }
+    }
+
+    /// Returns what `other` finds if the key is absent, and otherwise itself.
+    pub fn or_else(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Absent => other(),
+            Self::Key(_) | Self::Ambiguous => self,
+        }
+    }
+
+    /// Makes another key of the key, if there is one.
+    pub fn map(self, key: impl FnOnce(Key) -> Key) -> Self {
+        match self {
+            Self::Key(found) => Self::Key(key(found)),
+            Self::Absent | Self::Ambiguous => self,
+        }
+    }
+}
+
+impl From<Key> for Extracted {
+    fn from(key: Key) -> Self {
+        Self::Key(key)
+    }
+}
+
+impl From<Option<Key>> for Extracted {
+    fn from(key: Option<Key>) -> Self {
+        key.map_or(Self::Absent, Self::Key)
+    }
+}
+
 /// Finds the key that a policy counts a request by. The functions of [`extract`](crate::extract) return the built-in
 /// extractors.
 ///
@@ -32,16 +96,16 @@ pub enum MissingKey {
 ///
 /// ```
 /// use http::request::Parts;
-/// use tollgate::{Key, KeyExtractor, Policy, Quota};
+/// use tollgate::{Key, KeyExtractor, Policy, Quota, extract::Extracted};
 ///
 /// /// The first segment of the path: `acme` of `/acme/orders`.
 /// #[derive(Debug)]
 /// struct Tenant;
 ///
 /// impl KeyExtractor for Tenant {
-///     fn key(&self, parts: &Parts) -> Option<Key> {
-///         let tenant = parts.uri.path().split('/').nth(1)?;
-///         (!tenant.is_empty()).then(|| Key::new(tenant))
+///     fn extract(&self, parts: &Parts) -> Extracted {
+///         let tenant = parts.uri.path().split('/').nth(1).filter(|tenant| !tenant.is_empty());
+///         tenant.map(Key::new).into()
 ///     }
 ///
 ///     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -50,7 +114,7 @@ pub enum MissingKey {
 /// }
 ///
 /// let (parts, ()) = http::Request::get("/acme/orders").body(()).unwrap().into_parts();
-/// assert_eq!(Tenant.key(&parts), Some(Key::new("acme")));
+/// assert_eq!(Tenant.extract(&parts).key(), Some(Key::new("acme")));
 /// let policy = Policy::new("tenants", Quota::requests(100).per_minute()).key(Tenant);
 /// ```
 ///
@@ -66,8 +130,8 @@ pub enum MissingKey {
             to four of them, and closures by `extract::from_fn(|parts| ..)`"
 )]
 pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
-    /// Returns the key of a request; `None` if it has none.
-    fn key(&self, parts: &Parts) -> Option<Key>;
+    /// Returns the key of a request, or that it has none, or several.
+    fn extract(&self, parts: &Parts) -> Extracted;
 
     /// Returns the key of a request that has these texts where the extractor looks for them: for
     /// [`PolicyHandle::key`](crate::PolicyHandle::key). Most extractors take one text; a tuple takes one for each of its parts;
@@ -146,7 +210,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     ///
     /// let request = || http::Request::get("/").extension(PeerAddr("192.0.2.1:80".parse().unwrap()));
     /// let key_of = |request: http::request::Builder| {
-    ///     by_key_or_address.key(&request.body(()).unwrap().into_parts().0).unwrap()
+    ///     by_key_or_address.extract(&request.body(()).unwrap().into_parts().0).key().unwrap()
     /// };
     /// let named = key_of(request().header("x-api-key", "sk_1"));
     /// assert_eq!(named, Key::tuple([Key::new("1"), Key::secret("sk_1")]));
@@ -173,7 +237,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     ///
     /// let key_of = |name: &str, value: &str| {
     ///     let request = http::Request::get("/").header(name, value).body(()).unwrap();
-    ///     by_api_key.key(&request.into_parts().0)
+    ///     by_api_key.extract(&request.into_parts().0).key()
     /// };
     /// assert_eq!(key_of("x-api-key", "sk_1"), Some(Key::secret("sk_1")));
     /// assert_eq!(key_of("authorization", "Bearer sk_1"), Some(Key::secret("sk_1")));
@@ -190,8 +254,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 }
 
 impl KeyExtractor for Arc<dyn KeyExtractor> {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        (**self).key(parts)
+    fn extract(&self, parts: &Parts) -> Extracted {
+        (**self).extract(parts)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -250,11 +314,14 @@ impl OrElse {
 }
 
 impl KeyExtractor for OrElse {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        self.extractors.iter().find_map(|(number, extractor)| {
-            let key = extractor.key(parts)?;
-            Some(Key::tuple([*number, key]))
-        })
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let extractors = self.extractors.iter();
+        let mut found = extractors.map(|(number, extractor)| {
+            let found = extractor.extract(parts);
+            found.map(|key| Key::tuple([*number, key]))
+        });
+        let found = found.find(|found| *found != Extracted::Absent);
+        found.unwrap_or(Extracted::Absent)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -278,9 +345,8 @@ impl KeyExtractor for OrElse {
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
-        let extractors = self.extractors.iter().map(|(_, extractor)| extractor);
-        let names: Vec<_> = extractors.map(|one| one.missing_key_name(parts)).collect();
-        names.join(" or ").into()
+        let extractors = self.extractors.iter().map(|(_, extractor)| &**extractor);
+        missing_key_names(&extractors.collect::<Vec<_>>(), parts)
     }
 
     fn missing_key_hint(&self) -> &'static str {
@@ -309,6 +375,19 @@ impl fmt::Debug for OrElse {
     }
 }
 
+/// What a request lacks that needs one of several keys: the one that it has more than once, or else any of them.
+fn missing_key_names(extractors: &[&dyn KeyExtractor], parts: Option<&Parts>) -> Cow<'static, str> {
+    let ambiguous = parts.and_then(|parts| {
+        let mut extractors = extractors.iter();
+        extractors.find(|one| one.extract(parts) == Extracted::Ambiguous)
+    });
+    if let Some(ambiguous) = ambiguous {
+        return ambiguous.missing_key_name(parts);
+    }
+    let names = extractors.iter().map(|one| one.missing_key_name(parts));
+    names.collect::<Vec<_>>().join(" or ").into()
+}
+
 /// An extractor of the key that the first of two extractors finds, in one bucket: from [`KeyExtractor::or_same`].
 #[derive(Clone, Debug)]
 pub struct OrSame<A, B> {
@@ -317,8 +396,9 @@ pub struct OrSame<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrSame<A, B> {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        self.first.key(parts).or_else(|| self.second.key(parts))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let first = self.first.extract(parts);
+        first.or_else(|| self.second.extract(parts))
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -335,12 +415,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrSame<A, B> {
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
-        let (first, second) = (&self.first, &self.second);
-        let names = [
-            first.missing_key_name(parts),
-            second.missing_key_name(parts),
-        ];
-        names.join(" or ").into()
+        missing_key_names(&[&self.first, &self.second], parts)
     }
 
     fn missing_key_hint(&self) -> &'static str {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::Extracted;
 use crate::{key::Key, log::LogThrottle};
 
 /// The [missing key's name](super::KeyExtractor::missing_key_name) of an extractor that sets none.
@@ -21,33 +22,36 @@ pub(super) fn text<'a>(texts: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-/// The value of a field that is given once. A field that is given more than once is ambiguous, and has none.
-pub(super) fn single_value<T>(
+/// The key of a field by its one value. A field with several different values is ambiguous; equal ones are one.
+pub(super) fn extract<T: PartialEq>(
     kind: &str,
     name: &str,
     mut values: impl Iterator<Item = T>,
-) -> Option<T> {
-    let value = values.next()?;
-    if values.next().is_some() {
-        log_ambiguous(kind, name);
-        return None;
+    key: impl FnOnce(T) -> Option<Key>,
+) -> Extracted {
+    let Some(value) = values.next() else {
+        return Extracted::Absent;
+    };
+    if values.any(|other| other != value) {
+        return ambiguous(kind, name);
     }
-    Some(value)
+    key(value).into()
 }
 
-/// The [missing key's name](super::KeyExtractor::missing_key_name) of a field of which `found` values are given.
-pub(super) fn missing(kind: &str, name: &str, found: usize) -> Cow<'static, str> {
-    let once = if found > 1 { " (exactly once)" } else { "" };
+/// The [missing key's name](super::KeyExtractor::missing_key_name) of a field.
+pub(super) fn missing(kind: &str, name: &str, is_ambiguous: bool) -> Cow<'static, str> {
+    let once = if is_ambiguous { " (exactly once)" } else { "" };
     format!("{kind} {name}{once}").into()
 }
 
 #[cold]
-fn log_ambiguous(kind: &str, name: &str) {
+pub(super) fn ambiguous(kind: &str, name: &str) -> Extracted {
     static LOG: LogThrottle = LogThrottle::new();
     LOG.log_with(|suppressed| {
         tracing::debug!(
             suppressed,
-            "a request has no key: {kind} {name} is given more than once, which is ambiguous"
+            "a request has no single key: {kind} {name} has several values, which is ambiguous"
         );
     });
+    Extracted::Ambiguous
 }

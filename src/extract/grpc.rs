@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{KeyExtractor, field};
+use super::{Extracted, KeyExtractor, field};
 use crate::key::Key;
 
 /// Counts each gRPC service separately: `helloworld.Greeter` for the path `/helloworld.Greeter/SayHello`. The key is
@@ -15,8 +15,8 @@ use crate::key::Key;
 /// use tollgate::{Key, Policy, Quota, extract::{self, KeyExtractor}};
 ///
 /// let request = http::Request::post("/helloworld.Greeter/SayHello").body(()).unwrap();
-/// let key = extract::grpc_service().key(&request.into_parts().0);
-/// assert_eq!(key, Some(Key::new("helloworld.Greeter")));
+/// let found = extract::grpc_service().extract(&request.into_parts().0);
+/// assert_eq!(found.key(), Some(Key::new("helloworld.Greeter")));
 /// // Each client in each service.
 /// let policy = Policy::new("calls", Quota::requests(100).per_minute())
 ///     .key((extract::peer(), extract::grpc_service()));
@@ -30,8 +30,9 @@ pub fn grpc_service() -> GrpcService {
 pub struct GrpcService;
 
 impl KeyExtractor for GrpcService {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        full_name(parts.uri.path()).map(|(service, _)| Key::new(service))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let name = full_name(parts.uri.path());
+        name.map(|(service, _)| Key::new(service)).into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -59,8 +60,9 @@ pub fn grpc_method() -> GrpcMethod {
 pub struct GrpcMethod;
 
 impl KeyExtractor for GrpcMethod {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        full_name(parts.uri.path()).map(|(_, method)| Key::new(method))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let name = full_name(parts.uri.path());
+        name.map(|(_, method)| Key::new(method)).into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

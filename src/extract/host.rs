@@ -2,14 +2,14 @@ use std::borrow::Cow;
 
 use http::{header, request::Parts, uri::Authority};
 
-use super::{KeyExtractor, field};
+use super::{Extracted, KeyExtractor, field};
 use crate::key::Key;
 
 /// Counts each requested host separately, in lower case, without a port and without a final dot. The key is [`Key::new`].
 ///
 /// The host is that of the request target (`:authority` in HTTP/2), or else of the `Host` header (RFC 9112, section 3.2.2). A
-/// request without a host, with several `Host` headers, or with an invalid one has no key. `X-Forwarded-Host` and `Forwarded`
-/// are not read.
+/// request without a host, or with an invalid one, has no key; one with several different `Host` headers is
+/// [ambiguous](Extracted::Ambiguous). `X-Forwarded-Host` and `Forwarded` are not read.
 ///
 /// Clients choose it freely, unless the server or a proxy accepts known hosts only.
 ///
@@ -17,8 +17,8 @@ use crate::key::Key;
 /// use tollgate::{Key, Policy, Quota, extract::{self, KeyExtractor}};
 ///
 /// let request = http::Request::get("/").header("host", "Shop.Example:8080").body(()).unwrap();
-/// let key = extract::host().key(&request.into_parts().0);
-/// assert_eq!(key, Some(Key::new("shop.example")));
+/// let found = extract::host().extract(&request.into_parts().0);
+/// assert_eq!(found.key(), Some(Key::new("shop.example")));
 /// // Each client at each host.
 /// let policy = Policy::new("burst", Quota::requests(10).per_second())
 ///     .key((extract::host(), extract::peer()));
@@ -32,17 +32,15 @@ pub fn host() -> Host {
 pub struct Host;
 
 impl KeyExtractor for Host {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        let named = match parts.uri.authority() {
-            Some(authority) => authority.clone(),
-            None => {
-                let mut lines = parts.headers.get_all(header::HOST).into_iter();
-                let line = lines.next()?.as_bytes();
-                let is_only = lines.next().is_none();
-                is_only.then(|| authority(line))??
-            }
-        };
-        key_of(&named)
+    fn extract(&self, parts: &Parts) -> Extracted {
+        if let Some(authority) = parts.uri.authority() {
+            return key_of(authority).into();
+        }
+        let lines = parts.headers.get_all(header::HOST).into_iter();
+        let lines = lines.map(|line| line.as_bytes().trim_ascii());
+        field::extract("the header", "Host", lines, |line| {
+            key_of(&authority(line)?)
+        })
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

@@ -68,8 +68,12 @@
 //! | [`or_else`](KeyExtractor::or_else), [`or_same`](KeyExtractor::or_same) | as the last extractor does |
 //! | [`path`], [`method`], [`matched_path`], [`global`] | impossible: each request has a key |
 //!
-//! [`Policy::missing_key`](crate::Policy::missing_key) changes this for one policy. A header, query parameter or cookie that is
-//! given more than once is ambiguous and yields no key.
+//! [`Policy::missing_key`](crate::Policy::missing_key) changes this for one policy.
+//!
+//! A header, query parameter or cookie of several different values is [ambiguous](Extracted::Ambiguous): the request is rejected
+//! with 400, whatever `missing_key` is and whatever else a combination would find, since the application may authenticate by
+//! another of the values than the one that is counted. Equal values are one. A list of keys to allow or deny rejects such a
+//! request too.
 //!
 //! The response to a rejected request says [what it lacks](KeyExtractor::missing_key_name), such as "The request lacks the
 //! header x-api-key.", and not the policy's name. A policy whose first five requests all lack a key logs a warning, once, since
@@ -85,7 +89,7 @@
 //! | `client_ip` | [`client_ip`] as the document's table `client_ip` sets it |
 //! | `client_ip trusted_proxies 10.0.0.0/8,192.168.0.0/16`, `client_ip hops 2 forwarded`, `client_ip trusted_proxies 10.0.0.1 header cf-connecting-ip` | [`client_ip`] with these settings alone; `ipv6_prefix` and `ipv4_prefix` too |
 //! | `header:x-api-key`, `header:x-api-key readable`, `header:x-tenant secret` | [`header`] |
-//! | `query:api_key`, `cookie:session`, `cookie:lang readable` | [`query`], [`cookie`] |
+//! | `query:api_key`, `cookie:session`, `cookie:lang readable`, `cookie:session last` | [`query`], [`cookie`] |
 //! | `bearer` | [`bearer`], with the document's `bearer.hash_key` |
 //! | `host`, `path`, `method`, `matched_path`, `grpc_service`, `grpc_method`, `global` | the functions of these names |
 //! | `bearer \| peer` | [`or_else`](KeyExtractor::or_else); one in another is in parentheses: `host \| (bearer \| peer)` |
@@ -127,7 +131,7 @@ pub use self::uri::{RoutePath, matched_path};
 pub use cookie::{Cookie, cookie};
 pub use credentials::{Bearer, Header, bearer, header};
 pub use extension::{Extension, FromFn, extension, from_fn};
-pub use extractor::{KeyExtractor, MissingKey, OrElse, OrSame};
+pub use extractor::{Extracted, KeyExtractor, MissingKey, OrElse, OrSame};
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};
 pub use query::{Query, query};

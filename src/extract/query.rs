@@ -2,23 +2,23 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{KeyExtractor, credentials::is_credential, field, text};
+use super::{Extracted, KeyExtractor, credentials::is_credential, field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a query parameter, decoded like a form (`application/x-www-form-urlencoded` of the WHATWG's URL standard): `+` and
 /// `%20` are a space, invalid UTF-8 is replaced. The key is [`Key::new`], or [`Key::secret`] for a parameter that [looks like a
 /// credential](crate::extract#credentials) or is declared [secret](Query::secret).
 ///
-/// A request with several parameters of the name is ambiguous and has no key, nor has one with an empty value. An empty name is
-/// a [`ConfigError`](crate::ConfigError) when the limiter is built.
+/// A request with several different values of the parameter is [ambiguous](Extracted::Ambiguous); one with an empty value has no
+/// key. An empty name is a [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// ```
 /// use tollgate::{Key, extract::{self, KeyExtractor}};
 ///
 /// let request = http::Request::get("/tiles?map=old+town&api_key=sk_1").body(()).unwrap();
 /// let (parts, ()) = request.into_parts();
-/// assert_eq!(extract::query("map").key(&parts), Some(Key::new("old town")));
-/// assert_eq!(extract::query("api_key").key(&parts), Some(Key::secret("sk_1")));
+/// assert_eq!(extract::query("map").extract(&parts).key(), Some(Key::new("old town")));
+/// assert_eq!(extract::query("api_key").extract(&parts).key(), Some(Key::secret("sk_1")));
 /// ```
 pub fn query(name: impl Into<String>) -> Query {
     let name = name.into();
@@ -59,10 +59,13 @@ impl Query {
     }
 }
 
+const KIND: &str = "the query parameter";
+
 impl KeyExtractor for Query {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        let value = field::single_value("the query parameter", &self.name, self.values(parts))?;
-        field::key(value.as_bytes(), self.secret)
+    fn extract(&self, parts: &Parts) -> Extracted {
+        field::extract(KIND, &self.name, self.values(parts), |value| {
+            field::key(value.as_bytes(), self.secret)
+        })
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -75,8 +78,8 @@ impl KeyExtractor for Query {
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
-        let values = parts.map_or(0, |parts| self.values(parts).count());
-        field::missing("the query parameter", &self.name, values)
+        let extracted = parts.map(|parts| self.extract(parts));
+        field::missing(KIND, &self.name, extracted == Some(Extracted::Ambiguous))
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

@@ -4,33 +4,49 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{KeyExtractor, MissingKey, field};
+use super::{Extracted, KeyExtractor, MissingKey, field};
 use crate::{error::InvalidValue, key::Key, log::LogThrottle};
 
 /// The key of a tuple's part. A part that counts all requests without a key in one bucket does so within a tuple too.
-fn part_key(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
+fn extract_part(part: &impl KeyExtractor, parts: &Parts) -> Extracted {
     static LOG: LogThrottle = LogThrottle::new();
-    part.key(parts).or_else(|| {
+    part.extract(parts).or_else(|| {
         let hint = part.missing_key_hint();
         if !hint.is_empty() {
             LOG.log_with(|suppressed| tracing::error!(suppressed, "a request has no key: {hint}"));
         }
-        (part.on_missing_key() == MissingKey::Shared).then(Key::missing)
+        (part.on_missing_key() == MissingKey::Shared)
+            .then(Key::missing)
+            .into()
     })
+}
+
+/// The key of all parts. One that is ambiguous makes the tuple ambiguous, also if another one is absent.
+fn combine<const N: usize>(found: [Extracted; N]) -> Extracted {
+    if found.contains(&Extracted::Ambiguous) {
+        return Extracted::Ambiguous;
+    }
+    if found.contains(&Extracted::Absent) {
+        return Extracted::Absent;
+    }
+    Key::tuple(found.into_iter().filter_map(Extracted::key)).into()
 }
 
 /// The name of a tuple's part, if a request must have it and lacks it; without a request, if it must have it.
 fn missing_part_name(part: &impl KeyExtractor, parts: Option<&Parts>) -> Option<Cow<'static, str>> {
-    let found = parts.is_some_and(|parts| part.key(parts).is_some());
-    let missing = !found && part.on_missing_key() != MissingKey::Shared;
+    let missing = match parts.map_or(Extracted::Absent, |parts| part.extract(parts)) {
+        Extracted::Key(_) => false,
+        Extracted::Absent => part.on_missing_key() != MissingKey::Shared,
+        Extracted::Ambiguous => true,
+    };
     missing.then(|| part.missing_key_name(parts))
 }
 
 macro_rules! tuple {
     ($($part:ident $index:tt),+) => {
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
-            fn key(&self, parts: &Parts) -> Option<Key> {
-                Some(Key::tuple([$(part_key(&self.$index, parts)?),+]))
+            fn extract(&self, parts: &Parts) -> Extracted {
+                combine([$(extract_part(&self.$index, parts)),+])
             }
 
             fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::{KeyExtractor, field};
+use super::{Extracted, KeyExtractor, field};
 use crate::key::Key;
 #[cfg(feature = "axum")]
 use crate::log::LogThrottle;
@@ -24,8 +24,8 @@ pub fn path() -> Path {
 pub struct Path;
 
 impl KeyExtractor for Path {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        Some(Key::new(original_path(parts)))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        Key::new(original_path(parts)).into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -66,8 +66,8 @@ pub fn method() -> Method {
 pub struct Method;
 
 impl KeyExtractor for Method {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        Some(Key::new(parts.method.as_str()))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        Key::new(parts.method.as_str()).into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -100,14 +100,12 @@ pub struct RoutePath {
 
 #[cfg(feature = "axum")]
 impl KeyExtractor for RoutePath {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        match parts.extensions.get::<::axum::extract::MatchedPath>() {
-            Some(route) => Some(Key::new(route.as_str())),
-            None => {
-                self.warn_if_unrouted(parts);
-                Some(Key::new(""))
-            }
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let route = parts.extensions.get::<::axum::extract::MatchedPath>();
+        if route.is_none() {
+            self.warn_if_unrouted(parts);
         }
+        Key::new(route.map_or("", |route| route.as_str())).into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -149,8 +147,8 @@ pub fn global() -> Global {
 pub struct Global;
 
 impl KeyExtractor for Global {
-    fn key(&self, _parts: &Parts) -> Option<Key> {
-        Some(Key::global())
+    fn extract(&self, _parts: &Parts) -> Extracted {
+        Key::global().into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

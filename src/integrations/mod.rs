@@ -27,6 +27,7 @@ impl Unavailable {
         let retry_after = match error {
             CallError::Store(error) => Some(retry_after_store_error(error)),
             CallError::UnknownPolicy(_)
+            | CallError::DuplicatePolicy { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::NotABan { .. } => {

@@ -1,6 +1,7 @@
 //! Validates a builder's settings, and binds its policies to limits of the store.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -13,12 +14,13 @@ use super::{
     core::{
         BoundPolicy, Enforcement, LimiterCore, health_checks::HealthChecks,
         local_share::LocalShare, permit_registry::PermitRegistry,
-        quota_overrides::QuotaOverrideCache, write_back::LocalShares,
+        quota_overrides::QuotaOverrideCache, request_head::ExtractorSlot, write_back::LocalShares,
     },
     evaluate::shadow,
     wait::leader::Queues,
 };
 use crate::{
+    access::Lists,
     charge::ChargeTime,
     error::{ConfigError, InvalidValue},
     log::LogThrottle,
@@ -66,6 +68,7 @@ impl<T> LimiterBuilder<T> {
             policies.push(binder.bind_policy(policy).map_err(of)?);
         }
         policies.sort_by_key(|bound| bound.role);
+        share_extractors(&mut policies, &self.lists);
         shadow::resolve_shadowed(&mut policies)?;
         self.skips.validate().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
@@ -133,6 +136,35 @@ fn store_of(
     }
 }
 
+/// Gives a slot to each extractor that is asked more than once for a request: by several policies, or by a list of its keys.
+fn share_extractors(policies: &mut [BoundPolicy], lists: &Lists) {
+    let listed: HashSet<&str> = lists.policies_of_keys().collect();
+    let mut slots: HashMap<String, (usize, u32)> = HashMap::new();
+    let mut slot_of = |text: Option<Cow<'_, str>>, uses: u32| {
+        let next = slots.len();
+        let (slot, all_uses) = slots.entry(text?.into_owned()).or_insert((next, 0));
+        *all_uses += uses;
+        Some(*slot)
+    };
+    for bound in &mut *policies {
+        let policy = &bound.policy;
+        let uses = if listed.contains(policy.name()) { 2 } else { 1 };
+        bound.key_slot.0 = slot_of(policy.extractor().config_text(), uses);
+        let caller = policy.caller_extractor();
+        bound.caller_slot.0 = slot_of(caller.and_then(|caller| caller.config_text()), 1);
+    }
+    let is_shared: HashSet<usize> = slots
+        .into_values()
+        .filter_map(|(slot, uses)| (uses > 1).then_some(slot))
+        .collect();
+    for ExtractorSlot(slot) in policies
+        .iter_mut()
+        .flat_map(|bound| [&mut bound.key_slot, &mut bound.caller_slot])
+    {
+        *slot = slot.filter(|slot| is_shared.contains(slot));
+    }
+}
+
 /// Binds policies to limits of a store.
 struct Binder<'a> {
     store: Arc<dyn Store>,
@@ -194,6 +226,8 @@ impl Binder<'_> {
         };
         Ok(BoundPolicy {
             fixed_key: policy.extractor().fixed_key(),
+            key_slot: ExtractorSlot::default(),
+            caller_slot: ExtractorSlot::default(),
             role: enforcement.role(),
             arrival_mode: match enforcement {
                 Enforcement::Ban => CounterMode::CountRejections,

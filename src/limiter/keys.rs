@@ -2,13 +2,16 @@
 
 use std::net::IpAddr;
 
+use smallvec::SmallVec;
+
 use crate::key::Key;
 
 /// The keys of a call: one [`Key`] for all policies, or pairs of a policy's name and its key.
 ///
 /// A single key identifies the caller under all policies, except those that count all requests together, by
 /// [`extract::global`](crate::extract::global), which keep their own key. Policies that count by something other than the
-/// caller, such as an address or a path, have to be named, each with its key.
+/// caller, such as an address or a path, have to be named, each with its key. A policy that is named twice makes the call
+/// [invalid](crate::CallError::DuplicatePolicy).
 ///
 /// ```
 /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -80,6 +83,14 @@ impl Keys {
     /// Whether the policy is named, rather than one of all.
     pub(super) fn names_policy(&self, policy: &str) -> bool {
         matches!(self.spec, KeySpec::Each(_)) && self.of(policy).is_some()
+    }
+
+    /// A policy that is named more than once.
+    pub(super) fn duplicate(&self) -> Option<&str> {
+        let names: SmallVec<[&str; 8]> = self.names().collect();
+        let mut places = names.iter().enumerate();
+        let (_, name) = places.find(|(place, name)| names[..*place].contains(name))?;
+        Some(name)
     }
 
     /// The policies that are named.

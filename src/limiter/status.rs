@@ -70,6 +70,7 @@ impl CheckOutput for Result<LimitStatus, CallError> {
         match decision.kind {
             DecisionKind::StoreFailed(error) => Err(error.into()),
             DecisionKind::UnknownPolicy(error) => Err(error.into()),
+            DecisionKind::DuplicatePolicy { policy } => Err(CallError::DuplicatePolicy { policy }),
             DecisionKind::PartsRequired { policy, lacks } => {
                 Err(CallError::PartsRequired { policy, lacks })
             }

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::Policy;
 use crate::{
-    extract::{KeyExtractor, MissingKey},
+    extract::{Extracted, KeyExtractor, MissingKey},
     key::Key,
     quota::Quota,
     strategy::Ban,
@@ -83,8 +83,8 @@ impl Policy {
 struct ByHand;
 
 impl KeyExtractor for ByHand {
-    fn key(&self, _parts: &Parts) -> Option<Key> {
-        None
+    fn extract(&self, _parts: &Parts) -> Extracted {
+        Extracted::Absent
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

@@ -1,17 +1,12 @@
 //! Costs by method and path.
 
-use std::sync::Arc;
-
-use http::{Method, request::Parts};
+use http::Method;
 
 use super::{
-    CostFn, Policy,
-    skip::path::{path_matches, path_may_match},
+    Cost, Policy,
+    skip::path::{PathPattern, RequestPath},
 };
-use crate::{
-    extract::original_path,
-    setting::{Code, SettingValue},
-};
+use crate::setting::SettingValue;
 
 /// Costs of requests by method and path.
 #[derive(Clone, Debug, Default)]
@@ -20,27 +15,26 @@ pub(crate) struct CostRules(Vec<CostRule>);
 #[derive(Clone, Debug)]
 struct CostRule {
     method: Option<Method>,
-    path: Option<Box<str>>,
+    path: Option<PathPattern>,
     cost: u64,
 }
 
 impl CostRules {
     /// Adds a rule, which counts for the requests that those before it don't match.
     pub(crate) fn add(&mut self, method: Option<Method>, path: Option<&str>, cost: u64) {
-        let path = path.map(Box::from);
+        let path = path.map(PathPattern::new);
         self.0.push(CostRule { method, path, cost });
     }
 
     /// The cost of the first rule that matches, or else 1. A path that servers read differently costs the most of what it may
     /// cost.
-    fn cost(&self, parts: &Parts) -> u64 {
-        let path = original_path(parts);
-        let of_method = |rule: &&CostRule| rule.method.as_ref().is_none_or(|m| *m == parts.method);
+    pub(super) fn cost(&self, method: &Method, path: &RequestPath<'_>) -> u64 {
+        let of_method = |rule: &&CostRule| rule.method.as_ref().is_none_or(|own| own == method);
         let mut highest = 0;
         for rule in self.0.iter().filter(of_method) {
-            match rule.path.as_deref() {
-                Some(name) if !path_matches(name, path) => {
-                    if path_may_match(name, path) {
+            match &rule.path {
+                Some(pattern) if !pattern.matches(path) => {
+                    if pattern.may_match(path) {
                         highest = highest.max(rule.cost);
                     }
                 }
@@ -50,12 +44,12 @@ impl CostRules {
         highest.max(1)
     }
 
-    fn value(&self) -> SettingValue {
+    pub(super) fn value(&self) -> SettingValue {
         SettingValue::list(self.0.iter().map(|rule| {
             let method = rule.method.as_ref();
             let method = method.map(|method| ("method", SettingValue::text(method.to_string())));
             let path = rule.path.as_ref();
-            let path = path.map(|path| ("path", SettingValue::text(path.to_string())));
+            let path = path.map(|pattern| ("path", SettingValue::text(pattern.text.to_string())));
             let cost = ("cost", SettingValue::Number(rule.cost));
             SettingValue::table(method.into_iter().chain(path).chain([cost]))
         }))
@@ -64,10 +58,9 @@ impl CostRules {
 
 impl Policy {
     /// Sets the cost of each request by its method and path.
-    pub(crate) fn cost_rules(self, rules: CostRules) -> Self {
-        let value = rules.value();
-        let cost: Arc<CostFn> = Arc::new(move |parts: &Parts| rules.cost(parts));
-        self.cost_from(Code::described(cost, value))
+    pub(crate) fn cost_rules(mut self, rules: CostRules) -> Self {
+        self.cost = Some(Cost::Rules(rules));
+        self
     }
 }
 
@@ -93,7 +86,11 @@ mod tests {
         ] {
             let request = http::Request::builder().method(method).uri(path);
             let (parts, ()) = request.body(()).expect("a request").into_parts();
-            assert_eq!(rules.cost(&parts), cost, "{path}");
+            assert_eq!(
+                rules.cost(&parts.method, &RequestPath::of(&parts)),
+                cost,
+                "{path}"
+            );
         }
     }
 }

@@ -9,6 +9,7 @@ use self::{
     skip::{
         SkipRules,
         exemption::{ConditionMatch, Exemption},
+        path::RequestPath,
     },
 };
 use crate::{
@@ -107,6 +108,8 @@ enum Cost {
     Fixed(u64),
     /// The number of units that the function returns for the request's head.
     With(Code<CostFn>),
+    /// By its method and path.
+    Rules(CostRules),
 }
 
 impl Policy {
@@ -299,21 +302,26 @@ impl Policy {
         self.extractor().missing_key_name(Some(parts)).into()
     }
 
-    pub(crate) fn cost_of(&self, parts: &Parts) -> u64 {
+    pub(crate) fn cost_of(&self, parts: &Parts, path: &RequestPath<'_>) -> u64 {
         match &self.cost {
             None => 1,
             Some(Cost::Fixed(units)) => *units,
             Some(Cost::With(cost)) => cost(parts),
+            Some(Cost::Rules(rules)) => rules.cost(&parts.method, path),
         }
     }
 
-    pub(crate) fn skips(&self, parts: &Parts) -> bool {
-        self.exempting(parts).is_some()
+    pub(crate) fn skips(&self, parts: &Parts, path: &RequestPath<'_>) -> bool {
+        self.exempting(parts, path).is_some()
     }
 
     /// The condition by which it doesn't apply to a request; `None` if it does.
-    pub(crate) fn exempting(&self, parts: &Parts) -> Option<ConditionMatch> {
-        self.skips.exempting(parts)
+    pub(crate) fn exempting(
+        &self,
+        parts: &Parts,
+        path: &RequestPath<'_>,
+    ) -> Option<ConditionMatch> {
+        self.skips.exempting(parts, path)
     }
 
     /// Describes the condition by which it doesn't apply to a request.
@@ -327,7 +335,7 @@ impl Policy {
 
     /// Whether the cost is a function of the request.
     pub(crate) fn has_cost_of_request(&self) -> bool {
-        matches!(self.cost, Some(Cost::With(_)))
+        matches!(self.cost, Some(Cost::With(_) | Cost::Rules(_)))
     }
 
     /// Whether the quota is a function of the request.
@@ -370,15 +378,21 @@ impl Policy {
         }
     }
 
+    /// The caller of a request, if it is another one than its key.
     pub(crate) fn caller_of(&self, parts: &Parts) -> Option<Key> {
-        self.caller.as_ref()?.key(parts)
+        self.caller_extractor()?.extract(parts).key()
+    }
+
+    /// What finds the caller that is recorded with a charge, in place of the key.
+    pub(crate) fn caller_extractor(&self) -> Option<&dyn KeyExtractor> {
+        self.caller.as_deref()
     }
 
     /// The cost of a call by hand without a request.
     pub(crate) fn default_cost(&self) -> u64 {
         match self.cost {
             Some(Cost::Fixed(units)) => units,
-            Some(Cost::With(_)) | None => 1,
+            Some(Cost::With(_) | Cost::Rules(_)) | None => 1,
         }
     }
 }

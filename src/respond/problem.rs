@@ -74,6 +74,7 @@ impl<'a> Problem<'a> {
             // Mistakes of the application are reported as failures of the server, too.
             DecisionKind::StoreFailed(_)
             | DecisionKind::UnknownPolicy(_)
+            | DecisionKind::DuplicatePolicy { .. }
             | DecisionKind::PartsRequired { .. } => Self {
                 status,
                 // UNAVAILABLE

@@ -71,7 +71,7 @@ fn looks_for_key(policy: &ExplainedPolicy<'_>) -> bool {
 fn depends_on_peer(policy: &Policy, parts: &Parts) -> bool {
     let mut with_peer = parts.clone();
     with_peer.extensions.insert(PeerAddr(EXAMPLE_PEER));
-    let key = |parts| without_events(|| policy.extractor().key(parts));
+    let key = |parts| without_events(|| policy.extractor().extract(parts));
     key(parts) != key(&with_peer)
 }
 

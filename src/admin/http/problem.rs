@@ -55,6 +55,7 @@ impl From<CallError> for Failure {
         match error {
             CallError::UnknownPolicy(error) => error.into(),
             CallError::Store(StoreError::Unsupported(_))
+            | CallError::DuplicatePolicy { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::NotABan { .. } => Self::bad_request(detail),

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use crate::{
     InvalidValue, Key, Quota,
-    extract::{KeyExtractor, MissingKey},
+    extract::{Extracted, KeyExtractor, MissingKey},
     strategy::{Lease, Rule, Strategy, TierRefills},
 };
 
@@ -37,8 +37,8 @@ impl<S> RegisteredStrategy<S> {
 }
 
 impl<E: KeyExtractor> KeyExtractor for RegisteredKey<E> {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        self.extractor.key(parts)
+    fn extract(&self, parts: &Parts) -> Extracted {
+        self.extractor.extract(parts)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

@@ -174,6 +174,8 @@ impl Parser<'_> {
         Ok(match field {
             "header" => key!(extract::header(name)),
             "query" => key!(extract::query(name)),
+            _ if self.tokens.take_word("first") => key!(extract::cookie(name).first()),
+            _ if self.tokens.take_word("last") => key!(extract::cookie(name).last()),
             _ => key!(extract::cookie(name)),
         })
     }

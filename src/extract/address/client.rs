@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::InvalidValue,
-    extract::{KeyExtractor, MissingKey, Peer, field, text},
+    extract::{Extracted, KeyExtractor, MissingKey, Peer, field, text},
     key::Key,
     log::LogThrottle,
 };
@@ -253,9 +253,9 @@ fn is_private(address: &IpAddr) -> bool {
 }
 
 impl KeyExtractor for ClientIp {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        let address = self.address(parts)?;
-        Some(self.prefixes.key_of(address))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let address = self.address(parts);
+        address.map(|address| self.prefixes.key_of(address)).into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

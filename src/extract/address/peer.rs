@@ -7,7 +7,7 @@ use http::{Extensions, request::Parts};
 
 use crate::{
     error::InvalidValue,
-    extract::{KeyExtractor, MissingKey, field},
+    extract::{Extracted, KeyExtractor, MissingKey, field},
     key::Key,
 };
 
@@ -78,8 +78,9 @@ impl Peer {
 }
 
 impl KeyExtractor for Peer {
-    fn key(&self, parts: &Parts) -> Option<Key> {
-        peer_of(&parts.extensions).map(|address| self.key_of(address))
+    fn extract(&self, parts: &Parts) -> Extracted {
+        let address = peer_of(&parts.extensions);
+        address.map(|address| self.key_of(address)).into()
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

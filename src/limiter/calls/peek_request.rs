@@ -5,10 +5,13 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::{
-    decision::DecisionKind,
     error::CallError,
+    extract::Extracted,
     key::Key,
-    limiter::{Limiter, check::Check, overrides::CheckOverrides, status::LimitStatus},
+    limiter::{
+        Limiter, check::Check, core::request_head::RequestHead, overrides::CheckOverrides,
+        status::LimitStatus,
+    },
     store::Op,
 };
 #[cfg(feature = "admin")]
@@ -48,20 +51,17 @@ impl Limiter {
         let mut keys: Vec<(String, Key)> = Vec::new();
         let mut missing = None;
         let limiter = self.local_ref();
+        let head = RequestHead::new(parts);
         for bound in &limiter.policies {
             let policy = &bound.policy;
-            match bound.peek_key(parts) {
-                Some(key) => keys.push((policy.name().to_owned(), key)),
-                None if bound.rejects_missing_key()
-                    && !policy.is_by_hand()
-                    && !policy.skips(parts) =>
-                {
-                    missing.get_or_insert_with(|| DecisionKind::MissingKey {
-                        policy: policy.shared_name(),
-                        missing: policy.missing_key_name(parts),
-                    });
-                }
-                None => {}
+            let found = bound.peek_key(&head);
+            if let Extracted::Key(key) = found {
+                keys.push((policy.name().to_owned(), key));
+            } else if bound.rejects_without_key(found)
+                && !policy.is_by_hand()
+                && !policy.skips(parts, &head.path)
+            {
+                missing.get_or_insert_with(|| bound.missing_key_kind(parts));
             }
         }
         Check::new(limiter.clone(), Op::Peek, keys.into()).with(CheckOverrides {

@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use http::request::Parts;
-
-use crate::{extract::MissingKey, key::Key, log::LogThrottle, policy::Policy};
+use crate::{
+    extract::{Extracted, MissingKey},
+    key::Key,
+    log::LogThrottle,
+    policy::Policy,
+};
 
 /// As many requests without a key, before any with one, are probably a mistake of the application.
 const SUSPECTED_AFTER: u32 = 5;
@@ -22,11 +25,13 @@ pub(crate) struct MissingKeys {
 }
 
 impl MissingKeys {
-    /// The key that the policy's extractor finds in a request.
+    /// Records what the policy's extractor found in a request.
     #[inline]
-    pub(crate) fn find_key(&self, policy: &Policy, parts: &Parts) -> Option<Key> {
-        let key = policy.extractor().key(parts)?;
+    pub(crate) fn record(&self, found: Extracted) {
         let found_any = &self.found_any;
+        if found == Extracted::Absent {
+            return;
+        }
         // Written if they change only, so that the cache line stays shared.
         if !found_any.load(Ordering::Relaxed) {
             found_any.store(true, Ordering::Relaxed);
@@ -34,7 +39,6 @@ impl MissingKeys {
         if self.shares_by_mistake.load(Ordering::Relaxed) {
             self.shares_by_mistake.store(false, Ordering::Relaxed);
         }
-        Some(key)
     }
 
     /// The key that requests without a key share, if the policy has them share one. Logs the missing key.

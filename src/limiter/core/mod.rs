@@ -14,18 +14,24 @@ use std::{
     time::Duration,
 };
 
-use http::request::Parts;
 use tokio::sync::watch;
 
 use self::{
-    health_checks::HealthChecks, local_share::LocalShare, missing_keys::MissingKeys,
-    permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache, recent_bans::RecentBans,
-    shadow_counters::ShadowCounters, write_back::LocalShares,
+    health_checks::HealthChecks,
+    local_share::LocalShare,
+    missing_keys::MissingKeys,
+    permit_registry::PermitRegistry,
+    quota_overrides::QuotaOverrideCache,
+    recent_bans::RecentBans,
+    request_head::{ExtractorSlot, RequestHead},
+    shadow_counters::ShadowCounters,
+    write_back::LocalShares,
 };
 use crate::{
     access::Lists,
     decision::{PolicyEntry, PolicyRole, ResponseCache, quota_override::QuotaOverride},
     error::UnknownPolicy,
+    extract::Extracted,
     key::Key,
     log::LogThrottle,
     observe::Observers,
@@ -45,6 +51,7 @@ pub(crate) mod missing_keys;
 pub(crate) mod permit_registry;
 pub(crate) mod quota_overrides;
 pub(crate) mod recent_bans;
+pub(crate) mod request_head;
 mod settings;
 pub(crate) mod shadow_counters;
 pub(crate) mod write_back;
@@ -104,6 +111,8 @@ pub(crate) struct BoundPolicy {
     pub(crate) local_share: Option<LocalShare>,
     /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
+    pub(crate) key_slot: ExtractorSlot,
+    pub(crate) caller_slot: ExtractorSlot,
     pub(crate) missing_keys: Arc<MissingKeys>,
     /// The bans that have begun last, each reported once.
     pub(crate) bans_begun: RecentBans,
@@ -312,18 +321,32 @@ impl BoundPolicy {
     }
 
     /// The cost of a request: 1 under a ban, which counts rejections.
-    pub(crate) fn cost_of(&self, parts: Option<&Parts>) -> u64 {
-        match parts {
+    pub(crate) fn cost_of(&self, head: Option<&RequestHead<'_>>) -> u64 {
+        match head {
             _ if self.is_ban() => 1,
-            Some(parts) => self.policy.cost_of(parts),
+            Some(head) => self.policy.cost_of(head.parts, &head.path),
             None => self.policy.default_cost(),
         }
     }
 
     /// The key of a request.
     #[inline]
-    pub(crate) fn find_key(&self, parts: &Parts) -> Option<Key> {
-        self.missing_keys.find_key(&self.policy, parts)
+    pub(crate) fn find_key(&self, head: &RequestHead<'_>) -> Extracted {
+        let found = self.extract(head);
+        self.missing_keys.record(found);
+        found
+    }
+
+    /// What its extractor finds, without a record of whether requests have keys.
+    #[inline]
+    pub(crate) fn extract(&self, head: &RequestHead<'_>) -> Extracted {
+        head.extract(self.policy.extractor(), self.key_slot)
+    }
+
+    /// The caller of a request, if it is another one than its key.
+    pub(crate) fn extract_caller(&self, head: &RequestHead<'_>) -> Option<Key> {
+        let extractor = self.policy.caller_extractor()?;
+        head.extract(extractor, self.caller_slot).key()
     }
 
     /// The key that all requests without a key share, if they do.

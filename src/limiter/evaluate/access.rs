@@ -2,16 +2,15 @@
 
 use std::net::IpAddr;
 
-use http::request::Parts;
-
 use super::{decision_builder::EarlyDecision, request::concerns_request, trace::EvaluationTrace};
 use crate::{
     access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
     decision::DecisionKind,
     error::CallError,
+    extract::Extracted,
     key::Key,
     limiter::{
-        core::{BoundPolicy, LimiterRef},
+        core::{BoundPolicy, LimiterRef, request_head::RequestHead},
         keys::Keys,
         overrides::CheckOverrides,
     },
@@ -33,8 +32,8 @@ impl ListSubject for KeyedCall<'_> {
         overrides.address.or_else(of_parts)
     }
 
-    fn key(&self, policy: &str) -> Option<Key> {
-        self.keys.of(policy).copied()
+    fn key(&self, policy: &str) -> Extracted {
+        self.keys.of(policy).copied().into()
     }
 
     fn needs_address(&self) -> bool {
@@ -52,28 +51,34 @@ impl LimiterRef {
     /// What access lists and conditions decide for a request; `None` if the policies do.
     pub(crate) fn access_check_request(
         &self,
-        parts: &Parts,
+        head: &RequestHead<'_>,
         trace: &mut impl EvaluationTrace,
     ) -> Option<EarlyDecision> {
-        let key = |name: &str| {
-            let mut policies = self.policies.iter().map(|bound| &bound.policy);
-            let policy = policies.find(|policy| policy.name() == name)?;
-            policy.extractor().key(parts)
+        let parts = head.parts;
+        let bound = |name: &str| {
+            let mut policies = self.policies.iter();
+            policies.find(|bound| bound.policy.name() == name)
         };
+        let key = |name: &str| bound(name).map_or(Extracted::Absent, |bound| bound.extract(head));
         if let Some((lists, found)) = self.find_listed(&HttpSubject { parts, key }) {
             trace.on_list(|| lists.describe(found));
-            return Some(list_decision(found));
+            let ambiguous = || match found {
+                ListMatch::Ambiguous(policy) => Some(bound(policy)?.missing_key_kind(parts).into()),
+                _ => None,
+            };
+            return list_decision(found).or_else(ambiguous);
         }
-        if !self.skips_request(parts) {
+        if !self.skips_request(head) {
             return None;
         }
-        trace.on_exempt(|| self.describe_exemption(parts));
+        trace.on_exempt(|| self.describe_exemption(head));
         Some(DecisionKind::Admitted.into())
     }
 
     /// Describes the condition by which all policies skip a request.
-    fn describe_exemption(&self, parts: &Parts) -> Exemption {
-        let matched = self.skips.exempting(parts);
+    fn describe_exemption(&self, head: &RequestHead<'_>) -> Exemption {
+        let parts = head.parts;
+        let matched = self.skips.exempting(parts, &head.path);
         let free = !self.counts_preflights && is_preflight(parts);
         match matched.filter(|_| !free) {
             Some(matched) => self.skips.describe(matched, parts),
@@ -82,9 +87,9 @@ impl LimiterRef {
     }
 
     #[inline]
-    pub(crate) fn skips_request(&self, parts: &Parts) -> bool {
-        let free = !self.counts_preflights && is_preflight(parts);
-        free || self.skips.exempting(parts).is_some()
+    pub(crate) fn skips_request(&self, head: &RequestHead<'_>) -> bool {
+        let free = !self.counts_preflights && is_preflight(head.parts);
+        free || self.skips.exempting(head.parts, &head.path).is_some()
     }
 
     /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.
@@ -102,14 +107,14 @@ impl LimiterRef {
             keys,
             overrides,
         });
-        let listed = listed.map(|(_, found)| list_decision(found));
+        let listed = listed.and_then(|(_, found)| list_decision(found));
         listed.or_else(|| {
             let parts = overrides
                 .filter(|overrides| !overrides.any_request)?
                 .parts
                 .as_deref()?;
-            let skipped = self.skips_request(parts).then_some(DecisionKind::Admitted);
-            skipped.map(EarlyDecision::from)
+            let skips = self.skips_request(&RequestHead::new(parts));
+            skips.then(|| DecisionKind::Admitted.into())
         })
     }
 
@@ -131,8 +136,8 @@ impl LimiterRef {
         early.or_else(|| Some(overrides?.missing.clone()?.into()))
     }
 
-    /// Why a call can't be carried out, if so: it names an unknown policy, or lacks the request that a policy takes settings
-    /// from.
+    /// Why a call can't be carried out, if so: it names an unknown policy, or one twice, or lacks the request that a policy takes
+    /// settings from.
     #[inline]
     pub(crate) fn find_misuse(
         &self,
@@ -144,10 +149,18 @@ impl LimiterRef {
             return None;
         }
         let kind = self.find_unknown(keys, overrides);
+        let kind = kind.or_else(|| {
+            let policy = keys.duplicate()?.into();
+            Some(DecisionKind::DuplicatePolicy { policy })
+        });
         let kind = kind.or_else(|| self.find_lacking(op, keys, overrides))?;
         self.misuse_log.log_with(|suppressed| match &kind {
             DecisionKind::UnknownPolicy(error) => {
                 tracing::error!(%error, suppressed, "a call names an unknown policy");
+            }
+            DecisionKind::DuplicatePolicy { policy } => {
+                let error = CallError::DuplicatePolicy { policy: policy.clone() };
+                tracing::error!(%error, suppressed, "a call has two keys for a policy");
             }
             DecisionKind::PartsRequired { policy, lacks } => {
                 let (policy, lacks) = (policy.clone(), *lacks);
@@ -223,7 +236,7 @@ impl LimiterRef {
     }
 
     /// The list that a request is on, and all lists.
-    fn find_listed(&self, subject: &impl ListSubject) -> Option<(&Lists, ListMatch)> {
+    fn find_listed(&self, subject: &impl ListSubject) -> Option<(&Lists, ListMatch<'_>)> {
         let lists = self.lists.as_deref()?;
         Some((lists, lists.find(subject)?))
     }
@@ -254,12 +267,14 @@ fn lacking_settings(quota: bool, cost: bool, conditions: bool) -> Option<&'stati
     })
 }
 
-fn list_decision(found: ListMatch) -> EarlyDecision {
+/// What a list decides; `None` if it can't tell whether the request is on it.
+fn list_decision(found: ListMatch<'_>) -> Option<EarlyDecision> {
     match found {
-        ListMatch::Denied(_) => DecisionKind::DenyListed.into(),
-        ListMatch::Allowed(_) => EarlyDecision {
+        ListMatch::Denied(_) => Some(DecisionKind::DenyListed.into()),
+        ListMatch::Allowed(_) => Some(EarlyDecision {
             kind: DecisionKind::Admitted,
             allow_listed: true,
-        },
+        }),
+        ListMatch::Ambiguous(_) => None,
     }
 }

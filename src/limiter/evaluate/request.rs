@@ -10,9 +10,10 @@ use super::{
 };
 use crate::{
     decision::{DecisionKind, PolicyEntry, quota_override::QuotaOverride},
+    extract::Extracted,
     key::Key,
     limiter::{
-        core::{BoundPolicy, Enforcement, LimiterRef},
+        core::{BoundPolicy, Enforcement, LimiterRef, request_head::RequestHead},
         keys::Keys,
         overrides::CheckOverrides,
     },
@@ -44,7 +45,8 @@ impl LimiterRef {
         parts: &Parts,
         trace: &mut impl EvaluationTrace,
     ) -> Option<Vec<QuotaLookup>> {
-        match self.access_check_request(parts, trace) {
+        let head = &RequestHead::new(parts);
+        match self.access_check_request(head, trace) {
             None => {}
             Some(early) => {
                 self.apply_early(builder, early);
@@ -58,13 +60,14 @@ impl LimiterRef {
                 trace.on_not_applied(index, || NotApplied::ByHand);
                 continue;
             }
-            if let Some(matched) = policy.exempting(parts) {
+            if let Some(matched) = policy.exempting(parts, &head.path) {
                 let exemption = || policy.describe_exemption(matched, parts);
                 trace.on_not_applied(index, || NotApplied::Exempt(exemption()));
                 continue;
             }
-            let Some(key) = trace.find_key(bound, parts) else {
-                let rejects = bound.rejects_missing_key();
+            let found = trace.find_key(bound, head);
+            let Extracted::Key(key) = found else {
+                let rejects = bound.rejects_without_key(found);
                 trace.on_not_applied(index, || NotApplied::NoKey {
                     missing: policy.missing_key_name(parts),
                     rejects,
@@ -76,8 +79,8 @@ impl LimiterRef {
                 continue;
             };
             let quota = quota_of_request(policy, parts, builder.entries.len(), &mut lookups);
-            let cost = bound.cost_of(Some(parts));
-            let caller = bound.caller_key(|| policy.caller_of(parts));
+            let cost = bound.cost_of(Some(head));
+            let caller = bound.caller_key(|| bound.extract_caller(head));
             self.add_entry(builder, (index, bound), key, cost, caller, quota);
         }
         Some(lookups)
@@ -96,6 +99,7 @@ impl LimiterRef {
             return None;
         }
         let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
+        let head = parts.map(RequestHead::new);
         // A reset of one caller leaves counts of all callers alone, unless all policies have such counts.
         let resets_caller =
             op == Op::Reset && self.policies.iter().any(|bound| bound.fixed_key.is_none());
@@ -114,7 +118,8 @@ impl LimiterRef {
             }
             let checks_conditions = concerns_request(op, overrides)
                 && !overrides.is_some_and(|overrides| overrides.any_request);
-            if checks_conditions && parts.is_some_and(|parts| policy.skips(parts)) {
+            let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
+            if checks_conditions && head.as_ref().is_some_and(skips) {
                 continue;
             }
             let call_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
@@ -123,7 +128,7 @@ impl LimiterRef {
             let call_cost = self.cost_in_call(bound, overrides);
             let cost = match call_cost {
                 Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
-                _ => bound.cost_of(parts),
+                _ => bound.cost_of(head.as_ref()),
             };
             let caller = || overrides.and_then(|overrides| overrides.caller(policy));
             let caller = bound.caller_key(|| keys.caller_override().or_else(caller));
@@ -249,11 +254,7 @@ impl LimiterRef {
 
     #[cold]
     fn reject_missing_key(&self, builder: &mut DecisionBuilder, policy: usize, parts: &Parts) {
-        let policy = &self.policies[policy].policy;
-        let kind = DecisionKind::MissingKey {
-            policy: policy.shared_name(),
-            missing: policy.missing_key_name(parts),
-        };
+        let kind = self.policies[policy].missing_key_kind(parts);
         builder.decide_without_store(kind, DecisionSource::NotChecked);
         self.log_rejected(builder);
     }
@@ -262,6 +263,16 @@ impl LimiterRef {
     fn apply_early(&self, builder: &mut DecisionBuilder, early: EarlyDecision) {
         builder.decide_early(early);
         self.log_rejected(builder);
+    }
+}
+
+impl BoundPolicy {
+    /// The kind of a decision about a request that lacks the policy's key, or has several.
+    pub(crate) fn missing_key_kind(&self, parts: &Parts) -> DecisionKind {
+        DecisionKind::MissingKey {
+            policy: self.policy.shared_name(),
+            missing: self.policy.missing_key_name(parts),
+        }
     }
 }
 

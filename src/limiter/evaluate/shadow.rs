@@ -7,6 +7,7 @@ use crate::{
     charge::ChargeTime,
     decision::{Decision, LimiterBackend, PolicyEntry, PolicyRole},
     error::{ConfigError, InvalidValue},
+    extract::Extracted,
     extract::MissingKey,
     key::Key,
     limiter::{
@@ -71,8 +72,12 @@ pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), Confi
 
 impl BoundPolicy {
     /// Whether it rejects requests without a key.
-    pub(crate) fn rejects_missing_key(&self) -> bool {
-        let rejects = self.policy.on_missing_key() == MissingKey::Reject;
+    pub(crate) fn rejects_without_key(&self, found: Extracted) -> bool {
+        let rejects = match found {
+            Extracted::Key(_) => false,
+            Extracted::Absent => self.policy.on_missing_key() == MissingKey::Reject,
+            Extracted::Ambiguous => true,
+        };
         rejects && !matches!(self.enforcement, Enforcement::Shadow { .. })
     }
 

@@ -2,10 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use http::request::Parts;
-
 use crate::{
-    access::MatchedList, extract::MissingKey, key::Key, limiter::core::BoundPolicy,
+    access::MatchedList, extract::Extracted, extract::MissingKey, key::Key,
+    limiter::core::BoundPolicy, limiter::core::request_head::RequestHead,
     policy::skip::exemption::Exemption,
 };
 
@@ -48,10 +47,10 @@ impl fmt::Display for NotApplied {
 /// Receives what the evaluation of a request finds before its policies are evaluated.
 pub(crate) trait EvaluationTrace {
     /// Finds a policy's key in a request.
-    fn find_key(&mut self, bound: &BoundPolicy, parts: &Parts) -> Option<Key>;
+    fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted;
 
     /// The request is on an access list.
-    fn on_list(&mut self, list: impl FnOnce() -> MatchedList) {
+    fn on_list(&mut self, list: impl FnOnce() -> Option<MatchedList>) {
         let _ = list;
     }
 
@@ -71,9 +70,9 @@ pub(crate) struct Untraced;
 
 impl EvaluationTrace for Untraced {
     #[inline(always)]
-    fn find_key(&mut self, bound: &BoundPolicy, parts: &Parts) -> Option<Key> {
-        let found = bound.find_key(parts);
-        found.or_else(|| bound.shared_missing_key())
+    fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted {
+        let found = bound.find_key(head);
+        found.or_else(|| bound.shared_missing_key().into())
     }
 }
 
@@ -87,12 +86,12 @@ pub(crate) struct RecordedTrace {
 }
 
 impl EvaluationTrace for RecordedTrace {
-    fn find_key(&mut self, bound: &BoundPolicy, parts: &Parts) -> Option<Key> {
-        bound.peek_key(parts)
+    fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted {
+        bound.peek_key(head)
     }
 
-    fn on_list(&mut self, list: impl FnOnce() -> MatchedList) {
-        self.list = Some(list());
+    fn on_list(&mut self, list: impl FnOnce() -> Option<MatchedList>) {
+        self.list = list();
     }
 
     fn on_exempt(&mut self, exemption: impl FnOnce() -> Exemption) {
@@ -106,8 +105,9 @@ impl EvaluationTrace for RecordedTrace {
 
 impl BoundPolicy {
     /// The key that a request would be counted by, without recording whether requests have keys.
-    pub(crate) fn peek_key(&self, parts: &Parts) -> Option<Key> {
-        let shared = || (self.policy.on_missing_key() == MissingKey::Shared).then(Key::missing);
-        self.policy.extractor().key(parts).or_else(shared)
+    pub(crate) fn peek_key(&self, head: &RequestHead<'_>) -> Extracted {
+        let is_shared = || self.policy.on_missing_key() == MissingKey::Shared;
+        let shared = || is_shared().then(Key::missing).into();
+        self.extract(head).or_else(shared)
     }
 }

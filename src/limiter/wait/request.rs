@@ -11,7 +11,7 @@ use crate::{
     decision::{Decision, PolicyEntry, PolicyRole},
     error::StoreError,
     limiter::{
-        core::{BoundPolicy, LimiterRef, QueueKey},
+        core::{BoundPolicy, LimiterRef, QueueKey, request_head::RequestHead},
         evaluate::{
             decision_builder::{MaybePending, PendingDecision},
             fallback::FailureAction,
@@ -103,12 +103,13 @@ impl WaitRequest {
         let mut keys = Vec::new();
         let mut costs = Vec::new();
         let mut lookups = Vec::new();
+        let head = RequestHead::new(&parts);
         for (index, bound) in self.limiter.policies.iter().enumerate() {
             let policy = &bound.policy;
             let Some(key) = self.limiter.key_of(bound, &self.keys) else {
                 continue;
             };
-            if policy.skips(&parts) {
+            if policy.skips(&parts, &head.path) {
                 continue;
             }
             let name = || policy.name().to_owned();
@@ -124,7 +125,7 @@ impl WaitRequest {
                     .cost_in_call(bound, Some(&self.overrides))
                     .is_none()
             {
-                costs.push((name(), bound.cost_of(Some(&parts))));
+                costs.push((name(), bound.cost_of(Some(&head))));
             }
             if self.overrides.quota(policy.name()).is_none() {
                 let quota = quota_of_request(policy, &parts, index, &mut lookups);

@@ -10,16 +10,15 @@ use http::{
 
 use self::{
     exemption::{ConditionMatch, Exemption},
-    path::{has_parameters, is_unambiguous, path_matches, path_may_match},
+    path::{PathPattern, RequestPath, has_parameters, is_unambiguous},
 };
 use crate::{
     error::InvalidValue,
-    extract::original_path,
     setting::{Code, CodeId, SettingValue},
 };
 
 pub(crate) mod exemption;
-pub(super) mod path;
+pub(crate) mod path;
 
 /// Conditions on requests: by their path, by their method, and by functions.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +32,7 @@ struct Conditions {
 
 #[derive(Clone, Debug, Default)]
 struct Matches {
-    paths: Vec<Box<str>>,
+    paths: Vec<PathPattern>,
     methods: Vec<Method>,
     with: Vec<Code<ConditionFn>>,
 }
@@ -42,7 +41,7 @@ pub(crate) type ConditionFn = dyn Fn(&Parts) -> bool + Send + Sync;
 
 impl SkipRules {
     pub(crate) fn add_path(&mut self, path: &str) {
-        self.conditions().skip.paths.push(path.into());
+        self.conditions().skip.paths.push(PathPattern::new(path));
     }
 
     pub(crate) fn add_method(&mut self, method: Method) {
@@ -58,7 +57,7 @@ impl SkipRules {
     }
 
     pub(crate) fn only_path(&mut self, path: &str) {
-        self.conditions().only.paths.push(path.into());
+        self.conditions().only.paths.push(PathPattern::new(path));
     }
 
     pub(crate) fn only_method(&mut self, method: Method) {
@@ -79,8 +78,12 @@ impl SkipRules {
 
     /// The condition by which the policy doesn't apply to a request; `None` if it does.
     #[inline]
-    pub(crate) fn exempting(&self, parts: &Parts) -> Option<ConditionMatch> {
-        self.0.as_ref()?.exempting(parts)
+    pub(crate) fn exempting(
+        &self,
+        parts: &Parts,
+        path: &RequestPath<'_>,
+    ) -> Option<ConditionMatch> {
+        self.0.as_ref()?.exempting(parts, path)
     }
 
     /// Describes the condition by which the policy doesn't apply to a request.
@@ -135,7 +138,8 @@ impl SkipRules {
             ),
             () => None,
         };
-        let mut paths = conditions.skip.paths.iter().chain(&conditions.only.paths);
+        let paths = conditions.skip.paths.iter().chain(&conditions.only.paths);
+        let mut paths = paths.map(|pattern| &*pattern.text);
         let mistake = paths.find_map(|path| Some((path, expected(path)?)));
         mistake.map_or(Ok(()), |(path, expected)| {
             Err(InvalidValue::new(format!("the path {path:?}"), expected))
@@ -144,13 +148,13 @@ impl SkipRules {
 }
 
 impl Conditions {
-    fn exempting(&self, parts: &Parts) -> Option<ConditionMatch> {
+    fn exempting(&self, parts: &Parts, path: &RequestPath<'_>) -> Option<ConditionMatch> {
         let Self { skip, only } = self;
         if skip.methods.contains(&parts.method) {
             return Some(ConditionMatch::SkipMethod);
         }
         let mut paths = skip.paths.iter();
-        if let Some(index) = paths.position(|name| path_matches(name, original_path(parts))) {
+        if let Some(index) = paths.position(|pattern| pattern.matches(path)) {
             return Some(ConditionMatch::SkipPath(index));
         }
         if let Some(index) = skip.with.iter().position(|condition| condition(parts)) {
@@ -160,7 +164,7 @@ impl Conditions {
             return Some(ConditionMatch::OnlyMethod);
         }
         let mut paths = only.paths.iter();
-        let mut may_be_one = || paths.any(|name| path_may_match(name, original_path(parts)));
+        let mut may_be_one = || paths.any(|pattern| pattern.may_match(path));
         if !only.paths.is_empty() && !may_be_one() {
             return Some(ConditionMatch::OnlyPath);
         }
@@ -173,7 +177,7 @@ impl Matches {
     fn path(&self, index: usize) -> String {
         self.paths
             .get(index)
-            .map_or(String::new(), |path| path.to_string())
+            .map_or(String::new(), |pattern| pattern.text.to_string())
     }
 
     /// The name of a function in documents, or its position, from 1.
@@ -189,7 +193,10 @@ impl Matches {
         let lists: [(_, Vec<_>); 3] = [
             (
                 "paths",
-                self.paths.iter().map(SettingValue::display).collect(),
+                self.paths
+                    .iter()
+                    .map(|pattern| SettingValue::display(&pattern.text))
+                    .collect(),
             ),
             (
                 "methods",

@@ -1,25 +1,113 @@
 //! How servers may read a request's path, and which named paths it matches.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, cell::OnceCell};
 
-/// Whether every server reads `path` as `name`, or as a path below it if `name` ends with `/*`.
-pub(in crate::policy) fn path_matches(name: &str, path: &str) -> bool {
-    let Some(prefix) = name.strip_suffix('*') else {
-        return name == path;
-    };
-    path.strip_prefix(prefix).is_some_and(is_unambiguous)
+use http::request::Parts;
+
+use crate::extract::original_path;
+
+/// Longer paths are not decoded: they match no condition to skip, and each condition to apply.
+const MAX_DECODED_LEN: usize = 8 * 1024;
+
+/// A path that a condition names, or all below it if it ends with `/*`.
+#[derive(Clone, Debug)]
+pub(in crate::policy) struct PathPattern {
+    /// As it was set.
+    pub(in crate::policy) text: Box<str>,
+    decoded: Box<str>,
 }
 
-/// Whether some server may read `path` as `name`, or as a path below it if `name` ends with `/*`.
-pub(in crate::policy) fn path_may_match(name: &str, path: &str) -> bool {
-    let at = |path: &str| match name.strip_suffix('*') {
-        None => *decoded(name) == *decoded(path),
-        Some(prefix) => decoded(path).starts_with(&*decoded(prefix)),
-    };
-    let Cow::Owned(plain) = without_parameters(path) else {
-        return at(path) || !is_unambiguous(path);
-    };
-    at(path) || at(&plain) || !is_unambiguous(&plain)
+/// The path of a request, which is decoded when a condition first needs it, and then once for all conditions.
+pub(crate) struct RequestPath<'a> {
+    path: &'a str,
+    reading: OnceCell<Reading<'a>>,
+}
+
+/// How servers may read a path.
+struct Reading<'a> {
+    /// Whether all of them read it alike.
+    is_unambiguous: bool,
+    /// Whether some may read it as any other path.
+    may_be_any: bool,
+    decoded: Cow<'a, str>,
+    /// Without the parameters of its segments, if it has any.
+    without_parameters: Option<String>,
+}
+
+impl PathPattern {
+    pub(in crate::policy) fn new(text: &str) -> Self {
+        Self {
+            text: text.into(),
+            decoded: decoded(text).into(),
+        }
+    }
+
+    /// Whether every server reads `path` as this one.
+    pub(in crate::policy) fn matches(&self, path: &RequestPath<'_>) -> bool {
+        match self.text.strip_suffix('*') {
+            None => *self.text == *path.path,
+            // The prefix ends with a slash and is unambiguous itself.
+            Some(prefix) => path.path.starts_with(prefix) && path.reading().is_unambiguous,
+        }
+    }
+
+    /// Whether some server may read `path` as this one.
+    pub(in crate::policy) fn may_match(&self, path: &RequestPath<'_>) -> bool {
+        let Reading {
+            may_be_any,
+            decoded,
+            without_parameters,
+            ..
+        } = path.reading();
+        let at = |path: &str| match self.decoded.strip_suffix('*') {
+            None => *self.decoded == *path,
+            Some(prefix) => path.starts_with(prefix),
+        };
+        *may_be_any || at(decoded) || without_parameters.as_deref().is_some_and(at)
+    }
+}
+
+impl<'a> RequestPath<'a> {
+    #[inline]
+    pub(crate) fn of(parts: &'a Parts) -> Self {
+        Self::new(original_path(parts))
+    }
+
+    #[inline]
+    fn new(path: &'a str) -> Self {
+        Self {
+            path,
+            reading: OnceCell::new(),
+        }
+    }
+
+    fn reading(&self) -> &Reading<'a> {
+        self.reading.get_or_init(|| Reading::of(self.path))
+    }
+}
+
+impl<'a> Reading<'a> {
+    fn of(path: &'a str) -> Self {
+        if path.len() > MAX_DECODED_LEN {
+            return Self {
+                is_unambiguous: false,
+                may_be_any: true,
+                decoded: Cow::Borrowed(""),
+                without_parameters: None,
+            };
+        }
+        let is_unambiguous = is_unambiguous(path);
+        let without_parameters = without_parameters(path);
+        Self {
+            is_unambiguous,
+            may_be_any: match &without_parameters {
+                Some(plain) => !self::is_unambiguous(plain),
+                None => !is_unambiguous,
+            },
+            decoded: decoded(path),
+            without_parameters: without_parameters.map(|plain| decoded(&plain).into_owned()),
+        }
+    }
 }
 
 /// Whether all servers read a path, or the end of one, alike. A router that resolves or decodes `/static/../admin` responds as
@@ -87,19 +175,37 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// `path` without the parameters of its segments: what follows a `;`.
-fn without_parameters(path: &str) -> Cow<'_, str> {
+/// `path` without the parameters of its segments, which follow a `;`; `None` if it has none.
+fn without_parameters(path: &str) -> Option<String> {
     if !path.contains(';') {
-        return path.into();
+        return None;
     }
-    let segments = path.split('/').map(|segment| segment.split(';').next());
-    let segments: Vec<_> = segments.flatten().collect();
-    segments.join("/").into()
+    let mut plain = String::with_capacity(path.len());
+    for segment in path.split_inclusive('/') {
+        match segment.split_once(';') {
+            None => plain.push_str(segment),
+            Some((name, parameters)) => {
+                plain.push_str(name);
+                if parameters.ends_with('/') {
+                    plain.push('/');
+                }
+            }
+        }
+    }
+    Some(plain)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn path_matches(name: &str, path: &str) -> bool {
+        PathPattern::new(name).matches(&RequestPath::new(path))
+    }
+
+    fn path_may_match(name: &str, path: &str) -> bool {
+        PathPattern::new(name).may_match(&RequestPath::new(path))
+    }
 
     #[test]
     fn a_path_matches_itself_and_a_star_all_paths_beneath() {

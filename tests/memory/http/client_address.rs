@@ -43,7 +43,7 @@ pub(crate) fn counts(extractor: &ClientIp, peer: &str, lines: &[(&str, &str)], e
     let head = head(peer, lines);
     let address = extractor.address(&head).map(|address| address.to_string());
     assert_eq!(address.as_deref(), Some(expected), "{lines:?} from {peer}");
-    assert_eq!(extractor.key(&head), Some(ip(expected)));
+    assert_eq!(extractor.extract(&head).key(), Some(ip(expected)));
 }
 
 /// The same for one line from 10.0.0.1, which is trusted.
@@ -137,11 +137,11 @@ fn hops_count_from_the_right_whatever_the_addresses() {
 fn hops_need_no_peer_and_so_serve_unix_sockets() {
     let one = extract::client_ip().hops(1);
     counts(&one, "", &[(XFF, "198.51.100.9")], "198.51.100.9");
-    assert_eq!(one.key(&head("", &[])), None);
+    assert_eq!(one.extract(&head("", &[])).key(), None);
     // A named proxy's peer address has to be known.
     let forged = head("", &[(XFF, "198.51.100.9")]);
-    assert_eq!(trusting().key(&forged), None);
-    assert_eq!(trusting().hops(1).key(&forged), None);
+    assert_eq!(trusting().extract(&forged).key(), None);
+    assert_eq!(trusting().hops(1).extract(&forged).key(), None);
 }
 
 #[tokio::test]

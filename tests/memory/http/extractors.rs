@@ -6,7 +6,7 @@ use axum::{body::Body, http::HeaderValue};
 use http::{Request, StatusCode, request::Parts};
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
-    extract::{self, KeyExtractor},
+    extract::{self, Extracted, KeyExtractor},
 };
 
 use crate::http::support::{empty, hello, layer, send, to, used, with};
@@ -212,8 +212,8 @@ async fn a_custom_extractor_and_one_in_an_arc_count() {
     struct Host;
 
     impl KeyExtractor for Host {
-        fn key(&self, parts: &Parts) -> Option<Key> {
-            parts.headers.get("host").map(Key::new)
+        fn extract(&self, parts: &Parts) -> Extracted {
+            parts.headers.get("host").map(Key::new).into()
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod access_list_files;
 mod access_lists;
+mod ambiguous_keys;
 mod browser_rejections;
 mod call_errors;
 mod calls;

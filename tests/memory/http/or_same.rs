@@ -42,7 +42,7 @@ fn the_first_of_two_headers_is_used_and_equal_text_is_one_key() {
     let request = http::Request::get("/").header("x-api-key", "sk_1");
     let request = request.header("authorization", "Bearer sk_2").body(());
     let (parts, ()) = request.expect("a request").into_parts();
-    assert_eq!(either().key(&parts), Some(Key::secret("sk_1")));
+    assert_eq!(either().extract(&parts).key(), Some(Key::secret("sk_1")));
     assert_eq!(either().key_from_text(&["sk_1"]), Some(Key::secret("sk_1")));
     assert_eq!(either().on_missing_key(), MissingKey::Reject);
     let address = extract::header("x-api-key").or_same(extract::peer());

@@ -98,7 +98,7 @@ fn a_policy_handle_builds_the_key_of_a_request_with_the_same_text() {
     }
     for (extractor, parts, text) in cases {
         let name = format!("{extractor:?} {text:?}");
-        let found = extractor.key(&parts);
+        let found = extractor.extract(&parts).key();
         assert!(found.is_some(), "{name}");
         let policy = Policy::new("p", Quota::requests(1).per_hour()).key(extractor);
         let policy = limiter([policy]).policy("p").expect("a policy");

@@ -114,7 +114,10 @@ async fn a_host_counts_by_its_name_in_lower_case_without_its_port() {
     ];
     each_counts_as(extract::host(), requests).await;
     use tollgate::extract::KeyExtractor;
-    assert_eq!(extract::host().key(&connect.into_parts().0), Some(a()));
+    assert_eq!(
+        extract::host().extract(&connect.into_parts().0).key(),
+        Some(a())
+    );
     for none in [
         "",
         ".",

@@ -180,7 +180,9 @@ async fn decisions_of_each_of_several_limiters_that_decide_in_turns_are_timed() 
 #[tokio::test]
 async fn a_request_is_reported_also_if_code_of_the_application_panics() {
     let recorder = Recorder::new();
-    let by_code = limit("p", "2/month").key(extract::from_fn(|_| panic!("of an extractor")));
+    let by_code = limit("p", "2/month").key(extract::from_fn(|_| -> Option<Key> {
+        panic!("of an extractor")
+    }));
     let limiter = Limiter::builder().policy(by_code).observe(recorder.clone());
     let layer = RateLimitLayer::new(limiter.build().expect("valid"));
     let response = send(&layer, Request::get("/"));

@@ -1,0 +1,301 @@
+//! Requests that have several keys for a policy, of which the application may read another than the limiter.
+
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use axum::body::Body;
+use http::{Request, request::Parts};
+use tollgate::{
+    DecisionKind, Key, KeyList, Limiter, ListWindow, Policy, RateLimitLayer,
+    extract::{self, Extracted, KeyExtractor, MissingKey},
+};
+
+use crate::http::{
+    extractors::{address, count, counted_by, each_counts_as, has_no_key, policy},
+    support::{empty, hello, send, to, with},
+};
+
+/// A request from an address, with these fields.
+fn request<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Request<Body> {
+    let peer = tollgate::PeerAddr(address("192.0.2.1:80"));
+    let request = Request::get("/?tenant=acme&tenant=made-up").extension(peer);
+    let fields = fields.into_iter();
+    empty(fields.fold(request, |request, (name, value)| {
+        request.header(name, value)
+    }))
+}
+
+/// The API key twice, in both orders, and a credential of another kind.
+fn sent_twice() -> [Request<Body>; 2] {
+    let other = ("authorization", "Bearer made-up");
+    let [first, second] = ["acme", "made-up"].map(|value| ("x-api-key", value));
+    [
+        request([first, second, other]),
+        request([other, second, first]),
+    ]
+}
+
+async fn is_rejected_in_any_case(extractor: impl KeyExtractor, requests: [Request<Body>; 2]) {
+    let extractor: Arc<dyn KeyExtractor> = Arc::new(extractor);
+    for missing in [MissingKey::Skip, MissingKey::Reject, MissingKey::Shared] {
+        let policy = policy().key(extractor.clone()).missing_key(missing);
+        let layer = RateLimitLayer::builder().policy(policy).build();
+        let app = hello(&layer.expect("a layer"));
+        for request in &requests {
+            let status = send(&app, request.clone()).await.status;
+            assert_eq!(status, 400, "{extractor:?} {missing:?} {request:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_credential_that_is_sent_twice_is_rejected_by_every_combination() {
+    let api_key = || extract::header("x-api-key");
+    is_rejected_in_any_case(api_key(), sent_twice()).await;
+    is_rejected_in_any_case(api_key().or_else(extract::peer()), sent_twice()).await;
+    is_rejected_in_any_case(api_key().or_same(extract::bearer()), sent_twice()).await;
+    let any = api_key()
+        .or_else(extract::bearer())
+        .or_else(extract::client_ip());
+    is_rejected_in_any_case(any, sent_twice()).await;
+    is_rejected_in_any_case((extract::path(), api_key()), sent_twice()).await;
+    // A tuple is ambiguous also if another part of it is absent.
+    let tenant = (extract::header("x-tenant"), api_key());
+    is_rejected_in_any_case(tenant.or_else(extract::peer()), sent_twice()).await;
+    let query = extract::query("tenant").or_else(extract::peer());
+    is_rejected_in_any_case(query, [request([]), request([])]).await;
+    let cookies = [
+        [("cookie", "session=a; session=b")].to_vec(),
+        [("cookie", "session=a"), ("cookie", "session=b")].to_vec(),
+    ];
+    let cookie = extract::cookie("session").or_else(extract::peer());
+    is_rejected_in_any_case(cookie, cookies.map(request)).await;
+    let tokens = [("authorization", "Bearer a"), ("authorization", "Bearer b")];
+    let basic = [("authorization", "Basic a"), ("authorization", "Bearer b")];
+    let bearer = extract::bearer().or_else(extract::peer());
+    is_rejected_in_any_case(bearer, [tokens, basic].map(request)).await;
+    let hosts = [("host", "a.example"), ("host", "b.example")];
+    let host = extract::host().or_else(extract::peer());
+    is_rejected_in_any_case(host, [hosts, hosts].map(request)).await;
+}
+
+#[tokio::test]
+async fn equal_values_are_one_key() {
+    let acme = Key::new("acme");
+    let twice = || request([("x-tenant", "acme"), ("x-tenant", " acme")]);
+    each_counts_as(extract::header("x-tenant"), [(twice(), acme)]).await;
+    each_counts_as(
+        extract::query("t").readable(),
+        [(to("/?t=acme&t=%61cme"), acme)],
+    )
+    .await;
+    let lang = extract::cookie("lang").readable();
+    each_counts_as(lang, [(with("cookie", "lang=acme; lang=acme"), acme)]).await;
+}
+
+#[tokio::test]
+async fn spaces_around_a_header_are_no_part_of_its_key() {
+    let values = ["acme", "acme ", "acme\t", " acme", "\t acme \t"];
+    let requests = values.map(|value| (with("x-tenant", value), Key::new("acme")));
+    each_counts_as(extract::header("x-tenant"), requests).await;
+    has_no_key(extract::header("x-tenant"), with("x-tenant", " \t")).await;
+}
+
+#[tokio::test]
+async fn binary_metadata_is_decoded() {
+    let tenant = || extract::header("x-tenant-bin");
+    let values = [
+        "YWNtZQ==",
+        "YWNtZQ",
+        " YWNtZQ",
+        "YWNtZQ,YWNtZQ==",
+        "YWNtZQ , YWNtZQ",
+    ];
+    let requests = values.map(|value| (with("x-tenant-bin", value), Key::new("acme")));
+    each_counts_as(tenant(), requests).await;
+    for ambiguous in ["YWNtZQ,b3RoZXI", "acme!", "YWNtZR", "YWNtZQ,"] {
+        let requests = [(); 2].map(|()| with("x-tenant-bin", ambiguous));
+        is_rejected_in_any_case(tenant().or_else(extract::path()), requests).await;
+    }
+    assert_eq!(
+        tenant().key_from_text(&["YWNtZQ=="]),
+        Some(Key::new("acme"))
+    );
+    assert_eq!(tenant().key_from_text(&["acme!"]), None);
+}
+
+#[tokio::test]
+async fn a_cookie_may_be_the_first_or_the_last_of_several() {
+    let session = || extract::cookie("session").readable();
+    let line = || with("cookie", "session=a; lang=it; session=b");
+    each_counts_as(session().first(), [(line(), Key::new("a"))]).await;
+    each_counts_as(session().last(), [(line(), Key::new("b"))]).await;
+    let text = session().last();
+    assert_eq!(
+        text.config_text().as_deref(),
+        Some("cookie:session readable last")
+    );
+}
+
+#[tokio::test]
+async fn a_list_of_keys_rejects_a_request_with_several_keys() {
+    let by_key = || policy().key(extract::header("x-tenant"));
+    for deny in [true, false] {
+        let list = KeyList::new("p", ["1", "acme"].map(Key::new));
+        let builder = Limiter::builder().policy(by_key().missing_key(MissingKey::Skip));
+        let builder = if deny {
+            builder.deny(list)
+        } else {
+            builder.allow(list)
+        };
+        let limiter = builder.build().expect("a limiter");
+        let app = hello(&RateLimitLayer::new(limiter.clone()));
+        let once = send(&app, with("x-tenant", "acme")).await;
+        assert_eq!(once.status, if deny { 403 } else { 200 });
+        let twice = request([("x-tenant", "acme"), ("x-tenant", "made-up")]);
+        let explanation = limiter
+            .explain(&twice.clone().into_parts().0)
+            .await
+            .expect("no store");
+        let response = send(&app, twice).await;
+        assert_eq!(response.status, 400);
+        let detail = &response.json()["detail"];
+        assert_eq!(
+            detail,
+            "The request lacks the header x-tenant (exactly once)."
+        );
+        assert!(!explanation.would_admit() && explanation.list().is_none());
+        assert!(matches!(
+            explanation.kind(),
+            DecisionKind::MissingKey { .. }
+        ));
+    }
+}
+
+#[tokio::test]
+async fn a_rejection_names_the_one_of_several_fields_that_is_ambiguous() {
+    let by = extract::header("x-tenant").or_else(extract::header("x-api-key"));
+    let app = hello(&counted_by(by.or_else(extract::bearer())));
+    let [twice, _] = sent_twice();
+    let detail = &send(&app, twice).await.json()["detail"];
+    assert_eq!(
+        detail,
+        "The request lacks the header x-api-key (exactly once)."
+    );
+    let detail = &send(&app, to("/")).await.json()["detail"];
+    let any = "The request lacks the header x-tenant or the header x-api-key or a bearer token (Authorization header).";
+    assert_eq!(detail, any);
+}
+
+#[tokio::test]
+async fn a_shadow_policy_does_not_count_a_request_with_several_keys() {
+    let live = policy().key(extract::peer());
+    let shadow = Policy::new("next", live.quota()).key(extract::header("x-api-key"));
+    let layer = RateLimitLayer::builder()
+        .policy(live)
+        .policy(shadow.shadow())
+        .build();
+    let layer = layer.expect("a layer");
+    let [twice, _] = sent_twice();
+    assert_eq!(send(&hello(&layer), twice).await.status, 200);
+    assert_eq!(count(&layer, Key::ip([192, 0, 2, 1].into())).await, 1);
+}
+
+#[tokio::test]
+async fn several_callers_are_recorded_as_none() {
+    let policy = policy().key(extract::path()).strategy(ListWindow);
+    let policy = policy.caller(extract::header("x-user"));
+    let layer = RateLimitLayer::builder()
+        .policy(policy)
+        .build()
+        .expect("a layer");
+    let app = hello(&layer);
+    send(&app, with("x-user", "alice")).await;
+    send(&app, request([("x-user", "bob"), ("x-user", "carol")])).await;
+    let path = Key::new("/");
+    let callers = layer.limiter().callers("p", path).await.expect("callers");
+    let callers: Vec<Key> = callers.iter().map(|call| call.caller()).collect();
+    assert_eq!(callers, [Key::new("alice"), path]);
+}
+
+#[tokio::test]
+async fn a_policy_that_is_named_twice_makes_a_call_invalid() {
+    let limiter = Limiter::builder()
+        .policy(policy())
+        .build()
+        .expect("a limiter");
+    let rejected = limiter
+        .admit([("p", "alice"), ("p", "bob")])
+        .await
+        .expect_err("invalid");
+    let kind = rejected.decision().kind();
+    assert!(matches!(kind, DecisionKind::DuplicatePolicy { policy, .. } if &**policy == "p"));
+    let expected = "policy \"p\" is named twice; expected one key for each policy";
+    assert_eq!(rejected.to_string(), expected);
+    let error = limiter
+        .peek([("p", "alice"), ("p", "bob")])
+        .await
+        .expect_err("invalid");
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(
+        limiter
+            .peek("alice")
+            .await
+            .expect("a status")
+            .policy("p")
+            .expect("p")
+            .used(),
+        0
+    );
+}
+
+/// Counts how often it is asked.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl KeyExtractor for Counted {
+    fn extract(&self, _parts: &Parts) -> Extracted {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Key::new("counted").into()
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some("counted".into())
+    }
+}
+
+#[tokio::test]
+async fn extractors_of_the_same_text_are_asked_once_for_a_request() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = || Counted(asked.clone());
+    let quota = policy().quota();
+    let mut limiter = Limiter::builder()
+        .deny(KeyList::new("0", []))
+        .allow(KeyList::new("1", []));
+    for name in 0..10 {
+        let policy = Policy::new(name.to_string(), quota).key(counted());
+        limiter = limiter.policy(policy.strategy(ListWindow).caller(counted()));
+    }
+    let layer = RateLimitLayer::new(limiter.build().expect("a limiter"));
+    let app = hello(&layer);
+    for requests in 1..=3 {
+        assert_eq!(send(&app, to("/")).await.status, 200);
+        assert_eq!(asked.load(Ordering::Relaxed), requests);
+    }
+    assert_eq!(
+        layer
+            .limiter()
+            .peek(("7", "counted"))
+            .await
+            .expect("a status")
+            .policy("7")
+            .expect("7")
+            .used(),
+        3
+    );
+}
