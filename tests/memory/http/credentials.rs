@@ -84,17 +84,16 @@ fn a_value_that_looks_like_a_credential_is_hashed() {
 }
 
 #[tokio::test]
-async fn a_value_given_twice_is_no_key() {
+async fn several_different_values_are_no_key() {
     let head = "x-tenant";
     has_no_key(extract::header(head), lines(head, &["a", "b"])).await;
-    has_no_key(extract::header(head), lines(head, &["a", "a"])).await;
     has_no_key(extract::header(head), lines(head, &["", "a"])).await;
     let token = ["Bearer a", "Bearer b"];
     has_no_key(extract::bearer(), lines("authorization", &token)).await;
-    for twice in ["/?q=a&q=b", "/?q=a&x=y&%71=a", "/?q=&q=a", "/?q=a&q"] {
+    for twice in ["/?q=a&q=b", "/?q=a&x=y&%71=b", "/?q=&q=a", "/?q=a&q"] {
         has_no_key(extract::query("q"), to(twice)).await;
     }
-    for twice in ["c=a; c=b", "c=a; x=y; c=a", "c=; c=a"] {
+    for twice in ["c=a; c=b", "c=a; x=y; c=b", "c=; c=a"] {
         has_no_key(extract::cookie("c"), with("cookie", twice)).await;
     }
     has_no_key(extract::cookie("c"), lines("cookie", &["c=a", "c=b"])).await;

@@ -13,8 +13,9 @@ use std::{
 
 use http::request::Parts;
 use tollgate::{
-    InvalidValue, Key, KeyExtractor, Limiter, Policy, Quota,
+    InvalidValue, KeyExtractor, Limiter, Policy, Quota,
     config::{Registry, Watch},
+    extract::Extracted,
 };
 use tollgate_tests::until::until;
 
@@ -136,8 +137,8 @@ async fn a_file_that_cannot_be_loaded_changes_nothing_and_is_logged_once() {
 struct Counted(Arc<AtomicUsize>);
 
 impl KeyExtractor for Counted {
-    fn key(&self, _: &Parts) -> Option<Key> {
-        None
+    fn extract(&self, _: &Parts) -> Extracted {
+        Extracted::Absent
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {
