@@ -109,6 +109,7 @@ enum Cost {
     /// The number of units that the function returns for the request's head.
     With(Code<CostFn>),
     /// By its method and path.
+    #[cfg(feature = "config")]
     Rules(CostRules),
 }
 
@@ -302,11 +303,13 @@ impl Policy {
         self.extractor().missing_key_name(Some(parts)).into()
     }
 
+    #[cfg_attr(not(feature = "config"), expect(unused_variables))]
     pub(crate) fn cost_of(&self, parts: &Parts, path: &RequestPath<'_>) -> u64 {
         match &self.cost {
             None => 1,
             Some(Cost::Fixed(units)) => *units,
             Some(Cost::With(cost)) => cost(parts),
+            #[cfg(feature = "config")]
             Some(Cost::Rules(rules)) => rules.cost(&parts.method, path),
         }
     }
@@ -335,7 +338,7 @@ impl Policy {
 
     /// Whether the cost is a function of the request.
     pub(crate) fn has_cost_of_request(&self) -> bool {
-        matches!(self.cost, Some(Cost::With(_) | Cost::Rules(_)))
+        !matches!(self.cost, None | Some(Cost::Fixed(_)))
     }
 
     /// Whether the quota is a function of the request.
@@ -392,7 +395,7 @@ impl Policy {
     pub(crate) fn default_cost(&self) -> u64 {
         match self.cost {
             Some(Cost::Fixed(units)) => units,
-            Some(Cost::With(_) | Cost::Rules(_)) | None => 1,
+            _ => 1,
         }
     }
 }

@@ -24,6 +24,7 @@ impl Policy {
         let cost = self.cost.as_ref().map(|cost| match cost {
             Cost::Fixed(units) => SettingValue::Number(*units),
             Cost::With(code) => code.value().clone(),
+            #[cfg(feature = "config")]
             Cost::Rules(rules) => rules.value(),
         });
         let caller = self.caller.as_ref();

@@ -7,6 +7,7 @@ use crate::{load::Load, outcome::Outcome, plan::Plan};
 mod cluster;
 mod exact;
 mod key_count;
+mod large_heads;
 mod layer;
 mod leases;
 mod memory;
@@ -34,7 +35,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 23] = [
+pub const CASES: [Case; 24] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -129,6 +130,11 @@ pub const CASES: [Case; 23] = [
         name: "added",
         about: "what the layer adds to a bare service",
         run: |plan| Box::pin(layer::added(plan)),
+    },
+    Case {
+        name: "heads",
+        about: "many policies and conditions, for usual heads of requests and large ones",
+        run: |plan| Box::pin(large_heads::large_heads(plan)),
     },
     Case {
         name: "served",

@@ -1,0 +1,109 @@
+//! Many policies and conditions, for a usual head of a request and for large ones.
+
+use axum::body::Body;
+use http::{Method, Request, request::Parts};
+use tollgate::{KeyExtractor, Policy, RateLimit, RateLimitHeaders, RateLimitLayer, extract};
+use tower::{Layer, ServiceExt};
+
+use super::busy;
+use crate::{
+    contenders::layers::Bare,
+    keys::Rule,
+    load::{Contender, Rng},
+    outcome::{Outcome, Target},
+    plan::Plan,
+    runner::{Entrant, Expect, Measure, run_comparison},
+};
+
+/// The bytes of a large path, header, cookie or query.
+const LARGE: usize = 60_000;
+
+const POLICIES: usize = 10;
+const CONDITIONS: usize = 20;
+
+/// Sends requests with the same head.
+struct OneHead {
+    service: RateLimit<Bare>,
+    head: Parts,
+}
+
+impl Contender for OneHead {
+    async fn decide(&self, _: &mut Rng) -> bool {
+        let request = Request::from_parts(self.head.clone(), Body::empty());
+        let Ok(response) = self.service.clone().oneshot(request).await;
+        response.status().is_success()
+    }
+}
+
+/// A layer of so many policies, each with so many paths to skip. Without an extractor none of them applies in the end, so that
+/// the conditions alone are measured.
+fn layer(
+    policies: usize,
+    conditions: usize,
+    key: Option<fn() -> Box<dyn Fn(Policy) -> Policy>>,
+) -> RateLimit<Bare> {
+    let mut layer = RateLimitLayer::builder();
+    for number in 0..policies {
+        let mut policy = Policy::new(format!("p{number}"), Rule::ample(1).quota());
+        for condition in 0..conditions {
+            policy = policy.skip_path(format!("/static/{number}/{condition}/*"));
+        }
+        layer = layer.policy(match key {
+            Some(key) => key()(policy),
+            None => policy.only_method(Method::DELETE),
+        });
+    }
+    let layer = layer.build().expect("a layer");
+    layer.headers(RateLimitHeaders::none()).layer(Bare)
+}
+
+fn by(extractor: impl KeyExtractor + Clone) -> Box<dyn Fn(Policy) -> Policy> {
+    Box::new(move |policy| policy.key(extractor.clone()))
+}
+
+pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
+    let plan = Plan { keys: 1, ..plan };
+    let value = || "x".repeat(LARGE);
+    let cookies = || "a=b; ".repeat(LARGE / 5) + "session=c";
+    let query = || "/?".to_owned() + &"a&".repeat(LARGE / 2) + "tenant=c";
+    let path = || "/;".repeat(LARGE / 2);
+    let get = Request::get;
+    type Key = Option<fn() -> Box<dyn Fn(Policy) -> Policy>>;
+    let cases: [(&str, Key, http::request::Builder); 5] = [
+        ("the path /index.html", None, get("/index.html")),
+        ("a path of 60 kB", None, get(path())),
+        (
+            "a header of 60 kB",
+            Some(|| by(extract::header("x-tenant"))),
+            get("/").header("x-tenant", value()),
+        ),
+        (
+            "cookies of 60 kB",
+            Some(|| by(extract::cookie("session"))),
+            get("/").header("cookie", cookies()),
+        ),
+        (
+            "a query of 60 kB",
+            Some(|| by(extract::query("tenant"))),
+            get(query()),
+        ),
+    ];
+    let mut outcomes = Vec::new();
+    for (what, key, request) in cases {
+        let head = request.body(()).expect("a request").into_parts().0;
+        let entrant = |name, policies, conditions| {
+            let service = layer(policies, conditions, key);
+            let head = head.clone();
+            Entrant::new(name, OneHead { service, head })
+        };
+        let entrants = vec![
+            entrant("10 policies of 20 paths to skip", POLICIES, CONDITIONS),
+            entrant("one policy of one path", 1, 1),
+        ];
+        let turns = run_comparison(&plan, busy(&plan, 1), Expect::Admitted, entrants).await;
+        let title = format!("many policies and conditions, {what}, 1 task");
+        let outcome = Outcome::of("heads", title, &turns);
+        outcomes.push(outcome.compare(&turns, Measure::Rate, 1, Target::AtLeast(1.0 / 1.5)));
+    }
+    outcomes
+}
