@@ -111,3 +111,26 @@ key = "header:x-api-key | peer"
         format!("2:35: deny[0].keys[0]: {expected}\n2:48: deny[0].keys[1]: {expected}")
     );
 }
+
+#[test]
+fn a_line_of_a_file_that_is_no_key_is_a_mistake() {
+    let folder = testkit::folder();
+    for (lines, valid) in [("192.0.2.1\n", true), ("192.0.2.1\nno address\n", false)] {
+        fs::write(folder.path().join("keys.txt"), lines).expect("a file");
+        let text = "deny = [{ policy = 'p', keys = { file = 'keys.txt' } }]\n\
+                    [policies.p]\nquota = '10/min'\nkey = 'peer'\n";
+        let path = folder.path().join("limits.toml");
+        fs::write(&path, text).expect("a file");
+        let document = Document::load(path).expect("a document");
+        let result = document.layer(&Registry::new());
+        assert_eq!(result.is_ok(), valid, "{lines:?}");
+        let error = result
+            .err()
+            .map_or(String::new(), |error| error.to_string());
+        assert_eq!(
+            error.contains("a file with lines that are no keys"),
+            !valid,
+            "{error}"
+        );
+    }
+}

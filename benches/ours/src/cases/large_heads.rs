@@ -67,11 +67,11 @@ pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
     let cookies = || "a=b; ".repeat(LARGE / 5) + "session=c";
     let query = || "/?".to_owned() + &"a&".repeat(LARGE / 2) + "tenant=c";
     let path = || "/;".repeat(LARGE / 2);
-    let get = Request::get;
+    let get = |target: &str| Request::get(target);
     type Key = Option<fn() -> Box<dyn Fn(Policy) -> Policy>>;
     let cases: [(&str, Key, http::request::Builder); 5] = [
         ("the path /index.html", None, get("/index.html")),
-        ("a path of 60 kB", None, get(path())),
+        ("a path of 60 kB", None, get(&path())),
         (
             "a header of 60 kB",
             Some(|| by(extract::header("x-tenant"))),
@@ -85,7 +85,7 @@ pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
         (
             "a query of 60 kB",
             Some(|| by(extract::query("tenant"))),
-            get(query()),
+            get(&query()),
         ),
     ];
     let mut outcomes = Vec::new();
