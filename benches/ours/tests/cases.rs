@@ -71,6 +71,7 @@ cases! {
     through_the_layer_admitted: "admitting",
     through_the_layer_refused: "refusing",
     what_the_layer_adds: "added",
+    large_heads_and_many_conditions: "heads",
     an_axum_server_loaded_by_wrk: "served",
     no_more_than_the_limit: "exact",
     memory_of_a_key: "bytes",

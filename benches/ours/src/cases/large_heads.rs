@@ -1,8 +1,11 @@
 //! Many policies and conditions, for a usual head of a request and for large ones.
 
 use axum::body::Body;
-use http::{Method, Request, request::Parts};
-use tollgate::{KeyExtractor, Policy, RateLimit, RateLimitHeaders, RateLimitLayer, extract};
+use http::{
+    Method, Request,
+    request::{Builder, Parts},
+};
+use tollgate::{Policy, RateLimit, RateLimitHeaders, RateLimitLayer, extract};
 use tower::{Layer, ServiceExt};
 
 use super::busy;
@@ -21,6 +24,9 @@ const LARGE: usize = 60_000;
 const POLICIES: usize = 10;
 const CONDITIONS: usize = 20;
 
+/// Sets what a policy counts by.
+type Key = fn(Policy) -> Policy;
+
 /// Sends requests with the same head.
 struct OneHead {
     service: RateLimit<Bare>,
@@ -37,11 +43,7 @@ impl Contender for OneHead {
 
 /// A layer of so many policies, each with so many paths to skip. Without an extractor none of them applies in the end, so that
 /// the conditions alone are measured.
-fn layer(
-    policies: usize,
-    conditions: usize,
-    key: Option<fn() -> Box<dyn Fn(Policy) -> Policy>>,
-) -> RateLimit<Bare> {
+fn layer(policies: usize, conditions: usize, key: Option<Key>) -> RateLimit<Bare> {
     let mut layer = RateLimitLayer::builder();
     for number in 0..policies {
         let mut policy = Policy::new(format!("p{number}"), Rule::ample(1).quota());
@@ -49,16 +51,12 @@ fn layer(
             policy = policy.skip_path(format!("/static/{number}/{condition}/*"));
         }
         layer = layer.policy(match key {
-            Some(key) => key()(policy),
+            Some(key) => key(policy),
             None => policy.only_method(Method::DELETE),
         });
     }
     let layer = layer.build().expect("a layer");
     layer.headers(RateLimitHeaders::none()).layer(Bare)
-}
-
-fn by(extractor: impl KeyExtractor + Clone) -> Box<dyn Fn(Policy) -> Policy> {
-    Box::new(move |policy| policy.key(extractor.clone()))
 }
 
 pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
@@ -68,23 +66,22 @@ pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
     let query = || "/?".to_owned() + &"a&".repeat(LARGE / 2) + "tenant=c";
     let path = || "/;".repeat(LARGE / 2);
     let get = |target: &str| Request::get(target);
-    type Key = Option<fn() -> Box<dyn Fn(Policy) -> Policy>>;
-    let cases: [(&str, Key, http::request::Builder); 5] = [
+    let cases: [(&str, Option<Key>, Builder); 5] = [
         ("the path /index.html", None, get("/index.html")),
         ("a path of 60 kB", None, get(&path())),
         (
             "a header of 60 kB",
-            Some(|| by(extract::header("x-tenant"))),
+            Some(|policy| policy.key(extract::header("x-tenant"))),
             get("/").header("x-tenant", value()),
         ),
         (
             "cookies of 60 kB",
-            Some(|| by(extract::cookie("session"))),
+            Some(|policy| policy.key(extract::cookie("session"))),
             get("/").header("cookie", cookies()),
         ),
         (
             "a query of 60 kB",
-            Some(|| by(extract::query("tenant"))),
+            Some(|policy| policy.key(extract::query("tenant"))),
             get(&query()),
         ),
     ];
