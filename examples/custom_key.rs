@@ -30,7 +30,10 @@ impl KeyExtractor for TenantAndPath {
         if tenants.any(|other| other != tenant) {
             return Extracted::Ambiguous;
         }
-        let tenant = Key::new(tenant.as_bytes().to_ascii_lowercase());
+        let Ok(tenant) = tenant.to_str() else {
+            return Extracted::Absent;
+        };
+        let tenant = Key::new(tenant.to_ascii_lowercase());
         let path = extract::path().extract(parts);
         path.map(|path| Key::tuple([tenant, path]))
     }

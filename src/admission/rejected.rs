@@ -6,7 +6,6 @@ use http::StatusCode;
 
 use crate::{
     decision::{Decision, DecisionKind},
-    error::CallError,
     headers::RateLimitHeaders,
     strategy::RetryAfter,
 };
@@ -118,15 +117,12 @@ impl fmt::Display for Rejected {
             DecisionKind::StoreFailed(error) => {
                 write!(f, "rate limit store failed: {error}")
             }
-            DecisionKind::UnknownPolicy(error) => error.fmt(f),
-            DecisionKind::DuplicatePolicy { policy } => {
-                let policy = policy.clone();
-                CallError::DuplicatePolicy { policy }.fmt(f)
-            }
-            DecisionKind::PartsRequired { policy, lacks } => {
-                let (policy, lacks) = (policy.clone(), *lacks);
-                CallError::PartsRequired { policy, lacks }.fmt(f)
-            }
+            kind @ (DecisionKind::UnknownPolicy(_)
+            | DecisionKind::DuplicatePolicy { .. }
+            | DecisionKind::PartsRequired { .. }) => match kind.call_error() {
+                Some(error) => error.fmt(f),
+                None => Ok(()),
+            },
         }
     }
 }

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::{
-    error::{StoreError, UnknownPolicy},
+    error::{CallError, StoreError, UnknownPolicy},
     observe::DecisionOutcome,
     store::DecisionSource,
     strategy::RetryAfter,
@@ -126,6 +126,21 @@ pub enum DecisionKind {
 }
 
 impl DecisionKind {
+    /// The error of a call that is invalid, whatever the store says.
+    pub(crate) fn call_error(&self) -> Option<CallError> {
+        Some(match self {
+            Self::UnknownPolicy(error) => error.clone().into(),
+            Self::DuplicatePolicy { policy } => CallError::DuplicatePolicy {
+                policy: policy.clone(),
+            },
+            Self::PartsRequired { policy, lacks } => CallError::PartsRequired {
+                policy: policy.clone(),
+                lacks,
+            },
+            _ => return None,
+        })
+    }
+
     /// The outcome for observers, of a request that an allow list may have admitted, or that no policy may have applied to.
     pub(crate) fn outcome(&self, allow_listed: bool, not_checked: bool) -> DecisionOutcome {
         match self {

@@ -8,6 +8,7 @@ mod store;
 
 #[cfg(feature = "config")]
 pub use reference::Reference;
+pub(crate) use store::Escaped;
 pub use store::StoreError;
 
 /// An invalid configuration, found when a [`Limiter`](crate::Limiter), a layer or a store is built.

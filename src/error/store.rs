@@ -59,10 +59,10 @@ pub enum StoreError {
     /// The call was made outside of a tokio runtime, in one that is ending, or in one without timers or, for Redis, without IO.
     #[error("no suitable tokio runtime: {0}")]
     NoRuntime(&'static str),
-    /// The store in process holds as many keys as it may, and can evict none for another one: the policy has its share of them, and
-    /// its keys are blocked by hand or hold permits. Nothing was charged. See [`MemoryStore`](crate::MemoryStore).
+    /// The in-process store holds `max_keys` keys and can evict none for a new one: the policy's keys are blocked by hand or hold
+    /// permits, and no other policy has more than its share. Nothing was charged. See [`MemoryStore`](crate::MemoryStore).
     #[error(
-        "the store in process is full, with no room for another key of policy {policy:?}: allow more by MemoryStoreBuilder::max_keys"
+        "the in-process store is full: no room for another key of policy {policy:?}; raise MemoryStoreBuilder::max_keys"
     )]
     #[non_exhaustive]
     Full {

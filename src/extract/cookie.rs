@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
-use http::{header, request::Parts};
+use http::{HeaderValue, header, request::Parts};
+use percent_encoding::percent_decode;
 
 use super::{Extracted, KeyExtractor, field, text};
 use crate::{error::InvalidValue, key::Key};
@@ -8,7 +9,7 @@ use crate::{error::InvalidValue, key::Key};
 /// Counts by the value of a cookie (RFC 6265), which may have any bytes. The key is [`Key::secret`], since most cookies are
 /// credentials; with [`readable`](Cookie::readable) it is [`Key::new`].
 ///
-/// Names are case-sensitive. Several `Cookie` fields, as in HTTP/2, are one list. A request with several different values of the
+/// Names are case-sensitive. Names and values are percent-decoded, so that `%38f3a` is the session `8f3a`. Several `Cookie` fields, as in HTTP/2, are one list. A request with several different values of the
 /// cookie is [ambiguous](Extracted::Ambiguous), unless [`first`](Cookie::first) or [`last`](Cookie::last) says which of them the
 /// application reads; one with an empty value has no key. An invalid name is a [`ConfigError`](crate::ConfigError) when the
 /// limiter is built.
@@ -65,29 +66,32 @@ impl Cookie {
         self
     }
 
-    /// Counts by the first of several values, as actix-web reads it.
+    /// Counts by the first of several values: for applications that read the first one, such as those of actix-web. If a `Cookie`
+    /// field has other characters than visible ASCII, several values are ambiguous still.
     #[must_use]
     pub fn first(mut self) -> Self {
         self.of_several = Some(Position::First);
         self
     }
 
-    /// Counts by the last of several values, as the `CookieJar` of axum-extra reads it.
+    /// Counts by the last of several values: for applications that read the last one, such as by the `CookieJar` of axum-extra. If
+    /// a `Cookie` field has other characters than visible ASCII, several values are ambiguous still.
     #[must_use]
     pub fn last(mut self) -> Self {
         self.of_several = Some(Position::Last);
         self
     }
 
-    /// The values of the cookies of this name, in order.
-    fn values<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = &'a [u8]> {
+    /// The values of the cookies of this name, in order. Names and values are percent-decoded, as many applications read them.
+    fn values<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = Cow<'a, [u8]>> {
         // HTTP/2 may send each cookie in a line of its own (RFC 9113, section 8.2.3).
         let lines = parts.headers.get_all(header::COOKIE).into_iter();
         let cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
         cookies.filter_map(|cookie| {
             let equals = cookie.iter().position(|byte| *byte == b'=')?;
             let (name, value) = cookie.split_at(equals);
-            (name.trim_ascii() == self.name.as_bytes()).then(|| value[1..].trim_ascii())
+            let name = Cow::from(percent_decode(name.trim_ascii()));
+            (*name == *self.name.as_bytes()).then(|| percent_decode(value[1..].trim_ascii()).into())
         })
     }
 }
@@ -97,8 +101,11 @@ const KIND: &str = "the cookie";
 impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Extracted {
         let mut values = self.values(parts);
-        let key = |value| field::key(value, self.secret);
-        match self.of_several {
+        let key = |value: Cow<'_, [u8]>| field::key(&value, self.secret);
+        let is_text = |line: &HeaderValue| line.to_str().is_ok();
+        let lines = parts.headers.get_all(header::COOKIE);
+        // Applications ignore a line with other characters, or do not.
+        match self.of_several.filter(|_| lines.iter().all(is_text)) {
             None => field::extract(KIND, &self.name, values, key),
             Some(Position::First) => values.next().and_then(key).into(),
             Some(Position::Last) => values.last().and_then(key).into(),
@@ -106,7 +113,8 @@ impl KeyExtractor for Cookie {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        field::key(field::text(texts)?.as_bytes().trim_ascii(), self.secret)
+        let text = field::text(texts)?.as_bytes().trim_ascii();
+        field::key(&Cow::from(percent_decode(text)), self.secret)
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {

@@ -74,13 +74,14 @@ impl KeyExtractor for Header {
             return field::extract(kind, text, values, |value| field::key(value, self.secret));
         }
         let values = values.flat_map(|line| line.split(|byte| *byte == b','));
-        let values: Option<Vec<_>> = values.map(|value| decode(value.trim_ascii())).collect();
-        let Some(values) = values else {
-            return field::ambiguous(kind, text);
-        };
-        field::extract(kind, text, values.into_iter(), |value| {
-            field::key(&value, self.secret)
-        })
+        let mut values = values.map(|value| decode(value.trim_ascii()));
+        match values.next() {
+            None => Extracted::Absent,
+            Some(Some(value)) if values.all(|other| other.as_ref() == Some(&value)) => {
+                field::key(&value, self.secret).into()
+            }
+            Some(_) => field::ambiguous(kind, text),
+        }
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

@@ -46,8 +46,8 @@ pub enum Extracted {
     Absent,
     /// The request has several that differ, and the application may read another one than the limiter. It is rejected with 400
     /// Bad Request whatever [`Policy::missing_key`](crate::Policy::missing_key) says: otherwise a caller could evade a limit by
-    /// sending a credential twice. No further extractor of a combination is asked. In a shadow policy it changes nothing, and as
-    /// a [caller](crate::Policy::caller) it counts as absent.
+    /// sending a credential twice. No further extractor of a combination is asked. In a shadow policy it changes nothing, unless
+    /// an access list has keys of the policy; as a [caller](crate::Policy::caller) it counts as absent.
     Ambiguous,
 }
 
@@ -195,7 +195,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Uses `other` for requests in which this extractor finds no key. A request in which neither finds one is handled as
-    /// `other` does.
+    /// `other` does. A request that is [ambiguous](Extracted::Ambiguous) for an extractor that is asked is rejected.
     ///
     /// For two kinds of callers. For one credential that may be in either of two places, use
     /// [`or_same`](KeyExtractor::or_same), since here a caller has a bucket for each, and so twice the quota.
@@ -225,7 +225,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Uses `other` for requests in which this extractor finds no key, with one bucket for both: for one credential that may be
-    /// in either of two places. A request in which neither finds one is handled as `other` does.
+    /// in either of two places. A request in which neither finds one is handled as `other` does; one that is
+    /// [ambiguous](Extracted::Ambiguous) for an extractor that is asked is rejected.
     ///
     /// Both have to make the same key of the same credential: either both hash it or neither does. A request with both is
     /// counted by the key of the first, so the application has to authenticate by the same one.

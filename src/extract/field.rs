@@ -40,8 +40,12 @@ pub(super) fn extract<T: PartialEq>(
 
 /// The [missing key's name](super::KeyExtractor::missing_key_name) of a field.
 pub(super) fn missing(kind: &str, name: &str, is_ambiguous: bool) -> Cow<'static, str> {
-    let once = if is_ambiguous { " (exactly once)" } else { "" };
-    format!("{kind} {name}{once}").into()
+    let one = if is_ambiguous {
+        " (with one valid value)"
+    } else {
+        ""
+    };
+    format!("{kind} {name}{one}").into()
 }
 
 #[cold]
@@ -50,7 +54,7 @@ pub(super) fn ambiguous(kind: &str, name: &str) -> Extracted {
     LOG.log_with(|suppressed| {
         tracing::debug!(
             suppressed,
-            "a request has no single key: {kind} {name} has several values, which is ambiguous"
+            "a request has no single key: {kind} {name} has several values, or one that can't be decoded"
         );
     });
     Extracted::Ambiguous

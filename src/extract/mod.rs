@@ -70,7 +70,7 @@
 //!
 //! [`Policy::missing_key`](crate::Policy::missing_key) changes this for one policy.
 //!
-//! A header, query parameter or cookie of several different values is [ambiguous](Extracted::Ambiguous): the request is rejected
+//! A header, bearer token, host, query parameter or cookie with several different values is [ambiguous](Extracted::Ambiguous): the request is rejected
 //! with 400, whatever `missing_key` is and whatever else a combination would find, since the application may authenticate by
 //! another of the values than the one that is counted. Equal values are one. A list of keys to allow or deny rejects such a
 //! request too.

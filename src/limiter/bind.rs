@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use super::{
     builder::LimiterBuilder,
     core::{
-        BoundPolicy, Enforcement, LimiterCore, health_checks::HealthChecks,
-        local_share::LocalShare, permit_registry::PermitRegistry,
-        quota_overrides::QuotaOverrideCache, request_head::ExtractorSlot, write_back::LocalShares,
+        BoundPolicy, Enforcement, LimiterCore, local_share::LocalShare,
+        permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache,
+        write_back::LocalShares,
     },
     evaluate::shadow,
     wait::leader::Queues,
@@ -23,6 +23,7 @@ use crate::{
     access::Lists,
     charge::ChargeTime,
     error::{ConfigError, InvalidValue},
+    extract::KeyExtractor,
     log::LogThrottle,
     observe::Observers,
     policy::{Policy, on_store_error::OnStoreError},
@@ -88,7 +89,7 @@ impl<T> LimiterBuilder<T> {
                 .any(|bound| bound.policy.charge_mode().when != ChargeTime::Arrival),
             reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
             misuse_log: LogThrottle::default(),
-            health_checks: HealthChecks::default(),
+            health_checks: old.map_or_else(Arc::default, |old| old.health_checks.clone()),
             policies: policies.into(),
             on_store_error: self.on_store_error,
             on_misconfiguration: self.on_misconfiguration,
@@ -136,33 +137,36 @@ fn store_of(
     }
 }
 
-/// Gives a slot to each extractor that is asked more than once for a request: by several policies, or by a list of its keys.
+/// Gives an index to each extractor that is asked more than once for a request: by several policies, or by a list of its keys.
 fn share_extractors(policies: &mut [BoundPolicy], lists: &Lists) {
     let listed: HashSet<&str> = lists.policies_of_keys().collect();
-    let mut slots: HashMap<String, (usize, u32)> = HashMap::new();
-    let mut slot_of = |text: Option<Cow<'_, str>>, uses: u32| {
-        let next = slots.len();
-        let (slot, all_uses) = slots.entry(text?.into_owned()).or_insert((next, 0));
-        *all_uses += uses;
-        Some(*slot)
-    };
-    for bound in &mut *policies {
-        let policy = &bound.policy;
-        let uses = if listed.contains(policy.name()) { 2 } else { 1 };
-        bound.key_slot.0 = slot_of(policy.extractor().config_text(), uses);
-        let caller = policy.caller_extractor();
-        bound.caller_slot.0 = slot_of(caller.and_then(|caller| caller.config_text()), 1);
+    let mut uses: HashMap<String, usize> = HashMap::new();
+    for bound in &*policies {
+        let is_listed = listed.contains(bound.policy.name());
+        let (key, caller) = texts(bound);
+        for (text, count) in [(key, 1 + usize::from(is_listed)), (caller, 1)] {
+            *uses.entry(text.unwrap_or_default()).or_default() += count;
+        }
     }
-    let is_shared: HashSet<usize> = slots
-        .into_values()
-        .filter_map(|(slot, uses)| (uses > 1).then_some(slot))
+    let shared = uses
+        .into_iter()
+        .filter(|(text, uses)| !text.is_empty() && *uses > 1);
+    let shared: HashMap<String, usize> = shared
+        .zip(0..)
+        .map(|((text, _), index)| (text, index))
         .collect();
-    for ExtractorSlot(slot) in policies
-        .iter_mut()
-        .flat_map(|bound| [&mut bound.key_slot, &mut bound.caller_slot])
-    {
-        *slot = slot.filter(|slot| is_shared.contains(slot));
+    for bound in policies {
+        let (key, caller) = texts(bound);
+        bound.shared_key = shared.get(&key.unwrap_or_default()).copied();
+        bound.shared_caller = shared.get(&caller.unwrap_or_default()).copied();
     }
+}
+
+/// The texts of a policy's extractors of keys and callers.
+fn texts(bound: &BoundPolicy) -> (Option<String>, Option<String>) {
+    let text = |extractor: &dyn KeyExtractor| extractor.config_text().map(Cow::into_owned);
+    let caller = bound.policy.caller_extractor();
+    (text(bound.policy.extractor()), caller.and_then(text))
 }
 
 /// Binds policies to limits of a store.
@@ -226,8 +230,8 @@ impl Binder<'_> {
         };
         Ok(BoundPolicy {
             fixed_key: policy.extractor().fixed_key(),
-            key_slot: ExtractorSlot::default(),
-            caller_slot: ExtractorSlot::default(),
+            shared_key: None,
+            shared_caller: None,
             role: enforcement.role(),
             arrival_mode: match enforcement {
                 Enforcement::Ban => CounterMode::CountRejections,

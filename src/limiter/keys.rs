@@ -88,8 +88,8 @@ impl Keys {
     /// A policy that is named more than once.
     pub(super) fn duplicate(&self) -> Option<&str> {
         let names: SmallVec<[&str; 8]> = self.names().collect();
-        let mut places = names.iter().enumerate();
-        let (_, name) = places.find(|(place, name)| names[..*place].contains(name))?;
+        let mut indexed = names.iter().enumerate();
+        let (_, name) = indexed.find(|(index, name)| names[..*index].contains(name))?;
         Some(name)
     }
 

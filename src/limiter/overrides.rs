@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{decision::DecisionKind, key::Key, policy::Policy, quota::Quota};
+use crate::{decision::DecisionKind, key::Key, quota::Quota};
 
 /// The settings of one call, which override those of the policies.
 #[derive(Clone, Debug, Default)]
@@ -48,9 +48,8 @@ impl CheckOverrides {
     }
 
     /// The caller under a policy, found in the call's request.
-    pub(crate) fn caller(&self, policy: &Policy) -> Option<Key> {
-        let found = value_of(&self.callers, policy.name());
-        found.or_else(|| policy.caller_of(self.parts.as_deref()?))
+    pub(crate) fn caller(&self, policy: &str) -> Option<Key> {
+        value_of(&self.callers, policy)
     }
 }
 

@@ -69,12 +69,10 @@ impl CheckOutput for Result<LimitStatus, CallError> {
     fn from_decision(decision: Decision) -> Self {
         match decision.kind {
             DecisionKind::StoreFailed(error) => Err(error.into()),
-            DecisionKind::UnknownPolicy(error) => Err(error.into()),
-            DecisionKind::DuplicatePolicy { policy } => Err(CallError::DuplicatePolicy { policy }),
-            DecisionKind::PartsRequired { policy, lacks } => {
-                Err(CallError::PartsRequired { policy, lacks })
-            }
-            _ => Ok(LimitStatus(decision)),
+            ref kind => match kind.call_error() {
+                Some(error) => Err(error),
+                None => Ok(LimitStatus(decision)),
+            },
         }
     }
 }

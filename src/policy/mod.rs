@@ -15,7 +15,6 @@ use self::{
 use crate::{
     charge::{ChargeMode, ChargeTime},
     extract::{self, KeyExtractor, MissingKey},
-    key::Key,
     quota::Quota,
     setting::{Code, CodeId},
     store::CounterMode,
@@ -379,11 +378,6 @@ impl Policy {
             (_, true) => CounterMode::ChargeRejectedToo,
             (_, false) => CounterMode::Charge,
         }
-    }
-
-    /// The caller of a request, if it is another one than its key.
-    pub(crate) fn caller_of(&self, parts: &Parts) -> Option<Key> {
-        self.caller_extractor()?.extract(parts).key()
     }
 
     /// What finds the caller that is recorded with a charge, in place of the key.

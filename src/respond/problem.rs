@@ -172,7 +172,7 @@ fn shared_bucket(decision: &Decision) -> Option<String> {
     let (name, hint) =
         rejecting.find_map(|policy| Some((policy.policy(), policy.missing_key_hint()?)))?;
     Some(format!(
-        "All requests share one bucket of policy {name} (reported in debug builds only): {hint}."
+        "Requests without a client address share one bucket of policy {name} (reported in debug builds only): {hint}."
     ))
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::error::StoreError;
+use crate::error::{Escaped, StoreError};
 
 /// The result of [`Limiter::health_check`](crate::Limiter::health_check): the problems of a store.
 ///
@@ -45,7 +45,7 @@ pub enum HealthIssue {
     },
     /// The Redis user lacks permission for commands that a policy needs; the message names them. Some are needed rarely, such
     /// as for refunds or to repair a missing TTL.
-    #[error("policy {policy:?} lacks a permission on {server}: {message}")]
+    #[error("policy {policy:?} lacks a permission on {server}: {}", Escaped(.message))]
     MissingPermission {
         /// The policy's name.
         policy: Arc<str>,
@@ -57,7 +57,8 @@ pub enum HealthIssue {
     /// The Redis user lacks permission for the key whose change invalidates cached rejections, which then hold for the whole
     /// `RedisStoreBuilder::rejection_cache_staleness`. If the key rather than a command is forbidden, refunds and resets fail.
     #[error(
-        "no permission for {key:?} on {server}, which invalidates cached rejections; refunds and resets may fail: {message}"
+        "no permission for {key:?} on {server}, which invalidates cached rejections; refunds and resets may fail: {}",
+        Escaped(.message)
     )]
     NoInvalidationKey {
         /// The store, or one of its servers.
@@ -68,7 +69,7 @@ pub enum HealthIssue {
         message: Arc<str>,
     },
     /// A server is older than Redis 6.2.
-    #[error("{server} is Redis {version}; 6.2 or newer is required")]
+    #[error("{server} is Redis {}; 6.2 or newer is required", Escaped(.version))]
     UnsupportedVersion {
         /// The server.
         server: Arc<str>,
@@ -77,7 +78,8 @@ pub enum HealthIssue {
     },
     /// A server evicts keys when its memory is full, and a client whose key is evicted has its full quota again.
     #[error(
-        "{server} evicts counts when its memory is full: maxmemory-policy is {policy}; set it to noeviction"
+        "{server} evicts counts when its memory is full: maxmemory-policy is {}; set it to noeviction",
+        Escaped(.policy)
     )]
     EvictionEnabled {
         /// The server.

@@ -167,10 +167,12 @@ impl State for BanState {
         Timestamp::from_micros(self.expires_at)
     }
 
-    /// First keys that are not banned, by their rejections; then bans, the one that ends first.
+    /// First keys that were never banned, by their rejections; then those that were; then bans, the one that ends first.
     fn eviction_order(&self, now: Timestamp) -> Option<u64> {
         let left = Timestamp::from_micros(self.banned_until).since(now);
         match left.as_micros() as u64 {
+            // A ban that has ended makes the next one longer.
+            0 if self.bans > 0 => Some(MAX_REJECTIONS),
             0 => Some(self.rejections as u64),
             _ if self.by_hand => None,
             left => Some(MAX_REJECTIONS.saturating_add(left)),

@@ -78,7 +78,7 @@ impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
     type Value = Node;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        self.bounds.count(1).map_err(stopped)?;
+        self.bounds.count_value().map_err(stopped)?;
         let value = deserializer.deserialize_any(self)?;
         Ok(Node::new(value, None))
     }
@@ -128,7 +128,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
-        self.bounds.count(text.len()).map_err(stopped)?;
+        self.bounds.count_bytes(text.len()).map_err(stopped)?;
         Ok(Value::String(text.to_owned()))
     }
 

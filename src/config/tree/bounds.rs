@@ -7,9 +7,13 @@ use crate::config::error::{Mistake, Position};
 /// The most arrays and tables that a value is within.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// The most bytes of texts, and values, that a document has once YAML's aliases are replaced by what they stand for: four times
-/// the largest file.
+/// The most bytes of texts that a document has once YAML's aliases are replaced by what they stand for: four times the largest
+/// file.
 pub(super) const MAX_EXPANDED: usize = 4 << 20;
+
+/// The most values that it has then: the largest file without aliases has half as many.
+#[cfg(any(feature = "config-json", feature = "config-yaml"))]
+const MAX_VALUES: usize = 1 << 20;
 
 /// A bound that a text exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +26,9 @@ pub(super) enum Exceeded {
 #[derive(Debug)]
 pub(super) struct Bounds {
     #[cfg(any(feature = "config-json", feature = "config-yaml"))]
-    left: Cell<usize>,
+    bytes_left: Cell<usize>,
+    #[cfg(any(feature = "config-json", feature = "config-yaml"))]
+    values_left: Cell<usize>,
     exceeded: Cell<Option<Exceeded>>,
 }
 
@@ -34,8 +40,8 @@ impl Exceeded {
                 format!("at most {MAX_DEPTH} levels"),
             ),
             Self::Size => (
-                format!("more than {MAX_EXPANDED} bytes and values, with aliases expanded"),
-                format!("at most {MAX_EXPANDED}"),
+                "more than 4 MiB of text or 2^20 values, with aliases expanded".to_owned(),
+                "a smaller document".to_owned(),
             ),
         };
         Mistake::new("", found, expected).at(position)
@@ -46,7 +52,9 @@ impl Bounds {
     pub(super) fn new() -> Self {
         Self {
             #[cfg(any(feature = "config-json", feature = "config-yaml"))]
-            left: Cell::new(MAX_EXPANDED),
+            bytes_left: Cell::new(MAX_EXPANDED),
+            #[cfg(any(feature = "config-json", feature = "config-yaml"))]
+            values_left: Cell::new(MAX_VALUES),
             exceeded: Cell::new(None),
         }
     }
@@ -57,16 +65,23 @@ impl Bounds {
         self.exceeded.get()
     }
 
-    /// Counts a value, or bytes of text.
+    /// Counts a value.
     #[cfg(any(feature = "config-json", feature = "config-yaml"))]
-    pub(super) fn count(&self, size: usize) -> Result<(), Exceeded> {
-        match self.left.get().checked_sub(size) {
-            Some(left) => {
-                self.left.set(left);
-                Ok(())
-            }
-            None => Err(self.fail(Exceeded::Size)),
-        }
+    pub(super) fn count_value(&self) -> Result<(), Exceeded> {
+        self.count(&self.values_left, 1)
+    }
+
+    /// Counts bytes of text.
+    #[cfg(any(feature = "config-json", feature = "config-yaml"))]
+    pub(super) fn count_bytes(&self, bytes: usize) -> Result<(), Exceeded> {
+        self.count(&self.bytes_left, bytes)
+    }
+
+    #[cfg(any(feature = "config-json", feature = "config-yaml"))]
+    fn count(&self, left: &Cell<usize>, size: usize) -> Result<(), Exceeded> {
+        let after = left.get().checked_sub(size);
+        left.set(after.ok_or_else(|| self.fail(Exceeded::Size))?);
+        Ok(())
     }
 
     /// The level of the values within a value of `level`.

@@ -17,15 +17,9 @@ use std::{
 use tokio::sync::watch;
 
 use self::{
-    health_checks::HealthChecks,
-    local_share::LocalShare,
-    missing_keys::MissingKeys,
-    permit_registry::PermitRegistry,
-    quota_overrides::QuotaOverrideCache,
-    recent_bans::RecentBans,
-    request_head::{ExtractorSlot, RequestHead},
-    shadow_counters::ShadowCounters,
-    write_back::LocalShares,
+    health_checks::HealthChecks, local_share::LocalShare, missing_keys::MissingKeys,
+    permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache, recent_bans::RecentBans,
+    request_head::RequestHead, shadow_counters::ShadowCounters, write_back::LocalShares,
 };
 use crate::{
     access::Lists,
@@ -86,7 +80,7 @@ pub(crate) struct LimiterCore {
     pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
     pub(crate) permits: PermitRegistry,
     pub(crate) wait_queues: Arc<dyn WakeLeaders>,
-    pub(crate) health_checks: HealthChecks,
+    pub(crate) health_checks: Arc<HealthChecks>,
     pub(crate) outage_log: LogThrottle,
     pub(crate) misconfiguration_log: LogThrottle,
     pub(crate) double_counting_log: LogThrottle,
@@ -111,8 +105,10 @@ pub(crate) struct BoundPolicy {
     pub(crate) local_share: Option<LocalShare>,
     /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
-    pub(crate) key_slot: ExtractorSlot,
-    pub(crate) caller_slot: ExtractorSlot,
+    /// The index of its extractor among those that are shared.
+    pub(crate) shared_key: Option<usize>,
+    /// That of the extractor of callers.
+    pub(crate) shared_caller: Option<usize>,
     pub(crate) missing_keys: Arc<MissingKeys>,
     /// The bans that have begun last, each reported once.
     pub(crate) bans_begun: RecentBans,
@@ -340,13 +336,13 @@ impl BoundPolicy {
     /// What its extractor finds, without a record of whether requests have keys.
     #[inline]
     pub(crate) fn extract(&self, head: &RequestHead<'_>) -> Extracted {
-        head.extract(self.policy.extractor(), self.key_slot)
+        head.extract(self.policy.extractor(), self.shared_key)
     }
 
     /// The caller of a request, if it is another one than its key.
     pub(crate) fn extract_caller(&self, head: &RequestHead<'_>) -> Option<Key> {
         let extractor = self.policy.caller_extractor()?;
-        head.extract(extractor, self.caller_slot).key()
+        head.extract(extractor, self.shared_caller).key()
     }
 
     /// The key that all requests without a key share, if they do.

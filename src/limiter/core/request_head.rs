@@ -15,13 +15,9 @@ use crate::{
 pub(crate) struct RequestHead<'a> {
     pub(crate) parts: &'a Parts,
     pub(crate) path: RequestPath<'a>,
-    /// By slot.
+    /// What was found, by the index that an extractor has among those that are shared.
     extracted: RefCell<SmallVec<[Option<Extracted>; 2]>>,
 }
-
-/// An extractor's place among those that are shared; `None` if it is not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ExtractorSlot(pub(crate) Option<usize>);
 
 impl<'a> RequestHead<'a> {
     #[inline]
@@ -33,31 +29,24 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// What an extractor finds.
+    /// What an extractor finds; `shared` is its index if others are equal to it.
     #[inline]
-    pub(crate) fn extract(
-        &self,
-        extractor: &dyn KeyExtractor,
-        ExtractorSlot(slot): ExtractorSlot,
-    ) -> Extracted {
-        match slot {
+    pub(crate) fn extract(&self, extractor: &dyn KeyExtractor, shared: Option<usize>) -> Extracted {
+        match shared {
             None => extractor.extract(self.parts),
-            Some(slot) => self.extract_once(extractor, slot),
+            Some(index) => self.extract_once(extractor, index),
         }
     }
 
-    fn extract_once(&self, extractor: &dyn KeyExtractor, slot: usize) -> Extracted {
-        if let Some(Some(found)) = self.extracted.borrow().get(slot) {
+    fn extract_once(&self, extractor: &dyn KeyExtractor, index: usize) -> Extracted {
+        if let Some(Some(found)) = self.extracted.borrow().get(index) {
             return *found;
         }
         let found = extractor.extract(self.parts);
         let mut extracted = self.extracted.borrow_mut();
-        if extracted.len() <= slot {
-            extracted.resize(slot + 1, None);
-        }
-        if let Some(place) = extracted.get_mut(slot) {
-            *place = Some(found);
-        }
+        let len = extracted.len().max(index + 1);
+        extracted.resize(len, None);
+        extracted[index] = Some(found);
         found
     }
 }

@@ -6,7 +6,6 @@ use super::{decision_builder::EarlyDecision, request::concerns_request, trace::E
 use crate::{
     access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
     decision::DecisionKind,
-    error::CallError,
     extract::Extracted,
     key::Key,
     limiter::{
@@ -98,6 +97,7 @@ impl LimiterRef {
         op: Op,
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
+        head: Option<&RequestHead<'_>>,
     ) -> Option<EarlyDecision> {
         if !concerns_request(op, overrides) {
             return None;
@@ -109,11 +109,8 @@ impl LimiterRef {
         });
         let listed = listed.and_then(|(_, found)| list_decision(found));
         listed.or_else(|| {
-            let parts = overrides
-                .filter(|overrides| !overrides.any_request)?
-                .parts
-                .as_deref()?;
-            let skips = self.skips_request(&RequestHead::new(parts));
+            overrides.filter(|overrides| !overrides.any_request)?;
+            let skips = self.skips_request(head?);
             skips.then(|| DecisionKind::Admitted.into())
         })
     }
@@ -125,6 +122,7 @@ impl LimiterRef {
         op: Op,
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
+        head: Option<&RequestHead<'_>>,
     ) -> Option<EarlyDecision> {
         let one_key = keys.all().is_some() && overrides.is_none();
         if one_key && !self.reads_parts && self.lists.is_none() {
@@ -132,7 +130,7 @@ impl LimiterRef {
         }
         let misuse = self.find_misuse(op, keys, overrides);
         let early = misuse.map(EarlyDecision::from);
-        let early = early.or_else(|| self.access_check_call(op, keys, overrides));
+        let early = early.or_else(|| self.access_check_call(op, keys, overrides, head));
         early.or_else(|| Some(overrides?.missing.clone()?.into()))
     }
 
@@ -154,20 +152,10 @@ impl LimiterRef {
             Some(DecisionKind::DuplicatePolicy { policy })
         });
         let kind = kind.or_else(|| self.find_lacking(op, keys, overrides))?;
-        self.misuse_log.log_with(|suppressed| match &kind {
-            DecisionKind::UnknownPolicy(error) => {
-                tracing::error!(%error, suppressed, "a call names an unknown policy");
+        self.misuse_log.log_with(|suppressed| {
+            if let Some(error) = kind.call_error() {
+                tracing::error!(%error, suppressed, "a call is invalid");
             }
-            DecisionKind::DuplicatePolicy { policy } => {
-                let error = CallError::DuplicatePolicy { policy: policy.clone() };
-                tracing::error!(%error, suppressed, "a call has two keys for a policy");
-            }
-            DecisionKind::PartsRequired { policy, lacks } => {
-                let (policy, lacks) = (policy.clone(), *lacks);
-                let error = CallError::PartsRequired { policy, lacks };
-                tracing::error!(%error, suppressed, "a call lacks the request that its policy reads");
-            }
-            _ => {}
         });
         Some(kind)
     }

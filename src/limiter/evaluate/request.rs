@@ -94,12 +94,12 @@ impl LimiterRef {
         overrides: Option<&CheckOverrides>,
     ) -> Option<PendingStage> {
         let op = builder.op;
-        if let Some(early) = self.decide_early(op, keys, overrides) {
+        let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
+        let head = parts.map(RequestHead::new);
+        if let Some(early) = self.decide_early(op, keys, overrides, head.as_ref()) {
             self.apply_early(builder, early);
             return None;
         }
-        let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
-        let head = parts.map(RequestHead::new);
         // A reset of one caller leaves counts of all callers alone, unless all policies have such counts.
         let resets_caller =
             op == Op::Reset && self.policies.iter().any(|bound| bound.fixed_key.is_none());
@@ -130,7 +130,10 @@ impl LimiterRef {
                 Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
                 _ => bound.cost_of(head.as_ref()),
             };
-            let caller = || overrides.and_then(|overrides| overrides.caller(policy));
+            let caller = || {
+                let known = overrides.and_then(|overrides| overrides.caller(policy.name()));
+                known.or_else(|| bound.extract_caller(head.as_ref()?))
+            };
             let caller = bound.caller_key(|| keys.caller_override().or_else(caller));
             self.add_entry(builder, (index, bound), *key, cost, caller, quota);
         }

@@ -114,7 +114,7 @@ impl WaitRequest {
             }
             let name = || policy.name().to_owned();
             keys.push((name(), *key));
-            let caller = policy.caller_of(&parts);
+            let caller = bound.extract_caller(&head);
             self.overrides
                 .callers
                 .extend(caller.map(|caller| (name(), caller)));
@@ -157,13 +157,13 @@ impl WaitRequest {
 
     /// Whether it is decided without the store: the call is an error, or access lists or conditions decide.
     pub(crate) fn is_decided_without_store(&self) -> bool {
-        let (keys, overrides) = (&self.keys, Some(&self.overrides));
-        self.limiter
-            .find_misuse(Op::Acquire(1), keys, overrides)
-            .is_some()
+        let (keys, overrides, op) = (&self.keys, Some(&self.overrides), Op::Acquire(1));
+        let head = self.overrides.parts.as_deref().map(RequestHead::new);
+        let is_misuse = self.limiter.find_misuse(op, keys, overrides).is_some();
+        is_misuse
             || self
                 .limiter
-                .access_check_call(Op::Acquire(1), keys, overrides)
+                .access_check_call(op, keys, overrides, head.as_ref())
                 .is_some()
     }
 

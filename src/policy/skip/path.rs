@@ -3,11 +3,12 @@
 use std::{borrow::Cow, cell::OnceCell};
 
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
 
 use crate::extract::original_path;
 
 /// Longer paths are not decoded: they match no condition to skip, and each condition to apply.
-const MAX_DECODED_LEN: usize = 8 * 1024;
+const MAX_DECODED_BYTES: usize = 8 * 1024;
 
 /// A path that a condition names, or all below it if it ends with `/*`.
 #[derive(Clone, Debug)]
@@ -88,7 +89,7 @@ impl<'a> RequestPath<'a> {
 
 impl<'a> Reading<'a> {
     fn of(path: &'a str) -> Self {
-        if path.len() > MAX_DECODED_LEN {
+        if path.len() > MAX_DECODED_BYTES {
             return Self {
                 is_unambiguous: false,
                 may_be_any: true,
@@ -134,45 +135,14 @@ pub(super) fn has_parameters(name: &str) -> bool {
 
 /// Whether the percent-decoded `path` is UTF-8.
 fn is_utf8(path: &str) -> bool {
-    !path.contains('%') || std::str::from_utf8(&percent_decoded(path)).is_ok()
+    percent_decode_str(path).decode_utf8().is_ok()
 }
 
 /// The percent-decoded `path`, or `path` itself if that is not UTF-8.
 fn decoded(path: &str) -> Cow<'_, str> {
-    let encoded = path
-        .contains('%')
-        .then(|| String::from_utf8(percent_decoded(path)));
-    match encoded {
-        Some(Ok(decoded)) => decoded.into(),
-        _ => path.into(),
-    }
-}
-
-/// The percent-decoded bytes of `path`. A `%` without two hexadecimal digits behind it is kept.
-fn percent_decoded(path: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = match after {
-            [high, low, ..] if byte == b'%' => hex(*high).zip(hex(*low)),
-            _ => None,
-        };
-        match digits {
-            Some((high, low)) => {
-                bytes.push(high << 4 | low);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    bytes
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).map(|value| value as u8)
+    percent_decode_str(path)
+        .decode_utf8()
+        .unwrap_or(Cow::Borrowed(path))
 }
 
 /// `path` without the parameters of its segments, which follow a `;`; `None` if it has none.

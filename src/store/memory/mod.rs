@@ -37,15 +37,17 @@ pub use builder::MemoryStoreBuilder;
 /// # When it is full
 ///
 /// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys), and a policy may use all the room that others leave. When that
-/// many are in use, keys are **evicted** for a new one, and their next request finds a full quota. They are of the policy with
-/// the most keys, those first that have used the least of their quota:
+/// many are in use, keys are **evicted** for a new one, and their next request finds a full quota. They are taken from policies with
+/// more than an equal share, the largest first, and else from the policy of the new key. Those that have used the least of their
+/// quota go first:
 ///
 /// - **Another policy's keys** evict none of a policy that has no more than an equal share: `max_keys` divided by the number of
 ///   policies with keys.
 /// - **A policy's own keys** are evicted an eighth at a time. So an exhausted key stays, however many keys a client makes up,
 ///   unless it exhausts seven eighths of the policy's keys too. Under a quota of one request, one request exhausts a key.
 /// - **Bans** outlast all counts of rejections under their policy; of bans, the one that ends first is evicted.
-/// - **Permits** that are held and keys that are [blocked by hand](crate::Limiter::block) are never evicted.
+/// - **Permits** that are held and keys that are [blocked by hand](crate::Limiter::block) are never evicted. If they fill the store,
+///   there is no room for new keys of any policy: count permits by keys that clients can't make up, or in a store of their own.
 /// - **A key without room**, since nothing can be evicted for it, is a [`StoreError::Full`](crate::StoreError::Full): the request
 ///   is handled as [`OnStoreError`](crate::OnStoreError) says. A rejection that a [ban](crate::Ban) can't count stays a
 ///   rejection.

@@ -322,9 +322,7 @@ impl Shards {
             }
             charges.push(Charge { reported, charged });
         }
-        // A request that is rejected without it stays rejected, and a shadow policy rejects nothing: neither needs room.
-        let needs_room = admitted > 0 || !matches!(op, Op::Acquire(_));
-        let uncounted = self.make_room(counters, locked, &mut charges, needs_room)?;
+        let uncounted = self.make_room((op, admitted), counters, locked, &mut charges)?;
 
         let mut results = SmallVec::new();
         let charges = charges.into_iter();
@@ -399,14 +397,14 @@ impl Shards {
         Ok((result, uncounted))
     }
 
-    /// Makes room for the keys that are charged and not held yet. If there is none, it fails if the operation `needs_room`, and
-    /// else cancels the charge and returns the error.
+    /// Makes room for the keys that are charged and not held yet. If there is none, it fails, unless the charge is not needed:
+    /// then it cancels the charge and returns the error.
     fn make_room(
         &self,
+        (op, admitted): (Op, u64),
         counters: &[CounterOp<'_>],
         locked: &mut LockedShards<'_>,
         charges: &mut [Charge],
-        needs_room: bool,
     ) -> Result<Option<StoreError>, StoreError> {
         let mut uncounted = None;
         let mut pending: SmallVec<[usize; 4]> = smallvec![0; locked.shards.len()];
@@ -426,7 +424,13 @@ impl Shards {
             }
             let policy = counter.limit.policy().into();
             let error = StoreError::Full { policy };
-            if needs_room && !counter.mode.is_shadow() {
+            // A request that is rejected without it stays rejected, also if a ban can't count that; a shadow policy rejects nothing.
+            let is_acquire = matches!(op, Op::Acquire(_));
+            let is_needed = match counter.mode {
+                CounterMode::CountRejections => !is_acquire,
+                _ => admitted > 0 || !is_acquire,
+            };
+            if is_needed && !counter.mode.is_shadow() {
                 return Err(error);
             }
             *charge = Charge::default();

@@ -150,7 +150,7 @@ async fn requests_that_are_to_share_a_bucket_are_no_mistake() {
     assert!(send(&app, to("/")).await.json()["detail"].is_null());
 }
 
-/// This test is one.
+/// Tests are debug builds.
 #[tokio::test]
 async fn in_a_debug_build_a_rejection_says_that_clients_share_a_bucket() {
     let (layer, _) = layer([Policy::new("p", Quota::requests(1).per_hour())]);

@@ -94,7 +94,7 @@ async fn clients_that_abort_share_one_check_which_leaves_no_key_and_no_block() {
 }
 
 #[tokio::test]
-async fn clients_that_share_a_bucket_for_want_of_an_address_are_a_warning() {
+async fn clients_that_share_a_bucket_without_an_address_are_a_warning() {
     let policy = Policy::new("p", Quota::requests(9).per_week());
     let (store, _) = stores::frozen();
     let limiter = stores::limiter(Limiter::builder().store(store), [policy]);

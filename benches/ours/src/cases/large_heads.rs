@@ -64,11 +64,13 @@ pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
     let value = || "x".repeat(LARGE);
     let cookies = || "a=b; ".repeat(LARGE / 5) + "session=c";
     let query = || "/?".to_owned() + &"a&".repeat(LARGE / 2) + "tenant=c";
-    let path = || "/;".repeat(LARGE / 2);
+    let path = |len| "/;".repeat(len / 2);
     let get = |target: &str| Request::get(target);
-    let cases: [(&str, Option<Key>, Builder); 5] = [
+    let cases: [(&str, Option<Key>, Builder); 6] = [
         ("the path /index.html", None, get("/index.html")),
-        ("a path of 60 kB", None, get(&path())),
+        // The longest that is decoded.
+        ("a path of 8 kB", None, get(&path(8_000))),
+        ("a path of 60 kB", None, get(&path(LARGE))),
         (
             "a header of 60 kB",
             Some(|policy| policy.key(extract::header("x-tenant"))),

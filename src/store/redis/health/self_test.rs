@@ -131,7 +131,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// The limit in place of one by which the first charge blocks the key: its blocks last a millisecond.
+    /// A copy, with blocks of one millisecond, of a limit that blocks on the first charge; `None` for other limits.
     fn brief_ban(&self, limit: &LimitHandle) -> Result<Option<LimitHandle>, StoreError> {
         let rule = limit.rule();
         let blocks = rule.counts_rejections() && rule.capacity() == 1;
