@@ -7,9 +7,10 @@ use crate::key::Key;
 
 /// Counts each requested host separately, in lower case, without a port and without a final dot. The key is [`Key::new`].
 ///
-/// The host is that of the request target (`:authority` in HTTP/2), or else of the `Host` header (RFC 9112, section 3.2.2). A
-/// request without a host, or with an invalid one, has no key; one with several different `Host` headers is
-/// [ambiguous](Extracted::Ambiguous). `X-Forwarded-Host` and `Forwarded` are not read.
+/// The host is that of the request target (`:authority` in HTTP/2) or of the `Host` header. A request without a host, or with an
+/// invalid one, has no key. One whose target and `Host` headers name different hosts is [ambiguous](Extracted::Ambiguous), since
+/// frameworks differ in which of them they read; clients may not send it (RFC 9112, section 3.2.2; RFC 9113, section 8.3.1).
+/// `X-Forwarded-Host` and `Forwarded` are not read.
 ///
 /// Clients choose it freely, unless the server or a proxy accepts known hosts only.
 ///
@@ -33,14 +34,10 @@ pub struct Host;
 
 impl KeyExtractor for Host {
     fn extract(&self, parts: &Parts) -> Extracted {
-        if let Some(authority) = parts.uri.authority() {
-            return key_of(authority).into();
-        }
         let lines = parts.headers.get_all(header::HOST).into_iter();
-        let lines = lines.map(|line| line.as_bytes().trim_ascii());
-        field::extract("the header", "Host", lines, |line| {
-            key_of(&authority(line)?)
-        })
+        let lines = lines.map(|line| key_of(&authority(line.as_bytes().trim_ascii())?));
+        let hosts = parts.uri.authority().map(key_of).into_iter().chain(lines);
+        field::extract("the header", "Host", hosts, |host| host)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -51,8 +48,11 @@ impl KeyExtractor for Host {
         Some("host".into())
     }
 
-    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
-        "a host (Host header)".into()
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        match parts.map(|parts| self.extract(parts)) {
+            Some(Extracted::Ambiguous) => "a single host (request target and Host header)".into(),
+            _ => "a host (Host header)".into(),
+        }
     }
 }
 

@@ -84,6 +84,9 @@ async fn a_credential_that_is_sent_twice_is_rejected_by_every_combination() {
     let hosts = [("host", "a.example"), ("host", "b.example")];
     let host = extract::host().or_else(extract::peer());
     is_rejected_in_any_case(host, [hosts, hosts].map(request)).await;
+    let target = |header| empty(Request::get("http://a.example/").header("host", header));
+    let host = extract::host().or_else(extract::peer());
+    is_rejected_in_any_case(host, ["b.example", "u@a.example"].map(target)).await;
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ async fn a_host_counts_by_its_name_in_lower_case_without_its_port() {
     let mut absolute = to("http://user@A.example:81/path");
     absolute
         .headers_mut()
-        .insert("host", http::HeaderValue::from_static("b.example"));
+        .insert("host", http::HeaderValue::from_static("a.example"));
     let mut connect = to("a.example:443");
     *connect.method_mut() = http::Method::CONNECT;
     let requests = [
@@ -108,7 +108,7 @@ async fn a_host_counts_by_its_name_in_lower_case_without_its_port() {
         (line("a.example.:80"), a()),
         (line("192.0.2.1:80"), Key::new("192.0.2.1")),
         (line("[2001:DB8::1]:80"), Key::new("[2001:db8::1]")),
-        // HTTP/2's :authority, and the absolute form, before a Host header.
+        // HTTP/2's :authority, and the absolute form, beside a Host header.
         (to("https://a.example/path"), a()),
         (absolute, a()),
     ];
