@@ -74,14 +74,11 @@ impl KeyExtractor for Header {
             return field::extract(kind, text, values, |value| field::key(value, self.secret));
         }
         let values = values.flat_map(|line| line.split(|byte| *byte == b','));
-        let mut values = values.map(|value| decode(value.trim_ascii()));
-        match values.next() {
-            None => Extracted::Absent,
-            Some(Some(value)) if values.all(|other| other.as_ref() == Some(&value)) => {
-                field::key(&value, self.secret).into()
-            }
-            Some(_) => field::ambiguous(kind, text),
-        }
+        let values = values.map(|value| decode(value.trim_ascii()));
+        field::extract(kind, text, values, |value| match value {
+            Some(value) => field::key(&value, self.secret).into(),
+            None => field::ambiguous(kind, text),
+        })
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {

@@ -23,11 +23,11 @@ pub(super) fn text<'a>(texts: &[&'a str]) -> Option<&'a str> {
 }
 
 /// The key of a field by its one value. A field with several different values is ambiguous; equal ones are one.
-pub(super) fn extract<T: PartialEq>(
+pub(super) fn extract<T: PartialEq, E: Into<Extracted>>(
     kind: &str,
     name: &str,
     mut values: impl Iterator<Item = T>,
-    key: impl FnOnce(T) -> Option<Key>,
+    key: impl FnOnce(T) -> E,
 ) -> Extracted {
     let Some(value) = values.next() else {
         return Extracted::Absent;

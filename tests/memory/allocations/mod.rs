@@ -5,7 +5,10 @@ use std::{future::Future, net::SocketAddr, time::Duration};
 use allocation_counter::measure;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Key, Limiter, PeerAddr, Policy, Quota, RateLimitLayer};
+use tollgate::{
+    Key, KeyExtractor, Limiter, PeerAddr, Policy, Quota, RateLimitLayer,
+    extract::{self, Extracted},
+};
 use tower::{Layer, Service, service_fn};
 
 mod redis;
@@ -153,3 +156,12 @@ where
 const MAX_THREE: f64 = 4.0;
 const MAX_ADMITTED: f64 = 6.0;
 const MAX_REJECTED: f64 = 5.0;
+
+#[test]
+fn many_values_of_binary_metadata_are_compared_without_keeping_them() {
+    let request = Request::get("/").header("x-tenant-bin", ",".repeat(60_000));
+    let (parts, ()) = request.body(()).expect("a request").into_parts();
+    let tenant = extract::header("x-tenant-bin");
+    let counted = measure(|| assert_eq!(tenant.extract(&parts), Extracted::Absent));
+    assert!(counted.bytes_max < 1_000, "{counted:?}");
+}
