@@ -52,6 +52,11 @@ impl Limiter {
         let mut missing = None;
         let limiter = self.local_ref();
         let head = RequestHead::new(parts);
+        // A list rejects an ambiguous key of its policy also where the policy does not apply.
+        let is_listed = |name: &str| {
+            let mut lists = limiter.lists.iter();
+            lists.any(|lists| lists.policies_of_keys().any(|policy| policy == name))
+        };
         for bound in &limiter.policies {
             let policy = &bound.policy;
             let found = bound.peek_key(&head);
@@ -60,6 +65,7 @@ impl Limiter {
             } else if bound.rejects_without_key(found)
                 && !policy.is_by_hand()
                 && !policy.skips(parts, &head.path)
+                || found == Extracted::Ambiguous && is_listed(policy.name())
             {
                 missing.get_or_insert_with(|| bound.missing_key_kind(parts));
             }

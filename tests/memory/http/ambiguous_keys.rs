@@ -203,6 +203,22 @@ async fn a_list_of_keys_rejects_a_request_with_several_keys() {
 }
 
 #[tokio::test]
+async fn a_list_rejects_a_request_with_several_keys_of_a_policy_that_does_not_apply() {
+    let skipped = policy().key(extract::header("x-tenant")).skip_path("/");
+    let limiter = Limiter::builder().policy(skipped);
+    let limiter = limiter.deny(KeyList::new("p", [Key::new("acme")])).build();
+    let limiter = limiter.expect("a limiter");
+    let twice = request([("x-tenant", "acme"), ("x-tenant", "made-up")]);
+    let (head, body) = twice.into_parts();
+    let status = limiter.peek_request(&head).await.expect("no store");
+    let is_rejected = matches!(status.kind(), DecisionKind::MissingKey { .. });
+    assert!(is_rejected, "{status:?}");
+    let app = hello(&RateLimitLayer::new(limiter));
+    let response = send(&app, Request::from_parts(head, body)).await;
+    assert_eq!(response.status, 400);
+}
+
+#[tokio::test]
 async fn a_rejection_names_the_one_of_several_fields_that_is_ambiguous() {
     let by = extract::header("x-tenant").or_else(extract::header("x-api-key"));
     let app = hello(&counted_by(by.or_else(extract::bearer())));
