@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use http::{HeaderValue, header, request::Parts};
+use http::{header, request::Parts};
 use percent_encoding::percent_decode;
 
 use super::{Extracted, KeyExtractor, field, text};
@@ -9,10 +9,13 @@ use crate::{error::InvalidValue, key::Key};
 /// Counts by the value of a cookie (RFC 6265), which may have any bytes. The key is [`Key::secret`], since most cookies are
 /// credentials; with [`readable`](Cookie::readable) it is [`Key::new`].
 ///
-/// Names are case-sensitive. Names and values are percent-decoded, so that `%38f3a` is the session `8f3a`. Several `Cookie` fields, as in HTTP/2, are one list. A request with several different values of the
-/// cookie is [ambiguous](Extracted::Ambiguous), unless [`first`](Cookie::first) or [`last`](Cookie::last) says which of them the
-/// application reads; one with an empty value has no key. An invalid name is a [`ConfigError`](crate::ConfigError) when the
-/// limiter is built.
+/// Names are case-sensitive. Names and values are percent-decoded, and quotes around a value are no part of it, as in many
+/// frameworks, so that a client can't spell one session as several. Several `Cookie` fields, as in HTTP/2, are one list.
+///
+/// A request with several different values of the cookie is [ambiguous](Extracted::Ambiguous), unless [`first`](Cookie::first) or
+/// [`last`](Cookie::last) says which of them the application reads, and no framework would skip one: for bytes other than ASCII,
+/// or a decoded value that is not UTF-8. One with an empty value has no key. An invalid name is a
+/// [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// A subdomain, or a page of the same site under another path, can give a browser a second cookie of the name, so that its user
 /// is rejected. A browser accepts no second one of a name that begins with `__Host-`.
@@ -82,7 +85,7 @@ impl Cookie {
         self
     }
 
-    /// The values of the cookies of this name, in order. Names and values are percent-decoded, as many applications read them.
+    /// The values of the cookies of this name, in order.
     fn values<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = Cow<'a, [u8]>> {
         // HTTP/2 may send each cookie in a line of its own (RFC 9113, section 8.2.3).
         let lines = parts.headers.get_all(header::COOKIE).into_iter();
@@ -90,10 +93,33 @@ impl Cookie {
         cookies.filter_map(|cookie| {
             let equals = cookie.iter().position(|byte| *byte == b'=')?;
             let (name, value) = cookie.split_at(equals);
-            let name = Cow::from(percent_decode(name.trim_ascii()));
-            (*name == *self.name.as_bytes()).then(|| percent_decode(value[1..].trim_ascii()).into())
+            let (name, own) = (name.trim_ascii(), self.name.as_bytes());
+            (name == own || *Cow::from(percent_decode(name)) == *own).then(|| decoded(&value[1..]))
         })
     }
+
+    /// Whether no framework skips a value: axum-extra skips lines that are not ASCII, and values that are not UTF-8.
+    fn is_read_alike(&self, parts: &Parts) -> bool {
+        let lines = parts.headers.get_all(header::COOKIE);
+        lines.iter().all(|line| line.to_str().is_ok())
+            && self
+                .values(parts)
+                .all(|value| str::from_utf8(&value).is_ok())
+    }
+}
+
+/// The value of a cookie, percent-decoded and without quotes around it.
+fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
+    match Cow::from(percent_decode(value.trim_ascii())) {
+        Cow::Borrowed(value) => unquoted(value).into(),
+        Cow::Owned(value) => unquoted(&value).to_vec().into(),
+    }
+}
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    let quoted = value.strip_prefix(b"\"");
+    let unquoted = quoted.and_then(|value| value.strip_suffix(b"\""));
+    unquoted.unwrap_or(value)
 }
 
 const KIND: &str = "the cookie";
@@ -102,10 +128,7 @@ impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Extracted {
         let mut values = self.values(parts);
         let key = |value: Cow<'_, [u8]>| field::key(&value, self.secret);
-        let is_text = |line: &HeaderValue| line.to_str().is_ok();
-        let lines = parts.headers.get_all(header::COOKIE);
-        // Applications ignore a line with other characters, or do not.
-        match self.of_several.filter(|_| lines.iter().all(is_text)) {
+        match self.of_several.filter(|_| self.is_read_alike(parts)) {
             None => field::extract(KIND, &self.name, values, key),
             Some(Position::First) => values.next().and_then(key).into(),
             Some(Position::Last) => values.last().and_then(key).into(),
@@ -113,8 +136,7 @@ impl KeyExtractor for Cookie {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let text = field::text(texts)?.as_bytes().trim_ascii();
-        field::key(&Cow::from(percent_decode(text)), self.secret)
+        field::key(&decoded(field::text(texts)?.as_bytes()), self.secret)
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {

@@ -110,7 +110,11 @@ fn aliases_that_expand_to_more_than_4_mib_are_a_mistake_that_takes_little_memory
             format!("*a{},", level - 1).repeat(10)
         );
     }
-    let long = format!("a: &a [{}]\nb: [{}]\n", "1,".repeat(2_000), "*a,".repeat(2_100));
+    let long = format!(
+        "a: &a [{}]\nb: [{}]\n",
+        "1,".repeat(2_000),
+        "*a,".repeat(2_100)
+    );
     for text in [scalar, arrays, long] {
         let mut shown = String::new();
         let used = allocation_counter::measure(|| shown = error(&text, Format::Yaml));

@@ -100,7 +100,14 @@ async fn equal_values_are_one_key() {
     )
     .await;
     let lang = extract::cookie("lang").readable();
-    each_counts_as(lang, [(with("cookie", "lang=acme; lang=acme"), acme)]).await;
+    let cookies = ["lang=acme; lang=acme", "lang=\"acme\"; %6cang=%61cme"];
+    each_counts_as(lang, cookies.map(|line| (with("cookie", line), acme))).await;
+    let hosts = |target: &str| {
+        let request = Request::get(format!("http://{target}/"));
+        empty(request.header("host", "Acme").header("host", "acme.:80"))
+    };
+    let hosts = ["acme", "acme:80", "ACME."].map(hosts);
+    each_counts_as(extract::host(), hosts.map(|request| (request, acme))).await;
 }
 
 #[tokio::test]
@@ -140,6 +147,15 @@ async fn a_cookie_may_be_the_first_or_the_last_of_several() {
     let line = || with("cookie", "session=a; lang=it; session=b");
     each_counts_as(session().first(), [(line(), Key::new("a"))]).await;
     each_counts_as(session().last(), [(line(), Key::new("b"))]).await;
+    let encoded = || with("cookie", "%73ession=%61; session=\"b\"");
+    each_counts_as(session().first(), [(encoded(), Key::new("a"))]).await;
+    each_counts_as(session().last(), [(encoded(), Key::new("b"))]).await;
+    // Some frameworks skip the second.
+    for line in ["session=a; session=%ff", "session=a; session=caf\u{e9}"] {
+        let requests = || [(); 2].map(|()| with("cookie", line));
+        is_rejected_in_any_case(session().first(), requests()).await;
+        is_rejected_in_any_case(session().last(), requests()).await;
+    }
     let text = session().last();
     assert_eq!(
         text.config_text().as_deref(),

@@ -31,7 +31,12 @@ async fn a_cookie_counts_by_the_hash_of_its_value() {
         ),
         (line("junk; =; ;;SID=31d4d96e407aad42"), session()),
         (line("SID=a=b=="), Key::secret("a=b==")),
-        (line("SID=\"quoted\""), Key::secret("\"quoted\"")),
+        // Some frameworks drop the quotes, before or after they decode the value.
+        (line("SID=\"31d4d96e407aad42\""), session()),
+        (line("SID=%2231d4d96e407aad42%22"), session()),
+        (line("SID=\""), Key::secret("\"")),
+        (line("S%49D=%331d4d96e407aad42"), session()),
+        (line("SID=100%"), Key::secret("100%")),
         (with("cookie", b"SID=\xff\xfe"), Key::secret(b"\xff\xfe")),
         // HTTP/2 splits it into lines.
         (
