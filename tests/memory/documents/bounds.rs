@@ -72,19 +72,22 @@ fn a_value_within_more_than_64_arrays_and_tables_is_a_mistake_in_each_format() {
     for text in blocks {
         assert!(error(&text, Format::Yaml).contains("64 levels"), "{text}");
     }
-    // Dotted keys within inline tables.
-    let dotted = format!(
-        "{}1{}",
-        format!("{}a = {{", "a.".repeat(70)).repeat(70),
-        "}".repeat(70)
-    );
-    assert!(
-        error(
-            &format!("{}a = 1", dotted.replace("{1}", "{a = 1}")),
-            Format::Toml
-        )
-        .contains("levels")
-    );
+    // Dotted keys within inline tables, also behind what may be mistaken for the rest of a text or a comment.
+    let key = "a.".repeat(60);
+    for (open, end) in [("{", ""), ("{\n", "\n")] {
+        let deep = format!("{open}{key}a{end} =").repeat(70) + "1" + &"}".repeat(70);
+        for before in [
+            "a = ",
+            "a = ['''a'''', ",
+            "a = [\"\"\"a\"\"\"\", ",
+            "a = \"\\\nb = ",
+            "# \rb = ",
+            "a' = ",
+        ] {
+            let text = format!("{before}{deep}");
+            assert!(error(&text, Format::Toml).contains("levels"), "{text}");
+        }
+    }
 }
 
 #[test]
