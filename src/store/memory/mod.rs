@@ -42,7 +42,8 @@ pub use builder::MemoryStoreBuilder;
 /// quota go first:
 ///
 /// - **Another policy's keys** evict none of a policy that has no more than an equal share: `max_keys` divided by the number of
-///   policies with keys.
+///   policies with keys. If keys that are never evicted take more than their policy's share, the others have equal shares of the
+///   rest.
 /// - **A policy's own keys** are evicted an eighth at a time. So an exhausted key stays, however many keys a client makes up,
 ///   unless it exhausts seven eighths of the policy's keys too. Under a quota of one request, one request exhausts a key.
 /// - **Bans** outlast all counts of rejections under their policy; of bans, the one that ends first is evicted.

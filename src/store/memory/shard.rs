@@ -193,22 +193,17 @@ impl Shard {
         self.sweep_at = (self.len() * 2).max(MIN_SWEEP_LEN).min(self.capacity);
     }
 
-    /// Evicts keys until there are `max_len` or fewer, if it can: of the policies that have more than an equal share of the
-    /// capacity, and of the one at `index`, to which a key is added. Those with the most keys come first. Returns how many had
-    /// not expired.
+    /// Evicts keys until there are `max_len` or fewer, if it can: of the policies that have more than an equal share, and of the
+    /// one at `index`, to which a key is added. Those with the most keys come first. Returns how many had not expired.
     fn evict(&mut self, index: usize, max_len: usize, kept: &[Key], now: &TwoClocks) -> usize {
         let lens = self.tables.iter().enumerate();
         let lens =
             lens.map(|(table, states)| (states.states.len() + usize::from(table == index), table));
         let mut lens: SmallVec<[(usize, usize); 4]> = lens.filter(|(len, _)| *len > 0).collect();
-        let share = self.capacity / lens.len().max(1);
         lens.sort_unstable_by_key(|(len, table)| (Reverse(*len), *table != index));
-        let (mut surplus, mut evicted) = (self.len() - max_len, 0);
-        for (len, table) in lens {
-            let max = match table == index {
-                true => len,
-                false => len.saturating_sub(share),
-            };
+        let own_len = self.tables[index].states.len() + 1;
+        let (mut capacity, mut surplus, mut evicted) = (self.capacity, self.len() - max_len, 0);
+        let mut evict = |table: usize, max: usize| {
             let table = &mut self.tables[table];
             let now = table.at(now.now, now.wall_offset_us);
             let (removed, live) = match max {
@@ -217,10 +212,35 @@ impl Shard {
             };
             evicted += live;
             surplus = surplus.saturating_sub(removed);
-            if surplus == 0 {
+            (removed, surplus == 0)
+        };
+        loop {
+            let share = capacity / lens.len().max(1);
+            for (len, table) in &mut lens {
+                let max = match *table == index && *len > share {
+                    true => *len,
+                    false => len.saturating_sub(share),
+                };
+                let (removed, has_room) = evict(*table, max);
+                *len -= removed;
+                if has_room {
+                    return evicted;
+                }
+            }
+            // Keys that had to stay leave smaller shares to the other policies.
+            let policies = lens.len();
+            lens.retain(|(len, table)| {
+                let stays = *table != index && *len > share;
+                if stays {
+                    capacity = capacity.saturating_sub(*len);
+                }
+                !stays
+            });
+            if own_len > share || lens.len() == policies {
                 break;
             }
         }
+        evict(index, own_len);
         evicted
     }
 }

@@ -252,6 +252,31 @@ async fn permits_that_are_held_and_blocks_by_hand_are_not_evicted() {
 }
 
 #[tokio::test]
+async fn permits_that_are_held_leave_room_to_each_policy() {
+    let scene = Scene::new(64);
+    let exports = Policy::new("exports", Quota::concurrent(2)).key(extract::peer());
+    let exports = scene.limiter([exports]);
+    let mut held = Vec::new();
+    for n in 0..40 {
+        held.push(exports.admit(key("user", n)).await.expect("a permit"));
+    }
+    // Each has no more than a fourth, and together they have all the rest.
+    for (name, keys) in [("api", 16), ("search", 8)] {
+        let limiter = scene.limiter([by_key(name, "9/h")]);
+        for n in 0..keys {
+            assert!(admitted_by_store(&limiter.check(key("user", n)).await));
+        }
+    }
+    assert_eq!((scene.store.keys(), scene.store.dropped()), (64, 0));
+    let logins = scene.limiter([by_key("logins", "3/h")]);
+    assert_eq!(logins.check("alice").times(9).await.admitted(), 3);
+    for n in 0..100 {
+        assert!(admitted_by_store(&logins.check(key("made-up", n)).await));
+        assert!(!admitted_by_store(&logins.check("alice").await));
+    }
+}
+
+#[tokio::test]
 async fn a_key_without_room_is_a_store_error() {
     let scene = Scene::new(8);
     let locked = scene.block(8).await;
