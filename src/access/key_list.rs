@@ -1,5 +1,7 @@
+#[cfg(feature = "config")]
+use std::collections::HashMap;
 use std::{
-    collections::HashMap,
+    collections::HashSet,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -43,8 +45,10 @@ pub struct KeyList {
 }
 
 struct Shared {
-    /// Each key, with the text that a document has for it if that takes variables of the environment.
-    keys: ArcSwap<HashMap<Key, Option<SettingValue>>>,
+    keys: ArcSwap<HashSet<Key>>,
+    /// The texts of keys that a document takes from variables of the environment.
+    #[cfg(feature = "config")]
+    sources: HashMap<Key, SettingValue>,
     file: Option<(PathBuf, ParseKey)>,
 }
 
@@ -54,18 +58,31 @@ impl KeyList {
     /// A list of `keys` of the policy of that name. A name that no policy of the limiter has is a [`ConfigError`] when the
     /// limiter is built.
     pub fn new(policy: impl Into<Arc<str>>, keys: impl IntoIterator<Item = Key>) -> Self {
-        Self::with_sources(policy, without_sources(keys))
-    }
-
-    /// A list of keys, each with the text that a document has for it if that takes variables of the environment.
-    pub(crate) fn with_sources(
-        policy: impl Into<Arc<str>>,
-        keys: impl IntoIterator<Item = (Key, Option<SettingValue>)>,
-    ) -> Self {
         Self {
             policy: policy.into(),
             shared: Arc::new(Shared {
                 keys: ArcSwap::from_pointee(keys.into_iter().collect()),
+                #[cfg(feature = "config")]
+                sources: HashMap::new(),
+                file: None,
+            }),
+        }
+    }
+
+    /// A list of keys, some with the texts by which a document takes them from variables of the environment.
+    #[cfg(feature = "config")]
+    pub(crate) fn with_sources(
+        policy: impl Into<Arc<str>>,
+        keys: Vec<(Key, Option<SettingValue>)>,
+    ) -> Self {
+        let listed = keys.iter().map(|(key, _)| *key).collect();
+        let sources = keys.into_iter();
+        let sources = sources.filter_map(|(key, source)| Some((key, source?)));
+        Self {
+            policy: policy.into(),
+            shared: Arc::new(Shared {
+                keys: ArcSwap::from_pointee(listed),
+                sources: sources.collect(),
                 file: None,
             }),
         }
@@ -101,6 +118,8 @@ impl KeyList {
             policy: policy.into(),
             shared: Arc::new(Shared {
                 keys: ArcSwap::from_pointee(keys),
+                #[cfg(feature = "config")]
+                sources: HashMap::new(),
                 file: Some((path, Box::new(key))),
             }),
         })
@@ -108,8 +127,7 @@ impl KeyList {
 
     /// Replaces all keys at once.
     pub fn replace(&self, keys: impl IntoIterator<Item = Key>) {
-        let keys = without_sources(keys).collect();
-        self.shared.keys.store(Arc::new(keys));
+        self.shared.keys.store(Arc::new(keys.into_iter().collect()));
     }
 
     /// Reads the list's file again, and replaces all keys at once. It blocks while it reads: call it from `spawn_blocking` in
@@ -129,7 +147,7 @@ impl KeyList {
 
     /// Whether a key is on the list.
     pub fn contains(&self, key: &Key) -> bool {
-        self.shared.keys.load().contains_key(key)
+        self.shared.keys.load().contains(key)
     }
 
     /// The name of the policy whose keys these are.
@@ -147,14 +165,15 @@ impl KeyList {
         }
         let keys = self.shared.keys.load();
         let mut keys: Vec<_> = keys.iter().collect();
-        keys.sort_unstable_by_key(|(key, _)| key.as_str());
+        keys.sort_unstable_by_key(|key| key.as_str());
         let text = |key: &str| {
             SettingValue::text(match key.strip_prefix('#') {
                 Some(hash) => format!("hash:{hash}"),
                 None => key.to_owned(),
             })
         };
-        SettingValue::list(keys.into_iter().map(|(key, source)| {
+        SettingValue::list(keys.into_iter().map(|key| {
+            let source = self.shared.sources.get(key);
             let parts = key.as_str().split('+');
             match source {
                 Some(SettingValue::List(sources)) if sources.len() == parts.clone().count() => {
@@ -176,7 +195,7 @@ impl KeyList {
     /// The file, and a hash of the keys, which may be credentials.
     pub(super) fn value(&self) -> SettingValue {
         let keys = self.shared.keys.load();
-        let mut keys: Vec<String> = keys.keys().map(Key::to_string).collect();
+        let mut keys: Vec<String> = keys.iter().map(Key::to_string).collect();
         keys.sort_unstable();
         let file = self.shared.file.as_ref().map(|(path, _)| path.as_path());
         content(file, keys.iter())
@@ -192,21 +211,11 @@ impl fmt::Debug for KeyList {
     }
 }
 
-/// Keys that were not read from a document.
-fn without_sources(
-    keys: impl IntoIterator<Item = Key>,
-) -> impl Iterator<Item = (Key, Option<SettingValue>)> {
-    keys.into_iter().map(|key| (key, None))
-}
-
-fn read_file(
-    path: &Path,
-    key: &dyn Fn(&str) -> Key,
-) -> Result<HashMap<Key, Option<SettingValue>>, ConfigError> {
+fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {
     let keys = entries(path, |entry| match entry.strip_prefix("hash:") {
         Some(hash) => Key::from_hash(hash)
             .ok_or("hash: and the 20 characters that follow the # of a key that is a hash"),
         None => Ok(key(entry)),
     })?;
-    Ok(without_sources(keys).collect())
+    Ok(keys.into_iter().collect())
 }

@@ -293,9 +293,11 @@ mod tests {
                 0..24,
             ),
         ) {
-            // Inside of a collection each level is one of brackets, but for the pairs of an array, which are tables.
+            // Inside of a collection each level is one of brackets, but for the pairs of an array, which are tables. The parser
+            // takes a bracket behind a question mark for its empty key, so that the array does not end: its time depends on the
+            // tokens' levels, not on these.
             let text = format!("[{}", parts.concat());
-            let pairs = text.matches([':', '?']).count();
+            let pairs = text.matches(':').count() + 2 * text.matches('?').count();
             prop_assert!(parsed(&text) <= level(&text) + pairs, "{text:?}: {} > {}", parsed(&text), level(&text));
         }
     }
