@@ -53,9 +53,16 @@ impl Query {
 
     /// The parameter's values, in order.
     fn values<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = Cow<'a, str>> {
-        let query = parts.uri.query().unwrap_or_default();
-        let pairs = form_urlencoded::parse(query.as_bytes());
-        pairs.filter_map(|(name, value)| (name == self.name).then_some(value))
+        let pairs = parts.uri.query().unwrap_or_default().split('&');
+        pairs.filter_map(|pair| {
+            let name = pair.split('=').next()?;
+            // Most names are those of other parameters, and need no decoding to tell.
+            if name != self.name && !name.contains(['%', '+']) {
+                return None;
+            }
+            let (name, value) = form_urlencoded::parse(pair.as_bytes()).next()?;
+            (name == self.name).then_some(value)
+        })
     }
 }
 
