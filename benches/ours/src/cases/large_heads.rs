@@ -12,7 +12,7 @@ use super::busy;
 use crate::{
     contenders::layers::Bare,
     keys::Rule,
-    load::{Contender, Rng},
+    load::{Contender, Load, Rng},
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
@@ -61,6 +61,11 @@ fn layer(policies: usize, conditions: usize, key: Option<Key>) -> RateLimit<Bare
 
 pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
     let plan = Plan { keys: 1, ..plan };
+    // A decision takes up to a millisecond, and much longer in a debug build.
+    let load = Load {
+        stint: 16,
+        ..busy(&plan, 1)
+    };
     let value = || "x".repeat(LARGE);
     let cookies = || "a=b; ".repeat(LARGE / 5) + "session=c";
     let query = || "/?".to_owned() + &"a&".repeat(LARGE / 2) + "tenant=c";
@@ -99,7 +104,7 @@ pub(super) async fn large_heads(plan: Plan) -> Vec<Outcome> {
             entrant("10 policies of 20 paths to skip", POLICIES, CONDITIONS),
             entrant("one policy of one path", 1, 1),
         ];
-        let turns = run_comparison(&plan, busy(&plan, 1), Expect::Admitted, entrants).await;
+        let turns = run_comparison(&plan, load, Expect::Admitted, entrants).await;
         let title = format!("many policies and conditions, {what}, 1 task");
         let outcome = Outcome::of("heads", title, &turns);
         outcomes.push(outcome.compare(&turns, Measure::Rate, 1, Target::AtLeast(1.0 / 1.5)));
