@@ -56,8 +56,9 @@ impl Query {
         let pairs = parts.uri.query().unwrap_or_default().split('&');
         pairs.filter_map(|pair| {
             let name = pair.split('=').next()?;
-            // Most names are those of other parameters, and need no decoding to tell.
-            if name != self.name && !name.contains(['%', '+']) {
+            // Most names are those of other parameters, and need no decoding to tell; decoding makes none longer.
+            let is_encoded = || name.bytes().any(|byte| matches!(byte, b'%' | b'+'));
+            if name != self.name && (name.len() < self.name.len() || !is_encoded()) {
                 return None;
             }
             let (name, value) = form_urlencoded::parse(pair.as_bytes()).next()?;

@@ -169,24 +169,21 @@ fn a_pipe_that_takes_the_place_of_a_file_keeps_no_thread() {
     assert_eq!(read, Ok(10_000));
 }
 
-/// The CPU time of this thread, in seconds, that reading, building and replacing a document takes: the shorter of two.
+/// The CPU time of this thread, in seconds, that reading, building and replacing a document takes.
 fn cpu_seconds(text: &str, format: Format) -> f64 {
     let now = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
     };
-    let once = || {
-        let registry = Registry::new();
-        let start = now();
-        if let Ok(document) = Document::parse(text, format)
-            && let Ok(limiter) = document.limiter(&registry)
-        {
-            document.reconfigure(&limiter, &registry).expect("the same");
-            let _ = limiter.document();
-        }
-        now() - start
-    };
-    (0..2).map(|_| once()).fold(f64::INFINITY, f64::min)
+    let registry = Registry::new();
+    let start = now();
+    if let Ok(document) = Document::parse(text, format)
+        && let Ok(limiter) = document.limiter(&registry)
+    {
+        document.reconfigure(&limiter, &registry).expect("the same");
+        let _ = limiter.document();
+    }
+    now() - start
 }
 
 #[test]
@@ -349,11 +346,16 @@ fn sixteen_times_the_text_takes_at_most_sixty_four_times_as_long() {
         } else {
             SMALL
         };
-        let [small, large] = [least, least * TIMES].map(|bytes| cpu_seconds(&text(bytes), format));
-        println!("{name:?}: {:.2} ms, {:.2} ms", small * 1e3, large * 1e3);
-        // Less than that is not measured well.
-        if large > 64.0 * small.max(0.001) {
-            slow.push(format!("{name:?}: {:.1} times as long", large / small));
+        let [small, large] = [least, least * TIMES].map(&text);
+        let is_slow = || {
+            let [small, large] = [&small, &large].map(|text| cpu_seconds(text, format));
+            println!("{name:?}: {:.2} ms, {:.2} ms", small * 1e3, large * 1e3);
+            // Less than that is not measured well.
+            large > 64.0 * small.max(0.001)
+        };
+        // A process that shares its caches may be slow once.
+        if is_slow() && is_slow() {
+            slow.push(name);
         }
     }
     assert_eq!(slow, [""; 0]);
