@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -88,7 +89,9 @@ impl Programs {
         command.env("CARGO_MANIFEST_DIR", &program.package);
         command.env("CARGO_PKG_NAME", package_name(name));
         command.env(VARIABLE, number.to_string());
+        // A group of its own, so that the processes that tests start can be killed with it.
         command
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
@@ -128,8 +131,12 @@ impl Programs {
                 }
             }
         };
-        // Its servers end with it. It fails if the program has ended.
-        let _ = child.kill();
+        // It fails if all of them have ended.
+        let group = format!("kill -s KILL -- -{}", child.id());
+        let _ = Command::new("sh")
+            .args(["-c", &group])
+            .stderr(Stdio::null())
+            .status();
         let _ = child.wait();
         Ok(tests)
     }
