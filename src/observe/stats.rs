@@ -121,13 +121,14 @@ pub struct StoreStats {
 pub struct LeaseStats {
     /// The policy's name.
     pub policy: Arc<str>,
-    /// Units that were charged in the store ahead of need.
+    /// Units that were charged in the store ahead of need; also those of a lease without a response, which may not have been.
     pub granted: u64,
     /// Units of requests that were admitted by them.
     pub spent: u64,
     /// Units that were left, and refunded.
     pub refunded: u64,
-    /// Units that were left, and of which no refund is known: they had refilled before it, the refund failed, or the key was reset.
+    /// Units that were left, and of which no refund is known: they had refilled before it, the refund failed, the key was reset, or
+    /// the lease got no response in time.
     pub lapsed: u64,
     /// Units that this process holds now: they may be spent, or are about to be refunded, or their refund has no response yet.
     pub held: u64,

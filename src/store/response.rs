@@ -168,12 +168,6 @@ pub struct OpResult {
     /// The time for which the result has been cached, at least: zero, unless it is from a [cache of
     /// rejections](DecisionSource::RejectionCache) or a [lease](DecisionSource::Lease). Waits are shortened by it.
     pub age: Duration,
-    /// By how much earlier than [`at`](OpResult::at) the units were charged: zero, but for a request that a
-    /// [lease](DecisionSource::Lease) admits, whose counters are those of the store's last response.
-    pub(crate) charged_before: Duration,
-    /// The number of further such requests whose units the counters may not have yet: those of the same process that a store
-    /// decided after its last response. 0, but for a request that a [lease](DecisionSource::Lease) admits.
-    pub(crate) uncounted: u64,
     /// For a store that merges equal requests, the number of further ones that were admitted at the same instant, whose units
     /// the [snapshots](CounterResult::snapshot) include. 0 for a rejected request.
     pub admitted_after: u64,
@@ -194,8 +188,6 @@ impl OpResult {
             admitted,
             at,
             age: Duration::ZERO,
-            charged_before: Duration::ZERO,
-            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: counters.into_iter().collect(),
@@ -251,6 +243,12 @@ pub struct CounterResult {
     /// The microseconds by which the clock of this counter was ahead of [`OpResult::at`]; negative if it was behind. Not 0 for
     /// a counter of another server, and for a rule that [follows the wall clock](crate::strategy::Rule::follows_wall_clock).
     pub clock_skew_us: i64,
+    /// The units that this process holds by leases, which the snapshot has as used. 0, but for a request that a
+    /// [lease](DecisionSource::Lease) admits.
+    pub(crate) held: u64,
+    /// By how much earlier than [`OpResult::at`] the units were charged: zero, but for a request that a
+    /// [lease](DecisionSource::Lease) admits, whose counters are those of the store's last response.
+    pub(crate) charged_before: Duration,
 }
 
 impl CounterResult {
@@ -260,6 +258,8 @@ impl CounterResult {
             units,
             snapshot,
             clock_skew_us: 0,
+            held: 0,
+            charged_before: Duration::ZERO,
         }
     }
 

@@ -188,7 +188,7 @@ impl BanRule {
             if length >= self.max_ban {
                 break;
             }
-            length *= 2;
+            length = length.saturating_mul(2);
         }
         length.min(self.max_ban)
     }
@@ -199,18 +199,21 @@ impl BanRule {
             return window_ends;
         }
         let ban_length = if bans > 0 { self.ban_length(bans) } else { 0 };
-        window_ends.max(banned_until + ban_length.max(self.period))
+        window_ends.max(banned_until.saturating_add(ban_length.max(self.period)))
     }
 
     /// The state at `now`.
     fn current(&self, state: &BanState, now: Timestamp) -> BanState {
         let now = now.as_micros();
         // The clock stepped back: what was still to come then is still to come.
-        let ahead = (state.updated_at - now).max(0);
+        let ahead = state.updated_at.saturating_sub(now).max(0);
         let mut current = BanState {
             updated_at: now,
-            banned_until: (state.banned_until - ahead).max(0),
-            window_ends: (state.window_ends - ahead).min(now + self.period),
+            banned_until: state.banned_until.saturating_sub(ahead).max(0),
+            window_ends: state
+                .window_ends
+                .saturating_sub(ahead)
+                .min(now.saturating_add(self.period)),
             ..*state
         };
         if current.banned_until > now {
@@ -249,25 +252,25 @@ impl LocalRule for BanRule {
     fn charge(&self, state: &mut BanState, now: Timestamp, units: u64, _caller: &Key) {
         let mut current = self.current(state, now);
         let now = now.as_micros();
-        current.rejections += units as i64;
+        current.rejections = current.rejections.saturating_add(units as i64);
         current.by_hand = self.manual_ban > 0;
         if self.manual_ban > 0 {
             (
                 current.banned_until,
                 current.rejections,
                 current.window_ends,
-            ) = (now + self.manual_ban, 0, 0);
+            ) = (now.saturating_add(self.manual_ban), 0, 0);
         } else if current.banned_until > now {
             return;
         } else if current.rejections < self.max_rejections as i64 {
             if current.window_ends == 0 {
-                current.window_ends = now + self.period;
+                current.window_ends = now.saturating_add(self.period);
             }
         } else {
             if current.bans == 0 || self.ban_length(current.bans) < self.max_ban {
                 current.bans += 1;
             }
-            current.banned_until = now + self.ban_length(current.bans);
+            current.banned_until = now.saturating_add(self.ban_length(current.bans));
             (current.rejections, current.window_ends) = (0, 0);
         }
         current.expires_at =
@@ -356,7 +359,8 @@ impl Rule for BanRule {
         &Snapshot([banned_until, packed_counts, _]): &Snapshot,
         now: Timestamp,
     ) -> Option<Duration> {
-        let (bans, left) = (packed_counts % 100, banned_until - now.as_micros());
+        let bans = packed_counts % 100;
+        let left = banned_until.saturating_sub(now.as_micros());
         // A later instant of the same ban has less left.
         (bans > 0 && left == self.ban_length(bans as i32))
             .then(|| Timestamp::from_micros(banned_until).since(now))

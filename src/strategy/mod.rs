@@ -55,6 +55,8 @@ use std::{
 
 use crate::{error::InvalidValue, quota::Quota};
 
+#[cfg(test)]
+mod any_clock;
 mod ban;
 mod concurrency;
 pub(crate) mod format;

@@ -1,5 +1,7 @@
 //! From the store's response to a decision.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use super::decision_builder::DecisionBuilder;
@@ -98,7 +100,7 @@ impl LimiterRef {
             });
         }
         if result.source == DecisionSource::Lease {
-            self.apply_lease(entry, result);
+            self.apply_lease(entry, counter, result.age);
         } else if !result.age.is_zero() {
             // The wait for a permit is a hint, which does not age.
             if self.limit(entry).permit_ttl().is_none() {
@@ -109,21 +111,25 @@ impl LimiterRef {
         }
     }
 
-    /// Sets the status and the receipt of a request that a lease admitted: the status is by the store's last response, and the
-    /// units may have been charged before that.
-    fn apply_lease(&self, entry: &mut PolicyEntry, result: &OpResult) {
-        let cost = entry.cost;
-        let uncounted = entry.units().of(result.uncounted);
+    /// Sets the status and the receipt of a request that a lease admitted: the status is by the store's last response and the units
+    /// that are held, and the units may have been charged before that response.
+    fn apply_lease(&self, entry: &mut PolicyEntry, counter: &CounterResult, age: Duration) {
+        let (cost, held, charged_before) = (entry.cost, counter.held, counter.charged_before);
+        // Held units may have refilled in the store.
+        let capacity = self.limit(entry).capacity();
         entry.update_status(self, |status| {
-            status.remaining = status.remaining.saturating_sub(uncounted);
+            status.remaining = status.remaining.saturating_add(held).min(capacity);
+            if held >= cost {
+                status.retry_after = RetryAfter::Now;
+            }
             // The date of the reset is that long after the charge.
-            let reset_after = status.reset_after + result.charged_before;
-            status.advance(result.age, cost);
+            let reset_after = status.reset_after.saturating_add(charged_before);
+            status.advance(age, cost);
             status.reset_after = reset_after;
         });
         let latest = entry.receipts.first();
         entry.receipts.set_first(ChargeReceipt {
-            charged_at: latest.charged_at - result.charged_before,
+            charged_at: latest.charged_at - charged_before,
             ..latest
         });
     }

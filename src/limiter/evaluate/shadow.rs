@@ -139,11 +139,12 @@ impl PolicyEntry {
         self.role = PolicyRole::Shadow { rejects };
         let units = if rejects { 0 } else { self.cost };
         self.receipts = self.receipts.split(units);
-        if i + 1 < charged {
-            let later = (charged - 1 - i) * self.cost;
+        let after = charged.saturating_sub(i).saturating_sub(1);
+        if after > 0 {
+            let later = after.saturating_mul(self.cost);
             self.update_status(backend, |status| {
                 status.retry_after = RetryAfter::Now;
-                status.remaining += later;
+                status.remaining = status.remaining.saturating_add(later);
             });
         }
     }

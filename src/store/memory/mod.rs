@@ -118,8 +118,6 @@ impl Store for MemoryStore {
                 admitted,
                 at,
                 age: Duration::ZERO,
-                charged_before: Duration::ZERO,
-                uncounted: 0,
                 admitted_after: 0,
                 source: DecisionSource::Store,
                 counters: SmallVec::from_buf([CounterResult::new(

@@ -310,7 +310,7 @@ impl Shards {
                     if counter.mode == CounterMode::ChargeRejectedToo && rejected > 0 {
                         let wanted = counter.units.of(rejected);
                         let left = balance().saturating_sub_unsigned(reported);
-                        charged += rejected_charge(counter, left, wanted);
+                        charged = charged.saturating_add(rejected_charge(counter, left, wanted));
                     }
                 }
                 Op::ForceAcquire | Op::Settle => {
@@ -388,8 +388,6 @@ impl Shards {
             admitted,
             at: clocks.now,
             age: Duration::ZERO,
-            charged_before: Duration::ZERO,
-            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: results,

@@ -20,7 +20,7 @@ use std::{
 
 use self::{
     key_names::KeyNames,
-    lease::Leases,
+    lease::{LeaseDecision, Leases, ResponseRecorder},
     rejection_cache::CacheKey,
     request::{
         limit::RedisLimit,
@@ -117,7 +117,12 @@ impl RedisStore {
     }
 
     /// Executes an operation by the rejection cache, or else by the server.
-    fn execute_without_lease(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute_without_lease(
+        &self,
+        op: Op,
+        counters: &[CounterOp<'_>],
+        recorder: Option<ResponseRecorder>,
+    ) -> StoreResponse {
         let shared = &self.inner.shared;
         if let Some(result) = shared
             .rejection_cache
@@ -138,7 +143,7 @@ impl RedisStore {
         let token = shared
             .rejection_cache
             .token(op, counters.iter().map(OwnedCounterOp::cache_key));
-        match workers.execute(op, counters, deadline, token) {
+        match workers.execute(op, counters, deadline, token, recorder) {
             Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
@@ -199,10 +204,14 @@ impl Store for RedisStore {
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         self.inner.leases.invalidate_on(op, counters);
-        let (result, due) = self.inner.leases.decide(op, counters);
+        let LeaseDecision {
+            result,
+            due,
+            recorder,
+        } = self.inner.leases.decide(op, counters);
         let response = match result {
             Some(result) => StoreResponse::Ready(Ok(result)),
-            None => self.execute_without_lease(op, counters),
+            None => self.execute_without_lease(op, counters, recorder),
         };
         if let Some(due) = due {
             due.send();

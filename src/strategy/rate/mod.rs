@@ -197,5 +197,6 @@ fn ticks_since_epoch(now: Timestamp) -> i64 {
 fn to_timestamp(ticks_since_epoch: i64) -> Timestamp {
     let per_micro = TICKS_PER_MICRO as i64;
     let micros = ticks_since_epoch.div_euclid(per_micro);
-    Timestamp::from_micros(micros + i64::from(ticks_since_epoch.rem_euclid(per_micro) > 0))
+    let is_later = i64::from(ticks_since_epoch.rem_euclid(per_micro) > 0);
+    Timestamp::from_micros(micros.saturating_add(is_later))
 }

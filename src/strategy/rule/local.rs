@@ -209,8 +209,9 @@ pub(crate) fn try_charge<R: LocalRule + ?Sized>(
 ) -> (u64, Snapshot) {
     let available = u64::try_from(rule.available(state, now)).unwrap_or(0);
     let fits = fit(available, units, times);
-    if fits * units > 0 {
-        rule.charge(state, now, fits * units, caller);
+    let charged = fits.saturating_mul(units);
+    if charged > 0 {
+        rule.charge(state, now, charged, caller);
     }
     (fits, rule.snapshot(state, now, units))
 }

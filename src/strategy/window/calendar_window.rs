@@ -299,7 +299,7 @@ impl LocalRule for CalendarRule {
 
     fn charge(&self, state: &mut Counter, now: Timestamp, units: u64, _caller: &Key) {
         *state = self.current(state, now);
-        state.count += units;
+        state.count = state.count.saturating_add(units);
         state.capacity = self.requests;
     }
 

@@ -111,7 +111,8 @@ impl FixedWindowRule {
 
     /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
     fn current(&self, state: &Counter, now: Timestamp) -> (u64, i64, bool) {
-        let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
+        let now = now.as_micros();
+        let opened = now.saturating_add(self.period);
         if state.ends <= now {
             (0, opened, true)
         } else {
@@ -135,7 +136,7 @@ impl LocalRule for FixedWindowRule {
     fn charge(&self, state: &mut Counter, now: Timestamp, units: u64, _caller: &Key) {
         let (count, ends, _) = self.current(state, now);
         *state = Counter {
-            count: count + units,
+            count: count.saturating_add(units),
             ends,
             capacity: self.requests,
         };

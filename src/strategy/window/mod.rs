@@ -151,8 +151,9 @@ impl Windows {
     fn window_at(&self, now: i64) -> (i64, i64) {
         match self {
             Self::Even { period, offset } => {
-                let start = offset + (now - offset).div_euclid(*period) * period;
-                (start, start + period)
+                let windows = now.saturating_sub(*offset).div_euclid(*period);
+                let start = windows.saturating_mul(*period).saturating_add(*offset);
+                (start, start.saturating_add(*period))
             }
             Self::Calendar { zone, unit } => {
                 // Outside of the years that jiff supports there is one window that never ends.

@@ -42,7 +42,8 @@ impl State for Buckets {
 
     fn eviction_order(&self, now: Timestamp) -> Option<u64> {
         let (now, width) = (now.as_micros(), self.width.max(1));
-        let behind = usize::try_from(now.div_euclid(width) - self.newest).unwrap_or(0);
+        let behind =
+            usize::try_from(now.div_euclid(width).saturating_sub(self.newest)).unwrap_or(0);
         let inside = self.counts.len().saturating_sub(behind);
         let mut counts = self.counts.iter().take(inside);
         // The last of them is half-way out of the window.
@@ -80,12 +81,14 @@ impl SlidingWindowRule {
         let (current, _) = self.current_bucket(now);
         (converted.width, converted.newest) = (width, current);
         converted.counts = std::iter::repeat_n(0, self.buckets + 1).collect();
-        for (number, count) in (0..).map(|back| state.newest - back).zip(&state.counts) {
-            let ends = (number + 1).saturating_mul(state.width) - 1;
-            let back = current - ends.div_euclid(width).min(current);
+        let numbers = (0..).map(|back| state.newest.saturating_sub(back));
+        for (number, count) in numbers.zip(&state.counts) {
+            let next = number.saturating_add(1).saturating_mul(state.width);
+            let ends = next.saturating_sub(1).div_euclid(width);
+            let back = current.saturating_sub(ends.min(current));
             let back = usize::try_from(back).unwrap_or(usize::MAX);
             if let Some(sum) = converted.counts.get_mut(back) {
-                *sum += count;
+                *sum = sum.saturating_add(*count);
             }
         }
         Cow::Owned(converted)
@@ -99,7 +102,11 @@ impl SlidingWindowRule {
 
     /// The count of the bucket `back` buckets before the current one. If the newest lies ahead, it is the current one.
     fn count(&self, state: &Buckets, now: Timestamp, back: usize) -> i64 {
-        let behind = (self.current_bucket(now).0 - state.newest).max(0);
+        let behind = self
+            .current_bucket(now)
+            .0
+            .saturating_sub(state.newest)
+            .max(0);
         let index = (back as i64).checked_sub(behind).map(usize::try_from);
         match index {
             Some(Ok(index)) => state.counts.get(index).map_or(0, |count| *count as i64),
@@ -155,7 +162,8 @@ impl SlidingWindowRule {
     /// Makes the current bucket the newest.
     pub(super) fn rotate(&self, state: &mut Buckets, now: Timestamp) {
         let (current, _) = self.current_bucket(now);
-        for _ in 0..(current - state.newest).clamp(0, self.buckets as i64 + 1) {
+        let passed = current.saturating_sub(state.newest);
+        for _ in 0..passed.clamp(0, self.buckets as i64 + 1) {
             state.counts.push_front(0);
         }
         state.newest = current;
@@ -166,6 +174,7 @@ impl SlidingWindowRule {
 
     /// When the newest bucket has left the window.
     pub(super) fn expires_at(&self, state: &Buckets) -> i64 {
-        (state.newest + self.buckets as i64 + 1) * self.width_us()
+        let after = state.newest.saturating_add(self.buckets as i64 + 1);
+        after.saturating_mul(self.width_us())
     }
 }

@@ -179,7 +179,7 @@ impl LocalRule for SlidingWindowRule {
         }
         self.rotate(state, now);
         if let Some(count) = state.counts.front_mut() {
-            *count += units;
+            *count = count.saturating_add(units);
         }
         state.capacity = self.requests;
     }
@@ -263,7 +263,8 @@ impl Rule for SlidingWindowRule {
 
     /// A lease ends with the bucket of its charge, so that a bucket counts what was spent in it.
     fn lease_lifetime(&self, _snapshot: &Snapshot, now: Timestamp) -> Duration {
-        let ends = (self.current_bucket(now).0 + 1) * self.width_us();
+        let next = self.current_bucket(now).0.saturating_add(1);
+        let ends = next.saturating_mul(self.width_us());
         lifetime_until(self.lease, ends, now)
     }
 

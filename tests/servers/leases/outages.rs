@@ -12,7 +12,7 @@ use tollgate_tests::results::store_error;
 
 use crate::leases::support::{
     KEY, Scene, StrategyKind, TTL, builder, held, hold, leased, limiter, ms, real_pause, scene,
-    stats, until, until_nothing_is_held, used,
+    secs, stats, until, until_nothing_is_held, used,
 };
 
 const QUOTA: &str = "1000000/month";
@@ -85,23 +85,63 @@ fn with_the_server_gone_what_is_held_is_spent_first_and_then_the_fallback_decide
     });
 }
 
-/// Whether it was charged is unknown: the units are lost, and no request is admitted by them.
+/// Whether it was charged is unknown: no request is admitted by its units, which lapse. With each lost connection that is one lease.
 #[test]
-fn a_lease_whose_reply_is_lost_is_not_spent() {
+fn a_lease_whose_reply_is_lost_is_not_spent_and_has_lapsed() {
+    const CUTS: u64 = 6;
     scene(async |scene| {
-        let (proxy, own, watcher) = through_a_proxy(&scene, TTL);
-        // The connection is made, and the script is there.
-        assert!(own.check(KEY).await.is_admitted());
-        proxy.halve();
-        let lost = send(&scene, &own, 20).await;
-        assert!(lost.iter().all(|decision| !decision.is_admitted()));
-        let charged = used(&watcher, KEY).await;
-        assert!(charged > 1 && stats(&own) == [0; 5], "{charged}");
-        proxy.pass();
-        let admitted = until_it_is_leased_again(&scene, &own).await;
+        let proxy = Proxy::to(scene.server.addr());
+        let policy = StrategyKind::Fixed.policy("p", QUOTA);
+        let policy = policy.lease(Lease::max_units(1_000_000).ttl(secs(2)));
+        let own = limiter(store(&proxy), [policy]);
+        let watcher = scene.single(StrategyKind::Fixed, QUOTA);
+        // What requests used that no lease admitted.
+        let mut by_store = 0;
+        let mut most = 0;
+        for cut in 1..=CUTS {
+            by_store += until_held(&scene, &own).await;
+            proxy.halve();
+            let before = stats(&own);
+            // Requests are admitted by leases until the next one is on its way.
+            let charged = used(&watcher, KEY).await;
+            while used(&watcher, KEY).await == charged {
+                let decision = own.check(KEY).await;
+                let is_by_lease = decision.source() == DecisionSource::Lease;
+                assert!(is_by_lease, "cut {cut}: {:?}", stats(&own));
+            }
+            let lease = used(&watcher, KEY).await - charged;
+            most = most.max(lease);
+            let lapsed = async || stats(&own)[4] - before[4];
+            scene
+                .wait(until("it lapses", async || lapsed().await > 0))
+                .await;
+            assert_eq!(lapsed().await, lease, "cut {cut}");
+            proxy.pass();
+        }
         scene.refund_leases(slice::from_ref(&own)).await;
-        assert_eq!(used(&watcher, KEY).await, charged + admitted);
+        let [held, granted, spent, refunded, lapsed] = stats(&own);
+        assert_eq!((held, granted), (0, spent + refunded + lapsed));
+        assert!(lapsed <= CUTS * most, "{lapsed} of {CUTS} leases of {most}");
+        // Every unit is accounted for.
+        assert_eq!(used(&watcher, KEY).await, by_store + spent + lapsed);
     });
+}
+
+/// Sends requests until another lease is held, and none is on its way; returns how many the store admitted.
+async fn until_held(scene: &Scene, limiter: &Limiter) -> u64 {
+    let (mut by_store, granted) = (0, stats(limiter)[1]);
+    until("a lease is held", async || {
+        scene.advance(ms(20));
+        for decision in send(scene, limiter, 20).await {
+            let is_by_store = decision.source() == DecisionSource::Store;
+            by_store += u64::from(is_by_store && decision.is_admitted());
+        }
+        // What is on its way is answered before this is.
+        let _ = scene.wait(limiter.peek(KEY)).await;
+        stats(limiter)[1] > granted && held(limiter) > 20
+    })
+    .await;
+    by_store
 }
 
 /// Whether it was done may be unknown: sent again, it would take units that others were charged.
@@ -149,22 +189,21 @@ fn a_lease_that_comes_too_late_is_refunded() {
         let url = format!("redis://{}", proxy.addr());
         let store = builder(url).build().expect("a store");
         let own = limiter(store, [leased(StrategyKind::Fixed, "p", QUOTA)]);
-        assert!(own.check(KEY).await.is_admitted());
+        let admitted = hold(&own, KEY).await;
+        let before = stats(&own);
         proxy.hold();
-        let requests = join_all((0..20).map(|_| own.check(KEY).into_future()));
-        let requests = tokio::spawn(requests);
+        // With this request another lease is due.
+        let decision = own.check(KEY).await;
+        assert_eq!(decision.source(), DecisionSource::Lease);
         real_pause().await;
         scene.advance(TTL);
         proxy.pass();
-        let decisions = requests.await.expect("no panic");
-        let by_store = |it: &Decision| it.is_admitted() && it.source() == DecisionSource::Store;
-        assert!(decisions.iter().all(by_store), "{decisions:?}");
-        until("the lease comes", async || stats(&own)[1] > 0).await;
+        until("the lease comes", async || stats(&own)[1] > before[1]).await;
         until_nothing_is_held(slice::from_ref(&own)).await;
-        let [held, granted, spent, refunded, lapsed] = stats(&own);
-        assert_eq!([held, spent, lapsed], [0; 3]);
-        assert!(granted > 0 && refunded == granted);
-        assert_eq!(used(&own, KEY).await, 21);
+        let [_, granted, spent, refunded, lapsed] = stats(&own);
+        assert_eq!([spent - before[2], lapsed], [1, 0]);
+        assert_eq!(refunded, granted - spent);
+        assert_eq!(used(&own, KEY).await, admitted + 1);
     });
 }
 

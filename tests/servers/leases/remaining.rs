@@ -1,8 +1,9 @@
 //! What is reported as remaining by a lease: what the store reports, and the units that this process holds.
 
-use tollgate::{Decision, DecisionSource, Key, Limiter};
+use http::{Request, request::Parts};
+use tollgate::{Decision, DecisionSource, Key, Lease, Limiter};
 
-use crate::leases::support::{StrategyKind, held, hold, ms, scene, until};
+use crate::leases::support::{StrategyKind, TTL, held, hold, leases, ms, scene, until};
 
 fn remaining(decision: &Decision) -> u64 {
     decision.policy("p").expect("a policy").remaining()
@@ -105,4 +106,69 @@ fn remaining_of_a_rate_is_no_more_than_the_store_has_and_what_is_held() {
             }
         }
     });
+}
+
+/// Cheap requests beside expensive ones, which the store decides: it admits some, and rejects others, since they cost more than there
+/// ever is.
+#[test]
+fn beside_expensive_and_rejected_requests_remaining_is_within_one_lease_of_what_the_store_has() {
+    const LEASE: u64 = 1_000;
+    const COSTS: [&[u64]; 3] = [
+        &[20_000],
+        &[u64::MAX],
+        &[20_000, 50_000_001, 1_000, u64::MAX],
+    ];
+    scene(async |scene| {
+        for strategy in [
+            StrategyKind::Gcra,
+            StrategyKind::Bucket,
+            StrategyKind::Fixed,
+        ] {
+            for costs in COSTS {
+                let lease = Lease::max_units(LEASE).ttl(TTL);
+                let policy = |name, quota| strategy.policy(name, quota).lease(lease);
+                let policies = || {
+                    let bytes = policy("bytes", "50000000/month").cost_with(cost);
+                    [policy("p", "100000/month"), bytes]
+                };
+                let [own, other] = [0, 1].map(|_| scene.limiter(policies()));
+                let key = Key::new(format!("{strategy:?} {costs:?}"));
+                let mut expensive = costs.iter().cycle();
+                let mut by_lease = 0;
+                for number in 0..600 {
+                    let cost = match number % 10 {
+                        9 => *expensive.next().expect("a cost"),
+                        _ => 1,
+                    };
+                    let decision = own.check(key).parts(&of_cost(cost)).await;
+                    if decision.source() != DecisionSource::Lease {
+                        continue;
+                    }
+                    by_lease += 1;
+                    let seen = other.peek(key).parts(&of_cost(1)).await;
+                    let seen = seen.expect("a response");
+                    for policy in ["p", "bytes"] {
+                        let in_store = seen.policy(policy).expect("a policy").remaining();
+                        let held = leases(&own, policy).map_or(0, |stats| stats.held);
+                        let shown = decision.policy(policy).expect("a policy").remaining();
+                        let off = shown.abs_diff(in_store + held);
+                        let text = format!("{strategy:?}, {policy}: {shown}, {in_store} + {held}");
+                        assert!(off <= LEASE, "{text}");
+                    }
+                }
+                assert!(by_lease > 100, "{strategy:?} {costs:?}: {by_lease}");
+            }
+        }
+    });
+}
+
+/// The cost of a request.
+fn cost(parts: &Parts) -> u64 {
+    parts.extensions.get().copied().unwrap_or(1)
+}
+
+fn of_cost(cost: u64) -> Parts {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(cost);
+    request.into_parts().0
 }

@@ -280,8 +280,6 @@ fn distribute(
             admitted: own,
             at,
             age: Duration::ZERO,
-            charged_before: Duration::ZERO,
-            uncounted: 0,
             admitted_after,
             source: DecisionSource::Store,
             counters,

@@ -142,8 +142,6 @@ pub(super) fn merge(replies: &mut [PartReply], count: usize) -> OpResult {
         admitted: u64::MAX,
         at: Timestamp::default(),
         age: Default::default(),
-        charged_before: Default::default(),
-        uncounted: 0,
         admitted_after: u64::MAX,
         source: DecisionSource::Store,
         counters: SmallVec::from_elem(CounterResult::new(0, Snapshot::default()), count),

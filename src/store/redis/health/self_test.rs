@@ -94,7 +94,7 @@ impl RedisStore {
         let (workers, until) = (&self.inner.workers, Instant::now() + RESPONSE_TIMEOUT);
         loop {
             let counters = [counter.clone()].into();
-            let response = workers.execute(Op::Peek, counters, workers.deadline(), None)?;
+            let response = workers.execute(Op::Peek, counters, workers.deadline(), None, None)?;
             match response.into_rollback_guard().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 result => return read(result?),

@@ -17,7 +17,7 @@ const HOT_KEY_INTERVAL: Duration = Duration::from_millis(100);
 const HOT_KEY_REQUESTS: u64 = (MIN_RATE * HOT_KEY_INTERVAL.as_millis() as f64 / 1_000.0) as u64;
 
 /// The shortest interval by which the rate of a key with leases is measured.
-const RATE_INTERVAL: Duration = Duration::from_millis(50);
+pub(super) const RATE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The most keys that are counted at a time.
 const BUCKETS: usize = 8_192;
@@ -100,49 +100,75 @@ pub(super) struct Rate {
     since: Timestamp,
     /// The requests in the current interval.
     requests: u64,
-    units: u64,
-    /// Requests per second in the last interval.
+    /// Requests per second in the last interval; before the first one has ended, an assumption.
     per_second: f64,
-    units_per_second: f64,
+    is_assumed: bool,
+}
+
+/// The units that requests of a key are charged under one policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Demand {
+    /// The units in the current interval of the [`Rate`].
+    used: u64,
+    /// Units per second in the last interval.
+    per_second: f64,
 }
 
 impl Rate {
-    /// The rate of a key that has just become hot.
-    pub(super) fn new(now: Timestamp) -> Self {
+    /// The rate of a key that is requested at least `per_second` times a second.
+    pub(super) fn at_least(per_second: f64, now: Timestamp) -> Self {
         Self {
             since: now,
             requests: 0,
-            units: 0,
-            per_second: MIN_RATE,
-            units_per_second: MIN_RATE,
+            per_second,
+            is_assumed: true,
         }
     }
 
-    /// Counts a request of so many units.
+    /// Counts a request. The units under each policy are those of an interval that ends with it.
     #[inline]
-    pub(super) fn record(&mut self, now: Timestamp, units: u64) {
-        self.requests += 1;
-        self.units = self.units.saturating_add(units);
+    pub(super) fn record<'a>(
+        &mut self,
+        now: Timestamp,
+        demand: impl IntoIterator<Item = &'a mut Demand>,
+    ) {
+        self.requests = self.requests.saturating_add(1);
         // Zero if `now` is before the interval: the request then counts in it.
         if now.since(self.since) >= RATE_INTERVAL {
-            self.end_interval(now);
+            self.end_interval(now, demand);
         }
     }
 
     #[cold]
-    fn end_interval(&mut self, now: Timestamp) {
+    fn end_interval<'a>(
+        &mut self,
+        now: Timestamp,
+        demand: impl IntoIterator<Item = &'a mut Demand>,
+    ) {
         let elapsed = now.since(self.since).as_secs_f64();
-        self.per_second = self.requests as f64 / elapsed;
-        self.units_per_second = self.units as f64 / elapsed;
-        (self.since, self.requests, self.units) = (now, 0, 0);
+        for own in demand {
+            own.per_second = own.used as f64 / elapsed;
+            own.used = 0;
+        }
+        *self = Self {
+            since: now,
+            requests: 0,
+            per_second: self.requests as f64 / elapsed,
+            is_assumed: false,
+        };
     }
 
     pub(super) fn per_second(&self) -> f64 {
         self.per_second
     }
 
-    pub(super) fn units_per_second(&self) -> f64 {
-        self.units_per_second
+    /// The units that requests are charged per second under a policy. In the first interval, requests that are charged as much as
+    /// those until now are assumed to come at the assumed rate.
+    pub(super) fn units_per_second(&self, demand: Demand) -> f64 {
+        match self.is_assumed {
+            true => demand.used as f64 / self.requests.max(1) as f64 * self.per_second,
+            false => demand.per_second,
+        }
     }
 
     /// Whether an interval has just ended.
@@ -154,6 +180,14 @@ impl Rate {
     /// Whether the key was requested at this rate, per second, within the last two seconds.
     pub(super) fn was_at_least(&self, rate: f64, now: Timestamp) -> bool {
         self.per_second >= rate && now.since(self.since) < Duration::from_secs(2)
+    }
+}
+
+impl Demand {
+    /// Counts the units of an admitted request.
+    #[inline]
+    pub(super) fn record(&mut self, units: u64) {
+        self.used = self.used.saturating_add(units);
     }
 }
 
@@ -192,34 +226,44 @@ mod tests {
         assert!(hot);
     }
 
+    /// Requests at these milliseconds, of three units each.
+    fn request(rate: &mut Rate, demand: &mut Demand, at: impl IntoIterator<Item = u64>) {
+        for millisecond in at {
+            demand.record(3);
+            rate.record(NOW + Duration::from_millis(millisecond), [&mut *demand]);
+        }
+    }
+
     #[test]
     fn the_rate_is_that_of_the_last_interval() {
-        let mut rate = Rate::new(NOW);
-        for millisecond in 1..=1_000 {
-            rate.record(NOW + Duration::from_millis(millisecond), 3);
-        }
+        let (mut rate, mut demand) = (Rate::at_least(MIN_RATE, NOW), Demand::default());
+        request(&mut rate, &mut demand, 1..=10);
+        assert_eq!(
+            rate.units_per_second(demand),
+            3.0 * MIN_RATE,
+            "an assumption"
+        );
+        request(&mut rate, &mut demand, 11..=1_000);
         assert!((990.0..=1_010.0).contains(&rate.per_second()), "{rate:?}");
-        let ratio = rate.units_per_second() / rate.per_second();
+        let ratio = rate.units_per_second(demand) / rate.per_second();
         assert!((2.99..=3.01).contains(&ratio), "{rate:?}");
         assert!(rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(1)));
         assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(4)));
         // A pause is part of the interval.
-        rate.record(NOW + Duration::from_secs(11), 3);
+        request(&mut rate, &mut demand, [11_000]);
         assert!(rate.per_second() < 10.0, "{rate:?}");
         assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(11)));
     }
 
     #[test]
     fn an_instant_before_the_interval_does_not_end_it() {
-        let mut rate = Rate::new(NOW);
-        for millisecond in 1..=50 {
-            rate.record(NOW + Duration::from_millis(millisecond), 1);
-        }
+        let (mut rate, mut demand) = (Rate::at_least(MIN_RATE, NOW), Demand::default());
+        request(&mut rate, &mut demand, 1..=50);
         assert!(rate.is_new() && rate.per_second() <= 1_001.0, "{rate:?}");
-        rate.record(NOW + Duration::from_millis(49), 1);
+        request(&mut rate, &mut demand, [49]);
         assert!(!rate.is_new() && rate.per_second() <= 1_001.0, "{rate:?}");
         // It is counted in the current interval.
-        rate.record(NOW + Duration::from_millis(100), 1);
+        request(&mut rate, &mut demand, [100]);
         assert!(rate.is_new() && rate.per_second() <= 41.0, "{rate:?}");
     }
 }

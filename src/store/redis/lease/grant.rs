@@ -1,6 +1,7 @@
 //! Requests a lease, and refunds what is left of it.
 
 use std::{
+    mem,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -26,8 +27,8 @@ use crate::{
 pub(super) fn send(leases: &Arc<Leases>, location: KeyLocation, request: LeaseRequest) {
     let response = match runtime_with_io() {
         Some(runtime) => {
-            let op = Op::Acquire(request.requests);
-            execute(leases, op, request.counters.clone()).map(|response| (runtime, response))
+            let response = execute(leases, Op::Acquire(1), request.counters.clone());
+            response.map(|response| (runtime, response))
         }
         None => None,
     };
@@ -35,11 +36,14 @@ pub(super) fn send(leases: &Arc<Leases>, location: KeyLocation, request: LeaseRe
         leases: leases.clone(),
         location,
         key_id: request.key_id,
-        state: State::Waiting(request.number),
+        state: match response {
+            Some(_) => State::Waiting(request),
+            None => State::Unsent(request.number),
+        },
     };
     // Without a runtime the task is dropped, and so the lease is not waited for.
     if let Some((runtime, response)) = response {
-        drop(runtime.spawn(task.run(request, response)));
+        drop(runtime.spawn(task.run(response)));
     }
 }
 
@@ -128,20 +132,32 @@ struct LeaseTask {
 }
 
 enum State {
-    /// It waits for the lease of this number.
-    Waiting(u64),
+    /// The lease of this number was not sent.
+    Unsent(u64),
+    /// It waits for this lease.
+    Waiting(LeaseRequest),
     /// It refunds leases, as the refund task of this number.
     Refunding(u64),
     Done,
 }
 
 impl LeaseTask {
-    async fn run(mut self, request: LeaseRequest, response: PendingResponse) {
-        let Ok(result) = response.await else {
+    async fn run(mut self, response: PendingResponse) {
+        let response = response.await;
+        let State::Waiting(request) = mem::replace(&mut self.state, State::Done) else {
             return;
         };
+        let result = match response {
+            Ok(result) => result,
+            Err(error) => {
+                self.state = match error.had_no_effect() {
+                    true => State::Unsent(request.number),
+                    false => State::Waiting(request),
+                };
+                return;
+            }
+        };
         self.leases.totals.grant(&request, &result);
-        self.state = State::Done;
         // A lease that is late counts as unsettled until its refund does.
         let unsettled = Unsettled::new(&self.leases);
         let granted = self.with_key(|key| {
@@ -203,13 +219,19 @@ impl LeaseTask {
 impl Drop for LeaseTask {
     fn drop(&mut self) {
         let _unsettled = Unsettled::new(&self.leases);
-        match self.state {
+        let fail = |number| {
+            let now = ClockReading::read().monotonic;
+            self.with_key(|key| key.fail(number, now));
+        };
+        match &self.state {
             State::Done => {}
-            State::Waiting(number) => {
-                let now = ClockReading::read().monotonic;
-                self.with_key(|key| key.fail(number, now));
+            State::Unsent(number) => fail(*number),
+            State::Waiting(request) => {
+                self.leases.totals.lose(request);
+                fail(request.number);
             }
             State::Refunding(task) => {
+                let task = *task;
                 let held = self.with_key(|key| key.end_refund_task(task));
                 let held = held.unwrap_or_default();
                 let workers = self.leases.workers.upgrade();

@@ -4,6 +4,7 @@ use std::{ops::Add, time::Duration};
 
 use smallvec::SmallVec;
 
+use super::demand::Demand;
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     store::{
@@ -49,10 +50,8 @@ pub(super) struct LeaseRequest {
     /// The ID of the [`LeasedKey`].
     pub(super) key_id: u64,
     pub(super) number: u64,
-    pub(super) requests: u32,
+    /// The units to charge under each counter.
     pub(super) counters: CounterOps,
-    /// The units of each counter that the store had decided by `requested_at`.
-    pub(super) store_decided: SmallVec<[u64; 2]>,
     pub(super) requested_at: ClockReading,
 }
 
@@ -76,15 +75,39 @@ pub(super) struct HeldLease {
 }
 
 /// The leased units of a counter.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LeasedUnits {
     /// The units that may be spent.
     pub(super) held: u64,
     /// The units of leases that have ended, and have not been reclaimed yet.
     pub(super) ended: u64,
     pub(super) spent: u64,
-    /// The units of requests that the store decided.
-    pub(super) store_decided: u64,
+    /// The units of all admitted requests.
+    pub(super) demand: Demand,
+    /// A lease is due when fewer units are held and requested.
+    pub(super) due_below: u64,
+}
+
+impl LeasedUnits {
+    /// Moves held units of a request to those that are spent.
+    #[inline]
+    pub(super) fn spend(&mut self, units: u64) {
+        self.held -= units;
+        self.spent = self.spent.saturating_add(units);
+        self.demand.record(units);
+    }
+}
+
+impl Default for LeasedUnits {
+    fn default() -> Self {
+        Self {
+            held: 0,
+            ended: 0,
+            spent: 0,
+            demand: Demand::default(),
+            due_below: 1,
+        }
+    }
 }
 
 /// A charge in the store, as its refund needs it.
@@ -120,7 +143,8 @@ impl Unspent {
 impl HeldLease {
     pub(super) fn new(request: &LeaseRequest, result: &OpResult, now: Timestamp) -> Self {
         let counters = request.counters.iter().zip(&result.counters);
-        let lives = counters.clone().filter(|(own, _)| is_leased(own));
+        // A counter without units has no window to end with.
+        let lives = counters.filter(|(own, counter)| is_leased(own) && counter.units > 0);
         let lives = lives.map(|(own, counter)| {
             let rule = own.limit.rule();
             rule.lease_lifetime(&counter.snapshot, result.time_of(counter))
@@ -131,10 +155,6 @@ impl HeldLease {
         // In whole microseconds, as instants are.
         let ends_at = request.requested_at + life;
         let life = ends_at.monotonic.since(request.requested_at.monotonic);
-        let window_ids = counters.map(|(own, counter)| {
-            let at = result.time_of(counter);
-            own.limit.rule().window_id(&counter.snapshot, at)
-        });
         Self {
             number: request.number,
             left: result
@@ -145,7 +165,7 @@ impl HeldLease {
             refundable: SmallVec::from_elem(0, result.counters.len()),
             charge: Charge {
                 at: result.at,
-                window_ids: window_ids.collect(),
+                window_ids: window_ids(&request.counters, result),
                 results: result.counters.clone(),
             },
             ends_at,
@@ -164,21 +184,25 @@ impl HeldLease {
         !is_over && now.wall + self.ttl >= self.requested_at.wall
     }
 
-    /// Whether it has the units of a request, and has not ended.
+    /// Whether it has so many units under the counter at an index, and has not ended.
     #[inline]
-    pub(super) fn has_units_for(&self, counters: &[CounterOp<'_>]) -> bool {
-        let mut left = self.left.iter().zip(counters);
-        left.all(|(left, counter)| *left >= charged_units(counter)) && !self.has_ended
+    pub(super) fn has_units(&self, index: usize, units: u64) -> bool {
+        self.left[index] >= units && !self.has_ended
+    }
+
+    /// Spends units that it has under the counter at an index.
+    #[inline]
+    pub(super) fn spend(&mut self, index: usize, counter: &CounterOp<'_>, now: ClockReading) {
+        let units = charged_units(counter);
+        self.left[index] -= units;
+        if self.is_refundable(counter, units, now) {
+            self.refundable[index] += units;
+        }
     }
 
     /// Whether a refund of `units` that are spent now would still return any.
     #[inline]
-    pub(super) fn is_refundable(
-        &self,
-        counter: &CounterOp<'_>,
-        units: u64,
-        now: ClockReading,
-    ) -> bool {
+    fn is_refundable(&self, counter: &CounterOp<'_>, units: u64, now: ClockReading) -> bool {
         let lease = counter.limit.lease();
         let refundable_for = lease.map_or(Duration::ZERO, |lease| lease.refundable_for(units));
         now.monotonic.since(self.received_at) < refundable_for
@@ -215,6 +239,16 @@ impl HeldLease {
             own.ended += left;
         }
     }
+}
+
+/// The window of each counter by a result.
+pub(super) fn window_ids(counters: &CounterOps, result: &OpResult) -> SmallVec<[i64; 2]> {
+    let counters = counters.iter().zip(&result.counters);
+    let ids = counters.map(|(own, counter)| {
+        let at = result.time_of(counter);
+        own.limit.rule().window_id(&counter.snapshot, at)
+    });
+    ids.collect()
 }
 
 /// Whether a lease can hold units of a counter.

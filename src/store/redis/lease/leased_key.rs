@@ -5,10 +5,12 @@ use std::{collections::VecDeque, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    held_lease::{ClockReading, HeldLease, LeaseRequest, LeasedUnits, Unspent, charged_units},
+    held_lease::{
+        ClockReading, HeldLease, LeaseRequest, LeasedUnits, Unspent, charged_units, window_ids,
+    },
     refund_task::RefundTask,
     requested::RequestedLeases,
-    size::{CounterUnits, LastResponse, Sizing},
+    size::{LastResponse, Sizing},
     stripes::MIN_STRIPING_RATE,
 };
 use crate::{
@@ -22,9 +24,6 @@ use crate::{
 /// The shortest timeout of the response to the request of a lease. A runtime that is not polled sends none.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest time without leases after a rejection, if the TTL is not longer.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
-
 /// The leases of the requests with the same keys under the same limits.
 #[derive(Debug)]
 pub(super) struct LeasedKey {
@@ -37,7 +36,7 @@ pub(super) struct LeasedKey {
     units: Vec<LeasedUnits>,
     /// The oldest first.
     leases: VecDeque<HeldLease>,
-    /// The last response of the store.
+    /// The last response of the store, to the request of a lease or to one that no lease decided.
     last_response: Option<LastResponse>,
     sizing: Sizing,
     /// The number of the last lease that was requested.
@@ -72,10 +71,10 @@ impl LeasedKey {
     }
 
     /// The same key for the threads of one stripe, without leases.
-    pub(super) fn for_stripe(&self, id: u64) -> Self {
-        let (counters, sizing) = (self.counters.clone(), self.sizing.of_stripe());
+    pub(super) fn for_stripe(&self, id: u64, now: Timestamp) -> Self {
+        let (counters, sizing) = (self.counters.clone(), self.sizing.of_stripe(now));
         Self {
-            last_response: self.last_response.as_ref().map(LastResponse::for_stripe),
+            last_response: self.last_response.clone(),
             ..Self::without_leases((id, self.hash), counters, sizing)
         }
     }
@@ -123,7 +122,7 @@ impl LeasedKey {
             .any(|own| own.key == counter.key && own.limit.policy() == counter.limit.policy())
     }
 
-    /// Decides a request, if a lease has the units, and returns the lease to request, if one is due.
+    /// Decides a request, if leases have the units, and returns the lease to request, if one is due.
     #[inline]
     pub(super) fn decide(
         &mut self,
@@ -131,64 +130,47 @@ impl LeasedKey {
         now: ClockReading,
     ) -> (Option<OpResult>, Option<LeaseRequest>) {
         let result = self.spend(counters, now);
-        if result.is_none() {
-            self.record_store_decided(counters);
-        }
-        (result, self.record_request(counters, now))
+        let due = self.record_request(counters, result.is_some(), now);
+        (result, due)
     }
 
-    /// Records the units of a request that the store decides.
-    fn record_store_decided(&mut self, counters: &[CounterOp<'_>]) {
-        self.sizing.record_store_decided(counters);
-        for (own, counter) in self.units.iter_mut().zip(counters) {
-            own.store_decided += charged_units(counter);
-        }
-    }
-
-    /// Admits a request by the units of the oldest lease that has enough, if there is one.
+    /// Admits a request by the units of leases: under each counter those of the oldest one that has enough.
     #[inline]
     fn spend(&mut self, counters: &[CounterOp<'_>], now: ClockReading) -> Option<OpResult> {
         self.end_leases(now);
         let last_response = self.last_response.as_ref()?;
-        let mut leases = self.leases.iter_mut().enumerate();
-        let (index, lease) = leases.find(|(_, lease)| lease.has_units_for(counters))?;
-        let (mut more, mut uncounted) = (u64::MAX, 0);
-        let mut results = SmallVec::new();
-        let charges = last_response
-            .results
-            .iter()
-            .zip(&last_response.store_decided)
-            .zip(&mut self.units);
-        for (index, (counter, ((result, decided_before), own))) in
-            counters.iter().zip(charges).enumerate()
-        {
+        let mut charged_to = SmallVec::<[usize; 4]>::new();
+        for (index, counter) in counters.iter().enumerate() {
             let units = charged_units(counter);
-            lease.left[index] -= units;
-            if lease.is_refundable(counter, units, now) {
-                lease.refundable[index] += units;
-            }
-            own.held -= units;
-            own.spent += units;
-            // The last response does not include what the store has decided since.
-            let store_decided = own.store_decided - decided_before;
-            let shown = own.held.saturating_sub(store_decided);
-            more = more.min(shown.checked_div(units).unwrap_or(u64::MAX));
-            let missing = store_decided.saturating_sub(own.held);
-            uncounted = uncounted.max(missing.div_ceil(units.max(1)));
-            results.push(CounterResult { units, ..*result });
+            let mut leases = self.leases.iter();
+            charged_to.push(leases.position(|lease| lease.has_units(index, units))?);
+        }
+        let mut results = SmallVec::new();
+        let charges = last_response.results.iter().zip(&mut self.units);
+        let mut is_any_spent = false;
+        for (index, (counter, (result, own))) in counters.iter().zip(charges).enumerate() {
+            let lease = &mut self.leases[charged_to[index]];
+            lease.spend(index, counter, now);
+            is_any_spent |= lease.is_spent();
+            let units = charged_units(counter);
+            own.spend(units);
+            results.push(CounterResult {
+                units,
+                held: own.held,
+                charged_before: last_response.at.since(lease.charge.at),
+                ..*result
+            });
         }
         let result = OpResult {
             admitted: 1,
             at: last_response.at,
             age: now.monotonic.since(last_response.received_at),
-            charged_before: last_response.at.since(lease.charge.at),
-            uncounted,
-            admitted_after: more,
+            admitted_after: 0,
             source: DecisionSource::Lease,
             counters: results,
         };
-        if lease.is_spent() {
-            self.leases.remove(index);
+        if is_any_spent {
+            self.leases.retain(|lease| !lease.is_spent());
         }
         Some(result)
     }
@@ -208,37 +190,70 @@ impl LeasedKey {
     fn record_request(
         &mut self,
         counters: &[CounterOp<'_>],
+        is_admitted: bool,
         now: ClockReading,
     ) -> Option<LeaseRequest> {
-        let (last_response, at) = (self.last_response.as_ref(), now.monotonic);
+        let at = now.monotonic;
+        let demand = self.units.iter_mut().map(|own| &mut own.demand);
+        self.sizing.rate.record(at, demand);
         let timeout = MIN_RESPONSE_TIMEOUT.max(self.sizing.ttl());
         if self.requested.remove_timed_out(timeout, at) {
             self.sizing.end_wait();
         }
-        let units = || {
-            let units = self.units.iter().enumerate();
-            units.map(|(index, own)| CounterUnits {
-                held: own.held,
-                requested: self.requested.units(index),
-            })
-        };
-        if !self.sizing.record_request(counters, units(), at) {
+        let mut units = self.units.iter().enumerate();
+        let is_low = units.any(|(index, own)| {
+            own.held.saturating_add(self.requested.units(index)) < own.due_below
+        });
+        match is_low && self.sizing.is_ready(at) {
+            true => self.next_lease(counters, is_admitted, now),
+            false => None,
+        }
+    }
+
+    /// The next lease, if one is to be requested. None is along with a request that will be rejected: it might be charged what that
+    /// waits for.
+    #[cold]
+    fn next_lease(
+        &mut self,
+        counters: &[CounterOp<'_>],
+        is_admitted: bool,
+        now: ClockReading,
+    ) -> Option<LeaseRequest> {
+        let last_response = self.last_response.as_ref()?;
+        if !is_admitted && !last_response.fits(counters) {
             return None;
         }
-        let requests = self
-            .sizing
-            .next_lease(counters, units(), last_response, at)?;
+        let units = self.sizing.next_lease(
+            counters,
+            &mut self.units,
+            &self.requested,
+            last_response,
+            now.monotonic,
+        )?;
+        Some(self.request(counters, units, now))
+    }
+
+    /// The request of a lease of so many units under each counter.
+    pub(super) fn request(
+        &mut self,
+        counters: &[CounterOp<'_>],
+        units: SmallVec<[u64; 2]>,
+        now: ClockReading,
+    ) -> LeaseRequest {
+        let lease_counters = counters.iter().zip(&units);
+        let lease_counters = lease_counters.map(|(counter, units)| {
+            // A ban rejects the request of a lease, and does not count it.
+            OwnedCounterOp::of(&counter.with_units(Units::new(*units)))
+        });
         self.last_number += 1;
-        let units = counters.iter().map(|own| charged_units(own) * requests);
-        self.requested.add(self.last_number, at, units.collect());
-        Some(LeaseRequest {
+        let request = LeaseRequest {
             key_id: self.id,
             number: self.last_number,
-            requests: u32::try_from(requests).unwrap_or(u32::MAX),
-            counters: counters.iter().map(lease_counter_op).collect(),
-            store_decided: self.units.iter().map(|own| own.store_decided).collect(),
+            counters: lease_counters.collect(),
             requested_at: now,
-        })
+        };
+        self.requested.add(self.last_number, now.monotonic, units);
+        request
     }
 
     /// Whether the lease of this number is still waited for.
@@ -276,14 +291,17 @@ impl LeasedKey {
                 _ => Granted::Discarded,
             };
         }
-        let lease = HeldLease::new(request, result, now.monotonic);
+        let requested_at = request.requested_at.monotonic;
         let last = self.last_response.as_ref();
-        let is_older = last.is_some_and(|last| last.is_after(request, result));
+        let is_older = last.is_some_and(|last| last.is_after(requested_at, result));
+        let lease = HeldLease::new(request, result, now.monotonic);
         let has_window = last.is_some_and(|last| last.window_ids == lease.charge.window_ids);
-        if is_waiting && !is_older {
-            self.record_response(request, &lease, result, now.monotonic);
+        if is_waiting {
+            self.sizing.record_lease(&self.counters, result);
+            self.set_last_response(requested_at, result, now.monotonic);
         }
         if result.admitted == 0 {
+            self.sizing.pause(now.monotonic, self.sizing.ttl());
             return Granted::Rejected;
         }
         if !is_waiting || !lease.is_live(now) || (is_older && !has_window) {
@@ -298,37 +316,57 @@ impl LeasedKey {
         Granted::Held { refund_after }
     }
 
-    /// Records the response to the request of a lease.
-    fn record_response(
+    /// Records the response to a request that no lease decided.
+    pub(super) fn record_response(
         &mut self,
-        request: &LeaseRequest,
-        lease: &HeldLease,
+        requested_at: Timestamp,
         result: &OpResult,
         now: Timestamp,
     ) {
-        let (counters, last_response) = (&self.counters, self.last_response.as_ref());
-        self.sizing.record_response(counters, last_response, result);
-        let last_response = LastResponse {
+        // A malformed reply.
+        if result.counters.len() < self.counters.len() {
+            return;
+        }
+        self.sizing.end_wait();
+        self.sizing.record_own(&self.counters, result);
+        let charged = self.counters.iter().zip(&result.counters);
+        // No lease is for requests that cost more than the largest one.
+        let is_leasable = charged.clone().all(|(own, charged)| {
+            let lease = own.limit.lease();
+            lease.is_none_or(|lease| charged.units <= lease.most())
+        });
+        if is_leasable {
+            for (own, charged) in self.units.iter_mut().zip(&result.counters) {
+                own.demand.record(charged.units);
+            }
+        }
+        self.set_last_response(requested_at, result, now);
+    }
+
+    /// Sets the last response, unless a later one is known.
+    fn set_last_response(&mut self, requested_at: Timestamp, result: &OpResult, now: Timestamp) {
+        let last = self.last_response.as_ref();
+        if last.is_some_and(|last| last.is_after(requested_at, result)) {
+            return;
+        }
+        let mut response = LastResponse {
             received_at: now,
             at: result.at,
             results: result.counters.clone(),
-            store_decided: request.store_decided.clone(),
-            window_ids: lease.charge.window_ids.clone(),
+            window_ids: window_ids(&self.counters, result),
         };
-        if result.admitted == 0 {
-            let wait = last_response.retry_after(&self.counters, MAX_PAUSE);
-            let pause = wait.clamp(self.sizing.ttl() / 2, MAX_PAUSE.max(self.sizing.ttl()));
-            self.sizing.pause(now, pause);
+        if let Some(last) = last {
+            response.merge(last, &self.counters);
         }
-        self.last_response = Some(last_response);
         // Receipts carry the last response's window, so leases of another window end. So do those that were charged later, by a
         // clock that was set back meanwhile.
         for older in &mut self.leases {
-            let is_of_window = older.charge.window_ids == lease.charge.window_ids;
-            if !older.has_ended && (!is_of_window || older.charge.at > lease.charge.at) {
+            let is_of_window = older.charge.window_ids == response.window_ids;
+            if !older.has_ended && (!is_of_window || older.charge.at > response.at) {
                 older.end(&mut self.units);
             }
         }
+        self.last_response = Some(response);
     }
 
     /// Takes what is left of a lease, to be refunded; `None` if that is nothing.
@@ -386,12 +424,4 @@ impl LeasedKey {
     pub(super) fn units(&self) -> impl Iterator<Item = (&OwnedCounterOp, LeasedUnits)> {
         self.counters.iter().zip(self.units.iter().copied())
     }
-}
-
-/// The counter by which a lease is requested. A ban rejects the request of a lease, and does not count it.
-fn lease_counter_op(counter: &CounterOp<'_>) -> OwnedCounterOp {
-    OwnedCounterOp::of(&CounterOp {
-        units: Units::new(charged_units(counter)),
-        ..*counter
-    })
 }

@@ -11,7 +11,8 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-pub(super) use self::table::{DueLease, Leases};
+pub(crate) use self::table::ResponseRecorder;
+pub(super) use self::table::{DueLease, LeaseDecision, Leases};
 use tokio::time::{Instant, timeout_at};
 
 use self::{grant::Refund, held_lease::ClockReading, leased_key::LeasedKey};

@@ -34,6 +34,40 @@ pub(in crate::store::redis) struct DueLease {
     pub(super) request: LeaseRequest,
 }
 
+/// A decision on a request, and what is to be done about the leases of its key.
+#[derive(Default)]
+pub(in crate::store::redis) struct LeaseDecision {
+    /// `None` if the store decides.
+    pub(in crate::store::redis) result: Option<OpResult>,
+    pub(in crate::store::redis) due: Option<DueLease>,
+    /// Gets the store's response.
+    pub(in crate::store::redis) recorder: Option<ResponseRecorder>,
+}
+
+/// Records the store's response to a request for the key with leases that did not decide it.
+#[derive(Debug)]
+pub(crate) struct ResponseRecorder {
+    leases: Arc<Leases>,
+    location: KeyLocation,
+    key_id: u64,
+    requested_at: Timestamp,
+}
+
+impl ResponseRecorder {
+    #[cold]
+    pub(crate) fn record(&self, result: &OpResult) {
+        self.record_at(ClockReading::read().monotonic, result);
+    }
+
+    pub(super) fn record_at(&self, now: Timestamp, result: &OpResult) {
+        let mut shard = self.leases.shard(self.location.shard);
+        let mut keys = shard.keys.iter_hash_mut(self.location.hash);
+        if let Some(key) = keys.find(|key| key.id == self.key_id) {
+            key.record_response(self.requested_at, result, now);
+        }
+    }
+}
+
 /// How often a full shard is searched for idle keys.
 pub(super) const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -91,27 +125,23 @@ impl Leases {
         }
     }
 
-    /// Decides a request by units that are held for it, and returns the lease to request, if one is due.
+    /// Decides a request by units that are held for it.
     #[inline]
     pub(in crate::store::redis) fn decide(
         self: &Arc<Self>,
         op: Op,
         counters: &[CounterOp<'_>],
-    ) -> (Option<OpResult>, Option<DueLease>) {
+    ) -> LeaseDecision {
         if !self.is_used.load(Ordering::Relaxed) {
-            return (None, None);
+            return LeaseDecision::default();
         }
         self.decide_leased(op, counters)
     }
 
     #[inline(never)]
-    fn decide_leased(
-        self: &Arc<Self>,
-        op: Op,
-        counters: &[CounterOp<'_>],
-    ) -> (Option<OpResult>, Option<DueLease>) {
+    fn decide_leased(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) -> LeaseDecision {
         if op != Op::Acquire(1) || !is_leasable(counters) {
-            return (None, None);
+            return LeaseDecision::default();
         }
         self.decide_by(counters, ClockReading::read)
     }
@@ -121,7 +151,7 @@ impl Leases {
         self: &Arc<Self>,
         counters: &[CounterOp<'_>],
         clock: impl Fn() -> ClockReading,
-    ) -> (Option<OpResult>, Option<DueLease>) {
+    ) -> LeaseDecision {
         let hash = self.hash(counters);
         if self.keys.load(Ordering::Relaxed) > 0 {
             let mut decision = None;
@@ -138,7 +168,7 @@ impl Leases {
         if self.hot_keys.record(hash, now) {
             self.add(hash, counters, now);
         }
-        (None, None)
+        LeaseDecision::default()
     }
 
     /// Decides a request by its key at a location; `None` if the key is not there.
@@ -148,7 +178,7 @@ impl Leases {
         location: KeyLocation,
         counters: &[CounterOp<'_>],
         clock: impl Fn() -> ClockReading,
-    ) -> Option<(Option<OpResult>, Option<DueLease>)> {
+    ) -> Option<LeaseDecision> {
         let mut shard = self.shard(location.shard);
         let key = shard
             .keys
@@ -156,22 +186,32 @@ impl Leases {
         // Under the lock, so that no thread spends a unit late because it waited for the lock.
         let now = clock();
         let (result, request) = key.decide(counters, now);
+        let key_id = key.id;
         if location.is_striped() {
             if result.is_none() && key.is_idle(now.monotonic) {
-                let id = key.id;
-                self.remove_where(&mut shard, location, |key| key.id == id);
+                self.remove_where(&mut shard, location, |key| key.id == key_id);
                 return None;
             }
         } else if key.is_contended() {
             self.add_to_stripe(key, now.monotonic);
         }
+        let recorder = result.is_none().then(|| ResponseRecorder {
+            leases: self.clone(),
+            location,
+            key_id,
+            requested_at: now.monotonic,
+        });
         drop(shard);
         let due = request.map(|request| DueLease {
             leases: self.clone(),
             location,
             request,
         });
-        Some((result, due))
+        Some(LeaseDecision {
+            result,
+            due,
+            recorder,
+        })
     }
 
     /// Adds a hot key.
@@ -198,7 +238,8 @@ impl Leases {
         let mut shard = self.shard(location.shard);
         let is_there = shard.keys.find(key.hash, |own| own.hash == key.hash);
         if is_there.is_none() {
-            self.insert(&mut shard, location, || key.for_stripe(self.new_id()), now);
+            let new = || key.for_stripe(self.new_id(), now);
+            self.insert(&mut shard, location, new, now);
         }
     }
 
@@ -296,7 +337,8 @@ impl Leases {
         for shard in &self.shards {
             let shard = lock(shard);
             for removed in &shard.spent {
-                totals::entry(&mut stats, &removed.policy).spent += removed.spent;
+                let stats = totals::entry(&mut stats, &removed.policy);
+                stats.spent = stats.spent.saturating_add(removed.spent);
             }
             for key in &shard.keys {
                 totals::add_units(&mut stats, key);

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Weak,
+        Arc, LazyLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -26,7 +26,9 @@ use crate::{
     clock::Timestamp,
     key::Key,
     quota::Quota,
-    store::{CounterOp, CounterResult, LimitHandle, Op, OpResult, redis::request::op::CounterOps},
+    store::{
+        CounterOp, CounterResult, LimitHandle, Op, OpResult, Units, redis::request::op::CounterOps,
+    },
     strategy::{FixedWindow, Lease, Snapshot, Strategy, TierRefills},
     sync::CachePadded,
 };
@@ -60,20 +62,35 @@ fn counter(limit: &LimitHandle) -> CounterOp<'_> {
     CounterOp::new(limit, Key::global())
 }
 
-/// The store's response that so many units are charged.
+/// The store's response that so many units are charged, in a window that ends after the tests do.
 fn granted(units: u64, now: ClockReading) -> OpResult {
-    let day = now.wall + Duration::from_secs(80_000);
-    let used = Snapshot::new([units as i64, day.as_micros()]);
+    static ENDS: LazyLock<Timestamp> =
+        LazyLock::new(|| ClockReading::read().wall + Duration::from_secs(80_000));
+    let used = Snapshot::new([units as i64, ENDS.as_micros()]);
     OpResult::new(now.wall, units, [CounterResult::new(units, used)])
 }
 
-/// A key that has spent the two units of its only lease, and is requested no more.
+/// A key of which the store has decided a request.
+fn known_key(counters: &[CounterOp<'_>], now: ClockReading) -> LeasedKey {
+    let mut key = LeasedKey::new((0, 0), counters, now.monotonic);
+    let (result, request) = key.decide(counters, now);
+    assert!(result.is_none() && request.is_none());
+    key.record_response(now.monotonic, &granted(1, now), now.monotonic);
+    key
+}
+
+/// The units of a lease.
+fn units_of(request: &LeaseRequest) -> u64 {
+    request.counters[0].units.get()
+}
+
+/// A key that has spent the eight units of its only lease, and is requested no more.
 fn spent_key(counters: &[CounterOp<'_>]) -> LeasedKey {
     let now = ClockReading::read();
-    let mut key = LeasedKey::new((0, 0), counters, now.monotonic);
+    let mut key = known_key(counters, now);
     let (_, request) = key.decide(counters, now);
     let request = request.expect("a lease is due");
-    let units = u64::from(request.requests);
+    let units = units_of(&request);
     drop(key.grant(&request, &granted(units, now), now));
     for _ in 0..units {
         let (admitted, request) = key.decide(counters, now);
@@ -109,7 +126,7 @@ fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
             assert!(before >= last, "{last}, then {before}");
         }
     });
-    assert_eq!((spent(), leases.keys.into_inner()), (2 * KEYS, 0));
+    assert_eq!((spent(), leases.keys.into_inner()), (8 * KEYS, 0));
 }
 
 /// What settles while a flush waits. The clock would stand at the deadline, if it were not woken.
@@ -133,7 +150,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     assert!(is_refunded() && start.elapsed().is_zero());
 
     let now = ClockReading::read();
-    let mut key = LeasedKey::new((0, 0), &[counter], now.monotonic);
+    let mut key = known_key(&[counter], now);
     let (_, request) = key.decide(&[counter], now);
     leases.shard(0).keys.insert_unique(0, key, |key| key.hash);
     let is_granted = || !leases.awaits_requested_by(now.monotonic);
@@ -169,9 +186,13 @@ fn decide_for(
     for request in 0..requests {
         let now = now + interval * request;
         let decision = leases.decide_in(location, counters, || now);
-        if let Some((result, due)) = decision {
-            decided += usize::from(result.is_some());
-            last = due.map(|due| due.request).or(last);
+        let Some(decision) = decision else {
+            continue;
+        };
+        decided += usize::from(decision.result.is_some());
+        last = decision.due.map(|due| due.request).or(last);
+        if let Some(recorder) = decision.recorder {
+            recorder.record_at(now.monotonic, &granted(1, now));
         }
     }
     (decided, last)
@@ -195,10 +216,10 @@ fn a_contended_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_rese
         let (decided, _) = decide_for(&leases, shared, &counters, (now, us(500), 101));
         assert_eq!((decided, striped()), (0, 1), "2,000 per second");
         let now = now + us(51_000);
-        let (decided, due) = decide_for(&leases, own, &counters, (now, us(500), 1));
+        let (decided, due) = decide_for(&leases, own, &counters, (now, us(500), 2));
         assert_eq!(decided, 0);
         let request = due.expect("a lease of the thread");
-        let units = u64::from(request.requests);
+        let (now, units) = (now + us(500), units_of(&request));
         let mut shard = leases.shard(own.shard);
         let key = shard.keys.iter_mut().next().expect("a key");
         drop(key.grant(&request, &granted(units, now), now));
@@ -230,33 +251,73 @@ fn requests_wait_for_the_store_no_longer_than_a_lease_does() {
     let counters = [counter(&limit)];
     let mut now = ClockReading::read();
     let mut key = LeasedKey::new((0, 0), &counters, now.monotonic);
-    let mut sent = VecDeque::new();
+    let (mut leases, mut others) = (VecDeque::new(), VecDeque::new());
     // 10,000 per second, in parts with pauses of more than a TTL between them, each within an interval of the rate. A response
     // takes a millisecond.
     for part in 0..5 {
         let (mut by_store, mut longest) = (0, 0);
         for request in 0..1_250_u32 {
             now = now + Duration::from_micros(100);
-            while sent.front().is_some_and(|(due, _)| *due <= now.monotonic) {
-                let (_, request): (_, LeaseRequest) = sent.pop_front().expect("a request");
-                let units = u64::from(request.requests);
-                drop(key.grant(&request, &granted(units, now), now));
+            let millisecond = Duration::from_millis(1);
+            while others
+                .front()
+                .is_some_and(|sent| *sent + millisecond <= now.monotonic)
+            {
+                let sent = others.pop_front().expect("a request");
+                key.record_response(sent, &granted(1, now), now.monotonic);
+            }
+            let is_answered = |request: &LeaseRequest| {
+                request.requested_at.monotonic + millisecond <= now.monotonic
+            };
+            while leases.front().is_some_and(is_answered) {
+                let request = leases.pop_front().expect("a request");
+                drop(key.grant(&request, &granted(units_of(&request), now), now));
             }
             let (result, due) = key.decide(&counters, now);
-            assert!(due.as_ref().is_none_or(|due| due.requests <= 8));
-            sent.extend(due.map(|due| (now.monotonic + Duration::from_millis(1), due)));
+            assert!(due.as_ref().is_none_or(|due| units_of(due) <= 8));
+            leases.extend(due);
+            if result.is_none() {
+                others.push_back(now.monotonic);
+            }
             by_store = if result.is_some() { 0 } else { by_store + 1 };
             // The first lease is of two requests, and the rate is not known before an interval has ended.
             if part > 0 || request > 600 {
                 longest = longest.max(by_store);
             }
         }
-        for (_, request) in sent.drain(..) {
-            let units = u64::from(request.requests);
-            drop(key.grant(&request, &granted(units, now), now));
+        for request in leases.drain(..) {
+            drop(key.grant(&request, &granted(units_of(&request), now), now));
+        }
+        for sent in others.drain(..) {
+            key.record_response(sent, &granted(1, now), now.monotonic);
         }
         assert!(longest <= 22, "{part}: {longest} in a row");
         now = now + Duration::from_millis(60);
+    }
+}
+
+#[test]
+fn rejected_requests_of_any_cost_are_recorded_without_overflow() {
+    let limit = limit(Duration::from_millis(50));
+    let mut now = ClockReading::read();
+    let mut key = known_key(&[counter(&limit)], now);
+    let costly = counter(&limit).with_units(Units::new(u64::MAX));
+    let rejected = OpResult {
+        admitted: 0,
+        ..granted(0, now)
+    };
+    for _ in 0..20_000 {
+        now = now + Duration::from_micros(10);
+        let (result, due) = key.decide(&[costly], now);
+        assert!(result.is_none() && due.is_none());
+        key.record_response(now.monotonic, &rejected, now.monotonic);
+    }
+    // Admitted ones are, too.
+    for _ in 0..20_000 {
+        let (result, _) = key.decide(&[costly], now);
+        assert!(result.is_none());
+        let admitted = granted(Units::MAX.get(), now);
+        key.record_response(now.monotonic, &admitted, now.monotonic);
     }
 }
 
@@ -275,12 +336,12 @@ fn leases_are_held_when_the_clock_of_the_server_is_set_back() {
     let limit = limit(Duration::from_secs(10));
     let counters = [counter(&limit)];
     let now = ClockReading::read();
-    let mut key = LeasedKey::new((0, 0), &counters, now.monotonic);
+    let mut key = known_key(&counters, now);
     let mut request = || key.decide(&counters, now + Duration::from_millis(1)).1;
     let [first, second] = [request(), request()].map(|due| due.expect("a lease is due"));
     let hour = Duration::from_secs(3_600);
     let at = |time: Timestamp, request: &LeaseRequest| {
-        let response = granted(u64::from(request.requests), now);
+        let response = granted(units_of(request), now);
         OpResult {
             at: time,
             ..response
@@ -291,7 +352,7 @@ fn leases_are_held_when_the_clock_of_the_server_is_set_back() {
     let later = now + Duration::from_millis(3);
     drop(key.grant(&second, &at(later.wall, &second), later));
     drop(key.grant(&first, &at(now.wall, &first), later));
-    assert_eq!(held(&key), 4);
+    assert_eq!(held(&key), units_of(&first) + units_of(&second));
     // A lease that was requested after that is charged an hour before: it is held, and those before it end.
     let soon = later + Duration::from_millis(1);
     let third = (0..4).find_map(|_| key.decide(&counters, soon).1);
@@ -299,7 +360,7 @@ fn leases_are_held_when_the_clock_of_the_server_is_set_back() {
     assert!(held(&key) > 0);
     let back = at(now.wall - hour, &third);
     drop(key.grant(&third, &back, later + Duration::from_millis(2)));
-    assert_eq!(held(&key), u64::from(third.requests));
+    assert_eq!(held(&key), units_of(&third));
     let (result, _) = key.decide(&counters, later + Duration::from_millis(3));
     assert_eq!(result.expect("a decision").at, back.at);
 }

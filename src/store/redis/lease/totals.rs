@@ -20,7 +20,8 @@ impl Totals {
     pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            entry(&mut all, counter.limit.policy()).granted += units;
+            let stats = entry(&mut all, counter.limit.policy());
+            stats.granted = stats.granted.saturating_add(units);
         }
     }
 
@@ -28,7 +29,20 @@ impl Totals {
     pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            entry(&mut all, counter.limit.policy()).lapsed += units;
+            let stats = entry(&mut all, counter.limit.policy());
+            stats.lapsed = stats.lapsed.saturating_add(units);
+        }
+    }
+
+    /// Adds the units of a lease that may have been charged, and has no response.
+    pub(super) fn lose(&self, request: &LeaseRequest) {
+        let mut all = self.all();
+        let counters = request.counters.iter();
+        for counter in counters.filter(|counter| !counter.units.is_zero()) {
+            let stats = entry(&mut all, counter.limit.policy());
+            let units = counter.units.get();
+            stats.granted = stats.granted.saturating_add(units);
+            stats.lapsed = stats.lapsed.saturating_add(units);
         }
     }
 
@@ -36,7 +50,8 @@ impl Totals {
     pub(super) fn lapse(&self, unspent: &Unspent) {
         let mut all = self.all();
         for counter in &unspent.counters {
-            entry(&mut all, counter.limit.policy()).lapsed += counter.units.get();
+            let stats = entry(&mut all, counter.limit.policy());
+            stats.lapsed = stats.lapsed.saturating_add(counter.units.get());
         }
     }
 
@@ -44,7 +59,8 @@ impl Totals {
     pub(super) fn begin_refund(&self, unspent: &Unspent) {
         let mut all = self.all();
         for counter in &unspent.counters {
-            entry(&mut all, counter.limit.policy()).held += counter.units.get();
+            let stats = entry(&mut all, counter.limit.policy());
+            stats.held = stats.held.saturating_add(counter.units.get());
         }
     }
 
@@ -56,8 +72,9 @@ impl Totals {
             let refunded = refunded.map_or(0, |counter| counter.units);
             let (stats, units) = (entry(&mut all, counter.limit.policy()), counter.units.get());
             stats.held = stats.held.saturating_sub(units);
-            stats.refunded += refunded;
-            stats.lapsed += units.saturating_sub(refunded);
+            let lapsed = units.saturating_sub(refunded);
+            stats.refunded = stats.refunded.saturating_add(refunded);
+            stats.lapsed = stats.lapsed.saturating_add(lapsed);
         }
     }
 
@@ -87,8 +104,9 @@ pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
         .filter(|(counter, _)| counter.limit.lease().is_some())
     {
         let stats = entry(all, counter.limit.policy());
-        stats.held += units.held + units.ended;
-        stats.spent += units.spent;
+        let held = units.held.saturating_add(units.ended);
+        stats.held = stats.held.saturating_add(held);
+        stats.spent = stats.spent.saturating_add(units.spent);
     }
 }
 

@@ -120,8 +120,6 @@ impl RejectionCache {
             admitted: 0,
             at: rejection.decided_at,
             age: now.since(rejection.received_at),
-            charged_before: Duration::ZERO,
-            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::RejectionCache,
             counters: counters

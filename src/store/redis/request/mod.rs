@@ -17,7 +17,7 @@ use std::{
 use tokio::time::Instant;
 
 use self::{limit::workers_of, op::CounterOps, response_slot::ResponseSlot};
-use super::rejection_cache::CacheToken;
+use super::{lease::ResponseRecorder, rejection_cache::CacheToken};
 use crate::{
     error::StoreError,
     store::{Op, OpResult},
@@ -38,6 +38,8 @@ pub(crate) struct RequestState {
     pub(crate) hash: u64,
     /// The state of the rejection cache at the request's arrival, if a rejection is to be cached.
     pub(crate) cache_token: Option<CacheToken>,
+    /// Gets the response before the waiter, for a key with leases.
+    recorder: Option<ResponseRecorder>,
     /// Whether the waiter has dropped its handle.
     pub(crate) cancelled: AtomicBool,
     /// Counts the operation as undelivered, if it must not be lost.
@@ -156,6 +158,9 @@ impl PendingRequest {
     #[inline]
     pub(crate) fn succeed(mut self, result: OpResult) {
         self.done = true;
+        if let Some(recorder) = &self.recorder {
+            recorder.record(&result);
+        }
         self.complete(Ok(result));
     }
 
@@ -204,17 +209,18 @@ impl PendingRequest {
 impl RequestState {
     /// A new request, with a hash of its keys.
     pub(crate) fn new(op: Op, counters: CounterOps, deadline: Instant, hash: u64) -> Arc<Self> {
-        Self::with_cache_token(op, counters, deadline, hash, None, None)
+        Self::with_followers(op, counters, deadline, hash, None, None, None)
     }
 
-    /// A new request, with a cache token and a guard against its loss.
+    /// A new request, with what learns of its response, and a guard against its loss.
     #[inline]
-    pub(crate) fn with_cache_token(
+    pub(crate) fn with_followers(
         op: Op,
         counters: CounterOps,
         deadline: Instant,
         hash: u64,
         cache_token: Option<CacheToken>,
+        recorder: Option<ResponseRecorder>,
         undelivered: Option<UndeliveredGuard>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -223,6 +229,7 @@ impl RequestState {
             deadline,
             hash,
             cache_token,
+            recorder,
             cancelled: AtomicBool::new(false),
             undelivered,
             slot: Mutex::new(ResponseSlot::Empty(None)),
@@ -328,8 +335,6 @@ mod tests {
             admitted: 1,
             at: Timestamp::default(),
             age: std::time::Duration::ZERO,
-            charged_before: std::time::Duration::ZERO,
-            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: SmallVec::new(),

@@ -18,6 +18,7 @@ use crate::{
         Op, OpResult,
         redis::{
             cluster::hash_tags::HashTags,
+            lease::ResponseRecorder,
             rejection_cache::CacheToken,
             request::{
                 PendingRequest, RefundRetry, RequestState, Sent, UndeliveredGuard, ended,
@@ -92,7 +93,8 @@ impl WorkerPool {
         self.runtimes.load()
     }
 
-    /// Executes an operation on keys of one slot, by this runtime's worker. With a `cache_token`, a rejection is cached.
+    /// Executes an operation on keys of one slot, by this runtime's worker. With a `cache_token`, a rejection is cached; a
+    /// `recorder` gets the response.
     ///
     /// # Errors
     ///
@@ -103,8 +105,10 @@ impl WorkerPool {
         counters: CounterOps,
         deadline: Instant,
         cache_token: Option<CacheToken>,
+        recorder: Option<ResponseRecorder>,
     ) -> Result<ResponseHandle, StoreError> {
-        self.send(op, counters, deadline, cache_token, RefundRetry::IfUnread)
+        let retry = RefundRetry::IfUnread;
+        self.send(op, counters, deadline, cache_token, recorder, retry)
     }
 
     /// Executes an operation whose refund is retried later, or not, if it fails now.
@@ -115,7 +119,7 @@ impl WorkerPool {
         deadline: Instant,
         retry: RefundRetry,
     ) -> Result<ResponseHandle, StoreError> {
-        self.send(op, counters, deadline, None, retry)
+        self.send(op, counters, deadline, None, None, retry)
     }
 
     #[inline]
@@ -125,6 +129,7 @@ impl WorkerPool {
         counters: CounterOps,
         deadline: Instant,
         cache_token: Option<CacheToken>,
+        recorder: Option<ResponseRecorder>,
         refund_retry: RefundRetry,
     ) -> Result<ResponseHandle, StoreError> {
         let no_runtime = || {
@@ -134,12 +139,13 @@ impl WorkerPool {
         };
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let here = Handle::try_current().map_err(|_| no_runtime())?;
-        let state = RequestState::with_cache_token(
+        let state = RequestState::with_followers(
             op,
             counters,
             deadline,
             hash,
             cache_token,
+            recorder,
             self.undelivered(op),
         );
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
@@ -187,7 +193,8 @@ impl WorkerPool {
     fn detached(&self, op: Op, counters: CounterOps) -> (usize, Arc<RequestState>) {
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let (deadline, undelivered) = (self.deadline(), self.undelivered(op));
-        let state = RequestState::with_cache_token(op, counters, deadline, hash, None, undelivered);
+        let state =
+            RequestState::with_followers(op, counters, deadline, hash, None, None, undelivered);
         (worker_index, state)
     }
 
@@ -323,8 +330,6 @@ mod tests {
             admitted: 0,
             at: Timestamp::default(),
             age: Duration::ZERO,
-            charged_before: Duration::ZERO,
-            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: [CounterResult::new(0, Snapshot::new([1_200_000_000]))].into(),

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use smallvec::SmallVec;
+
 use super::{
     super::{
         held_lease::{ClockReading, LeaseRequest},
@@ -154,13 +156,18 @@ impl World {
 
     /// Asks the store, without a lease.
     pub(super) fn ask(&mut self, at: i64, costs: &[u64]) -> bool {
+        self.response(at, costs).admitted == 1
+    }
+
+    /// The store's response to a request.
+    pub(super) fn response(&mut self, at: i64, costs: &[u64]) -> OpResult {
         let limits = self.limits.clone();
         let counters = counters_of(&limits, costs);
         let result = self.execute(at, Op::Acquire(1), &counters);
         if result.admitted == 1 {
             self.admit(at, &counters, &result);
         }
-        result.admitted == 1
+        result
     }
 
     /// Asks the store for as many requests of one unit as it admits.
@@ -182,7 +189,7 @@ impl World {
                 .limit
                 .rule()
                 .window_id(&charged.snapshot, reported_at);
-            let charged_at = reported_at - result.charged_before;
+            let charged_at = reported_at - charged.charged_before;
             let receipt = ChargeReceipt::new(charged_at, charged.units).with_window_id(window_id);
             let units = Units::new(charged.units);
             OwnedCounterOp::of(&counter.with_units(units).with_receipt(receipt))
@@ -353,6 +360,19 @@ impl Process {
         (result.is_some(), request)
     }
 
+    /// Records the store's response to a request that was sent at one instant, at another one.
+    pub(super) fn record_response(&mut self, (sent, at): (i64, i64), result: &OpResult) {
+        let [sent, now] = [sent, at].map(|at| self.clocks.at(at).monotonic);
+        self.key.record_response(sent, result, now);
+    }
+
+    /// Requests a lease of so many units under each policy, whatever is due.
+    pub(super) fn request(&mut self, world: &World, at: i64, units: u64) -> LeaseRequest {
+        let counters = counters_of(&world.limits, &vec![1; world.limits.len()]);
+        let units = SmallVec::from_elem(units, counters.len());
+        self.key.request(&counters, units, self.clocks.at(at))
+    }
+
     pub(super) fn grant(&mut self, at: i64, request: &LeaseRequest, result: &OpResult) -> Granted {
         self.key.grant(request, result, self.clocks.at(at))
     }
@@ -377,12 +397,14 @@ impl Process {
         requests: u32,
     ) -> u64 {
         let costs = vec![1; world.limits.len()];
-        let (admitted, request) = self.decide(world, sent, &costs);
-        assert!(!admitted, "it holds units already");
-        let mut request = request.expect("the request of a lease");
-        request.requests = requests;
+        assert!(
+            !self.decide(world, sent, &costs).0,
+            "it holds units already"
+        );
+        let request = self.request(world, sent, requests.into());
+        let limits = world.limits.clone();
         let op = Op::Acquire(requests);
-        let result = world.execute_owned(charged, op, &request.counters);
+        let result = world.execute(charged, op, &counters_of(&limits, &costs));
         let _ = self.grant(received, &request, &result);
         result.admitted
     }

@@ -24,8 +24,10 @@ enum Event {
     Response(usize, usize, LeaseRequest, OpResult),
     Reclaim(usize, usize, u64),
     Refund(usize, CounterOps),
-    /// A request without a lease reaches the store.
-    Ask(usize),
+    /// A request of a process, without a lease, reaches the store.
+    Ask(usize, usize, i64),
+    /// The response to one that was sent at this instant.
+    Answer(usize, usize, i64, OpResult),
     /// Whatever a process holds under a tier is spent.
     Spend(usize, usize),
     /// A process resets the key, and the store does it.
@@ -161,7 +163,7 @@ impl History {
         match event {
             Event::Demand(process) => self.demand(process),
             Event::Charge(process, tier, request) => {
-                let op = Op::Acquire(request.requests);
+                let op = Op::Acquire(self.greed);
                 let result = self.worlds[tier].execute_owned(self.now, op, &request.counters);
                 let delay = self.delay();
                 self.after(delay, Event::Response(process, tier, request, result));
@@ -179,11 +181,17 @@ impl History {
             Event::Refund(tier, counters) => {
                 let _ = self.worlds[tier].execute_owned(self.now, Op::Refund, &counters);
             }
-            Event::Ask(tier) => {
+            Event::Ask(process, tier, sent) => {
                 let costs = self.costs();
-                if self.worlds[tier].ask(self.now, &costs) {
+                let result = self.worlds[tier].response(self.now, &costs);
+                if result.admitted == 1 {
                     self.by_store.push(self.now);
                 }
+                let delay = self.delay();
+                self.after(delay, Event::Answer(process, tier, sent, result));
+            }
+            Event::Answer(process, tier, sent, result) => {
+                self.processes[process][tier].record_response((sent, self.now), &result);
             }
             Event::Spend(process, tier) => while self.decide(process, tier).0 {},
             Event::Reset(process) => {
@@ -266,10 +274,9 @@ impl History {
             let (admitted, request) = self.decide(process, tier);
             if !admitted && self.rng.one_in(3) {
                 let delay = self.delay();
-                self.after(delay, Event::Ask(tier));
+                self.after(delay, Event::Ask(process, tier, self.now));
             }
-            if let Some(mut request) = request {
-                request.requests *= self.greed;
+            if let Some(request) = request {
                 let delay = self.delay();
                 self.after(delay, Event::Charge(process, tier, request));
             }

@@ -84,12 +84,6 @@ impl Ledger {
         }
     }
 
-    fn costs(&self, first: u64) -> Vec<u64> {
-        let mut costs = vec![1; self.spent.len()];
-        costs[0] = first;
-        costs
-    }
-
     fn now(&self) -> ClockReading {
         self.process.clocks.at(self.at)
     }
@@ -118,11 +112,12 @@ impl Ledger {
                 self.process.clocks.slept += time;
             }
             Step::SetWall(by) => self.process.clocks.ahead.1 += by,
-            Step::Decide(requests, cost) => {
+            Step::Decide(requests, costs) => {
                 for _ in 0..*requests {
-                    self.decide(&self.costs(*cost))?;
+                    self.decide(&costs[..self.spent.len()])?;
                 }
             }
+            Step::Ask(costs) => self.ask(&costs[..self.spent.len()]),
             Step::Charge(times) => self.charge(*times),
             Step::Respond { newest } => self.respond(*newest)?,
             Step::Fail => {
@@ -155,7 +150,7 @@ impl Ledger {
             }
             Step::Others(requests) => {
                 for _ in 0..*requests {
-                    let costs = self.costs(1);
+                    let costs = vec![1; self.spent.len()];
                     if self.world.ask(self.at, &costs) {
                         for (total, cost) in self.total.iter_mut().zip(costs) {
                             *total += cost;
@@ -200,29 +195,30 @@ impl Ledger {
             // A lease that has ended once is not spent again, also if a clock is set back.
             self.entries[index].has_ended |= !self.is_live(&self.entries[index]);
         }
-        let can_pay = |entry: &Entry| {
-            let mut units = entry.left.iter().zip(costs);
-            units.all(|(left, cost)| left >= cost) && !entry.has_ended
+        // Under each policy, the oldest lease that has enough.
+        let payer = |(policy, cost): (usize, &u64)| {
+            let has_units = |entry: &Entry| entry.left[policy] >= *cost && !entry.has_ended;
+            self.entries.iter().position(has_units)
         };
-        let paid_by = self.entries.iter().position(can_pay);
+        let paid_by: Option<Vec<_>> = costs.iter().enumerate().map(payer).collect();
         let (result, request) = self.process.key.decide(&counters, self.now());
         prop_assert_eq!(result.is_some(), paid_by.is_some(), "{:?}", self.entries);
-        if let (Some(result), Some(index)) = (result, paid_by) {
-            let entry = &mut self.entries[index];
-            for ((left, spent), cost) in entry.left.iter_mut().zip(&mut self.spent).zip(costs) {
-                *left -= cost;
-                *spent += cost;
+        if let (Some(result), Some(paid_by)) = (result, paid_by) {
+            for (policy, (cost, index)) in costs.iter().zip(paid_by).enumerate() {
+                let entry = &mut self.entries[index];
+                entry.left[policy] -= cost;
+                self.spent[policy] += cost;
+                let charged_before = result.counters[policy].charged_before.as_micros() as i64;
+                let expected = (self.latest.0 - entry.charged_at).max(0);
+                prop_assert_eq!(charged_before, expected);
             }
-            let charged_before = (self.latest.0 - entry.charged_at).max(0);
-            prop_assert_eq!(result.charged_before.as_micros() as i64, charged_before);
-            if entry.left.iter().all(|left| *left == 0) {
-                self.entries.remove(index);
-            }
+            let is_left = |entry: &Entry| entry.left.iter().any(|left| *left > 0);
+            self.entries.retain(is_left);
             self.admitted += 1;
             self.is_reported(&result, costs)?;
         }
         if let Some(request) = request {
-            let units = costs.iter().map(|cost| cost * u64::from(request.requests));
+            let units = request.counters.iter().map(|counter| counter.units.get());
             self.requested.push_back(Requested {
                 units: units.collect(),
                 request,
@@ -231,6 +227,41 @@ impl Ledger {
             self.is_within_four_leases()?;
         }
         Ok(())
+    }
+
+    /// A request that the store decides, whatever is held.
+    fn ask(&mut self, costs: &[u64]) {
+        let result = self.world.response(self.at, costs);
+        for (total, counter) in self.total.iter_mut().zip(&result.counters) {
+            *total += counter.units;
+        }
+        self.process.record_response((self.at, self.at), &result);
+        self.learn(self.now().monotonic, &result, self.total.clone());
+    }
+
+    /// Takes a response to a request that was sent at this instant as the latest one, unless a later one is known; returns whether
+    /// one is.
+    fn learn(&mut self, sent: Timestamp, result: &OpResult, total: Vec<u64>) -> bool {
+        let (charged_at, windows) = (result.at.as_micros() - START, self.windows(result));
+        if charged_at < self.latest.0 && sent <= self.latest_received.0 {
+            return true;
+        }
+        self.latest = (charged_at, total);
+        self.latest_received = (self.now().monotonic, windows.clone());
+        for older in &mut self.entries {
+            older.has_ended |= older.windows != windows || older.charged_at > charged_at;
+        }
+        false
+    }
+
+    /// The window of each policy by a response; 0 without windows.
+    fn windows(&self, result: &OpResult) -> Vec<i64> {
+        let settings = self.world.settings.iter().zip(&result.counters);
+        let windows = settings.map(|(setting, counter)| match setting.bound {
+            Bound::Windows { .. } => counter.snapshot.values::<2>()[1] - START,
+            _ => 0,
+        });
+        windows.collect()
     }
 
     /// No more is held and requested than four of the largest leases.
@@ -256,11 +287,7 @@ impl Ledger {
             let limit = self.world.limits[policy].clone();
             let at = result.time_of(counter);
             let mut status = limit.status(&counter.snapshot, at, Units::new(*cost));
-            if result.admitted_after > 0 {
-                status.remaining += result.admitted_after * cost;
-                status.retry_after = crate::RetryAfter::Now;
-            }
-            status.remaining = status.remaining.saturating_sub(result.uncounted * cost);
+            status.remaining += counter.held;
             status.advance(result.age, *cost);
             let since = self.total[policy] - self.latest.1[policy];
             let most = self.world.remaining(self.at, policy) + self.left(policy, false) + since;
@@ -275,8 +302,7 @@ impl Ledger {
             request, charged, ..
         }) = requested.find(|requested| requested.charged.is_none())
         {
-            request.requests *= times;
-            let op = Op::Acquire(request.requests);
+            let op = Op::Acquire(times);
             let result = self.world.execute_owned(self.at, op, &request.counters);
             for (total, counter) in self.total.iter_mut().zip(&result.counters) {
                 *total += counter.units;
@@ -304,24 +330,12 @@ impl Ledger {
             prop_assert!(is_ended, "{granted:?}");
             return Ok(());
         }
-        let charged_at = result.at.as_micros() - START;
         let entry = self.entry(&request, &result);
-        let now = self.now().monotonic;
-        let was_sent_before = request.requested_at.monotonic <= self.latest_received.0;
-        let is_older = charged_at < self.latest.0 && was_sent_before;
         let has_window = self.latest_received.1 == entry.windows;
-        if !is_older {
-            self.latest = (charged_at, total);
-            self.latest_received = (now, entry.windows.clone());
-        }
+        let is_older = self.learn(request.requested_at.monotonic, &result, total);
         if result.admitted == 0 {
             prop_assert!(matches!(granted, Granted::Rejected), "{granted:?}");
             return Ok(());
-        }
-        let others = self.entries.iter_mut().filter(|_| !is_older);
-        for older in others {
-            older.has_ended |=
-                older.windows != entry.windows || older.charged_at > entry.charged_at;
         }
         match (self.is_live(&entry) && (!is_older || has_window), granted) {
             (true, Granted::Held { refund_after }) => {
@@ -329,7 +343,8 @@ impl Ledger {
                 self.entries.push_back(entry);
             }
             (false, Granted::Late(unspent)) => {
-                prop_assert_eq!(unspent.counters.len(), entry.left.len());
+                let left = entry.left.iter().filter(|left| **left > 0);
+                prop_assert_eq!(unspent.counters.len(), left.count());
                 self.unspent.push(unspent);
             }
             (is_live, granted) => prop_assert!(false, "{is_live}: {granted:?} of {entry:?}"),
@@ -339,19 +354,14 @@ impl Ledger {
 
     fn entry(&self, request: &LeaseRequest, result: &OpResult) -> Entry {
         let charged_at = result.at.as_micros() - START;
+        let windows = self.windows(result);
         let mut life = self.ttl;
-        let mut windows = Vec::new();
-        for (setting, counter) in self.world.settings.iter().zip(&result.counters) {
-            let window = match setting.bound {
-                Bound::Windows { .. } => counter.snapshot.values::<2>()[1] - START,
-                _ => 0,
-            };
-            if window > 0 {
+        for (window, counter) in windows.iter().zip(&result.counters) {
+            if *window > 0 && counter.units > 0 {
                 // Rounded down, and less a thousandth.
                 let rest = window - charged_at;
                 life = life.min(rest - (rest + 999).div_euclid(1_000) - 1);
             }
-            windows.push(window);
         }
         Entry {
             number: request.number,

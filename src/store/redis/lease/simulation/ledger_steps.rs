@@ -12,8 +12,10 @@ pub(super) enum Step {
     Sleep(i64),
     /// The wall clock is set forward, or back.
     SetWall(i64),
-    /// So many requests, of this cost under the first policy.
-    Decide(u32, u64),
+    /// So many requests, of these costs under the policies.
+    Decide(u32, [u64; 2]),
+    /// A request of these costs that the store decides, and responds to at once.
+    Ask([u64; 2]),
     /// The store charges a lease that was requested, of so many times as many requests.
     Charge(u32),
     /// The response to the oldest request of a lease that was charged comes, or to the newest one.
@@ -28,13 +30,21 @@ pub(super) enum Step {
     Others(u32),
 }
 
+/// The costs of a request, one of which is not zero.
+fn costs() -> impl Strategy<Value = [u64; 2]> {
+    let cost = || prop_oneof![6 => 1_u64..4, 1 => Just(30)];
+    let other = prop_oneof![6 => cost(), 1 => Just(0)];
+    (cost(), other).prop_map(|(first, second)| [first, second])
+}
+
 pub(super) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..3 * MS).prop_map(Step::Advance),
         2 => (0..60 * MS).prop_map(Step::Advance),
         1 => prop_oneof![0..2 * MS, 0..200 * MS].prop_map(Step::Sleep),
         1 => prop_oneof![-2 * MS..2 * MS, -200 * MS..200 * MS].prop_map(Step::SetWall),
-        16 => (1_u32..8, 1_u64..4).prop_map(|(requests, cost)| Step::Decide(requests, cost)),
+        16 => (1_u32..8, costs()).prop_map(|(requests, costs)| Step::Decide(requests, costs)),
+        4 => costs().prop_map(Step::Ask),
         6 => (1_u32..12).prop_map(Step::Charge),
         6 => prop::bool::weighted(0.2).prop_map(|newest| Step::Respond { newest }),
         1 => Just(Step::Fail),

@@ -24,8 +24,8 @@ const KEYS: u64 = 10_000;
 const CAPACITY: usize = 4_096;
 
 /// The quota of each key, and how many requests it has.
-const UNITS: u64 = 16;
-const REQUESTS: u64 = 20;
+const UNITS: u64 = 64;
+const REQUESTS: u64 = 70;
 
 /// A process whose leases are charged in another store, at once.
 struct Process {
@@ -80,15 +80,21 @@ impl Process {
         let (mut admitted, mut by_lease) = (0, 0);
         for _ in 0..requests {
             let counters = [CounterOp::new(&self.limit, key)];
-            let (result, due) = self.leases().decide_by(&counters, || self.now);
-            match result {
+            let decision = self.leases().decide_by(&counters, || self.now);
+            match decision.result {
                 Some(result) => {
                     admitted += result.admitted;
                     by_lease += result.admitted;
                 }
-                None => admitted += self.execute(Op::Acquire(1), &counters).admitted,
+                None => {
+                    let result = self.execute(Op::Acquire(1), &counters);
+                    admitted += result.admitted;
+                    if let Some(recorder) = decision.recorder {
+                        recorder.record_at(self.now.monotonic, &result);
+                    }
+                }
             }
-            if let Some(due) = due {
+            if let Some(due) = decision.due {
                 self.grant(&due);
             }
             self.pass(interval);
@@ -103,7 +109,7 @@ impl Process {
             .iter()
             .map(OwnedCounterOp::as_op)
             .collect();
-        let result = self.execute(Op::Acquire(due.request.requests), &counters);
+        let result = self.execute(Op::Acquire(1), &counters);
         self.leases().totals.grant(&due.request, &result);
         let mut shard = self.leases().shard(due.location.shard);
         let mut keys = shard.keys.iter_hash_mut(due.location.hash);

@@ -4,6 +4,7 @@
 mod bounds;
 mod ends;
 mod fleet;
+mod held;
 mod histories;
 mod ledger;
 mod ledger_steps;
@@ -11,6 +12,7 @@ mod many_keys;
 mod planned;
 mod planned_ends;
 mod random;
+mod retries;
 mod settings;
 
 /// Random numbers by a seed: SplitMix64.

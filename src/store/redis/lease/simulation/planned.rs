@@ -135,8 +135,8 @@ fn a_lease_ends_a_ttl_after_it_was_requested_however_late_it_is_charged_and_rece
         // One that is received after its end is refunded.
         let mut world = World::new(&[setting]);
         let mut process = Process::new(&world, 0, clocks(speed));
-        let request = process.decide(&mut world, 0, &[1]).1.expect("a lease");
-        let result = world.execute_owned(10, Op::Acquire(2), &request.counters);
+        let request = process.request(&world, 0, 2);
+        let result = world.execute_owned(10, Op::Acquire(1), &request.counters);
         let end = process.clocks.true_time(50 * MS);
         let Granted::Late(unspent) = process.grant(end, &request, &result) else {
             panic!("a lease is spent after its end");

@@ -45,9 +45,8 @@ fn a_process_spends_and_refunds_nothing_that_it_leased_before_its_own_reset() {
         // A lease that is on its way.
         let mut world = World::new(std::slice::from_ref(&setting));
         let mut process = Process::new(&world, 0, Clocks::EXACT);
-        let (_, request) = process.decide(&mut world, 0, &[1]);
-        let request = request.expect("a lease is due");
-        let result = world.execute_owned(1, Op::Acquire(2), &request.counters);
+        let request = process.request(&world, 0, 2);
+        let result = world.execute_owned(1, Op::Acquire(1), &request.counters);
         assert!(process.key.discard_for_reset().is_empty());
         reset(&mut world, 2);
         let granted = process.grant(3, &request, &result);
@@ -69,9 +68,8 @@ fn a_process_that_blocks_a_key_spends_nothing_of_it_and_leases_nothing_until_tha
         for is_held in [false, true] {
             let mut world = World::new(std::slice::from_ref(&setting));
             let mut process = Process::new(&world, 0, Clocks::EXACT);
-            let (_, request) = process.decide(&mut world, 0, &[1]);
-            let request = request.expect("a lease is due");
-            let result = world.execute_owned(1, Op::Acquire(2), &request.counters);
+            let request = process.request(&world, 0, 2);
+            let result = world.execute_owned(1, Op::Acquire(1), &request.counters);
             let now = process.clocks.at(2).monotonic;
             let mut unspent = Vec::new();
             if is_held {
@@ -91,6 +89,8 @@ fn a_process_that_blocks_a_key_spends_nothing_of_it_and_leases_nothing_until_tha
             for at in (5..1_000 * MS).step_by(1_000) {
                 let (admitted, request) = process.decide(&mut world, at, &[1]);
                 assert!(!admitted && request.is_none(), "at {at}: {setting:?}");
+                // Of another request, by which a lease would be due.
+                process.record_response((at, at), &result);
             }
             // All of it is there again for others.
             assert_eq!(world.ask_all(1_000 * MS), burst, "{setting:?}");

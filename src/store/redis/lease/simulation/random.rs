@@ -21,8 +21,9 @@ enum Event {
     Lost(usize, u64, u64),
     Reclaim(usize, u64, u64),
     Refund(CounterOps),
-    /// A request without a lease reaches the store.
-    Ask,
+    /// A request of these costs, without a lease, reaches the store; sent at this instant.
+    Ask(usize, u64, i64, Vec<u64>),
+    Answer(usize, u64, i64, OpResult),
     /// The refund of an admitted request.
     RefundAdmission(usize),
     /// So many requests at once, as long as leases admit them.
@@ -35,12 +36,13 @@ impl Event {
     fn process(&self) -> Option<usize> {
         match self {
             Self::Demand(process, _)
+            | Self::Answer(process, ..)
             | Self::Response(process, ..)
             | Self::Lost(process, ..)
             | Self::Reclaim(process, ..)
             | Self::Spend(process, _)
             | Self::Crash(process) => Some(*process),
-            Self::Charge(..) | Self::Refund(_) | Self::Ask | Self::RefundAdmission(_) => None,
+            Self::Charge(..) | Self::Refund(_) | Self::Ask(..) | Self::RefundAdmission(_) => None,
         }
     }
 }
@@ -54,6 +56,16 @@ struct Done {
     late: usize,
 }
 
+/// What requests cost under one policy.
+const COSTS: [&[u64]; 6] = [
+    &[1],
+    &[1],
+    &[2],
+    &[1, 2, 3],
+    &[0, 1, 5],
+    &[1, 1, 1, 1, 1, 20],
+];
+
 struct Run {
     rng: Rng,
     world: World,
@@ -61,7 +73,8 @@ struct Run {
     /// Until when each process sleeps.
     awake_at: Vec<i64>,
     agenda: Agenda<Event>,
-    costs: Vec<u64>,
+    /// The costs that a request may have under each policy.
+    costs: Vec<&'static [u64]>,
     ttl: i64,
     /// How many times as many units as a process requests are charged.
     greed: u32,
@@ -85,7 +98,7 @@ impl Run {
                 .map(|setting| setting.ttl)
                 .min()
                 .unwrap_or(0),
-            costs: settings.iter().map(|_| rng.one_of(&[1, 1, 2, 3])).collect(),
+            costs: settings.iter().map(|_| rng.one_of(&COSTS)).collect(),
             greed: rng.one_of(&[1, 4, 50]),
             end: 3 * settings
                 .iter()
@@ -133,7 +146,7 @@ impl Run {
         match event {
             Event::Demand(process, requests) => self.demand(process, requests),
             Event::Charge(process, generation, request) => {
-                let op = Op::Acquire(request.requests);
+                let op = Op::Acquire(self.greed);
                 let result = self.world.execute_owned(self.now, op, &request.counters);
                 let delay = self.delay();
                 match self.rng.one_in(12) {
@@ -164,11 +177,19 @@ impl Run {
                 self.done.refunds += 1;
                 let _ = self.world.execute_owned(self.now, Op::Refund, &counters);
             }
-            Event::Ask => {
-                let costs = self.costs.clone();
-                if self.world.ask(self.now, &costs) {
+            Event::Ask(process, generation, sent, costs) => {
+                let result = self.world.response(self.now, &costs);
+                if result.admitted == 1 {
                     self.done.by_store += 1;
                     self.refund_some();
+                }
+                let delay = self.delay();
+                self.after(delay, Event::Answer(process, generation, sent, result));
+            }
+            Event::Answer(process, generation, sent, result) => {
+                let at = self.now;
+                if let Some((process, _)) = self.process(process, generation, at) {
+                    process.record_response((sent, at), &result);
                 }
             }
             Event::RefundAdmission(admission) => self.world.refund(self.now, admission),
@@ -178,7 +199,7 @@ impl Run {
                 *old = Process::new(&self.world, self.now, old.clocks);
             }
             Event::Spend(process, requests) => {
-                let costs = self.costs.clone();
+                let costs = self.costs();
                 for _ in 0..requests {
                     let process = &mut self.processes[process].1;
                     if !process.decide(&mut self.world, self.now, &costs).0 {
@@ -203,8 +224,8 @@ impl Run {
     }
 
     fn demand(&mut self, number: usize, requests: i64) {
-        let costs = self.costs.clone();
         for _ in 0..requests {
+            let costs = self.costs();
             let (generation, process) = &mut self.processes[number];
             let generation = *generation;
             let (admitted, request) = process.decide(&mut self.world, self.now, &costs);
@@ -213,10 +234,14 @@ impl Run {
                 self.refund_some();
             } else if self.rng.one_in(3) {
                 let delay = self.delay();
-                self.after(delay, Event::Ask);
+                self.after(delay, Event::Ask(number, generation, self.now, costs));
             }
-            if let Some(mut request) = request {
-                request.requests *= self.greed;
+            // Also when none is due: while little is left, or what is left is not known.
+            let is_forced = request.is_none() && self.rng.one_in(20);
+            let units = 1 + self.rng.below(3) as u64;
+            let process = &mut self.processes[number].1;
+            let force = || process.request(&self.world, self.now, units);
+            if let Some(request) = request.or_else(|| is_forced.then(force)) {
                 let delay = self.delay();
                 self.after(delay, Event::Charge(number, generation, request));
             }
@@ -238,6 +263,12 @@ impl Run {
         };
         let requests = self.rng.one_of(&[1, 1, 1, 8]);
         self.after(pause, Event::Demand(number, requests));
+    }
+
+    /// What a request costs.
+    fn costs(&mut self) -> Vec<u64> {
+        let costs = self.costs.iter();
+        costs.map(|costs| self.rng.one_of(costs)).collect()
     }
 
     fn refund_some(&mut self) {

@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 pub(super) use self::last_response::LastResponse;
 use self::processes::{CounterState, Processes};
 use super::{
-    demand::{MIN_RATE, Rate},
-    held_lease::charged_units,
+    demand::{MIN_RATE, RATE_INTERVAL, Rate},
+    held_lease::{LeasedUnits, charged_units},
+    requested::RequestedLeases,
     stripes::MIN_STRIPE_LEASE_RATE,
 };
 use crate::{
     clock::Timestamp,
-    store::{CounterOp, CounterResult, OpResult, Units, redis::request::op::CounterOps},
+    store::{CounterOp, LimitHandle, OpResult, Units, redis::request::op::CounterOps},
+    strategy::Lease,
 };
 
 mod last_response;
@@ -20,57 +24,44 @@ mod processes;
 /// A lease is at most this part of what remains for each process, so that the last units are charged one by one.
 const REMAINING_DIVISOR: f64 = 4.0;
 
-/// The requests of a lease while it is not known what remains.
-const FIRST_LEASE_REQUESTS: u64 = 2;
-
 /// The fewest requests of a lease.
-const MIN_LEASE_REQUESTS: u64 = 2;
+const MIN_LEASE_REQUESTS: f64 = 2.0;
 
 /// The most leases of the largest size that are held and requested at a time.
 const MAX_LEASES: u64 = 4;
 
-/// The units of a counter that a key has.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CounterUnits {
-    /// The units that may be spent.
-    pub(super) held: u64,
-    /// The units of leases that have no response yet.
-    pub(super) requested: u64,
-}
-
-/// What the size of a key's next lease depends on.
+/// What the size of a key's next lease depends on, beside the units of each counter.
 #[derive(Clone, Debug)]
 pub(super) struct Sizing {
     pub(super) rate: Rate,
-    pub(super) processes: Processes,
+    processes: Processes,
     /// At a lower rate, in requests per second, no lease is requested.
     min_rate: f64,
     /// The shortest TTL of the counters' leases.
     ttl: Duration,
-    /// A lease is due when the held and requested units of the most expensive counter fall to this.
-    low_water: u64,
     /// No lease is requested before.
     not_before: Timestamp,
-    /// No lease is requested before a response either: this process's share is requested.
+    /// No lease is requested before a response either: by the last one, none is large enough.
     awaits_response: bool,
 }
 
 impl Sizing {
     pub(super) fn new(ttl: Duration, now: Timestamp) -> Self {
         Self {
-            rate: Rate::new(now),
+            rate: Rate::at_least(MIN_RATE, now),
             processes: Processes::default(),
             min_rate: MIN_RATE,
             ttl,
-            low_water: 0,
             not_before: now,
             awaits_response: false,
         }
     }
 
     /// The initial sizing of a stripe.
-    pub(super) fn of_stripe(&self) -> Self {
+    pub(super) fn of_stripe(&self, now: Timestamp) -> Self {
         Self {
+            rate: Rate::at_least(MIN_STRIPE_LEASE_RATE, now),
+            processes: self.processes.of_stripe(),
             min_rate: MIN_STRIPE_LEASE_RATE,
             awaits_response: false,
             ..self.clone()
@@ -82,7 +73,7 @@ impl Sizing {
         self.rate.was_at_least(self.min_rate, now)
     }
 
-    /// Records that a request of a lease has ended.
+    /// Records that a request has ended.
     pub(super) fn end_wait(&mut self) {
         self.awaits_response = false;
     }
@@ -96,130 +87,116 @@ impl Sizing {
         self.not_before = now + pause;
     }
 
-    /// Records a request, and returns whether a lease is due. `units` are those of each counter.
+    /// Whether a lease may be requested now.
     #[inline]
-    pub(super) fn record_request(
-        &mut self,
-        counters: &[CounterOp<'_>],
-        units: impl Iterator<Item = CounterUnits>,
-        now: Timestamp,
-    ) -> bool {
-        let cost = cost(counters);
-        self.rate.record(now, cost);
-        let units = counters.iter().zip(units);
-        let units = units.filter(|(counter, _)| charged_units(counter) == cost);
-        let units = units.map(|(_, units)| units.held + units.requested);
-        let is_low = units.min().unwrap_or(0) <= self.low_water;
-        is_low && now >= self.not_before && !self.awaits_response
+    pub(super) fn is_ready(&self, now: Timestamp) -> bool {
+        now >= self.not_before && !self.awaits_response
     }
 
-    /// Records the units of a request that the store decides.
-    pub(super) fn record_store_decided(&mut self, counters: &[CounterOp<'_>]) {
-        self.processes.record_own(cost(counters));
+    /// Records what this process was charged.
+    pub(super) fn record_own(&mut self, counters: &CounterOps, result: &OpResult) {
+        if let Some((index, _)) = first_leased(counters) {
+            self.processes.record_own(result.counters[index].units);
+        }
     }
 
-    /// Records what others have charged since the last response.
-    pub(super) fn record_response(
-        &mut self,
-        counters: &CounterOps,
-        last_response: Option<&LastResponse>,
-        result: &OpResult,
-    ) {
-        let mut all = counters.iter();
-        let leased = all.position(|own| own.limit.lease().is_some());
-        let (Some(index), Some(last_response)) = (leased, last_response) else {
-            return;
-        };
-        let state = |at: Timestamp, results: &[CounterResult]| CounterState {
-            at: at.shifted(results[index].clock_skew_us),
-            snapshot: results[index].snapshot,
-        };
-        let before = state(last_response.at, &last_response.results);
-        let after = state(result.at, &result.counters);
-        self.processes.record_own(result.counters[index].units);
-        self.processes
-            .record_states(&counters[index].limit, before, after);
+    /// Records the response to the request of a lease.
+    pub(super) fn record_lease(&mut self, counters: &CounterOps, result: &OpResult) {
+        self.record_own(counters, result);
+        if let Some((index, limit)) = first_leased(counters) {
+            let counter = &result.counters[index];
+            let state = CounterState {
+                at: result.time_of(counter),
+                snapshot: counter.snapshot,
+            };
+            self.processes.record_state(limit, state);
+        }
     }
 
-    /// The number of such requests that the next lease is for; `None` if no lease is requested for now.
+    /// The units of the next lease under each counter, for which a request is due; `None` if none is requested for now.
+    ///
+    /// A lease fills up each counter to what the key's requests use in 5/8 of a TTL. So no more is ever held, and it is spent before
+    /// the lease is refunded, after 7/8 of a TTL.
     pub(super) fn next_lease(
         &mut self,
         counters: &[CounterOp<'_>],
-        units: impl Iterator<Item = CounterUnits>,
-        last_response: Option<&LastResponse>,
+        units: &mut [LeasedUnits],
+        requested: &RequestedLeases,
+        last_response: &LastResponse,
         now: Timestamp,
-    ) -> Option<u64> {
+    ) -> Option<SmallVec<[u64; 2]>> {
         if self.rate.per_second() < self.min_rate {
-            self.pause(now, self.ttl / 2);
+            // Until the next interval ends.
+            self.pause(now, RATE_INTERVAL.min(self.ttl / 2));
             return None;
         }
-        let cost = cost(counters).max(1);
-        let wanted_units = (self.rate.units_per_second() * self.ttl.as_secs_f64() / 2.0) as u64;
-        let mut requests = wanted_units / cost;
-        let (mut max_requests, mut is_requested) = (u64::MAX, false);
-        for (index, (counter, own)) in counters.iter().zip(units).enumerate() {
-            let (Some(lease), units @ 1..) = (counter.limit.lease(), charged_units(counter)) else {
+        self.awaits_response = true;
+        let mut next = SmallVec::new();
+        for (index, (counter, own)) in counters.iter().zip(&mut *units).enumerate() {
+            let Some(lease) = counter.limit.lease() else {
+                next.push(0);
                 continue;
             };
-            is_requested |= own.requested > 0;
-            let room = (MAX_LEASES * lease.most()).saturating_sub(own.held + own.requested);
-            let room = room.min(lease.most());
-            max_requests = max_requests.min(room / units);
-            requests = requests.min(match last_response {
-                Some(last_response) => {
-                    let share = self.share(last_response, index, counter, now);
-                    // The last response counts held units as used, but not requested ones.
-                    share.saturating_sub(own.requested / units)
-                }
-                None => FIRST_LEASE_REQUESTS,
-            });
-        }
-        let requests = requests.min(max_requests);
-        if requests >= MIN_LEASE_REQUESTS {
-            // Low water is a quarter of the wanted units: the response then arrives before the last unit is spent, and held units (5/8
-            // of a TTL) are spent before the lease is refunded (7/8).
-            let units = requests * cost;
-            let leases = if requests == max_requests {
-                MAX_LEASES - 1
-            } else {
-                1
-            };
-            self.low_water = (wanted_units / 4).clamp(units / 4, leases * units);
-            return Some(requests);
-        }
-        // An unusually expensive request does not hold back leases for the cheap ones.
-        if max_requests >= MIN_LEASE_REQUESTS {
-            match is_requested {
-                true => self.awaits_response = true,
-                false => self.pause(now, self.ttl / 2),
+            let requested = requested.units(index);
+            let per_second = self.rate.units_per_second(own.demand);
+            let (size, most) = self.size(per_second, &lease);
+            own.due_below = most - size + u64::from(size > 0);
+            let owned = own.held.saturating_add(requested);
+            // The last response counts held units as used, but not requested ones.
+            let share = self.share(last_response, index, counter.limit, now)?;
+            let share = share.saturating_sub(requested);
+            let mut units = most.saturating_sub(owned).min(size).min(share);
+            // Of requests that all cost the same none is left over.
+            let cost = charged_units(counter);
+            if (1..units).contains(&cost) {
+                units -= units % cost;
             }
+            let per_request = per_second / self.rate.per_second();
+            let is_small = (units as f64) < MIN_LEASE_REQUESTS * per_request;
+            if owned < own.due_below && is_small {
+                return None;
+            }
+            next.push(units);
         }
-        None
+        self.awaits_response = false;
+        if next.iter().all(|units| *units == 0) {
+            // Nothing is used yet.
+            let all = units.iter_mut();
+            all.for_each(|own| own.due_below = own.due_below.max(1));
+            return None;
+        }
+        Some(next)
     }
 
-    /// This process's share of what remains under a counter, in requests.
+    /// The most units of a lease: those that requests use in half a TTL. And the most that are held: 5/8, so that the response to the
+    /// next lease arrives before the last unit is spent.
+    fn size(&self, per_second: f64, lease: &Lease) -> (u64, u64) {
+        let per_ttl = per_second * self.ttl.as_secs_f64();
+        let size = ((per_ttl / 2.0) as u64).min(lease.most());
+        let most = ((per_ttl * 0.625) as u64).min(lease.most().saturating_mul(MAX_LEASES));
+        (size, most.max(size))
+    }
+
+    /// This process's share of what remains under a counter; `None` if that is not known.
     fn share(
         &self,
         last_response: &LastResponse,
         index: usize,
-        counter: &CounterOp<'_>,
+        limit: &LimitHandle,
         now: Timestamp,
-    ) -> u64 {
-        let status = last_response.status(index, counter.limit, Units::ONE);
+    ) -> Option<u64> {
+        let status = last_response.status(index, limit, Units::ONE);
         let age = now.since(last_response.received_at);
-        let has_window = !counter.limit.rule().refills_gradually();
+        let has_window = !limit.rule().refills_gradually();
         let has_reset = has_window && !status.reset_after.is_zero() && age >= status.reset_after;
-        if age > self.ttl || has_reset {
-            return FIRST_LEASE_REQUESTS;
-        }
         let divisor = REMAINING_DIVISOR * self.processes.estimate();
-        let units = (status.remaining as f64 / divisor) as u64;
-        units / charged_units(counter).max(1)
+        let is_known = age <= self.ttl && !has_reset;
+        is_known.then(|| (status.remaining as f64 / divisor) as u64)
     }
 }
 
-/// The most units that a request is charged under one counter.
-#[inline]
-fn cost(counters: &[CounterOp<'_>]) -> u64 {
-    counters.iter().map(charged_units).max().unwrap_or(0)
+/// The first counter with leases, by which processes are estimated.
+fn first_leased(counters: &CounterOps) -> Option<(usize, &LimitHandle)> {
+    let mut limits = counters.iter().map(|own| &own.limit).enumerate();
+    limits.find(|(_, limit)| limit.lease().is_some())
 }

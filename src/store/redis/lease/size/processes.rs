@@ -16,9 +16,10 @@ const INITIAL_PROCESSES: f64 = 4.0;
 #[derive(Clone, Debug)]
 pub(in crate::store::redis::lease) struct Processes {
     estimate: f64,
-    /// The units of requests that this process has sent to the store since the last response, rejected ones included. So the
-    /// estimate is low while requests are rejected.
+    /// The units that this process was charged since the response to the last lease.
     own: u64,
+    /// The state by the response to the last lease.
+    last: Option<CounterState>,
 }
 
 /// The state of a counter by one response of the store.
@@ -33,26 +34,39 @@ impl Default for Processes {
         Self {
             estimate: INITIAL_PROCESSES,
             own: 0,
+            last: None,
         }
     }
 }
 
 impl Processes {
-    /// Records units of requests that this process sends to the store.
-    #[inline]
+    /// The estimate alone, for a stripe.
+    pub(in crate::store::redis::lease) fn of_stripe(&self) -> Self {
+        Self {
+            estimate: self.estimate,
+            ..Self::default()
+        }
+    }
+
+    /// Records units that this process was charged.
     pub(in crate::store::redis::lease) fn record_own(&mut self, units: u64) {
         self.own = self.own.saturating_add(units);
     }
 
-    /// Records the state before and after those units, and any of other processes, were charged.
-    pub(in crate::store::redis::lease) fn record_states(
+    /// Records the state after a lease.
+    pub(in crate::store::redis::lease) fn record_state(
         &mut self,
         limit: &LimitHandle,
-        before: CounterState,
-        after: CounterState,
+        state: CounterState,
     ) {
+        // Another worker has received a later response before.
+        if self.last.is_some_and(|last| state.at < last.at) {
+            return;
+        }
         let own = std::mem::take(&mut self.own);
-        let Some(all) = charged_between(limit, before, after).filter(|_| own > 0) else {
+        let all = self.last.replace(state);
+        let all = all.and_then(|last| charged_between(limit, last, state));
+        let Some(all) = all.filter(|_| own > 0) else {
             return;
         };
         let processes = (all / own as f64).clamp(1.0, MAX_PROCESSES);
@@ -114,16 +128,14 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let (mut estimated, mut before) = (Processes::default(), charge());
+        let mut estimated = Processes::default();
         for _ in 0..50 {
             clock.advance(Duration::from_millis(1));
             for _ in 1..processes {
                 charge();
             }
             estimated.record_own(10);
-            let after = charge();
-            estimated.record_states(&limit, before, after);
-            before = after;
+            estimated.record_state(&limit, charge());
         }
         estimated.estimate()
     }

@@ -50,8 +50,6 @@ impl<'a> Several<'a> {
             admitted: 0,
             at,
             age: Duration::ZERO,
-            charged_before: Duration::ZERO,
-            uncounted: 0,
             admitted_after: 0,
             source: DecisionSource::Store,
             counters: snapshot.collect(),

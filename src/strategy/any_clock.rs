@@ -1,0 +1,112 @@
+//! Strategies count units of any number by a clock that shows any instant, without overflow.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Ban, CalendarWindow, ChargeReceipt, FixedWindow, Gcra, Rule, SlidingWindow, Strategy};
+use crate::{
+    ManualClock, MemoryStore, TokenBucket,
+    clock::Timestamp,
+    key::Key,
+    quota::Quota,
+    store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, Store, StoreResponse, Units},
+};
+
+const INSTANTS: [i64; 9] = [
+    i64::MIN,
+    i64::MIN + 1,
+    -1,
+    0,
+    1_800_000_000_000_000,
+    i64::MAX - 3_600_000_000,
+    i64::MAX - 1_000_000,
+    i64::MAX - 1,
+    i64::MAX,
+];
+
+const UNITS: [u64; 4] = [1, 3, 11, u64::MAX];
+
+/// Every strategy whose state is of one size.
+fn rules() -> Vec<Arc<dyn Rule>> {
+    let (quota, ban) = (
+        Quota::requests(10).per_hour(),
+        Quota::requests(3).per_hour(),
+    );
+    let day = Duration::from_secs(86_400);
+    let rules = [
+        Gcra.bind(&quota),
+        TokenBucket.bind(&quota),
+        FixedWindow.bind(&quota),
+        CalendarWindow::utc().bind(&quota),
+        SlidingWindow::new().bind(&quota),
+        Ban::for_duration(day).bind(&ban),
+    ];
+    rules.map(|rule| rule.expect("a rule")).into()
+}
+
+/// A store of one key, by a clock that is set.
+struct Scene {
+    clock: ManualClock,
+    store: MemoryStore,
+    limit: LimitHandle,
+}
+
+impl Scene {
+    fn new(rule: Arc<dyn Rule>, at: i64) -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(at));
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let limit = store.register("p", rule).expect("a limit");
+        Self {
+            clock,
+            store,
+            limit,
+        }
+    }
+
+    fn execute(&self, op: Op, units: u64, receipt: ChargeReceipt) -> OpResult {
+        let mode = match self.limit.rule().counts_rejections() {
+            true => CounterMode::CountRejections,
+            false => CounterMode::ChargeRejectedToo,
+        };
+        let counter = CounterOp::new(&self.limit, Key::global()).with_units(Units::new(units));
+        let counter = counter.with_mode(mode).with_receipt(receipt);
+        match self.store.execute(op, &[counter]) {
+            StoreResponse::Ready(Ok(result)) => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Charges, and refunds by a receipt; returns the receipt of the last charge.
+    fn count(&self, units: u64, refunded: ChargeReceipt) -> ChargeReceipt {
+        self.execute(Op::Acquire(1), units, ChargeReceipt::NONE);
+        self.execute(Op::Acquire(u32::MAX), units, ChargeReceipt::NONE);
+        let charged = self.execute(Op::ForceAcquire, units, ChargeReceipt::NONE);
+        self.execute(Op::Refund, units, refunded);
+        let seen = self.execute(Op::Peek, units, ChargeReceipt::NONE);
+        for cost in UNITS {
+            let snapshot = &seen.counters()[0].snapshot;
+            self.limit.status(snapshot, seen.at, Units::new(cost));
+        }
+        let counter = &charged.counters()[0];
+        let at = charged.time_of(counter);
+        let window_id = self.limit.rule().window_id(&counter.snapshot, at);
+        ChargeReceipt::new(at, counter.units).with_window_id(window_id)
+    }
+}
+
+#[test]
+fn no_instant_and_no_cost_overflows() {
+    for rule in rules() {
+        for first in INSTANTS {
+            for second in INSTANTS {
+                for units in UNITS {
+                    let scene = Scene::new(rule.clone(), first);
+                    let receipt = scene.count(units, ChargeReceipt::NONE);
+                    scene.clock.set(Timestamp::from_micros(second));
+                    let receipt = scene.count(units, receipt);
+                    scene.clock.set(Timestamp::from_micros(first));
+                    scene.count(units, receipt);
+                }
+            }
+        }
+    }
+}
