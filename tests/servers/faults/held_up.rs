@@ -77,7 +77,7 @@ impl Speed {
         Self { is_over, thread }
     }
 
-    fn is_enough(self) -> bool {
+    fn suffices(self) -> bool {
         self.is_over.store(true, SeqCst);
         let longest = self.thread.join().expect("no panic");
         println!("the server answered within {longest:.0?}");
@@ -186,7 +186,7 @@ fn flood(holds_up: bool) {
         checked
     });
     println!("{guesses:?} in {:.1?}", start.elapsed());
-    let is_fast = speed.is_enough();
+    let is_fast = speed.suffices();
     let other = logins(
         builder(server.url()).build().expect("a store"),
         &Arc::default(),
@@ -235,7 +235,7 @@ fn a_request_of_a_process_that_was_held_up_is_decided_by_the_store() {
             let first = held_up(&limiter, Duration::from_millis(millis)).await;
             [first, limiter.check(KEY).await]
         });
-        if speed.is_enough() {
+        if speed.suffices() {
             for decision in decisions {
                 assert_eq!(decision.source(), DecisionSource::Store, "{millis} ms");
             }
@@ -276,7 +276,7 @@ async fn a_silent_connection_opens_no_breaker_while_the_server_answers_others() 
     let (start, decision) = (Instant::now(), limiter.check(KEY).await);
     println!("it failed after {:.1?}", start.elapsed());
     assert!(matches!(store_error(&decision), StoreError::Timeout));
-    let is_fast = speed.is_enough();
+    let is_fast = speed.suffices();
     assert!(!is_open(&limiter) || !is_fast);
     // On another connection.
     resumed(&limiter).await;
@@ -295,7 +295,7 @@ async fn a_reply_that_comes_after_the_timeout_counts_while_the_server_answers_ot
     tokio::time::sleep(TIMEOUT + TIMEOUT / 4).await;
     proxy.pass();
     let decision = check.await.expect("no panic");
-    if speed.is_enough() {
+    if speed.suffices() {
         assert_eq!(decision.source(), DecisionSource::Store);
         let health = limiter.health_check().await;
         let warnings = health.warnings();
