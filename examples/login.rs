@@ -8,6 +8,8 @@
 //! - An address that is rejected 30 times within ten minutes is banned for an hour.
 //! - A right password is never rejected for the others that are being checked: five are at a time, and more wait for their turn.
 //! - While Redis fails all logins are rejected (503), or an outage would allow any number of guesses.
+//! - Passwords are hashed on threads of their own, and one core less than there are is busy with them: on the runtime's threads a
+//!   flood of logins would hold up every other request, and the calls of the store.
 //!
 //! ```text
 //! PORT=3000 cargo run --example login
@@ -20,9 +22,16 @@ use std::{
     env,
     error::Error,
     net::{IpAddr, SocketAddr},
+    num::NonZero,
+    sync::Arc,
+    thread,
     time::Duration,
 };
 
+use argon2::{
+    Argon2,
+    password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
+};
 use axum::{
     Form, Router,
     extract::{Path, State},
@@ -30,16 +39,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{net::TcpListener, sync::Semaphore, task::spawn_blocking};
 use tollgate::{
     Ban, CallError, FixedWindow, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota,
     extract::{self, KeyExtractor, Peer},
     outcome,
     store::Store,
 };
-
-/// How long a login waits for its turn to have its password checked.
-const TURN: Duration = Duration::from_secs(5);
 
 #[derive(serde::Deserialize)]
 struct Login {
@@ -51,7 +57,42 @@ struct Login {
 struct App {
     address: Peer,
     logins: Limiter,
-    hash_time: Duration,
+    passwords: Passwords,
+    /// How long a login waits for its turn to have its password checked.
+    turn: Duration,
+}
+
+/// The hash of the one password, and the threads that compare others with it.
+#[derive(Clone)]
+struct Passwords {
+    hash: Arc<str>,
+    threads: Arc<Semaphore>,
+}
+
+impl Passwords {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let hash = Argon2::default().hash_password(b"correct horse");
+        let hash = hash.map_err(|error| error.to_string())?.to_string();
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        Ok(Self {
+            hash: hash.into(),
+            // One core is left for everything else. `spawn_blocking` alone has up to 512 threads.
+            threads: Arc::new(Semaphore::new((cores - 1).max(1))),
+        })
+    }
+
+    async fn is_right(&self, password: String) -> Result<bool, Box<dyn Error + Send + Sync>> {
+        let thread = self.threads.clone().acquire_owned().await?;
+        let hash = self.hash.clone();
+        let verify = move || {
+            // The thread is busy until the end, also if the client leaves.
+            let _thread = thread;
+            let hash = PasswordHash::new(&hash).map_err(|error| error.to_string())?;
+            let verified = Argon2::default().verify_password(password.as_bytes(), &hash);
+            Ok(verified.is_ok())
+        };
+        spawn_blocking(verify).await?
+    }
 }
 
 #[tokio::main]
@@ -108,7 +149,8 @@ async fn routers(store: impl Store) -> Result<(Router, Router), Box<dyn Error>> 
         // Behind a proxy: extract::client_ip().trusted_proxies(..).
         address: extract::peer(),
         logins,
-        hash_time: Duration::from_millis(env::var("HASH_MS").map_or(Ok(20), |ms| ms.parse())?),
+        passwords: Passwords::new()?,
+        turn: Duration::from_secs(env::var("TURN").map_or(Ok(5), |secs| secs.parse())?),
     };
     let public = Router::new()
         .route("/login", post(login))
@@ -142,12 +184,17 @@ async fn login(
         ("abuse", address),
         ("locked", account),
     ];
-    let attempt = app.logins.wait(keys, TURN).parts(&parts).await;
+    let attempt = app.logins.wait(keys, app.turn).parts(&parts).await;
     // Until it is dropped, an attempt is one of the five that are checked at a time.
     let _attempt = attempt.map_err(IntoResponse::into_response)?;
-    if !is_right(&app, &login.password).await {
+    let is_right = app.passwords.is_right(login.password).await;
+    let is_right = is_right.map_err(|error| {
+        tracing::error!("passwords can't be checked: {error}");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    })?;
+    if !is_right {
         let failed = [("pair", pair), ("address", address), ("account", account)];
-        // If the failure can't be counted, the answer doesn't tell that it was one.
+        // If the failure can't be counted now, the answer doesn't tell that it was one. It is counted once the store is back.
         let charged = app.logins.charge(failed, 1).await;
         charged.map_err(IntoResponse::into_response)?;
         return Ok((StatusCode::UNAUTHORIZED, "wrong user or password\n"));
@@ -157,12 +204,6 @@ async fn login(
         true => Ok((StatusCode::OK, "welcome\n")),
         false => Ok((StatusCode::ACCEPTED, "right; now the second factor\n")),
     }
-}
-
-/// Stands for a password hash, which takes its time.
-async fn is_right(app: &App, password: &str) -> bool {
-    sleep(app.hash_time).await;
-    password == "correct horse"
 }
 
 /// How an account and an address stand, without charging them.

@@ -60,18 +60,21 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it
-    /// is unknown whether the units were charged.
+    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are charged once it responds; after
+    /// [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it is unknown whether they were charged. In none
+    /// of these cases repeat it.
     ///
     /// # Cancellation
     ///
     /// If the future is dropped after it has sent the charge, the units are charged nevertheless.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
+        let mut deferred = None;
         for at in self.admission.charges(&self.policy, Charges::Units) {
-            self.charge_at(at, Units::new(units)).await?;
+            let charged = self.charge_at(at, Units::new(units)).await;
+            StoreError::set_aside(charged, &mut deferred)?;
         }
-        Ok(())
+        deferred.map_or(Ok(()), Err)
     }
 
     /// Refunds up to `units` of the request's charge, as [`Decision::refund`](crate::Decision::refund) does: only units that
@@ -100,15 +103,17 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. Charges of layers before the one that failed may have been refunded; the units of
-    /// that one are not refunded later.
+    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds. After any
+    /// other error charges of layers before the one that failed may have been refunded; the units of that one are not refunded
+    /// later.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
-        let mut refunds = Vec::new();
+        let (mut refunds, mut deferred) = (Vec::new(), None);
         for at in self.admission.charges(&self.policy, Charges::All) {
-            refunds.extend(self.refund_at(at, units).await?);
+            let refunded = self.refund_at(at, units).await;
+            refunds.extend(StoreError::set_aside(refunded, &mut deferred)?.flatten());
         }
-        Ok(refunds)
+        deferred.map_or(Ok(refunds), Err)
     }
 
     /// Corrects the request's charge under this policy to `true_cost` units, by a charge or a refund: for costs that are known
@@ -184,6 +189,10 @@ impl PolicyAdmission {
         if let Some(Some(charging)) = charging {
             let charged = charging.await;
             self.admission.with_entry(at, |_, entry| {
+                if matches!(charged, Err(StoreError::Deferred { .. })) {
+                    // It stays pending, since it will be charged.
+                    return;
+                }
                 entry.receipts.clear_pending(units);
                 match charged.as_deref() {
                     Ok([charged]) => entry.push_charge(charged),

@@ -177,9 +177,11 @@ impl Receipts {
         self.ledger.get().is_some() && self.ledger().unconfirmed
     }
 
-    /// Records the failure of a charge or refund, whose result is not known unless the error proves that it had no effect.
+    /// Records the failure of a charge or refund, whose result is not known unless the error proves that it had no effect, or that
+    /// it will be made.
     pub(crate) fn note_failure(&self, error: &StoreError) {
-        if !error.had_no_effect() {
+        let is_known = error.had_no_effect() || matches!(error, StoreError::Deferred { .. });
+        if !is_known {
             self.ledger().unconfirmed = true;
         }
     }

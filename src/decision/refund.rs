@@ -45,8 +45,9 @@ impl Decision {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. Policies before the one that failed may have been refunded; the units of that one are
-    /// not refunded later.
+    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds: do not
+    /// repeat it. After any other error policies before the one that failed may have been refunded; the units of that one are not
+    /// refunded later.
     ///
     /// # Cancellation
     ///
@@ -75,14 +76,15 @@ impl Decision {
     /// # }
     /// ```
     pub async fn refund(&mut self, units: u64) -> Result<Vec<Refund>, StoreError> {
-        let mut refunds = Vec::with_capacity(self.entries.len());
+        let (mut refunds, mut deferred) = (Vec::with_capacity(self.entries.len()), None);
         for entry in &mut self.entries {
-            let refunded = entry.refund(&self.backend, units).await?;
-            if !entry.is_shadow() {
+            let refunded = entry.refund(&self.backend, units).await;
+            let refunded = StoreError::set_aside(refunded, &mut deferred)?;
+            if let Some(refunded) = refunded.filter(|_| !entry.is_shadow()) {
                 refunds.push(Refund::new(self.backend.name(entry.policy), refunded));
             }
         }
-        Ok(refunds)
+        deferred.map_or(Ok(refunds), Err)
     }
 }
 
@@ -95,7 +97,7 @@ impl PolicyEntry {
     ) -> Result<u64, StoreError> {
         // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
         consume_budget().await;
-        let (mut refunded, mut before) = (0, usize::MAX);
+        let (mut refunded, mut before, mut deferred) = (0, usize::MAX, None);
         while let Some(step) = self.receipts.take_refund_step(before, units) {
             (units, before) = (units - step.units, step.index);
             let adjustment = Adjustment {
@@ -105,12 +107,13 @@ impl PolicyEntry {
             };
             let adjusted = backend.adjust(Op::Refund, &[adjustment]).await;
             let adjusted = adjusted.inspect_err(|error| self.receipts.note_failure(error));
-            for adjusted in adjusted? {
+            let adjusted = StoreError::set_aside(adjusted, &mut deferred)?;
+            for adjusted in adjusted.into_iter().flatten() {
                 self.receipts.finish_refund_step(&step, adjusted.units);
                 self.set_status(&adjusted);
                 refunded += adjusted.units;
             }
         }
-        Ok(refunded)
+        deferred.map_or(Ok(refunded), Err)
     }
 }

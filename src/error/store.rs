@@ -27,6 +27,17 @@ pub enum StoreError {
         #[source]
         cause: Option<Arc<StoreError>>,
     },
+    /// A charge or refund by hand could not be sent. It is kept, and made once the store responds: do not repeat it.
+    /// [`Limiter::shutdown`](crate::Limiter::shutdown) waits for it; if the process ends before, it is lost.
+    #[error(
+        "the charge or refund is kept, and made once the store responds: do not repeat it ({cause})"
+    )]
+    #[non_exhaustive]
+    Deferred {
+        /// Why it could not be sent.
+        #[source]
+        cause: Arc<StoreError>,
+    },
     /// The server responded with an error, and nothing was charged; only after `GARBLED`, a response that could not be decoded,
     /// the request may have been charged.
     #[error("the store responded with an error: {}: {}", Escaped(.code), Escaped(.message))]
@@ -92,7 +103,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// How many of [`StoreError::CODES`] are of other errors than a server's.
-const OWN_CODES: usize = 9;
+const OWN_CODES: usize = 10;
 
 impl StoreError {
     /// All [codes](Self::code).
@@ -100,6 +111,7 @@ impl StoreError {
         "timeout",
         "connection",
         "circuit_open",
+        "deferred",
         "corrupt_key",
         "unconfirmed",
         "no_runtime",
@@ -151,6 +163,29 @@ impl StoreError {
         }
     }
 
+    /// The error of a charge or refund that is kept.
+    #[cfg(feature = "redis")]
+    pub(crate) fn deferred(cause: Self) -> Self {
+        let cause = Arc::new(cause);
+        Self::Deferred { cause }
+    }
+
+    /// The value of a call; `None` if the call is deferred, whose error is put into `deferred`: the calls that belong to it are made
+    /// nevertheless, since none of them may be repeated.
+    pub(crate) fn set_aside<T>(
+        result: Result<T, Self>,
+        deferred: &mut Option<Self>,
+    ) -> Result<Option<T>, Self> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error @ Self::Deferred { .. }) => {
+                *deferred = Some(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether the store, its server or its use is misconfigured: a permission or a command is missing, a password is wrong, a
     /// server is older than Redis 6.2, a cluster is used as a single server, foreign data is stored under a policy's key, or
     /// there is no suitable tokio runtime. Unlike an outage, a misconfiguration lasts until it is corrected.
@@ -168,6 +203,7 @@ impl StoreError {
                 None
             }
             Self::CircuitOpen { cause, .. } => cause.as_deref()?.remedy(),
+            Self::Deferred { cause } => cause.remedy(),
             Self::Server { code, message } => remedy(code, message),
             Self::CorruptKey { .. } => Some(
                 "delete the key; if another program writes it, set a prefix of your own by RedisStoreBuilder::prefix",
@@ -195,6 +231,7 @@ impl StoreError {
             Self::Timeout => "timeout",
             Self::Connection(_) => "connection",
             Self::CircuitOpen { .. } => "circuit_open",
+            Self::Deferred { .. } => "deferred",
             Self::Server { code, .. } => {
                 let mut known = Self::CODES.iter().skip(OWN_CODES);
                 let known = known.find(|known| known.eq_ignore_ascii_case(code));
@@ -211,7 +248,7 @@ impl StoreError {
     /// Whether it proves that nothing was charged or refunded.
     pub(crate) fn had_no_effect(&self) -> bool {
         match self {
-            Self::Timeout | Self::Connection(_) => false,
+            Self::Timeout | Self::Connection(_) | Self::Deferred { .. } => false,
             // A response that can't be decoded may be that of a script that ran.
             Self::Server { code, .. } => &**code != "GARBLED",
             Self::CircuitOpen { .. }

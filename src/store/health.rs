@@ -113,8 +113,7 @@ pub enum HealthIssue {
     },
 }
 
-/// A mistake of the application under which limits hold, though not as meant. Its text names the policy, what was found, and what
-/// to do.
+/// A mistake of the application under which limits hold, though not as meant. Its text says what was found, and what to do.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HealthWarning {
@@ -127,7 +126,18 @@ pub enum HealthWarning {
         /// [`missing_key_hint`](crate::extract::KeyExtractor::missing_key_hint).
         remedy: Arc<str>,
     },
+    /// Replies of the store came after the timeout, although its server answered a probe: threads of this process were held up.
+    #[error(
+        "{calls} replies of the store came after its timeout since the last check, although its server answered: {HELD_UP_REMEDY}"
+    )]
+    HeldUp {
+        /// Calls of the store, each of up to 128 keys, since the last health check.
+        calls: u64,
+    },
 }
+
+/// What to do about a process that is held up.
+pub(crate) const HELD_UP_REMEDY: &str = "run what computes for long, such as hashes of passwords, on a few threads outside of the runtime's, or raise the timeout";
 
 impl HealthReport {
     /// Whether there are no issues. Warnings, and refunds and write-backs that were dropped or not confirmed are none.

@@ -51,6 +51,8 @@ enum Mode {
     Delay(Duration),
     /// Nothing gets through in either direction, and no error is reported.
     Hold,
+    /// The same on the connections with a lower number.
+    HoldBefore(u64),
     /// Connections are closed, also those that come.
     Cut,
     /// Half of a reply gets through, and then the connection is closed.
@@ -113,6 +115,12 @@ impl Proxy {
         self.set(Mode::Hold);
     }
 
+    /// Does what [`hold`](Self::hold) does on the connections that are open now, and passes on what comes on others.
+    pub fn hold_open(&self) {
+        let next = self.shared.state().next;
+        self.set(Mode::HoldBefore(next));
+    }
+
     /// Closes all connections, and each that comes.
     pub fn cut(&self) {
         self.set(Mode::Cut);
@@ -170,9 +178,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What becomes of a piece, once it is no longer held.
-    fn mode(&self) -> Mode {
-        let held = |state: &mut State| state.mode == Mode::Hold && !state.is_over;
+    /// What becomes of a piece of a connection, once it is no longer held.
+    fn mode(&self, number: u64) -> Mode {
+        let held = |state: &mut State| match state.mode {
+            Mode::Hold => !state.is_over,
+            Mode::HoldBefore(next) => number < next && !state.is_over,
+            _ => false,
+        };
         let state = self.changed.wait_while(self.state(), held);
         state.unwrap_or_else(PoisonError::into_inner).mode
     }
@@ -204,7 +216,7 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Resu
 fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, replies: bool) {
     let (mut piece, mut last) = (vec![0; 64 * 1024], Vec::new());
     while let Ok(len @ 1..) = from.read(&mut piece) {
-        let (pass, ends) = match shared.mode() {
+        let (pass, ends) = match shared.mode(number) {
             Mode::Cut => (0, true),
             Mode::Halve if replies => (len / 2, true),
             Mode::Delay(by) if replies => {

@@ -32,7 +32,7 @@ use self::{
 };
 use super::{
     BlockedKeysFuture, CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op,
-    OpResult, Store, StoreResponse,
+    OpResult, Store, StoreResponse, health::HealthWarning,
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -42,6 +42,7 @@ use crate::{
     strategy::Rule,
 };
 
+mod background;
 mod batch;
 mod blocks;
 pub(crate) mod breaker;
@@ -78,8 +79,8 @@ pub use builder::RedisStoreBuilder;
 /// Rejections are cached: a key that Redis rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness),
 /// without a round trip, until its `Retry-After` has passed.
 ///
-/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default. When it passes, or the server fails, the
-/// request is handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been
+/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default, and one more while the server answers a probe and
+/// this process is held up. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been
 /// charged: at most its own cost, until its period ends. After three failed calls a circuit breaker opens, and the server is
 /// not called until it responds to a [probe](RedisStoreBuilder::circuit_breaker_threshold).
 ///
@@ -264,7 +265,11 @@ impl Store for RedisStore {
             let report = store.check_health(&limits).await;
             let refunds = &store.inner.shared.pending_refunds;
             let report = report.with_dropped_refunds(refunds.dropped());
-            report.with_unconfirmed(refunds.unconfirmed())
+            let report = report.with_unconfirmed(refunds.unconfirmed());
+            match store.inner.shared.take_extended_calls() {
+                0 => report,
+                calls => report.with_warning(HealthWarning::HeldUp { calls }),
+            }
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, PoisonError, RwLock,
-    atomic::{AtomicI64, Ordering},
+    atomic::{AtomicI64, AtomicU64, Ordering},
 };
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::{
     log::LogThrottle,
     observe::{BreakerState, Event, NodeStats, SharedObservers, StoreStats},
     runtime::runtime_with_io,
+    store::health::HELD_UP_REMEDY,
 };
 
 /// The state that the workers of a store share.
@@ -40,6 +41,10 @@ pub(crate) struct StoreState {
     /// Logs that a breaker opened: a cluster has one for each hash tag.
     pub(super) opened: LogThrottle,
     pub(super) closed: LogThrottle,
+    /// Batches whose reply came after their deadline, while the server answered a probe.
+    pub(super) extended_calls: AtomicU64,
+    /// The value of `extended_calls` at the last health check.
+    pub(super) reported_calls: AtomicU64,
     pub(super) observers: Arc<SharedObservers>,
 }
 
@@ -93,6 +98,27 @@ impl StoreState {
             self.pending_refunds.resend(tag);
         }
         true
+    }
+
+    /// Notes that a call's reply came after its deadline, while the server answered a probe.
+    #[cold]
+    pub(super) fn note_extended_call(&self) {
+        static LATE: LogThrottle = LogThrottle::new();
+        self.extended_calls.fetch_add(1, Ordering::Relaxed);
+        LATE.log_with(|suppressed| {
+            tracing::warn!(
+                timeout = ?self.timeout,
+                remedy = HELD_UP_REMEDY,
+                suppressed,
+                "a reply of the store came after the timeout, although its server answered a probe: the process is held up"
+            );
+        });
+    }
+
+    /// The number of such calls since this was called last.
+    pub(super) fn take_extended_calls(&self) -> u64 {
+        let calls = self.extended_calls.load(Ordering::Relaxed);
+        calls.saturating_sub(self.reported_calls.swap(calls, Ordering::Relaxed))
     }
 
     /// Reports the new state of the circuit breaker of a hash tag's server.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redis::{Cmd, FromRedisValue, RedisError};
+use redis::{Cmd, FromRedisValue, RedisError, Value};
 
 use super::{
     cluster::{
@@ -109,6 +109,25 @@ impl Topology {
             }
             Self::Cluster(cluster) => cluster.run(tag, cmd).await,
         }
+    }
+}
+
+impl Topology {
+    /// Runs an idempotent command on a connection of its own, which ends with it. No redirect is followed.
+    pub(crate) async fn run_on_new_connection(
+        &self,
+        tag: usize,
+        cmd: &Cmd,
+    ) -> Result<Value, RunError> {
+        let connected = async {
+            match self {
+                Self::One(source) => source.connect().await,
+                Self::Cluster(cluster) => cluster.slot_owner(tag).await?.source.connect().await,
+            }
+        };
+        let mut connection = connected.await.map_err(RunError::NotConnected)?;
+        let reply = cmd.query_async(&mut connection).await;
+        reply.map_err(|error| RunError::Failed(error_class::to_store_error(&error)))
     }
 }
 

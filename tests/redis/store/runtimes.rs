@@ -1,10 +1,23 @@
 //! A store belongs to no runtime: it outlives them, and serves several.
 
-use std::{future::IntoFuture, sync::mpsc, thread};
+use std::{
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
 
+use futures_util::future::join_all;
 use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{DecisionKind, DecisionSource, Key, Limiter, OnMisconfiguration, StoreError};
+use tollgate::{
+    Concurrency, DecisionKind, DecisionSource, Key, Limiter, OnMisconfiguration, Policy, Quota,
+    StoreError,
+};
 
 use crate::store::support::{
     StrategyKind, admitted_by_store, hammer, single, store, store_error, used,
@@ -132,6 +145,101 @@ fn a_stalled_runtime_delays_no_request() {
     assert!(admitted_by_store(
         &still.block_on(limiter.check(Key::new("key")).into_future())
     ));
+}
+
+/// A multi-threaded runtime has no other thread to run its tasks.
+#[test]
+fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "1000/h");
+    let (blocked, other) = (multi_thread(), current_thread());
+    let check = || limiter.check(Key::new("key")).into_future();
+    assert!(admitted_by_store(&blocked.block_on(check())));
+    let (unblock, wait) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel();
+    let block = blocked.spawn(async move {
+        begun.send(()).expect("the test waits");
+        wait.recv().expect_err("the test drops the other end");
+    });
+    begins.recv().expect("it is blocked");
+    for _ in 0..100 {
+        assert!(admitted_by_store(&other.block_on(check())));
+    }
+    drop(unblock);
+    blocked.block_on(block).expect("no panic");
+    assert!(admitted_by_store(&blocked.block_on(check())));
+}
+
+#[test]
+fn a_runtime_that_ends_fails_no_request_of_another() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "100000/month");
+    let check = || limiter.check(Key::new("key")).into_future();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let others = {
+        let (limiter, is_over) = (limiter.clone(), is_over.clone());
+        thread::spawn(move || {
+            current_thread().block_on(async {
+                let mut decisions = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    let checks = (0..8).map(|_| limiter.check(Key::new("key")).into_future());
+                    for decision in join_all(checks).await {
+                        assert!(admitted_by_store(&decision), "{decision:?}");
+                        decisions += 1;
+                    }
+                }
+                decisions
+            })
+        })
+    };
+    for _ in 0..20 {
+        let ending = multi_thread();
+        assert!(admitted_by_store(&ending.block_on(check())));
+        for _ in 0..50 {
+            drop(ending.spawn(check()));
+        }
+        ending.shutdown_background();
+    }
+    is_over.store(true, Ordering::SeqCst);
+    assert!(others.join().expect("the store decides each") > 0);
+}
+
+#[test]
+fn a_permit_that_is_dropped_is_free_for_the_next_call_of_its_task() {
+    let server = Server::start();
+    let permits = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(1)).strategy(permits);
+    let limiter = crate::store::support::limiter(store(&server), [policy]);
+    // A runtime that is not driven any more sends no refunds.
+    for (runtime, key) in [(current_thread(), "one"), (multi_thread(), "other")] {
+        runtime.block_on(async {
+            for round in 0..1_000 {
+                let admission = limiter.admit(Key::new(key)).await;
+                drop(admission.unwrap_or_else(|rejected| panic!("{round}: {rejected}")));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "10/month");
+    let key = Key::new("key");
+    for runtime in [current_thread(), multi_thread()] {
+        runtime.block_on(async {
+            for _ in 0..100 {
+                let mut charged = limiter.check(key).cost(4).await;
+                assert!(admitted_by_store(&charged));
+                charged.refund(4).await.expect("a response");
+                assert_eq!(used(&limiter, key).await, [0]);
+                assert!(limiter.check(key).cost(10).await.is_admitted());
+                let _before = limiter.reset(key).await.expect("a response");
+                assert!(limiter.check(key).cost(10).await.is_admitted());
+                let _before = limiter.reset(key).await.expect("a response");
+            }
+        });
+    }
 }
 
 /// Connections of a shared pool may have been made in a runtime that has ended, or is stalled.

@@ -15,9 +15,9 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::faults::support::{
-    KEY, Log, NOWHERE, SHORT_TIMEOUT, StillTime, TEST_TIMEOUT, builder, error_at_once, hasty,
-    is_open, network, nowhere, opened, order, policy, rejecting, resumed, store, store_error,
-    through, until, url, used_on_the_store,
+    KEY, Log, NOWHERE, SHORT_TIMEOUT, StillTime, TEST_TIMEOUT, builder, error_at_once, flushed,
+    hasty, is_open, network, nowhere, opened, order, policy, rejecting, resumed, store,
+    store_error, through, until, url, used_on_the_store,
 };
 
 const UNITS: u64 = 1_000_000;
@@ -257,20 +257,6 @@ fn a_stalled_runtime_keeps_no_other_from_probing() {
 }
 
 #[tokio::test]
-async fn a_store_dropped_while_open_is_not_probed_any_more() {
-    let limiter = rejecting(nowhere(), UNITS);
-    opened(&limiter).await;
-    drop(limiter);
-    until("all tasks have ended", async || {
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks()
-            == 0
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn without_a_breaker_each_request_calls_redis() {
     let store = builder(NOWHERE).no_circuit_breaker().build();
     let limiter = rejecting(store.expect("a store"), UNITS);
@@ -305,8 +291,9 @@ async fn a_request_rejected_while_open_has_a_retry_after_of_a_second() {
     assert_eq!(response.headers()[RETRY_AFTER], "1");
 }
 
+/// Its caller does not wait, and must not repeat it.
 #[tokio::test]
-async fn a_refund_while_open_fails_at_once() {
+async fn a_refund_while_open_is_kept_and_fails_at_once() {
     let (_server, proxy) = network();
     let limiter = rejecting(through(&proxy), UNITS);
     let mut charged = limiter.check(KEY).cost(5).await;
@@ -315,8 +302,13 @@ async fn a_refund_while_open_fails_at_once() {
     opened(&limiter).await;
     let refund = charged.refund(5).now_or_never();
     let error = refund.expect("a result at once").expect_err("an outage");
-    assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
+    let StoreError::Deferred { cause, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(matches!(&*cause, StoreError::CircuitOpen { .. }));
+    let again = charged.refund(5).await.expect("nothing is left");
+    assert!(again.iter().all(|refund| refund.units() == 0));
     proxy.pass();
-    resumed(&limiter).await;
-    assert_eq!(used_on_the_store(&limiter, KEY).await, 5);
+    flushed(&limiter).await;
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 0);
 }

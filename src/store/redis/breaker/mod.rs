@@ -3,18 +3,18 @@
 
 use std::{
     num::NonZeroU32,
+    process,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use tokio::time::Instant;
-
+use self::confirmation::Confirmation;
 use crate::{error::StoreError, observe, random::random_u64};
 
-pub(crate) mod probe_lease;
+pub(crate) mod confirmation;
 
 /// The first pause before a probe, at most. Each failed probe doubles it.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
@@ -27,6 +27,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// Closed, it lets all requests through and counts consecutive failures. Open, it lets none through. After a pause it is
 /// half-open: one probe is sent, and its response closes the breaker. Without a response in time the breaker opens for
 /// longer, and still closes if the response comes later.
+///
+/// A call that only is late counts as a failure if the server does not answer a probe either: see [`Confirmation`].
 ///
 /// While it is closed, a request reads one flag and a successful call another.
 #[derive(Debug)]
@@ -45,10 +47,10 @@ struct BreakerState {
     /// Pauses since a request had a response. The response to a probe closes the breaker, but does not reset the growth of the
     /// pauses: the server may respond to nothing else.
     pauses: u32,
-    /// The number of the [lease](probe_lease::ProbeLease) in use.
-    lease: Option<u64>,
-    /// Leases granted so far.
-    leases: u64,
+    /// The process of the task that probes; a forked one has no such task.
+    prober: Option<u32>,
+    /// The last one.
+    confirmation: Option<Arc<Confirmation>>,
     /// The failure of the last call or probe, while it is not closed.
     cause: Option<Arc<StoreError>>,
 }
@@ -72,8 +74,8 @@ impl Breaker {
             state: Mutex::new(BreakerState {
                 phase: Phase::Closed,
                 pauses: 0,
-                lease: None,
-                leases: 0,
+                prober: None,
+                confirmation: None,
                 cause: None,
             }),
         }
@@ -161,6 +163,17 @@ impl Breaker {
         was_open
     }
 
+    /// The right to probe, if it is open and no task of this process has it.
+    pub(crate) fn begin_probing(self: &Arc<Self>) -> Option<ProbingGuard> {
+        let mut state = self.state();
+        let process = process::id();
+        if state.phase == Phase::Closed || state.prober == Some(process) {
+            return None;
+        }
+        state.prober = Some(process);
+        Some(ProbingGuard(self.clone()))
+    }
+
     fn open(&self, state: &mut BreakerState, now: Instant, random: u64) {
         let until = now + pause(state.pauses, random);
         state.pauses = state.pauses.saturating_add(1);
@@ -177,6 +190,55 @@ impl Breaker {
 
     fn state(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to probe while a breaker is open: one task sends the probes until it closes.
+#[derive(Debug)]
+pub(crate) struct ProbingGuard(Arc<Breaker>);
+
+impl ProbingGuard {
+    /// When the next probe is due, unless the breaker is closed or a probe is in flight.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self.0.state().phase {
+            Phase::Open(until) => Some(until),
+            Phase::Closed | Phase::HalfOpen(_) => None,
+        }
+    }
+
+    /// Starts a probe, which the next one awaits until `until` at most. False if it is no longer needed.
+    pub(crate) fn begin_probe(&self, until: Instant) -> bool {
+        let mut state = self.0.state();
+        let is_open = state.phase != Phase::Closed;
+        if is_open {
+            state.phase = Phase::HalfOpen(until);
+        }
+        is_open
+    }
+
+    /// Ends a probe, with a response or without. A response may come late, when the breaker is open again. Returns whether it
+    /// changed the breaker's state.
+    pub(crate) fn end_probe(&self, answered: bool, now: Instant) -> bool {
+        let mut state = self.0.state();
+        match (state.phase, answered) {
+            // The response to a request closed it first.
+            (Phase::Closed, _) | (Phase::Open(_), false) => return false,
+            // One failure is remembered until a request has had a response.
+            (_, true) => self.0.close(&mut state, 1),
+            (Phase::HalfOpen(_), false) => self.0.open(&mut state, now, random_u64()),
+        }
+        true
+    }
+}
+
+impl Drop for ProbingGuard {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.prober = None;
+        if let Phase::HalfOpen(_) = state.phase {
+            // The next task probes at once.
+            state.phase = Phase::Open(Instant::now());
+        }
     }
 }
 
@@ -236,7 +298,7 @@ mod tests {
     fn without_a_threshold_it_never_opens() {
         let (breaker, now) = breaker(0);
         assert!((0..1_000).all(|_| !breaker.on_failure(now, || StoreError::Timeout)));
-        assert!(!breaker.is_open() && breaker.lease(now).is_none());
+        assert!(!breaker.is_open() && breaker.begin_probing().is_none());
     }
 
     #[test]
@@ -250,5 +312,96 @@ mod tests {
             assert!((longest / 2..=longest).contains(&pauses[69]));
         }
         assert_ne!(pause(9, 1), pause(9, 2));
+    }
+
+    #[test]
+    fn one_probe_at_a_time_is_sent_after_the_backoff_and_its_reply_closes_it() {
+        let (breaker, now) = breaker(1);
+        assert!(breaker.begin_probing().is_none(), "closed, it needs none");
+        breaker.on_failure(now, || StoreError::Timeout);
+        let prober = breaker.begin_probing().expect("it is open");
+        assert!(breaker.begin_probing().is_none(), "there is one already");
+        let due = prober.due().expect("a probe is due");
+        assert_eq!(breaker.state().pause(now), due - now);
+        assert!(
+            prober.begin_probe(now) && breaker.is_open(),
+            "half open is not closed"
+        );
+        assert!(prober.due().is_none());
+        assert!(prober.end_probe(false, due));
+        let next = prober.due().expect("another one");
+        assert!(next > due && breaker.is_open());
+        assert!(prober.begin_probe(now) && prober.end_probe(true, next));
+        assert!(prober.due().is_none() && !breaker.is_open());
+        assert!(!prober.begin_probe(now), "nothing is left to probe");
+    }
+
+    #[test]
+    fn a_late_reply_closes_it_and_so_does_one_to_a_shared_probe() {
+        let (breaker, now) = breaker(2);
+        for by_another in [false, true] {
+            while !breaker.on_failure(now, || StoreError::Timeout) {}
+            let prober = breaker.begin_probing().expect("it is open");
+            prober.begin_probe(now);
+            prober.end_probe(false, now);
+            prober.end_probe(false, now);
+            assert!(breaker.is_open());
+            assert_eq!(by_another, by_another && breaker.close_after_probe());
+            prober.end_probe(!by_another, now);
+            assert!(!breaker.is_open() && !breaker.close_after_probe());
+        }
+        assert!(
+            breaker.on_failure(now, || StoreError::Timeout),
+            "one failure is remembered"
+        );
+    }
+
+    #[test]
+    fn backoffs_grow_until_a_call_succeeds() {
+        let (breaker, now) = breaker(1);
+        let opened = |times: u32| {
+            breaker.on_failure(now, || StoreError::Timeout);
+            let prober = breaker.begin_probing().expect("it is open");
+            let pause = prober.due().expect("a probe") - now;
+            let most = MIN_BACKOFF * 2_u32.pow(times);
+            assert!((most / 2..=most).contains(&pause), "{times}: {pause:?}");
+            prober.begin_probe(now);
+            prober.end_probe(true, now);
+        };
+        // Probes have responses, and requests do not.
+        (0..4).for_each(opened);
+        breaker.on_success();
+        opened(0);
+        breaker.on_failure(now, || StoreError::Timeout);
+        breaker.on_success();
+        assert!(
+            !breaker.is_open(),
+            "a request's response counts more than a probe's"
+        );
+        opened(0);
+    }
+
+    #[test]
+    fn a_prober_that_is_dropped_during_a_probe_is_replaced_at_once() {
+        let (breaker, now) = breaker(1);
+        breaker.on_failure(now, || StoreError::Timeout);
+        let prober = breaker.begin_probing().expect("it is open");
+        prober.begin_probe(now);
+        drop(prober);
+        let prober = breaker.begin_probing().expect("another");
+        assert!(prober.due().expect("a probe") <= Instant::now());
+        assert!(prober.begin_probe(now) && breaker.is_open());
+        breaker.on_success();
+        assert!(!prober.end_probe(false, now));
+        assert!(!breaker.is_open(), "a response closed it before");
+    }
+
+    #[test]
+    fn a_forked_process_probes_although_its_parent_did() {
+        let (breaker, now) = breaker(1);
+        breaker.on_failure(now, || StoreError::Timeout);
+        let parent = breaker.begin_probing();
+        breaker.state().prober = Some(process::id() + 1);
+        assert!(parent.is_some() && breaker.begin_probing().is_some());
     }
 }

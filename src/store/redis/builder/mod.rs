@@ -256,7 +256,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms.
+    /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms. If the
+    /// server answers a probe by then, this process is held up, and the request is awaited for one more timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -277,7 +278,8 @@ impl RedisStoreBuilder {
     /// a probe gets a response, calls are made again. A probe has the timeout of a request; after half a second without a
     /// response the next one is sent too.
     ///
-    /// Failures are errors that prove that the server can't count now: no connection, no response within the timeout, and the
+    /// Failures are errors that prove that the server can't count now: no connection, no response within the timeout to calls and to
+    /// a probe, and the
     /// errors listed on the [operations](crate::operations) page. Rejections and errors of a single key are none.
     pub fn circuit_breaker_threshold(mut self, failures: u32) -> Self {
         self.breaker = Some(failures);
@@ -382,6 +384,8 @@ impl RedisStoreBuilder {
             clock_offset_us: Default::default(),
             opened: Default::default(),
             closed: Default::default(),
+            extended_calls: Default::default(),
+            reported_calls: Default::default(),
         });
         let workers = Arc::new(WorkerPool::new(shared.clone(), workers));
         Ok(RedisStore {

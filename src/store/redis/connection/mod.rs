@@ -9,9 +9,10 @@ use std::{
 };
 
 use deadpool_redis::{Connection, Pool};
+use redis::aio::MultiplexedConnection;
 
 use self::{
-    pool::{PooledConnection, checkout},
+    pool::{PooledConnection, checkout, connect},
     sentinel::Sentinel,
 };
 use crate::error::StoreError;
@@ -70,6 +71,14 @@ impl ConnectionSource {
     pub(crate) async fn checkout(&self) -> Result<PooledConnection, StoreError> {
         let connection = self.connection().await?;
         Ok(PooledConnection::new(connection))
+    }
+
+    /// A new connection beside the pool, which this runtime drives: one of the pool may be driven by a runtime that stands still.
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+        match &self.backend {
+            Backend::Pool(pool) => connect(pool).await,
+            Backend::Sentinel(sentinel) => sentinel.connect().await,
+        }
     }
 
     pub(crate) fn new(pool: Pool, max_pooled: usize) -> Self {

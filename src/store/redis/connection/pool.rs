@@ -1,5 +1,6 @@
 //! Connections that are taken from a pool.
 
+use deadpool::managed::Manager;
 use deadpool_redis::{Connection, Pool, PoolError};
 use redis::{
     Cmd, RedisError, Value,
@@ -14,6 +15,12 @@ pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
         PoolError::Backend(error) => error_class::to_store_error(&error),
         error => StoreError::Connection(error.to_string().into()),
     })
+}
+
+/// Opens a connection with the settings of a pool, which does not count it.
+pub(super) async fn connect(pool: &Pool) -> Result<MultiplexedConnection, StoreError> {
+    let connection = pool.manager().create().await;
+    connection.map_err(|error| error_class::to_store_error(&error))
 }
 
 /// A connection for one command, or for several. Without a reply it is not returned to its pool: it may be broken, and otherwise its

@@ -7,10 +7,10 @@ use std::{
 };
 
 use deadpool_redis::{Connection, Pool};
-use redis::{ConnectionAddr, ConnectionInfo, Value};
+use redis::{ConnectionAddr, ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::{task::JoinSet, time::timeout};
 
-use super::pool::checkout;
+use super::pool::{checkout, connect};
 use crate::{
     error::{ConfigError, StoreError},
     store::redis::error_class,
@@ -59,32 +59,42 @@ impl Sentinel {
 
     /// A connection to the master.
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
-        let pool = match self.master_address().await {
-            Ok((host, port)) => self.pool(host, port)?,
-            // The sentinels may be down while the master is well.
-            Err(error) => self.last_pool().ok_or(error)?,
-        };
-        let mut connection = checkout(&pool).await?;
+        let mut connection = checkout(&self.master_pool(Via::Pool).await?).await?;
         match is_master(&mut connection).await? {
             true => Ok(connection),
             false => {
                 // Not returned to the pool.
                 drop(Connection::take(connection));
-                Err(StoreError::Server {
-                    code: "READONLY".into(),
-                    message: "the sentinels name a server that is no master".into(),
-                })
+                Err(no_master())
             }
         }
     }
 
+    /// A new connection to the master, found by new connections to the sentinels: see
+    /// [`ConnectionSource::connect`](super::ConnectionSource::connect).
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+        let mut connection = connect(&self.master_pool(Via::NewConnection).await?).await?;
+        match is_master(&mut connection).await? {
+            true => Ok(connection),
+            false => Err(no_master()),
+        }
+    }
+
+    async fn master_pool(&self, via: Via) -> Result<Pool, StoreError> {
+        match self.master_address(via).await {
+            Ok((host, port)) => self.pool(host, port),
+            // The sentinels may be down while the master is well.
+            Err(error) => self.last_pool().ok_or(error),
+        }
+    }
+
     /// The master's address, by the first sentinel that knows it.
-    async fn master_address(&self) -> Result<(String, u16), StoreError> {
+    async fn master_address(&self, via: Via) -> Result<(String, u16), StoreError> {
         let mut queries = JoinSet::new();
         for sentinel in &self.sentinels {
             let (sentinel, name) = (sentinel.clone(), self.name.clone());
             queries.spawn(async move {
-                let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name)).await;
+                let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name, via)).await;
                 reply.unwrap_or(Err(StoreError::Timeout))
             });
         }
@@ -120,6 +130,20 @@ impl Sentinel {
     }
 }
 
+/// How a sentinel is asked.
+#[derive(Clone, Copy)]
+enum Via {
+    Pool,
+    NewConnection,
+}
+
+fn no_master() -> StoreError {
+    StoreError::Server {
+        code: "READONLY".into(),
+        message: "the sentinels name a server that is no master".into(),
+    }
+}
+
 /// The template's kind of address, with another host and port.
 pub(crate) fn with_address(template: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
     match template.clone() {
@@ -138,11 +162,13 @@ pub(crate) fn with_address(template: &ConnectionAddr, host: &str, port: u16) -> 
 }
 
 /// The master's address, by one sentinel.
-async fn address(sentinel: &Pool, name: &str) -> Result<(String, u16), StoreError> {
-    let mut connection = checkout(sentinel).await?;
+async fn address(sentinel: &Pool, name: &str, via: Via) -> Result<(String, u16), StoreError> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let address: Result<Option<(String, u16)>, _> = command.query_async(&mut *connection).await;
+    let address: Result<Option<(String, u16)>, _> = match via {
+        Via::Pool => command.query_async(&mut *checkout(sentinel).await?).await,
+        Via::NewConnection => command.query_async(&mut connect(sentinel).await?).await,
+    };
     let address = address.map_err(|error| error_class::to_store_error(&error))?;
     address.ok_or_else(|| StoreError::Server {
         code: "NOMASTER".into(),
@@ -151,8 +177,8 @@ async fn address(sentinel: &Pool, name: &str) -> Result<(String, u16), StoreErro
 }
 
 /// Whether a server is a master by its own role. One that does not permit `ROLE` is taken for one.
-async fn is_master(connection: &mut Connection) -> Result<bool, StoreError> {
-    let role: Result<Value, _> = redis::cmd("ROLE").query_async(&mut **connection).await;
+async fn is_master(connection: &mut MultiplexedConnection) -> Result<bool, StoreError> {
+    let role: Result<Value, _> = redis::cmd("ROLE").query_async(connection).await;
     match role {
         Ok(Value::Array(role)) => Ok(role.first() == Some(&Value::BulkString(b"master".to_vec()))),
         Ok(_) => Ok(true),

@@ -110,17 +110,45 @@ impl ConnectionRef {
         self.shared.source.server()
     }
 
-    pub(crate) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
-        cmd.query_async(&mut self.connection).await
+    /// What sends commands on it, and what closes it meanwhile.
+    pub(crate) fn split(&mut self) -> (Sender<'_>, Closer<'_>) {
+        let closer = Closer {
+            shared: &self.shared,
+            broken: &self.broken,
+        };
+        (Sender(&mut self.connection), closer)
+    }
+
+    /// Closes the connection, as [`Closer::close`] does.
+    pub(crate) fn close(&mut self) {
+        self.split().1.close();
+    }
+}
+
+/// Sends commands on a connection.
+pub(crate) struct Sender<'a>(&'a mut MultiplexedConnection);
+
+impl Sender<'_> {
+    pub(crate) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        cmd.query_async(self.0).await
     }
 
     /// Sends a command to a node of a cluster that is importing the slot of its keys (`ASKING`).
-    pub(crate) async fn query_with_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
-        Box::pin(query_with_asking(&mut self.connection, cmd)).await
+    pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        Box::pin(query_with_asking(self.0, cmd)).await
     }
+}
 
-    /// Closes the connection, if it is still the current one: now, or when the next batch would use it. Another task
-    /// may be opening a new one, which takes up to its timeout; the batches behind this one must not wait for that.
+/// Closes a connection.
+pub(crate) struct Closer<'a> {
+    shared: &'a SharedConnection,
+    broken: &'a AtomicBool,
+}
+
+impl Closer<'_> {
+    /// Closes the connection once the commands in flight have ended, if it is still the current one: now, or when the next batch
+    /// would use it. Another task may be opening a new one, which takes up to its timeout; the batches behind this one must not
+    /// wait for that.
     pub(crate) fn close(&self) {
         self.broken.store(true, Ordering::Release);
         if let Ok(mut open) = self.shared.open.try_lock() {

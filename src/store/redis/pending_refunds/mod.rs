@@ -65,6 +65,20 @@ struct RefundsByTag {
     is_dropping: bool,
 }
 
+impl PendingRequest {
+    /// Whether a part of it that was sent may be lost: it can't be sent again.
+    pub(crate) fn is_lost_if_sent(&self) -> bool {
+        let unsettled = Unsettled::of(self, &StoreError::Timeout, Sent::Maybe);
+        matches!(
+            unsettled,
+            Unsettled::Kept {
+                is_unconfirmed: true,
+                ..
+            }
+        )
+    }
+}
+
 impl PendingRefunds {
     pub(crate) fn new(observers: Arc<SharedObservers>) -> Self {
         Self {
@@ -74,14 +88,15 @@ impl PendingRefunds {
     }
 
     /// Fails a request, and keeps what [has to be sent later](Unsettled). Those that were sent, and are not sent again, are
-    /// counted as unconfirmed and logged.
+    /// counted as unconfirmed and logged. Returns the request's error.
     pub(crate) fn fail_and_keep(
         &self,
         tag: usize,
         request: PendingRequest,
         error: StoreError,
         sent: Sent,
-    ) {
+    ) -> StoreError {
+        let (mut error, is_by_hand) = (error, request.is_by_hand());
         match Unsettled::of(&request, &error, sent) {
             Unsettled::Nothing => {}
             Unsettled::Unsendable => {
@@ -93,8 +108,9 @@ impl PendingRefunds {
                 retry,
                 is_unconfirmed,
             } => {
-                if let Some(retry) = retry {
-                    self.push(tag, retry);
+                let is_kept = retry.is_some_and(|retry| self.push(tag, retry));
+                if is_kept && is_by_hand {
+                    error = StoreError::deferred(error);
                 }
                 if is_unconfirmed {
                     self.refunds().unconfirmed += 1;
@@ -103,7 +119,19 @@ impl PendingRefunds {
             }
         }
         // Last, since the request counts as undelivered until it is dropped.
-        request.fail(error);
+        request.fail(error.clone());
+        error
+    }
+
+    /// Keeps what can be sent again of a request that was sent, and may still have a reply.
+    pub(crate) fn keep_idempotent(&self, tag: usize, request: &PendingRequest) {
+        let unsettled = Unsettled::of(request, &StoreError::Timeout, Sent::Maybe);
+        if let Unsettled::Kept {
+            retry: Some(retry), ..
+        } = unsettled
+        {
+            self.push(tag, retry);
+        }
     }
 
     /// Keeps an unsent request without a waiter, whose runtime has ended or which had none, for the next runtime
@@ -130,7 +158,8 @@ impl PendingRefunds {
         self.refunds().by_tag.keys().copied().collect()
     }
 
-    fn push(&self, tag: usize, retry: Retry) {
+    /// Keeps it, if there is room.
+    fn push(&self, tag: usize, retry: Retry) -> bool {
         let Retry {
             op,
             counters,
@@ -150,7 +179,7 @@ impl PendingRefunds {
             if let Some((workers, runtime)) = retries.filter(|_| begins) {
                 drop(runtime.spawn(resend_until_done(Retrying(Arc::downgrade(&workers), tag))));
             }
-            return;
+            return true;
         }
         refunds.dropped += 1;
         let begins = !mem::replace(&mut refunds.is_dropping, true);
@@ -162,6 +191,7 @@ impl PendingRefunds {
                 "charges and refunds dropped: too many were queued while the store failed"
             );
         }
+        false
     }
 
     /// Refunds and charges so far that were sent without a response, and are not sent again.

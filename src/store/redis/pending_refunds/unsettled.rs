@@ -14,8 +14,8 @@ use crate::{
 /// What is left to send of a failed request.
 ///
 /// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they did
-/// not run, or refund permits, each of which is refunded once only. A request for a permit that was sent, and may have taken
-/// one, leaves a refund of it.
+/// not run, or refund permits, each of which is refunded once only. One by hand is kept if the server did not respond, and its
+/// caller gets [`StoreError::Deferred`]. A request for a permit that was sent, and may have taken one, leaves a refund of it.
 #[derive(Debug)]
 pub(super) enum Unsettled {
     Nothing,
@@ -41,7 +41,10 @@ impl Unsettled {
     pub(super) fn of(request: &PendingRequest, error: &StoreError, sent: Sent) -> Self {
         let (op, sent) = (request.op, sent == Sent::Maybe);
         let is_kept = match op {
-            Op::Refund | Op::ForceAcquire | Op::Settle => request.retries_refunds(),
+            Op::Refund | Op::ForceAcquire | Op::Settle => {
+                let is_deferred = !sent && request.is_by_hand() && is_unreached(error);
+                request.retries_refunds() || is_deferred
+            }
             Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
             _ => false,
         };
@@ -89,6 +92,14 @@ impl Unsettled {
             is_unconfirmed,
         }
     }
+}
+
+/// Whether the server was not reached. An error reply is a result, after which a call by hand may be repeated.
+fn is_unreached(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Timeout | StoreError::Connection(_) | StoreError::CircuitOpen { .. }
+    )
 }
 
 fn is_permit(counter: &OwnedCounterOp) -> bool {

@@ -144,9 +144,21 @@ impl PendingRequest {
         }
     }
 
-    pub(crate) fn expire(&mut self) {
+    /// Whether it is a charge or refund by hand, which is kept and sent later if it was not sent.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.has_waiter
+            && self.refund_retry == RefundRetry::IfUnread
+            && matches!(self.op, Op::ForceAcquire | Op::Refund)
+    }
+
+    /// Completes the waiter with a timeout.
+    pub(crate) fn expire(&mut self, is_sent: bool) {
         if self.has_waiter {
-            self.complete(Err(StoreError::Timeout));
+            let error = match !is_sent && self.is_by_hand() {
+                true => StoreError::deferred(StoreError::Timeout),
+                false => StoreError::Timeout,
+            };
+            self.complete(Err(error));
         }
     }
 
@@ -368,7 +380,7 @@ mod tests {
     #[test]
     fn a_timed_out_request_gets_no_second_response() {
         let (mut request, mut response) = with_response(Op::Acquire(1));
-        request.expire();
+        request.expire(true);
         assert!(!request.has_waiter());
         request.succeed(admitted());
         assert!(matches!(

@@ -4,22 +4,22 @@ use std::{
     future::poll_fn,
     mem,
     sync::Arc,
-    task::{Poll, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use redis::{RedisError, Value};
 use tokio::time::{Instant, sleep};
 
-use super::probe;
+use super::{Worker, probe};
 use crate::{
     error::StoreError,
     observe::{BreakerState, StoreCallEvent, StoreCallResult},
     store::redis::{
         batch::{Batch, wire},
-        breaker::Breaker,
+        breaker::confirmation::{Confirmation, Verdict},
         cluster::node::Redirect,
-        connection::shared::ConnectionRef,
+        connection::shared::{Closer, ConnectionRef},
         error_class::{self, ErrorAction, Retry},
         rejection_cache::epoch::EpochKey,
         request::{PendingRequest, Sent},
@@ -37,61 +37,87 @@ const REDIRECT_DELAY: Duration = Duration::from_millis(5);
 /// Redirects that are followed without a pause.
 const IMMEDIATE_REDIRECTS: usize = 3;
 
+/// How long a batch is awaited that must not be sent again, once its requests have timed out.
+const MAX_LATE_REPLY: Duration = Duration::from_secs(60);
+
+/// How often such a batch looks whether its worker has ended.
+const LATE_INTERVAL: Duration = Duration::from_millis(250);
+
 /// Sends a batch and completes all of its requests, each by its deadline. Returns the emptied batch and the requests to retry.
 pub(crate) async fn send_batch(
-    shared: Arc<StoreState>,
+    worker: Arc<Worker>,
     route: Arc<Route>,
-    breaker: Arc<Breaker>,
     mut batch: Batch,
 ) -> (Batch, Vec<PendingRequest>) {
-    let start = Instant::now();
+    let (shared, tag) = (&worker.shared, worker.tag);
+    batch.begin(Instant::now(), shared.timeout);
     let mut call = None;
-    let mut outcome = match execute(&shared, &route, &mut batch, &mut call).await {
+    let mut outcome = match execute(&worker, &route, &mut batch, &mut call).await {
         Ok((reply, connection)) => {
             let call = call.map(StoreCall::ended);
-            handle_reply(&shared, route.tag(), &mut batch, reply, connection, call)
+            handle_reply(shared, tag, &mut batch, reply, connection, call)
         }
         Err(outcome) => {
-            report_failed_call(&shared, &route, call, &outcome);
+            report_failed_call(shared, &route, call, &outcome);
             outcome
         }
     };
-    if outcome.timed_out && start.elapsed() < shared.timeout / 2 {
-        // The requests had little time left when they were sent: no evidence against the server.
-        outcome.action.counts_as_failure = false;
+    if !batch.extension.is_zero() && outcome.answered {
+        shared.note_extended_call();
+    }
+    // The failure of a batch that is late was counted when it timed out.
+    outcome.action.counts_as_failure &= !batch.is_late;
+    if outcome.timed_out {
+        outcome.action.counts_as_failure = counts_as_failure(&batch);
     }
     if outcome.action.counts_as_failure {
-        let error = || outcome.error.clone().unwrap_or(StoreError::Timeout);
-        if breaker.on_failure(Instant::now(), error) {
-            shared.report_breaker(route.tag(), BreakerState::Open);
-            let error = error();
-            shared.opened.log_with(|suppressed| {
-                tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
-            });
-            probe::start(&shared, &breaker, route.tag());
-        }
+        note_failure(&worker, || outcome.error());
     } else if outcome.answered {
-        if breaker.on_success() {
-            shared.report_breaker(route.tag(), BreakerState::Closed);
+        if worker.breaker.on_success() {
+            shared.report_breaker(tag, BreakerState::Closed);
         }
-        shared.pending_refunds.resend(route.tag());
+        shared.pending_refunds.resend(tag);
     }
     if outcome.error.is_some() || outcome.timed_out || outcome.action.reconnect {
         route.schedule_refresh();
     }
-    if let Some(connection) = outcome.connection.filter(|_| outcome.action.reconnect) {
+    if let Some(mut connection) = outcome.connection.filter(|_| outcome.action.reconnect) {
         connection.close();
     }
     let error = outcome.error.unwrap_or(StoreError::Timeout);
+    let refunds = &shared.pending_refunds;
     let unanswered = batch.drain();
-    let fail = |request| {
-        shared
-            .pending_refunds
-            .fail_and_keep(route.tag(), request, error.clone(), outcome.sent)
-    };
-    unanswered.for_each(fail);
+    unanswered.for_each(|request| {
+        refunds.fail_and_keep(tag, request, error.clone(), outcome.sent);
+    });
+    if batch.is_late {
+        // The worker has given it up.
+        for request in outcome.retry.drain(..) {
+            refunds.fail_and_keep(tag, request, StoreError::Timeout, Sent::No);
+        }
+    }
     batch.clear();
     (batch, outcome.retry)
+}
+
+/// Whether a batch that has timed out counts as a failure.
+fn counts_as_failure(batch: &Batch) -> bool {
+    let confirmation = batch.confirmation.as_ref();
+    confirmation.is_some_and(|confirmation| confirmation.count_failure())
+}
+
+/// Counts a failure, which may open the circuit breaker.
+#[cold]
+fn note_failure(worker: &Worker, error: impl Fn() -> StoreError) {
+    let (shared, tag) = (&worker.shared, worker.tag);
+    if worker.breaker.on_failure(std::time::Instant::now(), &error) {
+        shared.report_breaker(tag, BreakerState::Open);
+        let error = error();
+        shared.opened.log_with(|suppressed| {
+            tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
+        });
+        probe::start(shared, &worker.breaker, tag);
+    }
 }
 
 /// The result of sending a batch.
@@ -278,13 +304,14 @@ fn report_failed_call(
 ///
 /// `call` is the call that is not reported yet: on return the last one, if it has to be.
 async fn execute(
-    shared: &StoreState,
+    worker: &Worker,
     route: &Route,
     batch: &mut Batch,
     call: &mut Option<StoreCall>,
 ) -> Result<(Value, ConnectionRef), BatchOutcome> {
+    let shared = &*worker.shared;
     *call = StoreCall::begin(shared, batch);
-    let mut connection = connect(batch, route.connect()).await?;
+    let mut connection = connect(worker, batch, route.connect()).await?;
     let script = shared.script();
     let (mut with_text, mut asking, mut redirects) = (false, false, 0);
     loop {
@@ -294,15 +321,22 @@ async fn execute(
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
         let command = batch.call(&script, with_text, now, epoch);
         *call = StoreCall::begin(shared, batch);
+        batch.is_sent = true;
+        let (sender, closer) = connection.split();
         let reply = match asking {
-            false => with_deadlines(batch, connection.query(&command)).await,
-            true => with_deadlines(batch, connection.query_with_asking(&command)).await,
+            false => reply_of(worker, batch, closer, sender.query(&command)).await,
+            true => reply_of(worker, batch, closer, sender.query_with_asking(&command)).await,
         };
         let error = match reply {
             None => return Err(BatchOutcome::timed_out(Some(connection))),
             Some(Ok(reply)) => return Ok((reply, connection)),
+            Some(Err(error)) if batch.is_late => {
+                return Err(BatchOutcome::failed(&error, connection));
+            }
             Some(Err(error)) => error,
         };
+        // An error reply: nothing ran.
+        batch.is_sent = error.code().is_none();
         let replied = call.map(StoreCall::ended);
         let report_repeated = |connection: &ConnectionRef| {
             if let Some(call) = replied {
@@ -327,16 +361,20 @@ async fn execute(
             *call = StoreCall::begin(shared, batch);
             redirects += 1;
             if redirects > IMMEDIATE_REDIRECTS || matches!(redirect, Redirect::TryAgain) {
-                let pause = with_deadlines(batch, sleep(REDIRECT_DELAY)).await;
+                let pause = with_deadlines(worker, batch, sleep(REDIRECT_DELAY)).await;
                 pause.ok_or_else(|| BatchOutcome::timed_out(None))?;
             }
             asking = matches!(redirect, Redirect::Ask(_));
             connection = match redirect {
-                Redirect::Ask(node) => connect(batch, route.connect_to(&node)).await?,
-                Redirect::Moved | Redirect::TryAgain => connect(batch, route.connect()).await?,
+                Redirect::Ask(node) => connect(worker, batch, route.connect_to(&node)).await?,
+                Redirect::Moved | Redirect::TryAgain => {
+                    connect(worker, batch, route.connect()).await?
+                }
             };
         } else if retry == Some(Retry::AfterDelay)
-            && with_deadlines(batch, sleep(TRYAGAIN_DELAY)).await.is_some()
+            && with_deadlines(worker, batch, sleep(TRYAGAIN_DELAY))
+                .await
+                .is_some()
         {
             report_repeated(&connection);
         } else {
@@ -347,17 +385,22 @@ async fn execute(
 
 /// Awaits a connection for a batch.
 async fn connect<T>(
+    worker: &Worker,
     batch: &mut Batch,
     part: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, BatchOutcome> {
-    let connected = with_deadlines(batch, part).await;
+    let connected = with_deadlines(worker, batch, part).await;
     connected
         .ok_or_else(|| BatchOutcome::timed_out(None))?
         .map_err(BatchOutcome::not_connected)
 }
 
 /// Awaits `part`, failing the requests whose deadline passes meanwhile; `None` once all deadlines have passed.
-async fn with_deadlines<T>(batch: &mut Batch, part: impl Future<Output = T>) -> Option<T> {
+async fn with_deadlines<T>(
+    worker: &Worker,
+    batch: &mut Batch,
+    part: impl Future<Output = T>,
+) -> Option<T> {
     let mut part = std::pin::pin!(part);
     poll_fn(|cx| {
         if batch.next_deadline().is_none() {
@@ -366,13 +409,117 @@ async fn with_deadlines<T>(batch: &mut Batch, part: impl Future<Output = T>) -> 
         if let Poll::Ready(result) = part.as_mut().poll(cx) {
             return Poll::Ready(Some(result));
         }
-        while let Some(deadline) = batch.next_deadline() {
-            ready!(batch.timer.poll(deadline, cx));
-            batch.fail_overdue(Instant::now());
-        }
-        Poll::Ready(None)
+        poll_deadlines(worker, batch, cx).map(|()| None)
     })
     .await
+}
+
+/// Awaits the reply to a batch, as [`with_deadlines`] does. If it has requests that must not be lost, and can't be sent again, it
+/// is late once all deadlines have passed: it leaves the worker, and its reply is awaited for as long as the connection lasts.
+/// Without that, the client would not write a command that still waits for the connection's task.
+async fn reply_of<T>(
+    worker: &Worker,
+    batch: &mut Batch,
+    closer: Closer<'_>,
+    reply: impl Future<Output = T>,
+) -> Option<T> {
+    let mut reply = std::pin::pin!(reply);
+    let mut until = None;
+    poll_fn(|cx| {
+        if until.is_none() && batch.next_deadline().is_none() {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(reply) = reply.as_mut().poll(cx) {
+            return Poll::Ready(Some(reply));
+        }
+        let until = match until {
+            Some(until) => until,
+            None => {
+                ready!(poll_deadlines(worker, batch, cx));
+                if !worker.begin_late(batch) {
+                    return Poll::Ready(None);
+                }
+                if counts_as_failure(batch) {
+                    note_failure(worker, || StoreError::Timeout);
+                }
+                closer.close();
+                *until.insert(Instant::now() + MAX_LATE_REPLY)
+            }
+        };
+        loop {
+            let now = Instant::now();
+            if now >= until || worker.is_closed() {
+                return Poll::Ready(None);
+            }
+            ready!(batch.timer.poll(until.min(now + LATE_INTERVAL), cx));
+        }
+    })
+    .await
+}
+
+/// Fails the requests whose deadline has passed; ready once all have. After half of the batch's time the server is probed; if it
+/// answers, the requests are awaited for one more timeout.
+fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
+    while let Some(deadline) = batch.next_deadline() {
+        if let Some(confirm_at) = batch.confirm_at {
+            ready!(batch.timer.poll(confirm_at.min(deadline), cx));
+            let late_by = Instant::now().checked_duration_since(confirm_at);
+            if let Some(late_by) = late_by {
+                batch.confirm_at = None;
+                confirm(worker, batch, late_by);
+            }
+        }
+        let confirmation = batch.confirmation.as_ref();
+        let verdict = confirmation.map(|confirmation| confirmation.poll_verdict(cx));
+        let is_prober_late = || confirmation.is_some_and(|confirmation| confirmation.is_overdue());
+        if verdict == Some(Verdict::Unanswered) {
+            batch.extension = Duration::ZERO;
+        }
+        let Some(deadline) = batch.next_deadline() else {
+            break;
+        };
+        ready!(batch.timer.poll(deadline, cx));
+        let now = Instant::now();
+        let may_wait = match verdict {
+            Some(Verdict::Answered) => true,
+            Some(Verdict::Unanswered) => false,
+            Some(Verdict::Pending) => batch.is_held_up || is_prober_late(),
+            None => worker.may_wait(deadline),
+        };
+        if may_wait && batch.extension.is_zero() {
+            batch.extension = worker.shared.timeout;
+            if verdict.is_some() {
+                // From now on: this thread may have been held up.
+                batch.extension += now.saturating_duration_since(deadline);
+            }
+        } else {
+            batch.fail_overdue(now);
+        }
+    }
+    Poll::Ready(())
+}
+
+/// Has the server probed, since a batch has no reply: so soon that there is a result before its last deadline. Not if there is too
+/// little time left for a probe, or the circuit breaker is open.
+#[cold]
+fn confirm(worker: &Worker, batch: &mut Batch, late_by: Duration) {
+    let (timeout, now) = (worker.shared.timeout, Instant::now());
+    batch.is_held_up = late_by > timeout / 8;
+    let left = batch.last_deadline();
+    let left = left.map_or(Duration::ZERO, |last| last - now);
+    let limit = match batch.is_held_up {
+        true => timeout / 2,
+        false => left - left / 8,
+    };
+    if worker.breaker.is_open() || limit < timeout / 4 {
+        return;
+    }
+    // A clock of tokio that a test has moved ahead: there was no time for a reply or a probe.
+    let is_moved = now.into_std() > std::time::Instant::now();
+    batch.confirmation = Some(match is_moved {
+        true => Confirmation::unanswered(),
+        false => probe::confirm(&worker.shared, &worker.breaker, worker.tag, limit),
+    });
 }
 
 #[cfg(test)]
@@ -387,8 +534,8 @@ mod tests {
         let shared = store.inner.shared.clone();
         let routes = shared.topology.routes(1);
         let route = Arc::new(routes.into_iter().next().expect("a route"));
-        let breaker = shared.breaker(0).clone();
-        let sending = send_batch(shared, route, breaker, Batch::default());
+        let worker = Arc::new(Worker::new(shared, 0));
+        let sending = send_batch(worker, route, Batch::default());
         let size = size_of_val(&sending);
         assert!(size <= 3_072, "{size} bytes");
     }

@@ -18,7 +18,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
 };
@@ -64,6 +64,8 @@ pub(crate) struct Worker {
     last_waiting: AtomicUsize,
     /// While a batch is in flight, every so many queued requests wake the worker.
     wake_every: AtomicUsize,
+    /// Whether the batch that was polled last leaves the worker.
+    is_leaving: AtomicBool,
 }
 
 /// A batch in flight. Resolves to the emptied batch, for reuse, and the requests to retry.
@@ -80,6 +82,7 @@ impl Worker {
             task: SharedTask::default(),
             last_waiting: AtomicUsize::new(0),
             wake_every: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
+            is_leaving: AtomicBool::new(false),
         }
     }
 
@@ -87,7 +90,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// [`StoreError::CircuitOpen`] while the circuit breaker is open.
+    /// [`StoreError::CircuitOpen`] while the circuit breaker is open; for a charge or refund by hand [`StoreError::Deferred`].
     pub(crate) fn push(&self, request: PendingRequest) -> Result<(), StoreError> {
         if self.enqueue(request)? {
             match self.last_waiting.load(Ordering::Relaxed) {
@@ -101,10 +104,9 @@ impl Worker {
     /// Queues a request. Returns whether the worker has to be woken.
     fn enqueue(&self, request: PendingRequest) -> Result<bool, StoreError> {
         if let Err(open) = self.breaker.check() {
-            // The probing task may have ended with its runtime.
+            // There is no prober if it could not be started, or in a forked process.
             probe::start(&self.shared, &self.breaker, self.tag);
-            self.fail(request, open.clone());
-            return Err(open);
+            return Err(self.fail(request, open));
         }
         let enqueue = self
             .queue()
@@ -162,18 +164,19 @@ impl Worker {
                         batch_pool.push(batch);
                         continue;
                     }
-                    let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
-                    let sent = dispatch::send_batch(shared, route.clone(), breaker, batch);
+                    let sent = dispatch::send_batch(self.clone(), route.clone(), batch);
                     in_flight.push(Box::pin(sent) as InFlightBatch);
                 }
                 Step::AwaitReply => tokio::select! {
                     biased;
-                    (batch, again) = next_completed(&mut in_flight) => {
-                        batch_pool.push(batch);
-                        schedule.retry(again);
+                    completed = self.next_completed(&mut in_flight) => {
+                        if let Some((batch, again)) = completed {
+                            batch_pool.push(batch);
+                            schedule.retry(again);
+                        }
                     }
                     () = self.task.notified() => {}
-                    () = wait_deadline(&mut timer, schedule.first()) => self.fail_overdue(&mut schedule),
+                    () = self.wait_deadline(&mut timer, schedule.first()) => self.fail_overdue(&mut schedule),
                 },
                 Step::AwaitRequest => {
                     self.last_waiting.store(0, Ordering::Relaxed);
@@ -200,7 +203,7 @@ impl Worker {
             .store(schedule.waiting(), Ordering::Relaxed);
         let now = Instant::now();
         let requests = schedule.fill(|request| {
-            if request.deadline <= now {
+            if request.deadline <= now && !self.may_wait(request.deadline) {
                 self.fail(request, StoreError::Timeout);
             } else if !request.is_cancelled() {
                 return batch.push(request);
@@ -217,15 +220,86 @@ impl Worker {
     /// Removes the requests at the front of the backlog whose deadline has passed, and fails them.
     fn fail_overdue(&self, schedule: &mut Schedule<PendingRequest>) {
         let now = Instant::now();
-        while let Some(late) = schedule.take_first_if(|first| first.deadline <= now) {
+        let is_overdue =
+            |first: &PendingRequest| first.deadline <= now && !self.may_wait(first.deadline);
+        while let Some(late) = schedule.take_first_if(is_overdue) {
             self.fail(late, StoreError::Timeout);
         }
     }
 
-    /// Fails a request that was not sent.
-    fn fail(&self, request: PendingRequest, error: StoreError) {
+    /// Fails a request that was not sent. Returns its error.
+    fn fail(&self, request: PendingRequest, error: StoreError) -> StoreError {
         let refunds = &self.shared.pending_refunds;
-        refunds.fail_and_keep(self.tag, request, error, Sent::No);
+        refunds.fail_and_keep(self.tag, request, error, Sent::No)
+    }
+
+    /// Whether requests with this deadline, which has passed, are awaited for one more timeout: the server has answered a probe
+    /// since they arrived, so this process is held up.
+    #[cold]
+    fn may_wait(&self, deadline: Instant) -> bool {
+        let timeout = self.shared.timeout;
+        let arrival = deadline.into_std().checked_sub(timeout);
+        let is_confirmed = arrival.is_some_and(|at| self.breaker.is_confirmed_since(at));
+        is_confirmed && Instant::now() < deadline + timeout
+    }
+
+    /// Has a batch whose requests have timed out leave the worker, if some of them must not be lost and can't be sent again.
+    fn begin_late(&self, batch: &mut Batch) -> bool {
+        let refunds = &self.shared.pending_refunds;
+        if !batch.requests().any(PendingRequest::is_lost_if_sent) {
+            return false;
+        }
+        for request in batch.requests() {
+            refunds.keep_idempotent(self.tag, request);
+        }
+        batch.is_late = true;
+        self.is_leaving.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Waits for the deadline of the first request of the backlog, which may be a retry: its deadline is then earlier than those
+    /// of the batches in flight.
+    async fn wait_deadline(&self, timer: &mut DeadlineTimer, first: Option<&PendingRequest>) {
+        let Some(first) = first else {
+            return pending().await;
+        };
+        let mut deadline = first.deadline;
+        if deadline <= Instant::now() && self.may_wait(deadline) {
+            deadline += self.shared.timeout;
+        }
+        poll_fn(|cx| timer.poll(deadline, cx)).await;
+    }
+
+    fn is_closed(&self) -> bool {
+        self.queue().is_closed()
+    }
+
+    /// Waits until a batch completes, or has left; it is then `None`. They are polled in order, since a batch is sent at its first
+    /// poll.
+    async fn next_completed(
+        &self,
+        in_flight: &mut Vec<InFlightBatch>,
+    ) -> Option<(Batch, Vec<PendingRequest>)> {
+        poll_fn(|cx| {
+            for place in 0..in_flight.len() {
+                let result = in_flight[place].as_mut().poll(cx);
+                let is_leaving = self.is_leaving.load(Ordering::Relaxed);
+                if is_leaving {
+                    self.is_leaving.store(false, Ordering::Relaxed);
+                }
+                if let Poll::Ready(back) = result {
+                    drop(in_flight.remove(place));
+                    return Poll::Ready(Some(back));
+                }
+                if is_leaving {
+                    // Its reply is awaited beside the worker's other batches.
+                    drop(tokio::spawn(in_flight.remove(place)));
+                    return Poll::Ready(None);
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 
     fn queue(&self) -> MutexGuard<'_, RequestQueue<PendingRequest>> {
@@ -243,29 +317,6 @@ impl Drop for Worker {
                 .keep_for_next_runtime(self.tag, request);
         }
     }
-}
-
-/// Waits for the deadline of the first request of the backlog, which may be a retry: its deadline is then earlier than those of
-/// the batches in flight.
-async fn wait_deadline(timer: &mut DeadlineTimer, first: Option<&PendingRequest>) {
-    match first.map(|request| request.deadline) {
-        Some(deadline) => poll_fn(|cx| timer.poll(deadline, cx)).await,
-        None => pending().await,
-    }
-}
-
-/// Waits until a batch completes. They are polled in order, since a batch is sent at its first poll.
-async fn next_completed(in_flight: &mut Vec<InFlightBatch>) -> (Batch, Vec<PendingRequest>) {
-    poll_fn(|cx| {
-        for place in 0..in_flight.len() {
-            if let Poll::Ready(back) = in_flight[place].as_mut().poll(cx) {
-                drop(in_flight.remove(place));
-                return Poll::Ready(back);
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
 
 #[cfg(test)]

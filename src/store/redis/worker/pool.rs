@@ -17,6 +17,7 @@ use crate::{
     store::{
         Op, OpResult,
         redis::{
+            background::is_background,
             cluster::hash_tags::HashTags,
             lease::ResponseRecorder,
             rejection_cache::CacheToken,
@@ -199,7 +200,8 @@ impl WorkerPool {
     }
 
     fn push_detached(self: &Arc<Self>, worker_index: usize, request: PendingRequest) {
-        let here = Handle::try_current().ok();
+        // The background thread sends nothing itself.
+        let here = Handle::try_current().ok().filter(|_| !is_background());
         let sets = match &here {
             Some(here) => self.workers(here),
             None => self.runtimes.load(),

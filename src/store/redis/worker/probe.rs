@@ -1,22 +1,30 @@
-//! Probes a store whose circuit breaker is open, so that no request has to wait for its timeout to find out.
+//! Probes a store whose circuit breaker is open, so that no request has to wait for its timeout to find out, and one whose replies
+//! are late, to find out why. Probes are sent by the [background thread](background), on connections of their own: those of the
+//! application's runtimes stand still with these.
 
 use std::{
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::{Cmd, Value};
 use tokio::{
+    runtime::Handle,
     task::JoinSet,
-    time::{Instant, timeout, timeout_at},
+    time::{self, sleep_until, timeout, timeout_at},
 };
+use tracing::instrument::WithSubscriber;
 
 use crate::{
     error::StoreError,
     observe::BreakerState,
     runtime::runtime_with_io,
     store::redis::{
-        breaker::{Breaker, probe_lease::ProbeLease},
+        background::background,
+        breaker::{
+            Breaker, ProbingGuard,
+            confirmation::{Confirmation, MAX_REPEATS},
+        },
         connection::RunError,
         error_class, key_names,
         state::StoreState,
@@ -32,22 +40,68 @@ const MAX_PROBE_WAIT: Duration = Duration::from_millis(500);
 /// a handful are in flight.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Spawns a task on this runtime that probes until the breaker closes, unless there is one already. If the runtime ends first,
-/// the next request spawns another one.
+/// The background thread's runtime or, if that can't be started, the current one.
+fn probing_runtime() -> Option<Handle> {
+    background().or_else(runtime_with_io)
+}
+
+/// Has the server of a hash tag probed, since a batch has had no reply for half of its time; the rest of it is `limit`.
+#[cold]
+pub(crate) fn confirm(
+    shared: &StoreState,
+    breaker: &Breaker,
+    tag: usize,
+    limit: Duration,
+) -> Arc<Confirmation> {
+    let (confirmation, is_new) = breaker.confirm(Instant::now(), limit);
+    if is_new {
+        let confirming = confirm_by_probes(
+            confirmation.clone(),
+            shared.topology.clone(),
+            tag,
+            shared.probe(tag),
+            limit,
+        );
+        match probing_runtime() {
+            Some(runtime) => drop(runtime.spawn(confirming.with_current_subscriber())),
+            None => confirmation.decide(false),
+        }
+    }
+    confirmation
+}
+
+/// Decides a confirmation by a probe. A probe without an answer that ended late is repeated: its own thread was held up.
+async fn confirm_by_probes(
+    confirmation: Arc<Confirmation>,
+    topology: Topology,
+    tag: usize,
+    probe: Cmd,
+    limit: Duration,
+) {
+    for _ in 0..=MAX_REPEATS {
+        let begun = Instant::now();
+        let reply = timeout(limit, topology.run_on_new_connection(tag, &probe)).await;
+        match reply {
+            Ok(reply) => return confirmation.decide(check_reply(reply).is_ok()),
+            Err(_) if begun.elapsed() < limit + limit / 4 => break,
+            Err(_) => {}
+        }
+    }
+    confirmation.decide(false);
+}
+
+/// Spawns a task that probes until the breaker closes, unless there is one already.
 pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize) {
-    let Some(runtime) = runtime_with_io() else {
+    let Some(probing) = breaker.begin_probing() else {
         return;
     };
-    let Some(lease) = breaker.lease(Instant::now()) else {
+    let Some(runtime) = probing_runtime() else {
         return;
     };
     let shared = Arc::downgrade(shared);
-    drop(runtime.spawn(async move {
-        run_probes(&lease, &shared, tag).await;
-        if !lease.is_over() {
-            return;
-        }
-        drop(lease);
+    let probes = async move {
+        run_probes(&probing, &shared, tag).await;
+        drop(probing);
         if let Some(shared) = shared.upgrade() {
             shared.closed.log_with(|suppressed| {
                 tracing::info!(
@@ -57,59 +111,76 @@ pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize
             });
             shared.on_recovery(tag);
         }
-    }));
+    };
+    drop(runtime.spawn(probes.with_current_subscriber()));
 }
 
-async fn run_probes(lease: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
+/// Sends probes until the breaker is closed or the store is dropped, which it does not hold while it waits.
+async fn run_probes(probing: &ProbingGuard, store: &Weak<StoreState>, tag: usize) {
+    let report = |state| {
+        if let Some(shared) = store.upgrade() {
+            shared.report_breaker(tag, state);
+        }
+    };
     let mut probes = JoinSet::new();
-    while let Some(due) = lease.due() {
-        let since = Instant::now();
+    while let Some(due) = probing.due() {
+        let since = time::Instant::now();
         let was_late = await_healthy(&mut probes, due).await;
         if was_late {
-            if lease.end(true, Instant::now())
-                && let Some(shared) = shared.upgrade()
-            {
-                shared.report_breaker(tag, BreakerState::Closed);
+            if probing.end_probe(true, Instant::now()) {
+                report(BreakerState::Closed);
             }
             continue;
         }
-        tokio::time::sleep_until(due).await;
-        // A store that was dropped needs no probe.
-        let Some(shared) = shared.upgrade() else {
+        sleep_until(due.into()).await;
+        let Some(until) = send_probe(&mut probes, probing, store, tag, since) else {
             return;
         };
-        let until = Instant::now() + shared.timeout.min(MAX_PROBE_WAIT);
-        if lease.begin(until) {
-            shared.report_breaker(tag, BreakerState::HalfOpen);
-            let probe_timeout = shared.timeout.min(MAX_PROBE_TIMEOUT);
-            let breaker = shared.breaker(tag).clone();
-            let probe = probe(
-                shared.topology.clone(),
-                breaker,
-                tag,
-                shared.probe(tag),
-                since,
-            );
-            probes.spawn(async move { timeout(probe_timeout, probe).await.unwrap_or(false) });
-            let healthy = await_healthy(&mut probes, until).await;
-            if !healthy {
-                // The keys may have moved.
-                shared.topology.schedule_refresh();
-            }
-            if lease.end(healthy, Instant::now()) {
-                let state = match healthy {
-                    true => BreakerState::Closed,
-                    false => BreakerState::Open,
-                };
-                shared.report_breaker(tag, state);
-            }
+        let healthy = await_healthy(&mut probes, until).await;
+        // The keys may have moved.
+        if !healthy && let Some(shared) = store.upgrade() {
+            shared.topology.schedule_refresh();
+        }
+        if probing.end_probe(healthy, Instant::now()) {
+            report(match healthy {
+                true => BreakerState::Closed,
+                false => BreakerState::Open,
+            });
         }
     }
 }
 
+/// Sends the next probe. Returns until when the one after it waits for it; `None` if no probe is needed, since the breaker is
+/// closed or the store was dropped.
+fn send_probe(
+    probes: &mut JoinSet<bool>,
+    probing: &ProbingGuard,
+    store: &Weak<StoreState>,
+    tag: usize,
+    since: time::Instant,
+) -> Option<Instant> {
+    let shared = store.upgrade()?;
+    let until = Instant::now() + shared.timeout.min(MAX_PROBE_WAIT);
+    if !probing.begin_probe(until) {
+        return None;
+    }
+    shared.report_breaker(tag, BreakerState::HalfOpen);
+    let probe_timeout = shared.timeout.min(MAX_PROBE_TIMEOUT);
+    let breaker = shared.breaker(tag).clone();
+    let probe = probe(
+        shared.topology.clone(),
+        breaker,
+        tag,
+        shared.probe(tag),
+        since,
+    );
+    probes.spawn(async move { timeout(probe_timeout, probe).await.unwrap_or(false) });
+    Some(until)
+}
+
 /// Whether one of the probes in flight finds the server healthy before a deadline.
 async fn await_healthy(probes: &mut JoinSet<bool>, until: Instant) -> bool {
-    while let Ok(Some(reply)) = timeout_at(until, probes.join_next()).await {
+    while let Ok(Some(reply)) = timeout_at(until.into(), probes.join_next()).await {
         if reply.unwrap_or(false) {
             return true;
         }
@@ -124,10 +195,10 @@ async fn probe(
     breaker: Arc<Breaker>,
     tag: usize,
     probe: Cmd,
-    since: Instant,
+    since: time::Instant,
 ) -> bool {
     match &topology {
-        Topology::One(_) => is_healthy(topology.run::<Value>(tag, &probe).await, &breaker),
+        Topology::One(_) => is_healthy(topology.run_on_new_connection(tag, &probe).await, &breaker),
         Topology::Cluster(cluster) => {
             // Another node may serve the slot. If no node replies, the old one is probed itself.
             let _ = timeout(MAX_PROBE_WAIT / 2, cluster.refresh()).await;
@@ -154,23 +225,22 @@ async fn probe(
     }
 }
 
-/// Whether a probe's result closes the breaker. An error reply that does not open a breaker does not keep it open
+/// Whether a probe's result closes the breaker.
+fn is_healthy(reply: Result<Value, RunError>, breaker: &Breaker) -> bool {
+    let checked = check_reply(reply);
+    checked.map_err(|error| breaker.note_cause(error)).is_ok()
+}
+
+/// Returns the error of a probe whose server cannot count. An error reply that does not open a breaker does not keep it open
 /// either: a full server still rejects keys whose quota is used up. A server with which no connection can be set up has
 /// failed, whatever the error is.
-fn is_healthy(reply: Result<Value, RunError>, breaker: &Breaker) -> bool {
-    let (error, is_healthy) = match reply {
-        Ok(_) => return true,
-        Err(RunError::NotConnected(error)) => (error, false),
-        Err(RunError::Failed(error)) => {
-            let counts = |code: &str| error_class::classify_code(code).counts_as_failure;
-            let is_healthy = matches!(&error, StoreError::Server { code, .. } if !counts(code));
-            (error, is_healthy)
-        }
-    };
-    if !is_healthy {
-        breaker.note_cause(error);
+fn check_reply(reply: Result<Value, RunError>) -> Result<(), StoreError> {
+    let counts = |code: &str| error_class::classify_code(code).counts_as_failure;
+    match reply {
+        Ok(_) => Ok(()),
+        Err(RunError::Failed(StoreError::Server { code, .. })) if !counts(&code) => Ok(()),
+        Err(error) => Err(error.into()),
     }
-    is_healthy
 }
 
 impl StoreState {

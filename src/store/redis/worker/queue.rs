@@ -93,6 +93,10 @@ impl<T> RequestQueue<T> {
         self.closed = true;
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Removes all items, when the worker has ended.
     pub(crate) fn take_remaining(&mut self) -> Vec<T> {
         mem::take(&mut self.waiting)

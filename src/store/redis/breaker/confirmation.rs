@@ -1,0 +1,167 @@
+//! Whether a late reply is the server's fault.
+//!
+//! The threads of a process may be held up: a batch is then without a reply at its deadline, although it was not written or its
+//! reply was not read. So a batch that has no reply after half of its time has the server probed by another thread. If the probe
+//! is answered, the requests are awaited for one more timeout, and nothing counts for the circuit breaker. If it is not, they
+//! fail at their deadline, and it counts: once, however many batches are late.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use super::Breaker;
+
+/// How often a probe is repeated whose own thread was held up meanwhile.
+pub(crate) const MAX_REPEATS: u32 = 3;
+
+/// A probe that is sent because batches are late, and its result.
+#[derive(Debug)]
+pub(crate) struct Confirmation {
+    begun: Instant,
+    /// By then it has a verdict, unless the probing thread is held up, too.
+    until: Instant,
+    state: Mutex<(Verdict, Vec<Waker>)>,
+    counted: AtomicBool,
+}
+
+/// The result of a confirmation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Pending,
+    /// The server answers: this process, the connection or one call is slow.
+    Answered,
+    /// The server does not answer in time, or cannot count.
+    Unanswered,
+}
+
+impl Confirmation {
+    fn new(verdict: Verdict, begun: Instant, limit: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            begun,
+            until: begun + limit,
+            state: Mutex::new((verdict, Vec::new())),
+            counted: AtomicBool::new(false),
+        })
+    }
+
+    /// One whose server is taken for silent without a probe.
+    pub(crate) fn unanswered() -> Arc<Self> {
+        Self::new(Verdict::Unanswered, Instant::now(), Duration::ZERO)
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.state().0
+    }
+
+    /// The verdict. While it is pending, the task is woken when it is there.
+    pub(crate) fn poll_verdict(&self, cx: &Context<'_>) -> Verdict {
+        let (verdict, wakers) = &mut *self.state();
+        if *verdict == Verdict::Pending && !wakers.iter().any(|known| known.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
+        }
+        *verdict
+    }
+
+    /// Whether it should have a verdict by now: the probing thread is held up.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.verdict() == Verdict::Pending && Instant::now() >= self.until
+    }
+
+    pub(crate) fn decide(&self, answered: bool) {
+        let verdict = match answered {
+            true => Verdict::Answered,
+            false => Verdict::Unanswered,
+        };
+        let (_, wakers) = std::mem::replace(&mut *self.state(), (verdict, Vec::new()));
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether a batch without a reply counts as a failure: the first of those that this confirmation has failed.
+    pub(crate) fn count_failure(&self) -> bool {
+        self.verdict() == Verdict::Unanswered && !self.counted.swap(true, Ordering::Relaxed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Verdict, Vec<Waker>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Breaker {
+    /// The confirmation in flight, or a new one, which the caller has to decide within `limit`. Returns whether it is new. One
+    /// that is overdue by its limit is given up.
+    pub(crate) fn confirm(&self, now: Instant, limit: Duration) -> (Arc<Confirmation>, bool) {
+        let mut state = self.state();
+        let in_flight = state.confirmation.as_ref().filter(|last| {
+            last.verdict() == Verdict::Pending && now < last.until + MAX_REPEATS * limit
+        });
+        if let Some(in_flight) = in_flight {
+            return (in_flight.clone(), false);
+        }
+        let new = Confirmation::new(Verdict::Pending, now, limit);
+        state.confirmation = Some(new.clone());
+        (new, true)
+    }
+
+    /// Whether the server has answered a confirmation that began at this instant or later.
+    pub(crate) fn is_confirmed_since(&self, since: Instant) -> bool {
+        let state = self.state();
+        let last = state.confirmation.as_ref();
+        last.is_some_and(|last| last.begun >= since && last.verdict() == Verdict::Answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, num::NonZeroU32, task::Poll};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    fn breaker() -> Breaker {
+        Breaker::new(NonZeroU32::new(3))
+    }
+
+    #[test]
+    fn batches_share_the_probe_in_flight_and_it_counts_once() {
+        let (breaker, now) = (breaker(), Instant::now());
+        let (first, is_new) = breaker.confirm(now, LIMIT);
+        let (second, is_second_new) = breaker.confirm(now + LIMIT / 2, LIMIT);
+        assert!(is_new && !is_second_new && Arc::ptr_eq(&first, &second));
+        assert!(!first.count_failure(), "it may be answered");
+        first.decide(false);
+        assert!(first.count_failure() && !second.count_failure());
+        assert!(!breaker.is_confirmed_since(now));
+        let (next, is_new) = breaker.confirm(now + LIMIT, LIMIT);
+        assert!(is_new);
+        next.decide(true);
+        assert!(!next.count_failure() && breaker.is_confirmed_since(now + LIMIT));
+        assert!(!breaker.is_confirmed_since(now + 2 * LIMIT), "it is older");
+    }
+
+    #[test]
+    fn a_probe_that_never_ends_is_given_up() {
+        let (breaker, now) = (breaker(), Instant::now());
+        let (lost, _) = breaker.confirm(now, LIMIT);
+        let (_, is_new) = breaker.confirm(now + LIMIT * (1 + MAX_REPEATS), LIMIT);
+        assert!(is_new && !lost.count_failure());
+    }
+
+    #[tokio::test]
+    async fn a_verdict_wakes_those_that_wait_for_it() {
+        let (confirmation, _) = breaker().confirm(Instant::now(), LIMIT);
+        let theirs = confirmation.clone();
+        let waiting = tokio::spawn(poll_fn(move |cx| match theirs.poll_verdict(cx) {
+            Verdict::Pending => Poll::Pending,
+            verdict => Poll::Ready(verdict),
+        }));
+        tokio::task::yield_now().await;
+        confirmation.decide(true);
+        assert_eq!(waiting.await.expect("no panic"), Verdict::Answered);
+    }
+}

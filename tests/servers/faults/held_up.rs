@@ -1,0 +1,462 @@
+//! A process whose threads are held up, by hashes of passwords say, takes its server for silent only if it is. Nothing that was
+//! checked goes uncharged.
+
+use std::{
+    future::IntoFuture,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use testkit::{Proxy, Server};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::Semaphore,
+    task::{spawn_blocking, yield_now},
+};
+use tollgate::{
+    CallError, Decision, DecisionSource, FixedWindow, HealthWarning, Key, Limiter, OnStoreError,
+    Policy, RedisStore, StoreError,
+    observe::{BreakerState, Event, Observer},
+};
+
+use crate::faults::support::{
+    KEY, builder, flushed, is_open, network, opened, order, policy, quota, rejecting, resumed,
+    store_error, until, url, used_on_the_store,
+};
+
+const UNITS: u64 = 1_000_000;
+
+/// The timeout of stores whose process is held up. The server itself takes much less.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+fn threads(many: usize) -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    let builder = builder.worker_threads(many).enable_all();
+    builder.build().expect("a runtime")
+}
+
+fn one_thread() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+fn impatient(url: impl Into<String>) -> RedisStore {
+    builder(url).timeout(TIMEOUT).build().expect("a store")
+}
+
+/// Measures how fast the machine is meanwhile: whether a server that is well answers, and a thread runs, in much less time than the
+/// timeout. Without that, a slow machine is an outage.
+struct Speed {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Speed {
+    fn measure(server: SocketAddr) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ended = is_over.clone();
+        let thread = thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !ended.load(SeqCst) {
+                let start = Instant::now();
+                let mut server = TcpStream::connect(server).expect("a connection");
+                server.write_all(b"PING\r\n").expect("it is sent");
+                server.read_exact(&mut [0; 7]).expect("a reply");
+                thread::sleep(Duration::from_millis(2));
+                longest = longest.max(start.elapsed());
+            }
+            longest
+        });
+        Self { is_over, thread }
+    }
+
+    fn suffices(self) -> bool {
+        self.is_over.store(true, SeqCst);
+        let longest = self.thread.join().expect("no panic");
+        println!("the server answered within {longest:.0?}");
+        longest < TIMEOUT / 8
+    }
+}
+
+/// Counts how often circuit breakers open.
+#[derive(Debug, Default)]
+struct Openings(AtomicU64);
+
+impl Observer for Openings {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::BreakerChanged {
+            state: BreakerState::Open,
+            ..
+        } = event
+        {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+/// What became of guesses.
+#[derive(Debug, Default)]
+struct Guesses {
+    /// Checked and charged.
+    unauthorized: AtomicU64,
+    /// Checked, and the charge returned an error.
+    uncertain: AtomicU64,
+    /// Not checked.
+    unavailable: AtomicU64,
+    /// Requests of another policy that the store admitted.
+    counted: AtomicU64,
+    /// Those that passed since the store was taken for silent.
+    uncounted: AtomicU64,
+}
+
+/// The limit of a login, and one that admits while the store fails.
+fn logins(store: RedisStore, openings: &Arc<Openings>) -> Limiter {
+    let page = Policy::new("page", quota(20)).strategy(FixedWindow);
+    Limiter::builder()
+        .store(store)
+        .policy(policy(5).by_hand().strategy(FixedWindow))
+        .policy(page.by_hand().on_store_error(OnStoreError::Admit))
+        .on_store_error(OnStoreError::Reject)
+        .observe(openings.clone())
+        .build()
+        .expect("a limiter")
+}
+
+/// A wrong password. Returns whether it was checked.
+async fn guess(
+    limiter: &Limiter,
+    address: Key,
+    guesses: &Guesses,
+    hash: impl Future<Output = ()>,
+) -> bool {
+    let page = limiter.check([("page", KEY)]).await;
+    if page.is_admitted() {
+        match page.source() {
+            DecisionSource::Store => guesses.counted.fetch_add(1, SeqCst),
+            _ => guesses.uncounted.fetch_add(1, SeqCst),
+        };
+    }
+    if limiter.admit([("p", address)]).cost(0).await.is_err() {
+        guesses.unavailable.fetch_add(1, SeqCst);
+        return false;
+    }
+    hash.await;
+    match limiter.charge([("p", address)], 1).await {
+        Ok(_) => guesses.unauthorized.fetch_add(1, SeqCst),
+        Err(CallError::Store(_)) => guesses.uncertain.fetch_add(1, SeqCst),
+        Err(error) => panic!("{error}"),
+    };
+    true
+}
+
+/// 64 wrong passwords at once, each from another address.
+fn flood(holds_up: bool) {
+    let server = Server::start();
+    let (openings, guesses) = (Arc::<Openings>::default(), Arc::<Guesses>::default());
+    let limiter = logins(impatient(server.url()), &openings);
+    let (runtime, hashing) = (threads(2), Arc::new(Semaphore::new(1)));
+    let address = |n: usize| Key::new(format!("{n}"));
+    let (speed, start) = (Speed::measure(server.addr()), Instant::now());
+    let flood = (0..64).map(|n| {
+        let (limiter, guesses, hashing) = (limiter.clone(), guesses.clone(), hashing.clone());
+        runtime.spawn(async move {
+            let hash = async {
+                let _permit = match holds_up {
+                    true => return thread::sleep(Duration::from_millis(150)),
+                    false => hashing.acquire().await.expect("it is open"),
+                };
+                let hash = spawn_blocking(|| thread::sleep(Duration::from_millis(15)));
+                hash.await.expect("no panic");
+            };
+            guess(&limiter, address(n), &guesses, hash).await
+        })
+    });
+    let flood: Vec<_> = flood.collect();
+    let checked = runtime.block_on(async {
+        let checked = join_all(flood).await.into_iter();
+        let checked: Vec<_> = checked.map(|one| one.expect("no panic")).collect();
+        flushed(&limiter).await;
+        checked
+    });
+    println!("{guesses:?} in {:.1?}", start.elapsed());
+    let is_fast = speed.suffices();
+    let other = logins(
+        builder(server.url()).build().expect("a store"),
+        &Arc::default(),
+    );
+    one_thread().block_on(async {
+        for (n, checked) in checked.into_iter().enumerate() {
+            let status = other.peek([("p", address(n))]).await.expect("a status");
+            let left = status.policy("p").expect("a policy").remaining();
+            assert_eq!(5 - left, u64::from(checked), "guess {n}: {guesses:?}");
+        }
+    });
+    assert!(guesses.counted.load(SeqCst) <= 20, "{guesses:?}");
+    assert!(openings.0.load(SeqCst) == 0 || !is_fast, "it has opened");
+}
+
+#[test]
+fn each_guess_that_was_checked_is_charged_once_though_hashes_hold_up_the_runtime() {
+    flood(true);
+}
+
+#[test]
+fn each_guess_that_was_checked_is_charged_once_while_hashes_run_elsewhere() {
+    flood(false);
+}
+
+/// Sends a request, has the only thread stand still, and returns the decision.
+async fn held_up(limiter: &Limiter, by: Duration) -> Decision {
+    let check = tokio::spawn(limiter.check(KEY).into_future());
+    // It is sent, and its reply is not read.
+    yield_now().await;
+    yield_now().await;
+    thread::sleep(by);
+    check.await.expect("no panic")
+}
+
+#[test]
+fn a_request_of_a_process_that_was_held_up_is_decided_by_the_store() {
+    let server = Server::start();
+    for millis in [50, 900, 1_500, 5_000] {
+        let store = builder(server.url()).timeout(TIMEOUT);
+        let store = store.circuit_breaker_threshold(1).build();
+        let limiter = rejecting(store.expect("a store"), UNITS);
+        let speed = Speed::measure(server.addr());
+        let decisions = one_thread().block_on(async {
+            resumed(&limiter).await;
+            let first = held_up(&limiter, Duration::from_millis(millis)).await;
+            [first, limiter.check(KEY).await]
+        });
+        if speed.suffices() {
+            for decision in decisions {
+                assert_eq!(decision.source(), DecisionSource::Store, "{millis} ms");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_down_while_the_process_is_held_up_is_found_out() {
+    let server = Server::start();
+    let limiter = rejecting(impatient(server.url()), UNITS);
+    one_thread().block_on(async {
+        resumed(&limiter).await;
+        server.pause();
+        for _ in 0..20 {
+            let decision = held_up(&limiter, Duration::from_millis(300)).await;
+            store_error(&decision);
+            if is_open(&limiter) {
+                break;
+            }
+        }
+        opened(&limiter).await;
+        server.resume();
+        resumed(&limiter).await;
+    });
+}
+
+/// As by a network that has forgotten a connection, or a script that a cluster's other nodes do not wait for.
+#[tokio::test]
+async fn a_silent_connection_opens_no_breaker_while_the_server_answers_others() {
+    let (server, proxy) = network();
+    let store = builder(url(proxy.addr())).timeout(TIMEOUT);
+    let store = store.circuit_breaker_threshold(1).build();
+    let limiter = rejecting(store.expect("a store"), UNITS);
+    resumed(&limiter).await;
+    let speed = Speed::measure(server.addr());
+    proxy.hold_open();
+    let (start, decision) = (Instant::now(), limiter.check(KEY).await);
+    println!("it failed after {:.1?}", start.elapsed());
+    assert!(matches!(store_error(&decision), StoreError::Timeout));
+    let is_fast = speed.suffices();
+    assert!(!is_open(&limiter) || !is_fast);
+    // On another connection.
+    resumed(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_comes_after_the_timeout_counts_while_the_server_answers_others() {
+    let (server, proxy) = network();
+    let store = builder(url(proxy.addr())).timeout(TIMEOUT);
+    let store = store.circuit_breaker_threshold(1).build();
+    let limiter = rejecting(store.expect("a store"), UNITS);
+    resumed(&limiter).await;
+    let speed = Speed::measure(server.addr());
+    proxy.hold_open();
+    let check = tokio::spawn(limiter.check(KEY).into_future());
+    tokio::time::sleep(TIMEOUT + TIMEOUT / 4).await;
+    proxy.pass();
+    let decision = check.await.expect("no panic");
+    if speed.suffices() {
+        assert_eq!(decision.source(), DecisionSource::Store);
+        let health = limiter.health_check().await;
+        let warnings = health.warnings();
+        let is_warned = matches!(warnings, [HealthWarning::HeldUp { .. }]);
+        assert!(is_warned && health.is_healthy(), "{warnings:?}");
+        assert!(limiter.health_check().await.warnings().is_empty(), "once");
+    }
+}
+
+/// One script that blocks the server for longer than the timeout, and delays many calls.
+#[tokio::test]
+async fn one_slow_script_counts_once_however_many_calls_it_delays() {
+    let server = Server::start();
+    let store = builder(server.url()).timeout(TIMEOUT).connections(4);
+    let store = store.circuit_breaker_threshold(3).build();
+    let limiter = rejecting(store.expect("a store"), UNITS);
+    let check = |n: u32| tokio::spawn(limiter.check(Key::new(format!("{n}"))).into_future());
+    until("all workers have connections", async || {
+        let checks = join_all((0..32).map(check)).await.into_iter();
+        let mut decisions = checks.map(|check| check.expect("no panic"));
+        decisions.all(|decision| decision.source() == DecisionSource::Store)
+    })
+    .await;
+    let mut script = server.connect().expect("a connection");
+    let slow = "
+        local function now()
+            local time = redis.call('TIME')
+            return time[1] * 1000 + time[2] / 1000
+        end
+        local begun = now()
+        while now() < begun + 1500 do
+        end
+    ";
+    let start = Instant::now();
+    let script = thread::spawn(move || script.call(&["EVAL", slow, "0"]).map(drop));
+    let busy = async || {
+        let mut ping = TcpStream::connect(server.addr()).expect("a connection");
+        ping.write_all(b"PING\r\n").expect("it is sent");
+        let pause = Some(Duration::from_millis(50));
+        ping.set_read_timeout(pause).expect("a socket");
+        ping.read_exact(&mut [0; 7]).is_err()
+    };
+    until("the script runs", busy).await;
+    let delayed = join_all((0..32).map(check)).await;
+    let decisions = delayed.into_iter().map(|check| check.expect("no panic"));
+    let failed = decisions.filter(|decision| decision.source() != DecisionSource::Store);
+    println!("{} of 32 calls failed", failed.count());
+    // On a machine on which it takes longer the server is silent for longer.
+    assert!(!is_open(&limiter) || start.elapsed() > 5 * TIMEOUT / 2);
+    script.join().expect("no panic").expect("its end");
+    resumed(&limiter).await;
+}
+
+/// It was neither made nor lost, and its caller knows.
+#[tokio::test]
+async fn a_charge_by_hand_that_was_not_sent_is_made_once_the_store_is_back() {
+    let (server, proxy) = network();
+    let store = builder(url(proxy.addr())).build().expect("a store");
+    let limiter = rejecting(store, UNITS);
+    let other = rejecting(builder(server.url()).build().expect("a store"), UNITS);
+    resumed(&limiter).await;
+    proxy.cut();
+    opened(&limiter).await;
+    for _ in 0..3 {
+        let error = limiter.charge(KEY, 7).await.expect_err("an outage");
+        let CallError::Store(error) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(error.code(), "deferred");
+        assert!(matches!(&error, StoreError::Deferred { cause, .. }
+            if matches!(**cause, StoreError::CircuitOpen { .. })));
+        let text =
+            "the charge or refund is kept, and made once the store responds: do not repeat it";
+        assert!(error.to_string().starts_with(text), "{error}");
+    }
+    proxy.pass();
+    flushed(&limiter).await;
+    assert_eq!(used_on_the_store(&other, KEY).await, 21);
+}
+
+/// The server runs it after its caller has left.
+#[tokio::test]
+async fn a_charge_by_hand_that_was_sent_waits_for_its_reply() {
+    let (_server, proxy) = network();
+    let limiter = rejecting(impatient(url(proxy.addr())), UNITS);
+    resumed(&limiter).await;
+    proxy.hold_open();
+    let error = limiter.charge(KEY, 7).await.expect_err("no reply");
+    assert!(matches!(error, CallError::Store(StoreError::Timeout)));
+    proxy.pass();
+    flushed(&limiter).await;
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 7);
+    assert_eq!(limiter.health_check().await.unconfirmed(), 0);
+}
+
+#[tokio::test]
+async fn a_charge_of_an_admission_that_is_deferred_counts_for_its_settlement() {
+    let (_server, proxy) = network();
+    let store = builder(url(proxy.addr())).build().expect("a store");
+    let policy = policy(1_000).strategy(FixedWindow).cost(10);
+    let limiter = crate::faults::support::under(policy, store, OnStoreError::Reject);
+    let admission = limiter.admit(KEY).await.expect("room");
+    let charged = admission.policy("p").expect("a policy");
+    proxy.cut();
+    opened(&limiter).await;
+    let error = charged.charge(7).await.expect_err("an outage");
+    assert!(matches!(error, StoreError::Deferred { .. }), "{error}");
+    proxy.pass();
+    resumed(&limiter).await;
+    flushed(&limiter).await;
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 17);
+    charged.settle(20).await.expect("it is known");
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 20);
+}
+
+/// How long it takes until the breaker is open, and what became of requests that came every 5 ms meanwhile.
+#[tokio::test]
+async fn the_time_to_open_is_printed() {
+    type Fail = fn(&Server, &Proxy);
+    let failures: [(&str, Fail); 4] = [
+        ("killed", |server, _| server.kill()),
+        ("stopped", |server, _| server.pause()),
+        ("behind a network that drops all packets", |_, proxy| {
+            proxy.hold();
+        }),
+        ("paused for writes", |server, _| {
+            order(server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
+        }),
+    ];
+    for (what, fail) in failures {
+        let (server, proxy) = network();
+        let store = builder(url(proxy.addr())).timeout(Duration::from_millis(100));
+        let limiter = rejecting(store.build().expect("a store"), UNITS);
+        resumed(&limiter).await;
+        fail(&server, &proxy);
+        let (start, mut checks) = (Instant::now(), Vec::new());
+        until("it opens", async || {
+            let check = limiter
+                .check(Key::new(format!("{}", checks.len())))
+                .into_future();
+            checks.push(tokio::spawn(async move {
+                let start = Instant::now();
+                let decision = check.await;
+                (start.elapsed(), decision.source())
+            }));
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            is_open(&limiter)
+        })
+        .await;
+        let opened = start.elapsed();
+        let waits = join_all(checks).await.into_iter();
+        let mut waits: Vec<_> = waits.map(|check| check.expect("no panic").0).collect();
+        waits.sort_unstable();
+        let waited = waits.iter().filter(|wait| wait.as_millis() >= 10).count();
+        println!(
+            "{what}: open after {opened:.0?}; of {} requests {waited} waited for 10 ms or more, the longest {:.0?}",
+            waits.len(),
+            waits.last().copied().unwrap_or_default(),
+        );
+        if what != "killed" {
+            server.resume();
+        }
+    }
+}
