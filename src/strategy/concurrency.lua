@@ -23,6 +23,15 @@ local function set_ttl(key, p)
   return call('PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000) + 1))
 end
 
+-- What follows a charge: the key's TTL, and the removal of expired permits.
+local function tidy(key, p, far)
+  set_ttl(key, p)
+  if far == 1 then
+    shorten(key, p)
+  end
+  call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
+end
+
 local function charge(key, p, used, far, _, units, callers, each)
   local expires_at, permits, added, numbers = format('%d', now + p[2]), {}, {}, {}
   for unit = 1, units do
@@ -40,7 +49,7 @@ local function charge(key, p, used, far, _, units, callers, each)
   if #permits > 0 then
     call('ZADD', key, unpack(permits))
   end
-  local ok, why = pcall(set_ttl, key, p)
+  local ok, why = pcall(tidy, key, p, far)
   if not ok then
     -- The call fails, so no request would release these permits: they would be held for one TTL.
     for i = 1, #added do
@@ -48,10 +57,6 @@ local function charge(key, p, used, far, _, units, callers, each)
     end
     error(why, 0)
   end
-  if far == 1 then
-    shorten(key, p)
-  end
-  call('ZREMRANGEBYSCORE', key, '-inf', format('%d', now))
   return used + units, 0
 end
 

@@ -11,7 +11,6 @@ use crate::{
     exit::{Answer, Failure, Outcome},
     output::{
         Output,
-        printable::printable,
         table::{Table, flag, list, text, wait, yes},
     },
 };
@@ -104,11 +103,11 @@ fn explanation(answer: &Value) -> String {
     }
     let reason = match text(answer, "reason") {
         reason if reason.is_empty() => reason,
-        reason => format!(": {}", printable(&reason)),
+        reason => format!(": {reason}"),
     };
     let hint = match text(answer, "hint") {
         hint if hint.is_empty() => hint,
-        hint => format!("{}\n", printable(&hint)),
+        hint => format!("{hint}\n"),
     };
     format!("{outcome}{reason}{retry}\n{}{hint}", table.or(""))
 }

@@ -167,7 +167,7 @@ async fn shown_key(client: &Client, body: &Value) -> Outcome<Option<String>> {
     }
     let status = client.post("/peek", body).await?;
     let [policy, key] = ["policy", "key"].map(|field| text(&status, field));
-    Ok(Some(format!("{} under {policy:?}", printable(&key))))
+    Ok(Some(format!("{key} under {policy:?}")))
 }
 
 /// A table of what keys have left.

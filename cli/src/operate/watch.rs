@@ -14,7 +14,6 @@ use crate::{
     exit::{Answer, Outcome},
     output::{
         Output, print,
-        printable::printable_lines,
         table::{Table, list, number, text},
     },
 };
@@ -122,7 +121,7 @@ fn table(activity: &Value, before: Option<(Duration, &Value)>) -> String {
     if uncounted > 0 {
         lines.push_str(&format!("admitted uncounted: {uncounted}\n"));
     }
-    printable_lines(&lines) + &table.to_text()
+    lines + &table.to_text()
 }
 
 /// A counter's rate per second; `-` in the first table, and if another process has answered.

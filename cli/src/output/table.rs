@@ -54,12 +54,12 @@ impl Table {
     }
 }
 
-/// A field of an answer as text; empty if it is not there.
+/// A field of an answer as [printable] text; empty if it is not there.
 pub(crate) fn text(value: &Value, field: &str) -> String {
     match value.get(field) {
         None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
+        Some(Value::String(text)) => printable(text).into_owned(),
+        Some(other) => printable(&other.to_string()).into_owned(),
     }
 }
 

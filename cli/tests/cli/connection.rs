@@ -98,6 +98,11 @@ fn an_answer_without_end_is_not_read_to_its_end() {
 
 /// The URL of a server that has no admin API, and responds to one request.
 fn other_server() -> String {
+    server_of("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned())
+}
+
+/// The URL of a server that responds to one request.
+fn server_of(response: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
@@ -105,10 +110,32 @@ fn other_server() -> String {
         let mut request = [0; 4_096];
         let read = stream.read(&mut request).expect("a request");
         assert!(read > 0);
-        let response = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         stream.write_all(response.as_bytes()).expect("a response");
     });
     format!("http://{address}")
+}
+
+#[test]
+fn no_control_character_of_an_answer_reaches_the_terminal() {
+    let hostile = r"\u001b[2J\u009b1m\nb";
+    for (command, fields) in [
+        (&["top"][..], &["since"][..]),
+        (&["explain", "GET", "/"], &["outcome", "reason", "hint"]),
+    ] {
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|field| format!("\"{field}\":\"{hostile}\""))
+            .collect();
+        let body = format!("{{{}}}", fields.join(","));
+        let length = body.len();
+        let url = server_of(format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        ));
+        let run = run(admin_command(&url, command));
+        run.assert_stdout(r"\u{1b}[2J\u{9b}1m\u{a}b");
+        let mut others = run.stdout.chars().filter(|c| *c != '\n');
+        assert!(!others.any(char::is_control), "{:?}", run.stdout);
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Store for ScriptedStore {
         drop(bytes);
         drop(batch);
         if let Ok(reply) = &reply {
-            assert!(reply.retry_with_time.is_empty(), "sent for the third time");
+            assert!(reply.retry.is_empty(), "sent for the third time");
         }
         // A result that is not read is refunded, which goes nowhere without a runtime.
         let result = response.poll_response(&Context::from_waker(Waker::noop()));

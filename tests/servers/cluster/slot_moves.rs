@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use testkit::{Cluster, Server};
-use tollgate::{Key, Limiter, RedisStore, StoreError};
+use tollgate::{Key, Limiter, Policy, Quota, RedisStore, StoreError};
 
 use crate::cluster::support::{
     MasterKeys, StillTime, StrategyKind, admitted_by_store, builder, hammer, keys, limiter, store,
@@ -107,6 +107,25 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
     moving.end();
     assert!(admitted_by_store(&waiting.await.expect("a response")));
     assert_eq!(used(&limiter, Key::new("k")).await, [2, 2]);
+}
+
+/// The last permit's release deletes the key, so the next request of the same call finds none on the source.
+#[tokio::test]
+async fn a_permit_that_is_released_while_its_slot_moves_is_taken_again() {
+    let cluster = Cluster::start(3, 0);
+    let limiter = limiter(
+        store_with_few_tags(&cluster),
+        [Policy::new("p", Quota::concurrent(1))],
+    );
+    let held = limiter.check(Key::new("k")).await;
+    assert!(admitted_by_store(&held));
+    let (slot, from) = slot(&cluster);
+    let moving = cluster.begin_move(slot, (from + 1) % 3);
+    drop(held.into_result());
+    let next = limiter.check(Key::new("k")).await;
+    assert!(admitted_by_store(&next), "{next:?}");
+    moving.end();
+    assert_eq!(used(&limiter, Key::new("k")).await, [1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use std::{
 use testkit::{Proxy, Server};
 use tollgate::{
     Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnMisconfiguration,
-    OnStoreError, Policy, RedisStore, StoreError,
+    OnStoreError, Policy, Quota, RedisStore, StoreError,
 };
 
 use crate::faults::support::{
@@ -56,6 +56,20 @@ async fn a_user_without_a_right_that_scripts_need_has_every_request_rejected() {
             assert_eq!(code(&limiter.check(KEY).await), "NOPERM", "{rights}");
         }
     }
+}
+
+/// The command comes after the one that stores the permit.
+#[tokio::test]
+async fn a_request_that_fails_for_a_missing_right_holds_no_permit() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all -zremrangebyscore");
+    let [limiter, other] = [as_user(&server, "secret"), at(server.url())].map(|store| {
+        let policy = Policy::new("p", Quota::concurrent(1));
+        let limiter = Limiter::builder().store(store).policy(policy);
+        limiter.build().expect("a limiter")
+    });
+    assert_eq!(code(&limiter.check(KEY).await), "NOPERM");
+    assert!(other.check(KEY).await.is_admitted());
 }
 
 /// Selecting a database is a part of the connection's set-up, of which redis-rs reports a failure without the server's code.

@@ -2,6 +2,7 @@
 //! has an example of both.
 
 use std::{
+    mem,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
@@ -179,12 +180,22 @@ pub(crate) struct BatchReply {
     pub(crate) error: Option<StoreError>,
     /// Detached requests that cannot be executed now.
     pub(crate) failed: Vec<(PendingRequest, StoreError)>,
-    /// Requests to retry, now that the server's time is known.
-    pub(crate) retry_with_time: Vec<PendingRequest>,
+    /// Requests to send again.
+    pub(crate) retry: Vec<PendingRequest>,
 }
 
-fn is_stale(error: &StoreError) -> bool {
-    matches!(error, StoreError::Server { code, .. } if &**code == "STALE")
+/// Changes how a request is sent, if that avoids an error which left nothing charged. False if it was sent so before.
+fn prepare_retry(request: &mut PendingRequest, error: &StoreError) -> bool {
+    let StoreError::Server { code, message } = error else {
+        return false;
+    };
+    let setting = match &**code {
+        "STALE" => &mut request.time_synced,
+        // Its slot is migrating, and an earlier entry of the batch has deleted the key. Alone it is redirected.
+        "ERR" if message.contains("non local key") => &mut request.send_alone,
+        _ => return false,
+    };
+    !mem::replace(setting, true)
 }
 
 /// Completes the requests with the script's reply, in order of arrival. An error means that the reply is malformed; the
@@ -198,7 +209,7 @@ pub(crate) fn decode_and_complete(
         action: ErrorAction::default(),
         error: None,
         failed: Vec::new(),
-        retry_with_time: Vec::new(),
+        retry: Vec::new(),
     };
     let Value::BulkString(reply) = reply else {
         return Err(malformed("not a string"));
@@ -219,9 +230,9 @@ pub(crate) fn decode_and_complete(
                     done.action.reconnect |= action.reconnect;
                     done.action.counts_as_failure |= action.counts_as_failure;
                 }
-                for request in entry.requests.drain(..) {
-                    if is_stale(&error) && !request.time_synced {
-                        done.retry_with_time.push(request);
+                for mut request in entry.requests.drain(..) {
+                    if prepare_retry(&mut request, &error) {
+                        done.retry.push(request);
                         continue;
                     }
                     if done.error.is_none() {

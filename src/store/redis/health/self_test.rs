@@ -155,7 +155,8 @@ impl RedisStore {
         let (counters, deadline) = ([counter.clone()].into(), Instant::now() + RESPONSE_TIMEOUT);
         let (mut request, response) =
             PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
-        request.time_synced = true;
+        // It is not sent again.
+        (request.time_synced, request.send_alone) = (true, true);
         batch.push(request).map_err(|_| ended())?;
         let shared = &self.inner.shared;
         let script = shared.script().within(include_str!("temporary.lua"));

@@ -2,7 +2,6 @@
 
 use std::{
     future::poll_fn,
-    mem,
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -260,13 +259,11 @@ fn handle_reply(
                     .pending_refunds
                     .fail_and_keep(tag, request, error, Sent::No);
             }
-            let retry = reply.retry_with_time.iter_mut();
-            retry.for_each(|request| request.time_synced = true);
             BatchOutcome {
                 action: reply.action,
                 answered: true,
                 connection: Some(connection),
-                retry: mem::take(&mut reply.retry_with_time),
+                retry: reply.retry,
                 ..BatchOutcome::default()
             }
         }
