@@ -53,7 +53,11 @@ fn retries_hold(setting: &Setting, seed: u64) -> (usize, usize) {
         if is_retried {
             rejections += 1;
             let (by_lease, _) = process.decide(&mut world, at, &costs);
-            let is_admitted = by_lease || world.ask(at, &costs);
+            let is_admitted = by_lease || {
+                let result = world.response(at, &costs);
+                process.record_response((at, at), &result);
+                result.admitted == 1
+            };
             assert!(
                 is_admitted,
                 "retry {rejections} by seed {seed} of {setting:?}"
