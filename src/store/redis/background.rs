@@ -70,10 +70,11 @@ fn start() -> io::Result<Handle> {
 #[cold]
 fn log_failure(error: &io::Error) {
     static FAILED: LogThrottle = LogThrottle::new();
+    let remedy = "raise the limits of threads and open files of this process";
     FAILED.log_with(|suppressed| {
         tracing::error!(
             %error,
-            remedy = "raise the limits of threads and open files of this process",
+            remedy,
             suppressed,
             "background thread could not be started; the store is probed by the application's own runtime"
         );
