@@ -17,7 +17,7 @@ local function expired_callers(key)
 end
 
 local function available(key, p)
-  local all, used, far = call('ZSCORE', key, '='), 0, 0
+  local all, far = call('ZSCORE', key, '='), 0
   if not all then
     if call('ZCOUNT', key, '-inf', '+inf') > 0 then
       foreign(key, 'not a set of permits')
@@ -25,7 +25,7 @@ local function available(key, p)
     return p[1], 0, 0, 0
   end
   all = -all
-  used = all
+  local used = all
   for _, caller in ipairs(expired_callers(key)) do
     local _, units = permit_of(key, caller)
     used = used - units

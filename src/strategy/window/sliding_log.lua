@@ -74,7 +74,7 @@ local function units_of(key, blocks, entries)
   return units
 end
 
--- The instant of the entry with which the first ones have so many units.
+-- The instant of the entry with which the first ones have so many units; now, if they have fewer.
 local function instant_of(key, blocks, units)
   local first = 0
   for len, sum in blocks:gmatch(' (%d+):(%d+)') do
@@ -95,7 +95,7 @@ local function instant_of(key, blocks, units)
       first, step = first + step, 2 * step
     end
   end
-  foreign(key, 'a log with fewer units than its header says')
+  return now
 end
 
 -- The blocks of the first so many entries, which have so many units.
@@ -270,7 +270,9 @@ end
 local function snapshot(key, p, count, _, _, cost)
   local fits_at, free_at = 0, 0
   if count > 0 then
-    free_at = min(now, instant(key, -2)) + p[2]
+    -- A settlement may have refunded entries since they were counted: they count with the latest instants that they may have had.
+    local newest = call('LINDEX', key, -2)
+    free_at = (newest and min(now, (parse(key, newest))) or now) + p[2]
     local over = count + cost - p[1]
     if over > 0 and cost <= p[1] then
       local units, blocks = read_header(key)
