@@ -93,6 +93,71 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
   return count + units, ends, 0
 end
 
+-- Refunds up to so many units of the caller's last charges, of at most so many. Returns how many units are left.
+local function refund_each(key, caller, left, charges)
+  local removed = 0
+  for _, index in ipairs(call('LPOS', key, caller, 'RANK', -1, 'COUNT', charges)) do
+    if left == 0 then
+      break
+    end
+    local own = match(call('LINDEX', key, index + 1) or '', '^=(%d+)$')
+    local units = own and number(key, own, 15) or 1
+    if left < units then
+      call('LSET', key, index + 1, header_of(units - left))
+      left = 0
+    else
+      left = left - units
+      for element = index, own and index + 1 or index do
+        call('LSET', key, element, '')
+        removed = removed + 1
+      end
+    end
+  end
+  if removed > 0 then
+    call('LREM', key, -removed, '')
+  end
+  return left
+end
+
+-- The same of all charges of the caller: of many it is faster to write the end of the list anew, as far as it has them.
+local function refund_rest(key, caller, left)
+  local last, read_len, kept, units = call('LLEN', key) - 1, 1000, {}, nil
+  while left > 0 and last > 0 do
+    local elements = call('LRANGE', key, max(1, last - read_len + 1), last)
+    for i = #elements, 1, -1 do
+      local own = match(elements[i], '^=(%d+)$')
+      if own then
+        units = number(key, own, 15)
+      else
+        local before = units or 1
+        local gone = elements[i] == caller and min(left, before) or 0
+        left, units = left - gone, nil
+        if before - gone > 1 then
+          kept[#kept + 1] = header_of(before - gone)
+        end
+        if before > gone then
+          kept[#kept + 1] = elements[i]
+        end
+      end
+    end
+    last = last - #elements
+  end
+  if units then
+    -- Those of the charge before.
+    kept[#kept + 1] = header_of(units)
+  end
+  call('LTRIM', key, 0, last)
+  local entries = {}
+  for i = #kept, 1, -1 do
+    entries[#entries + 1] = kept[i]
+    if #entries == 1000 or i == 1 then
+      call('RPUSH', key, unpack(entries))
+      entries = {}
+    end
+  end
+  return left
+end
+
 local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want, caller)
   -- A window is identified by its end. A key that was moved expires a ms or two later, so ends that are 2 ms apart are the
   -- same window. No window_id means the current window.
@@ -100,35 +165,13 @@ local function refund(key, p, count, ends, fresh, charged_at, window_id, remaini
     return 0, count, ends, fresh
   end
   want = min(want, remaining, count)
-  local left, most, removed = want, 1, 0
-  while left > 0 do
-    -- The caller's last charges, without those that were refunded already: as a rule, the last one has enough.
-    local indexes = call('LPOS', key, caller, 'RANK', -1, 'COUNT', most)
-    if #indexes == 0 then
-      break
-    end
-    for i = 1, #indexes do
-      local index = indexes[i]
-      local own = match(call('LINDEX', key, index + 1) or '', '^=(%d+)$')
-      local units = own and number(key, own, 15) or 1
-      if left < units then
-        call('LSET', key, index + 1, header_of(units - left))
-        left = 0
-        break
-      end
-      left = left - units
-      for element = index, own and index + 1 or index do
-        call('LSET', key, element, '')
-        removed = removed + 1
-      end
-      if left == 0 then
-        break
-      end
-    end
-    most = 2 * most
+  -- As a rule, the caller's last charge has enough.
+  local left = refund_each(key, caller, want, 1)
+  if left > 0 then
+    left = refund_each(key, caller, left, 500)
   end
-  if removed > 0 then
-    call('LREM', key, -removed, '')
+  if left > 0 then
+    left = refund_rest(key, caller, left)
   end
   local refunded = want - left
   if refunded > 0 then

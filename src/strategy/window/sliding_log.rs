@@ -18,7 +18,7 @@ use crate::{
 /// - **Rule**: a charge of n units is admitted if, with it, no more than `requests` units are younger than the period.
 /// - **Exact**: to the microsecond.
 /// - **Memory**: one entry for each instant at which a key was charged within the period, whatever the charge's units: about 12
-///   bytes on Redis, 20 for several units, and 16 in process. So a key has at most as many entries as its quota has requests.
+///   bytes on Redis, 25 for several units, and 16 in process. So a key has at most as many entries as its quota has requests.
 ///   Quotas are limited to 100,000 requests for that reason; the strategy is meant for far fewer.
 /// - **Worst case over one period**: requests. It is the only strategy with this guarantee.
 /// - **With [leases](crate::Policy::lease)**: as without them, at most `requests` in any period. What is spent within a period was charged

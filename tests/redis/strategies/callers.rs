@@ -78,3 +78,26 @@ async fn requests_of_several_callers_at_once_are_all_listed() {
     let callers = policy.callers(KEY).await.expect("callers");
     assert_eq!(callers, admitted);
 }
+
+/// So many that the list is written anew from the first of them on.
+#[tokio::test]
+async fn a_large_refund_removes_the_callers_last_units_among_those_of_others() {
+    for world in World::both() {
+        let limiter = world.single(StrategyKind::List, "10000/h");
+        let [alice, bob] = ["alice", "bob"].map(Key::new);
+        let charge = |caller: Key, cost| {
+            let check = limiter.check(Keys::from(KEY).caller(caller)).cost(cost);
+            check.into_future()
+        };
+        let mut first = charge(alice, 900).await;
+        let small = (0..1_400).map(|n| charge(if n % 2 == 0 { bob } else { alice }, 1 + n % 3));
+        let small = futures_util::future::join_all(small).await;
+        assert!(small.iter().all(Decision::is_admitted));
+        let policy = limiter.policy("p").expect("a policy");
+        let mut listed = Listed(policy.callers(KEY).await.expect("callers"));
+        assert_eq!(refund(&mut first, 899).await, 899);
+        listed.refund(alice, 899);
+        let callers = policy.callers(KEY).await.expect("callers");
+        assert_eq!(callers, listed.0, "{}", world.name());
+    }
+}
