@@ -42,14 +42,15 @@ use crate::{
 /// - **Charges by a handler** ([`PolicyAdmission::charge`](crate::PolicyAdmission::charge), [`settle`](crate::PolicyAdmission::settle)) are
 ///   for policies that count: they take and release no permits.
 /// - **Retry-After** is only a hint: one second.
-/// - **Memory**: O(concurrent) per key, about 100 bytes per permit. Quotas are limited to 10,000 for that reason.
+/// - **Memory**: one entry for each request in flight, whatever it costs: up to 100 bytes on Redis, as many again if it costs several
+///   units, and 40 in process. Quotas are limited to 10,000 for that reason.
 /// - **Choose it** for slow, expensive requests: exports, calls to a model, connections that stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
     ttl: Duration,
 }
 
-/// The largest quota: each permit is an entry of the state.
+/// The largest quota: each unit may be an entry of the state.
 const MAX_PERMITS: u64 = 10_000;
 
 /// The `Retry-After` of a rejection: when a permit will be released is not known.
@@ -143,16 +144,16 @@ impl LocalRule for ConcurrencyRule {
     type State = Permits;
 
     fn available(&self, state: &mut Permits, now: Timestamp) -> i64 {
-        for permit in &mut state.0 {
+        state.0.retain_mut(|permit| {
             // The clock stepped back: permits that would live for longer than one TTL live for one.
             permit.expires_at = permit.expires_at.min(now + self.ttl);
-        }
+            permit.expires_at > now
+        });
         let [used] = LocalRule::snapshot(self, state, now, 0).values();
         self.concurrent as i64 - used
     }
 
     fn charge(&self, state: &mut Permits, now: Timestamp, units: u64, caller: &Key) {
-        state.0.retain(|permit| permit.expires_at > now);
         state.0.push(Permit {
             caller: *caller,
             units,
@@ -198,7 +199,7 @@ impl LocalRule for ConcurrencyRule {
 
 impl Rule for ConcurrencyRule {
     fn state_format(&self) -> &'static str {
-        "p1"
+        "p2"
     }
 
     fn capacity(&self) -> u64 {

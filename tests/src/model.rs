@@ -164,7 +164,9 @@ impl Limit {
             let back = held.min(want * interval).max(0);
             let ahead = self.ahead(state, now, longest);
             if back > 0 && ahead > 0 {
-                state.tat = now * TICKS + (ahead - back).max(0);
+                // Of a charge that is refunded whole nothing is left, also if the clock steps back.
+                let left = (ahead - back).max(0);
+                state.tat = if left == 0 { 0 } else { now * TICKS + left };
             }
             div_ceil(back, interval)
         } else {

@@ -65,6 +65,7 @@ cases! {
     a_fleet_with_leases: "fleet",
     a_shared_limit: "over",
     three_policies: "policies",
+    requests_of_large_costs: "costs",
     a_known_denial: "denied",
     in_process: "memory",
     metrics_in_process: "metrics",

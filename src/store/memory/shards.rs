@@ -343,6 +343,7 @@ impl Shards {
                     reported = shard
                         .get(counter, slot)
                         .map_or(0, |state| rule.renew(state, now, &counter.caller));
+                    rule.available(shard.get(counter, slot), now);
                 }
                 Op::Refund => {
                     let (want, caller) = (counter.units.get(), &counter.caller);

@@ -14,6 +14,7 @@
 
 use std::{
     fmt,
+    iter::repeat_n,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -167,13 +168,35 @@ impl RedisStore {
 /// refund and settlement a lock, and make a flush shorter by one interval at most.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The callers in a list, after its header. An expired list may still exist during its last millisecond.
+/// A list of callers without its header. An expired list may still exist during its last millisecond.
 const CALLERS_SCRIPT: &str = "
     if redis.call('PTTL', KEYS[1]) == 0 then
         return {}
     end
     return redis.call('LRANGE', KEYS[1], 1, -1)
 ";
+
+/// How many units of a list are returned at most, whatever a foreign value says: the largest quota that is stored with its callers,
+/// and as deep a debt.
+const MAX_LISTED_UNITS: usize = 200_000;
+
+/// The callers in a list, once for each unit: after a caller that was charged several come `=` and their number.
+fn callers_in(list: &[Vec<u8>]) -> Vec<Key> {
+    let mut callers = Vec::new();
+    for element in list {
+        let units = element
+            .strip_prefix(b"=")
+            .and_then(|units| str::from_utf8(units).ok()?.parse::<usize>().ok());
+        match (units, callers.last().copied()) {
+            (Some(units), Some(last)) => {
+                let room = MAX_LISTED_UNITS.saturating_sub(callers.len());
+                callers.extend(repeat_n(last, units.saturating_sub(1).min(room)));
+            }
+            _ => callers.extend(Key::from_stored(element)),
+        }
+    }
+    callers
+}
 
 impl Store for RedisStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
@@ -255,7 +278,7 @@ impl Store for RedisStore {
             let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
             let list = tokio::time::timeout(shared.timeout, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
-            Ok(list.iter().filter_map(|by| Key::from_stored(by)).collect())
+            Ok(callers_in(&list))
         })
     }
 

@@ -89,8 +89,9 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether the state has an entry for each charged unit. Such a rule is never charged into debt for a rejected request
-    /// ([`ChargeRejectedToo`](crate::store::CounterMode::ChargeRejectedToo)), so that its state stays bounded. Default: false.
+    /// Whether the state has an entry for each charge, or each unit of one. Such a rule is never charged into debt for a rejected
+    /// request ([`ChargeRejectedToo`](crate::store::CounterMode::ChargeRejectedToo)), so that its state stays bounded. Default:
+    /// false.
     fn stores_each_unit(&self) -> bool {
         false
     }

@@ -291,7 +291,8 @@ impl LocalRule for CalendarRule {
 
     fn available(&self, state: &mut Counter, now: Timestamp) -> i64 {
         let current = self.current(state, now);
-        if current.count > 0 {
+        // Also if all of it was refunded.
+        if now.as_micros() < state.ends {
             *state = current;
         }
         self.requests as i64 - current.count as i64

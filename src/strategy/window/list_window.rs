@@ -1,4 +1,4 @@
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, iter::repeat_n, sync::Arc, time::Duration};
 
 use super::{Window, lifetime_until, validated_period_us};
 use crate::{
@@ -12,13 +12,14 @@ use crate::{
     },
 };
 
-/// A strategy like [`FixedWindow`](crate::FixedWindow) that records the callers: one list entry per charged unit.
+/// A strategy like [`FixedWindow`](crate::FixedWindow) that records the callers of all charges.
 ///
 /// Each charge is stored with the policy's [caller](crate::Policy::caller), or else its key;
-/// [`PolicyHandle::callers`](crate::PolicyHandle::callers) lists them.
+/// [`PolicyHandle::callers`](crate::PolicyHandle::callers) lists them, once for each unit.
 ///
-/// - **Rule**: that of a fixed window. A refund removes the entries of its charge.
-/// - **Memory**: O(requests) per key: each unit stores the caller's key, at most 24 bytes. Quotas are limited to 100,000
+/// - **Rule**: that of a fixed window. A refund removes its units of the caller's last charges.
+/// - **Memory**: one entry for each request of the window, whatever it cost: at most 25 bytes on Redis, and 10 more if it cost
+///   several units; 32 in process. So a key has at most as many entries as its quota has requests. Quotas are limited to 100,000
 ///   requests for that reason.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
 /// - **With [leases](crate::Policy::lease)**: as without them, at most `requests` in each window. A lease ends with the window of its
@@ -45,7 +46,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListWindow;
 
-/// The largest quota: each unit is an entry of the list.
+/// The largest quota: each unit may be an entry of the list.
 const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for ListWindow {
@@ -79,13 +80,22 @@ struct ListWindowRule {
     lease: Option<Lease>,
 }
 
-/// The caller of each unit charged in a window, in order, and its end in microseconds since the epoch.
+/// The charges of a window, in order, and its end in microseconds since the epoch.
 #[derive(Debug, Default)]
 struct CallerList {
-    callers: Vec<Key>,
+    charges: Vec<CallerCharge>,
+    /// The units of all charges.
+    count: u64,
     ends: i64,
     /// That of the last charge's quota.
     capacity: u64,
+}
+
+/// Units that a caller was charged. Those of requests that follow each other are one.
+#[derive(Clone, Copy, Debug)]
+struct CallerCharge {
+    caller: Key,
+    units: u64,
 }
 
 impl State for CallerList {
@@ -94,7 +104,7 @@ impl State for CallerList {
     }
 
     fn eviction_order(&self, _now: Timestamp) -> Option<u64> {
-        Some(thousandths(self.callers.len() as u64, self.capacity))
+        Some(thousandths(self.count, self.capacity))
     }
 }
 
@@ -109,13 +119,13 @@ impl ListWindowRule {
     }
 
     /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
-    fn current(&self, state: &CallerList, now: Timestamp) -> (usize, i64, bool) {
+    fn current(&self, state: &CallerList, now: Timestamp) -> (u64, i64, bool) {
         let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
         if state.ends <= now {
             (0, opened, true)
         } else {
             // A window that would outlast its period, because the clock stepped back, ends one period from now.
-            (state.callers.len(), state.ends.min(opened), false)
+            (state.count, state.ends.min(opened), false)
         }
     }
 }
@@ -134,13 +144,19 @@ impl LocalRule for ListWindowRule {
     fn charge(&self, state: &mut CallerList, now: Timestamp, units: u64, caller: &Key) {
         let (_, ends, fresh) = self.current(state, now);
         if fresh {
-            state.callers.clear();
+            state.charges.clear();
+            state.count = 0;
         }
         state.ends = ends;
         state.capacity = self.requests;
-        state
-            .callers
-            .extend(std::iter::repeat_n(*caller, units as usize));
+        state.count += units;
+        match state.charges.last_mut() {
+            Some(last) if last.caller == *caller => last.units += units,
+            _ => state.charges.push(CallerCharge {
+                caller: *caller,
+                units,
+            }),
+        }
     }
 
     fn refund(
@@ -155,17 +171,25 @@ impl LocalRule for ListWindowRule {
         if fresh || ends != receipt.window_id {
             return 0;
         }
-        let mut refunded = 0;
-        while refunded < want
-            && let Some(last) = state
-                .callers
-                .iter()
-                .rposition(|recorded| recorded == caller)
-        {
-            state.callers.remove(last);
-            refunded += 1;
+        let mut left = want;
+        let mut first = state.charges.len();
+        for (index, charge) in state.charges.iter_mut().enumerate().rev() {
+            if left == 0 {
+                break;
+            }
+            if charge.caller == *caller {
+                let refunded = left.min(charge.units);
+                charge.units -= refunded;
+                left -= refunded;
+                first = index;
+            }
         }
-        refunded
+        let last = state.charges.split_off(first);
+        state
+            .charges
+            .extend(last.into_iter().filter(|charge| charge.units > 0));
+        state.count -= want - left;
+        want - left
     }
 
     fn snapshot(&self, state: &CallerList, now: Timestamp, _cost: u64) -> Snapshot {
@@ -175,13 +199,15 @@ impl LocalRule for ListWindowRule {
 
     fn callers(&self, state: &CallerList, now: Timestamp) -> Vec<Key> {
         let (count, ..) = self.current(state, now);
-        state.callers[..count].to_vec()
+        let charges = state.charges.iter();
+        let units = charges.flat_map(|charge| repeat_n(charge.caller, charge.units as usize));
+        units.take(count as usize).collect()
     }
 }
 
 impl Rule for ListWindowRule {
     fn state_format(&self) -> &'static str {
-        "r1"
+        "r2"
     }
 
     fn snapshot_ignores_cost(&self) -> bool {

@@ -1,16 +1,53 @@
--- Sliding log. State: a list of the instants of the charged units, in us since the epoch, the oldest first. Those older
--- than the period have expired: they no longer count, and the next charge removes them.
+-- Sliding log. State: a list of entries, the oldest first, and a header after them. An entry is an instant, in us since the
+-- epoch, and the units charged then: `at` for one unit, else `at:units`. No two have the same instant. Entries older than the
+-- period have expired: they no longer count, and the next charge removes them.
+--
+-- The header is the units of all entries, and then the blocks that the entries are in, the oldest first, each as
+-- ` entries:units`. So the units of many entries are known without reading more than those of one block.
 --
 -- p: 1 requests, 2 period in us
--- state: count, expired (how many entries have), ahead (1: the newest lies ahead of now)
--- luacheck: read globals call format now now_ms floor ceil min max abs number expiry
+-- state: count, expired (how many entries have), newest (the instant of the newest entry)
+-- luacheck: read globals call format now now_ms floor ceil min max abs match pcall error number foreign expiry
 
--- How many entries have expired.
-local function expired_len(key, p, len)
-  local low, high = 0, len
+-- How many entries a block has, at most.
+local block_len = 500
+
+-- The instant of an entry, and its units.
+local function parse(key, entry)
+  local at, units = match(entry or '', '^(%d+):?(%d*)$')
+  if not at then
+    foreign(key, 'not an entry of a log')
+  end
+  return number(key, at, 16), units == '' and 1 or number(key, units, 15)
+end
+
+local function instant(key, index)
+  return (parse(key, call('LINDEX', key, index)))
+end
+
+local function entry_of(at, units)
+  return units == 1 and format('%d', at) or format('%d:%d', at, units)
+end
+
+-- The units of all entries, the blocks, and the header that they stand in, if there is one.
+local function read_header(key)
+  local header = call('LINDEX', key, -1)
+  if not header then
+    return 0, '', false
+  end
+  local units, blocks = match(header, '^(%d+)( %d+:%d+[ %d:]*)$')
+  if not units then
+    foreign(key, 'not the header of a log')
+  end
+  return number(key, units, 15), blocks, header
+end
+
+-- How many entries are of no later instant than `at`.
+local function count_until(key, at)
+  local low, high = 0, call('LLEN', key) - 1
   while low < high do
     local middle = floor((low + high) / 2)
-    if number(key, call('LINDEX', key, middle), 16) <= now - p[2] then
+    if instant(key, middle) <= at then
       low = middle + 1
     else
       high = middle
@@ -19,76 +56,209 @@ local function expired_len(key, p, len)
   return low
 end
 
+-- The units of the first so many entries.
+local function units_of(key, blocks, entries)
+  local units, first = 0, 0
+  for len, sum in blocks:gmatch(' (%d+):(%d+)') do
+    if first + len > entries then
+      break
+    end
+    units, first = units + sum, first + len
+  end
+  if first < entries then
+    for _, entry in ipairs(call('LRANGE', key, first, entries - 1)) do
+      local _, own = parse(key, entry)
+      units = units + own
+    end
+  end
+  return units
+end
+
+-- The instant of the entry with which the first ones have so many units; now, if they have fewer.
+local function instant_of(key, blocks, units)
+  local first = 0
+  for len, sum in blocks:gmatch(' (%d+):(%d+)') do
+    local last = first + len
+    if units > sum + 0 then
+      units, first = units - sum, last
+    end
+    -- As a rule, the first entry has enough.
+    local step = 1
+    while first < last do
+      for _, entry in ipairs(call('LRANGE', key, first, min(first + step, last) - 1)) do
+        local at, own = parse(key, entry)
+        units = units - own
+        if units <= 0 then
+          return at
+        end
+      end
+      first, step = first + step, 2 * step
+    end
+  end
+  return now
+end
+
+-- The blocks of the first so many entries, which have so many units.
+local function blocks_until(blocks, entries, units)
+  local kept = ''
+  for block, len, sum in blocks:gmatch('( (%d+):(%d+))') do
+    if entries <= len + 0 then
+      return entries > 0 and format('%s %d:%d', kept, entries, units) or kept
+    end
+    kept, entries, units = kept .. block, entries - len, units - sum
+  end
+  return kept
+end
+
+-- The blocks without the first so many entries, which have so many units.
+local function blocks_after(blocks, entries, units)
+  while entries > 0 do
+    local len, sum, rest = match(blocks, '^ (%d+):(%d+)(.*)$')
+    if entries < len + 0 then
+      return format(' %d:%d%s', len - entries, sum - units, rest)
+    end
+    blocks, entries, units = rest, entries - len, units - sum
+  end
+  return blocks
+end
+
+-- The blocks with one more entry, or none, and more units at the end.
+local function blocks_with(blocks, entries, units)
+  local older, len, sum = match(blocks, '^(.*) (%d+):(%d+)$')
+  if not older or entries > 0 and len + 0 >= block_len then
+    older, len, sum = blocks, 0, 0
+  end
+  return format('%s %d:%d', older, len + entries, sum + units)
+end
+
+-- The blocks without units of the entry at `index`, and without the entry itself, if `entries` is 1. Blocks that are small by
+-- now are joined.
+local function blocks_without(blocks, index, entries, units)
+  local joined, last_len, last_sum = '', 0, 0
+  for len, sum in blocks:gmatch(' (%d+):(%d+)') do
+    local rest = index - len
+    if index >= 0 and rest < 0 then
+      len, sum = len - entries, sum - units
+    end
+    index = rest
+    if last_len + len <= block_len then
+      last_len, last_sum = last_len + len, last_sum + sum
+    else
+      joined, last_len, last_sum = format('%s %d:%d', joined, last_len, last_sum), len + 0, sum + 0
+    end
+  end
+  return format('%s %d:%d', joined, last_len, last_sum)
+end
+
 local function available(key, p)
-  local len = call('LLEN', key)
-  if len == 0 then
+  local units, blocks, header = read_header(key)
+  if not header then
     return p[1], 0, 0, 0
   end
-  local ahead = number(key, call('LINDEX', key, -1), 16) > now and 1 or 0
-  local expired = number(key, call('LINDEX', key, 0), 16) <= now - p[2] and expired_len(key, p, len) or 0
-  return p[1] - (len - expired), len - expired, expired, ahead
+  local newest, expired = instant(key, -2), 0
+  if instant(key, 0) <= now - p[2] then
+    expired = count_until(key, now - p[2])
+    units = units - units_of(key, blocks, expired)
+  end
+  return p[1] - units, units, expired, newest
 end
 
 -- The clock stepped back: charges of a later time count as charges of now.
 local function end_at_now(key)
-  local log = call('LRANGE', key, 0, -1)
-  for i = #log, 1, -1 do
-    if number(key, log[i], 16) <= now then
-      break
-    end
-    call('LSET', key, i - 1, format('%d', now))
+  local units, blocks = read_header(key)
+  local earlier = count_until(key, now - 1)
+  local kept = units_of(key, blocks, earlier)
+  if kept < units then
+    blocks = blocks_with(blocks_until(blocks, earlier, kept), 1, units - kept)
+    -- First what a server whose memory is full refuses.
+    call('LSET', key, earlier, entry_of(now, units - kept))
+    call('LSET', key, earlier + 1, format('%d%s', units, blocks))
+    call('LTRIM', key, 0, earlier + 1)
   end
 end
 
-local function write(key, p, units)
-  local entry, entries = format('%d', now), {}
-  for i = 1, units do
-    entries[#entries + 1] = entry
-    -- More would not fit on the stack.
-    if #entries == 1000 or i == units then
-      call('RPUSH', key, unpack(entries))
-      entries = {}
-    end
+local function charge(key, p, count, expired, newest, units)
+  if newest > now then
+    end_at_now(key)
+    newest = now
   end
-  local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000)))
+  local all, blocks, old_header = read_header(key)
+  local entries, old_entry, entry = 1, nil, entry_of(now, units)
+  if newest == now then
+    old_entry = call('LINDEX', key, -2)
+    local _, own = parse(key, old_entry)
+    entries, entry = 0, entry_of(now, own + units)
+  end
+  blocks = blocks_with(blocks_after(blocks, expired, all - count), entries, units)
+  local header = format('%d%s', count + units, blocks)
+  if not old_header then
+    call('RPUSH', key, entry, header)
+  elseif entries == 1 then
+    call('RPUSH', key, header)
+  else
+    call('LSET', key, -1, header)
+  end
+  local ok, why = pcall(function()
+    if old_header then
+      call('LSET', key, -2, entry)
+    end
+    call('PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000)))
+    if expired > 0 then
+      call('LTRIM', key, expired, -1)
+    end
+  end)
   if not ok then
-    -- A log that never expires would stay for good.
-    pcall(call, 'LTRIM', key, 0, -1 - units)
+    -- Leaves nothing charged, and no log that never expires.
+    if not old_header then
+      pcall(call, 'DEL', key)
+    elseif entries == 1 then
+      pcall(call, 'LTRIM', key, 0, -2)
+      pcall(call, 'LSET', key, -1, old_header)
+    else
+      pcall(call, 'LSET', key, -1, old_header)
+      pcall(call, 'LSET', key, -2, old_entry)
+    end
     error(why, 0)
   end
+  return count + units, 0, now
 end
 
-local function charge(key, p, count, expired, ahead, units)
-  -- First, while the newest entry still shows where to begin.
-  if ahead == 1 then
-    end_at_now(key)
-  end
-  write(key, p, units)
-  if expired > 0 then
-    call('LTRIM', key, expired, -1)
-  end
-  return count + units, 0, 0
-end
-
-local function refund(key, p, count, expired, ahead, charged_at, _, remaining, want)
+local function refund(key, p, count, expired, newest, charged_at, _, remaining, want)
   local refunded = 0
-  if charged_at > now - p[2] then
-    refunded = min(want, remaining)
+  if count > 0 and charged_at > now - p[2] then
+    local index = count_until(key, charged_at) - 1
+    local entry = index >= 0 and call('LINDEX', key, index)
+    local at, own = 0, 0
+    if entry then
+      at, own = parse(key, entry)
+    end
+    refunded = at == charged_at and min(want, remaining, own) or 0
     if refunded > 0 then
-      refunded = call('LREM', key, -refunded, format('%d', charged_at))
+      local all, blocks = read_header(key)
+      if refunded == all then
+        call('DEL', key)
+      else
+        if refunded == own then
+          call('LREM', key, -1, entry)
+        else
+          call('LSET', key, index, entry_of(at, own - refunded))
+        end
+        blocks = blocks_without(blocks, index, refunded == own and 1 or 0, refunded)
+        call('LSET', key, -1, format('%d%s', all - refunded, blocks))
+      end
     end
   end
-  return refunded, count - refunded, expired, ahead
+  return refunded, count - refunded, expired, newest
 end
 
-local function repair(key, p, _, _, ahead)
-  if ahead == 1 then
+local function repair(key, p, _, _, newest)
+  if newest > now then
     end_at_now(key)
   end
   -- The log expires with its newest entry, also where the period was another one when that was written.
-  local newest = call('LINDEX', key, -1)
-  if newest then
-    local expected = max(ceil((tonumber(newest) + p[2]) / 1000), now_ms + 1)
+  local entry = call('LINDEX', key, -2)
+  if entry then
+    local expected = max(ceil((parse(key, entry) + p[2]) / 1000), now_ms + 1)
     -- A key that was moved expires a ms or two later.
     if abs(expiry(key) - expected) > 2 then
       call('PEXPIREAT', key, format('%d', expected))
@@ -97,17 +267,16 @@ local function repair(key, p, _, _, ahead)
 end
 
 -- The count, when enough entries will have expired for `cost`, and when all will have.
-local function snapshot(key, p, count, expired, ahead, cost)
-  local len, fits_at, free_at = expired + count, 0, 0
-  local function expires_at(index)
-    -- A log that was just reset counts as it was, with the latest instants it may have had.
-    return min(now, tonumber(call('LINDEX', key, index) or now)) + p[2]
-  end
+local function snapshot(key, p, count, _, _, cost)
+  local fits_at, free_at = 0, 0
   if count > 0 then
-    free_at = expires_at(len - 1)
+    -- A settlement may have refunded entries since they were counted: they count with the latest instants that they may have had.
+    local newest = call('LINDEX', key, -2)
+    free_at = (newest and min(now, (parse(key, newest))) or now) + p[2]
     local over = count + cost - p[1]
     if over > 0 and cost <= p[1] then
-      fits_at = expires_at(expired + over - 1)
+      local units, blocks = read_header(key)
+      fits_at = min(now, instant_of(key, blocks, units - count + over)) + p[2]
     end
   end
   return count, fits_at, free_at

@@ -6,7 +6,8 @@ use allocation_counter::measure;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{
-    Key, KeyExtractor, Limiter, PeerAddr, Policy, Quota, RateLimitLayer,
+    Concurrency, Key, KeyExtractor, Limiter, ListWindow, PeerAddr, Policy, Quota, RateLimitLayer,
+    SlidingLog,
     extract::{self, Extracted},
 };
 use tower::{Layer, Service, service_fn};
@@ -164,4 +165,30 @@ fn many_values_of_binary_metadata_are_compared_without_keeping_them() {
     let tenant = extract::header("x-tenant-bin");
     let counted = measure(|| assert_eq!(tenant.extract(&parts), Extracted::Absent));
     assert!(counted.bytes_max < 1_000, "{counted:?}");
+}
+
+/// Of the strategies that store each charge.
+#[test]
+fn a_large_cost_takes_no_more_memory_in_process_than_a_small_one() {
+    let rate = Quota::requests(100_000).per_week();
+    let policies = [
+        Policy::new("log", rate).strategy(SlidingLog),
+        Policy::new("list", rate).strategy(ListWindow),
+        Policy::new("permits", Quota::concurrent(10_000)).strategy(Concurrency::new()),
+    ];
+    for policy in policies {
+        let capacity = policy.quota().capacity();
+        let limiter = Limiter::builder().policy(policy).build();
+        let (limiter, runtime) = (limiter.expect("a limiter"), runtime());
+        let check = async |key, cost| {
+            let decision = limiter.check(Key::new(key)).cost(cost).await;
+            assert!(decision.is_admitted());
+        };
+        runtime.block_on(check("first", 1));
+        let [few, many] = [("few", 1), ("many", capacity)].map(|(key, cost)| {
+            let counted = measure(|| runtime.block_on(check(key, cost)));
+            counted.bytes_total
+        });
+        assert!(many <= few + 1_000, "{many} bytes, and {few} for one unit");
+    }
 }

@@ -9,9 +9,6 @@ use crate::examples::DOWN;
 
 const RIGHT: &str = "user=alice&password=correct+horse";
 
-/// However slow the machine is, no login waits for its turn in vain.
-const PATIENT: [(&str, &str); 1] = [("TURN", "3600")];
-
 fn guess(login: &Example, user: &str) -> HttpResponse {
     login.post("/login", &format!("user={user}&password=guess"))
 }
@@ -23,7 +20,7 @@ fn statuses(n: usize, attempt: impl Fn(usize) -> HttpResponse) -> Vec<u16> {
 #[test]
 fn login_counts_failures_alone() {
     for stage in Stage::both() {
-        let login = stage.start("login", &PATIENT);
+        let login = stage.start("login", &[]);
         let right = statuses(30, |_| login.post("/login", RIGHT));
         assert_eq!(right, [200; 30]);
         // One account, also in other letters.
@@ -58,9 +55,12 @@ fn at_once(n: usize, status: u16, attempt: impl Fn() -> HttpResponse + Sync) -> 
 
 #[test]
 fn login_rejects_no_right_password_however_many_are_being_checked() {
-    let login = Stage::in_process().start_with(Timers::Real, "login", &PATIENT);
+    // However slow the machine is, no login waits for its turn in vain.
+    let login = Stage::in_process().start_with(Timers::Real, "login", &[("TURN", "3600")]);
     assert_eq!(at_once(12, 200, || login.post("/login", RIGHT)), 12);
     // And guesses that come together are no more than the account's failures, and the four that were checked beside the last.
+    // None waits for the next minute.
+    let login = Stage::in_process().start("login", &[("TURN", "0")]);
     let guesses = at_once(16, 401, || guess(&login, "bob"));
     assert!((5..=9).contains(&guesses), "{guesses}");
 }
@@ -80,7 +80,7 @@ fn login_rejects_every_attempt_while_redis_is_down() {
 #[test]
 fn login_lets_operators_inspect_block_and_unblock_an_account() {
     for stage in Stage::both() {
-        let login = stage.start("login", &PATIENT);
+        let login = stage.start("login", &[]);
         let output = login.output_until("Operators on http://");
         let (_, operators) = output.split_once("Operators on http://").expect("a line");
         let operators = operators.lines().next().expect("an address");

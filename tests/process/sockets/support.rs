@@ -86,7 +86,7 @@ impl World {
         let seen = || match self {
             Self::Memory(_, clock) => clock.reads(),
             // The server's own count of renewals and releases.
-            Self::Redis(_, server, _) => server.calls("zscore"),
+            Self::Redis(_, server, _) => server.calls("zmscore"),
         };
         // One round may have begun before.
         let enough = seen() + 2 * n;

@@ -42,6 +42,8 @@ struct Expected {
     ends: u64,
     /// There is no such key.
     absent: bool,
+    /// When it was first changed in a way that no result shows.
+    changed: Option<u64>,
 }
 
 /// Each key's name and time to live. A scan removes what is expired.
@@ -172,21 +174,20 @@ impl Keys {
             over: now + over,
             ends: now + longest + 3_000,
             absent: absent && !policy.is_ban(),
+            changed: None,
         };
         self.expected.insert(place, expected);
     }
 
     /// Records that a key was changed in a way that no result shows.
-    pub(crate) fn change(&mut self, place: PolicyKey) {
-        let over = self
-            .expected
-            .get(&place)
-            .map_or(0, |expected| expected.over);
+    pub(crate) fn change(&mut self, place: PolicyKey, now: u64) {
+        let before = self.expected.get(&place);
         let unknown = Expected {
             covers: 0,
-            over,
+            over: before.map_or(0, |before| before.over),
             ends: u64::MAX,
             absent: false,
+            changed: before.map_or(Some(0), |before| before.changed.or(Some(now))),
         };
         self.expected.insert(place, unknown);
     }
@@ -237,10 +238,12 @@ impl Keys {
         }
     }
 
-    /// Keys that were changed in a way that no result shows.
-    pub(crate) fn unknown(&self) -> Vec<usize> {
+    /// Keys that were changed in a way that no result shows, and may be over by now. What was in use and changed at this very
+    /// instant is not: whatever a refund left of it counts alike everywhere.
+    pub(crate) fn unknown(&self, now: u64) -> Vec<usize> {
         let places = self.expected.iter();
-        let places = places.filter(|(_, expected)| expected.ends == u64::MAX);
+        let is_old = |expected: &Expected| expected.over <= now || expected.changed != Some(now);
+        let places = places.filter(|(_, expected)| expected.ends == u64::MAX && is_old(expected));
         let keys: BTreeSet<_> = places.map(|((_, key), _)| *key).collect();
         keys.into_iter().collect()
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tollgate::Key;
+
 use crate::inflight::support::{
     LONG_TTL, MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, expiries, fill, free,
     leak_permits, permit_policy, until, until_free,
@@ -118,5 +120,21 @@ async fn a_request_in_flight_when_the_clock_steps_back_keeps_its_permit_and_rele
         }
         drop(held);
         until_free(&limiter, MAX_PERMITS).await;
+    }
+}
+
+/// What found it expired forgot it: it holds nothing after the clock has stepped back.
+#[tokio::test]
+async fn an_expired_permit_stays_expired_when_the_clock_steps_back() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        leak_permits(&limiter, 3);
+        world.advance(LONG_TTL / 2);
+        leak_permits(&limiter, 2);
+        world.advance(LONG_TTL / 2);
+        let all = limiter.check(Key::global()).cost(MAX_PERMITS).await;
+        assert!(!admitted_by_store(&all), "{}", world.name());
+        world.rewind(LONG_TTL / 4);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
     }
 }

@@ -7,8 +7,8 @@ use testkit::Server;
 use tollgate::{Concurrency, Decision, Gcra, Key, Limiter, Policy, Quota, extract};
 
 use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, World, admitted_by_store, build, check, free, permit_policy, store,
-    stored_permits, until, until_free,
+    LONG_TTL, MAX_PERMITS, World, admitted_by_store, build, check, free, holders, permit_policy,
+    store, stored_permits, until, until_free,
 };
 
 /// Makes `n` requests before the worker's next batch.
@@ -24,10 +24,7 @@ async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
 }
 
 fn members(server: &Server) -> HashSet<String> {
-    let members = server
-        .command(&["ZRANGE", &server.only_key(), "0", "-1"])
-        .list();
-    members.into_iter().map(testkit::Reply::text).collect()
+    holders(server).into_iter().collect()
 }
 
 /// On one thread, so that all requests come before the worker runs.

@@ -95,7 +95,7 @@ impl World {
         let seen = || match self {
             Self::Memory(_, clock) => clock.reads(),
             // The server's own count of what is done to each permit, renewals and releases only.
-            Self::Redis(server, _) => server.calls("zscore"),
+            Self::Redis(server, _) => server.calls("zmscore"),
         };
         // One round may have begun before.
         let enough = seen() + 2 * n;
@@ -186,15 +186,30 @@ pub(crate) fn leak_permits(limiter: &Limiter, n: usize) {
 /// How many permits the server stores, expired ones included.
 #[track_caller]
 pub(crate) fn stored_permits(server: &Server) -> i64 {
-    server.command(&["ZCARD", &server.only_key()]).int()
+    let units = server.command(&["ZSCORE", &server.only_key(), "="]).text();
+    -units.parse::<i64>().expect("a whole number")
 }
 
-/// When each permit expires, in microseconds, the next first.
+/// The requests that hold permits.
+#[track_caller]
+pub(crate) fn holders(server: &Server) -> Vec<String> {
+    let holders = ["ZRANGEBYSCORE", &server.only_key(), "0", "+inf"];
+    let holders = server.command(&holders).list().into_iter();
+    holders.map(testkit::Reply::text).collect()
+}
+
+/// When each request's permits expire, in microseconds, the next first.
 #[track_caller]
 pub(crate) fn expiries(server: &Server) -> Vec<u64> {
-    let stored_permits = server.command(&["ZRANGE", &server.only_key(), "0", "-1", "WITHSCORES"]);
-    let texts = stored_permits.list().into_iter().map(testkit::Reply::text);
-    let scores = texts.skip(1).step_by(2);
+    let range = [
+        "ZRANGEBYSCORE",
+        &server.only_key(),
+        "0",
+        "+inf",
+        "WITHSCORES",
+    ];
+    let texts = server.command(&range).list().into_iter();
+    let scores = texts.map(testkit::Reply::text).skip(1).step_by(2);
     scores
         .map(|score| score.parse().expect("whole microseconds"))
         .collect()

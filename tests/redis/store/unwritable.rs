@@ -103,7 +103,7 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
 }
 
 /// The commands that scripts use, and those that bring them to the server.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "evalsha",
     "eval",
     "time",
@@ -116,6 +116,7 @@ const COMMANDS: [&str; 17] = [
     "del",
     "lindex",
     "llen",
+    "lpos",
     "lrange",
     "lrem",
     "lset",
@@ -130,7 +131,7 @@ const NEEDED: [&str; 10] = [
     "evalsha",
     "get",
     "lindex",
-    "llen",
+    "lset",
     "pexpireat",
     "pexpiretime",
     "rpush",

@@ -1,5 +1,6 @@
 //! What each strategy promises: against the usual recipes, in random traffic, and while a policy changes.
 
+mod callers;
 mod changed_permits;
 mod changed_policies;
 mod changed_quotas;
@@ -11,6 +12,8 @@ mod formats;
 mod gcra_expiry;
 mod gcra_fast_path;
 mod gcra_slow_path;
+mod large_costs;
+mod log_blocks;
 mod script;
 mod sources;
 mod stated_changes;

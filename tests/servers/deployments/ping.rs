@@ -145,10 +145,13 @@ async fn a_missing_right_that_is_rarely_needed_is_reported_at_once() {
     for policy in ["gcra", "window", "list", "log", "flight"] {
         assert!(mended.iter().any(|its| its == policy), "{mended:?}");
     }
-    for command in ["zrem", "zscore", "zrangebyscore", "zremrangebyscore"] {
+    for command in ["zrem", "zscore", "zmscore", "zrangebyscore"] {
         assert_eq!(lacking(&server, command).await, ["flight"], "{command}");
     }
-    assert_eq!(lacking(&server, "lrem").await, ["list", "log"]);
+    for command in ["lrem", "lset", "ltrim"] {
+        assert_eq!(lacking(&server, command).await, ["list", "log"]);
+    }
+    assert_eq!(lacking(&server, "lpos").await, ["list"]);
     if let Some(other) = other {
         assert_eq!(lacking(&server, other).await, [""; 0]);
     }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::{Proxy, Server};
+use testkit::{Proxy, Reply, Server};
 use tollgate::{
     Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnMisconfiguration,
     OnStoreError, Policy, Quota, RedisStore, StoreError,
@@ -58,16 +58,23 @@ async fn a_user_without_a_right_that_scripts_need_has_every_request_rejected() {
     }
 }
 
-/// The command comes after the one that stores the permit.
+/// The command, which removes expired permits, comes after the one that stores the permit.
 #[tokio::test]
 async fn a_request_that_fails_for_a_missing_right_holds_no_permit() {
     let server = Server::start();
-    server.acl("gate", "secret", "~* +@all -zremrangebyscore");
+    server.acl("gate", "secret", "~* +@all -zrem");
     let [limiter, other] = [as_user(&server, "secret"), at(server.url())].map(|store| {
         let policy = Policy::new("p", Quota::concurrent(1));
         let limiter = Limiter::builder().store(store).policy(policy);
         limiter.build().expect("a limiter")
     });
+    let _held = other.admit(KEY).await.expect("a permit");
+    let key = server.only_key();
+    let members = server.command(&["ZRANGE", &key, "0", "-1"]).list();
+    let mut members = members.into_iter().map(Reply::text);
+    let permit = members.find(|member| !member.ends_with('='));
+    let expires = ["ZADD", &key, "XX", "1", &permit.expect("a permit")];
+    server.command(&expires);
     assert_eq!(code(&limiter.check(KEY).await), "NOPERM");
     assert!(other.check(KEY).await.is_admitted());
 }

@@ -7,6 +7,7 @@ use crate::{load::Load, outcome::Outcome, plan::Plan};
 mod cluster;
 mod exact;
 mod key_count;
+mod large_costs;
 mod large_heads;
 mod layer;
 mod leases;
@@ -35,7 +36,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 24] = [
+pub const CASES: [Case; 25] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -100,6 +101,11 @@ pub const CASES: [Case; 24] = [
         name: "policies",
         about: "three policies at once, on Redis",
         run: |plan| Box::pin(policies::three(plan)),
+    },
+    Case {
+        name: "costs",
+        about: "plain requests beside those of large costs, on Redis",
+        run: |plan| Box::pin(large_costs::beside(plan)),
     },
     Case {
         name: "denied",

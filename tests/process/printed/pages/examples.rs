@@ -6,7 +6,7 @@ use tollgate_tests::websocket::{Message, Socket};
 use crate::printed::{page::Page, session::Session};
 
 /// The examples whose handlers wait for time to pass.
-const WAITING: [&str; 5] = ["axum_full", "llm_tokens", "login", "ocr", "outgoing"];
+const WAITING: [&str; 4] = ["axum_full", "llm_tokens", "ocr", "outgoing"];
 
 pub(crate) fn run(page: &mut Page) {
     let mut session = None;

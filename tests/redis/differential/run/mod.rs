@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
 
     /// Removes from all what is over: a store may or may not have, and if the clock steps back it shows.
     async fn forget_what_is_over(&mut self) -> Outcome {
-        for key in self.keys.unknown() {
+        for key in self.keys.unknown(self.now) {
             self.peek(&Request::of(key)).await?;
         }
         self.check_keys().await?;
@@ -342,7 +342,7 @@ impl<'a> Run<'a> {
                     under,
                     (self.now, repairs, result.admitted.is_some()),
                 ),
-                None => self.keys.change((place, key)),
+                None => self.keys.change((place, key), self.now),
             }
         }
     }
@@ -351,7 +351,7 @@ impl<'a> Run<'a> {
         let policies = 0..self.history.policies.len();
         let places = policies.flat_map(|place| (0..KEYS).map(move |key| (place, key)));
         for place in places.collect::<HashSet<PolicyKey>>() {
-            self.keys.change(place);
+            self.keys.change(place, self.now);
         }
     }
 

@@ -276,6 +276,8 @@ impl Run<'_> {
             given.push(units.collect::<Vec<_>>());
         }
         self.change_all();
+        // What a refund removes counts everywhere as if it had never been charged.
+        drop(self.keys.check_keys(self.server, self.now)?);
         let [redis, memory] = [0, 1].map(|side| given[side].iter().filter(|units| **units > 0));
         if !redis.eq(memory) {
             return Err(format!(

@@ -67,11 +67,11 @@ fn assert_mistake(world: &World, tag: &'static str) {
 #[test]
 fn a_state_format_of_a_built_in_strategy_is_a_config_error_even_if_unused() {
     for world in World::both() {
-        for tag in ["g3", "t2", "f1", "c1", "r1", "l1", "s1", "p1", "x1"] {
+        for tag in ["g3", "t2", "f1", "c1", "r2", "l2", "s1", "p2", "x1"] {
             assert_mistake(&world, tag);
         }
         // Those of other versions too.
-        for tag in ["g1", "g2", "t1", "x0", "c9"] {
+        for tag in ["g1", "g2", "t1", "r1", "l1", "p1", "x0", "c9"] {
             assert_mistake(&world, tag);
         }
         assert!(world.builder().policy(Tagged::policy("z9")).build().is_ok());

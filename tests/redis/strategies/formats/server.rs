@@ -6,7 +6,7 @@ use testkit::{Clock, Cluster, Server};
 use tollgate::{RedisStore, RedisStoreBuilder};
 use tollgate_tests::world::{START, TEST_TIMEOUT};
 
-/// What the number of a permit or an epoch is replaced by: as long, and of the same letters.
+/// What the number of a holder or an epoch is replaced by: as long, and of the same letters.
 const UNIQUE: &str = "unique-id-";
 
 /// The length of such a number.
@@ -121,10 +121,8 @@ impl Backend {
 
     /// The value, with a unique number replaced by its index among those that were seen.
     fn renamed(&mut self, value: String) -> String {
-        let (number, rest) = match value.split_once(':') {
-            Some((number, _)) => value.split_at(number.len()),
-            None => (&*value, ""),
-        };
+        let number = value.trim_end_matches('=');
+        let rest = &value[number.len()..];
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if number.len() != UNIQUE_CHARS || !number.bytes().all(plain) {
             return value;

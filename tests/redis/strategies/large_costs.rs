@@ -1,0 +1,159 @@
+//! The work and the memory of a request do not depend on its cost.
+
+use testkit::Server;
+use tollgate::{Concurrency, Limiter, ListWindow, Policy, Quota, SlidingLog};
+
+use super::support::{KEY, World, admitted_by_store, refund, secs};
+
+/// The commands of scripts.
+const COMMANDS: [&str; 18] = [
+    "lindex",
+    "llen",
+    "lpos",
+    "lrange",
+    "lrem",
+    "lset",
+    "ltrim",
+    "rpush",
+    "del",
+    "pexpireat",
+    "pexpiretime",
+    "pttl",
+    "zadd",
+    "zcount",
+    "zmscore",
+    "zrangebyscore",
+    "zrem",
+    "zscore",
+];
+
+fn calls(server: &Server) -> u64 {
+    COMMANDS.iter().map(|command| server.calls(command)).sum()
+}
+
+/// The strategies that store each charge, at their largest quotas.
+fn policies() -> [Policy; 3] {
+    let rate = Quota::requests(100_000).per_hour();
+    let permits = Concurrency::with_ttl(secs(3_600));
+    [
+        Policy::new("list", rate).strategy(ListWindow),
+        Policy::new("log", rate).strategy(SlidingLog),
+        Policy::new("permits", Quota::concurrent(10_000)).strategy(permits),
+    ]
+}
+
+fn limiters(world: &World) -> impl Iterator<Item = (Limiter, u64)> + '_ {
+    policies().into_iter().map(|policy| {
+        let capacity = policy.quota().capacity();
+        (world.limiter([policy]), capacity)
+    })
+}
+
+/// What a request and its refunds took.
+#[derive(Debug)]
+struct Taken {
+    memory: i64,
+    charge: u64,
+    rejection: u64,
+    partial_refund: u64,
+    refund: u64,
+}
+
+async fn take(world: &World, limiter: &Limiter, cost: u64) -> Taken {
+    let server = world.server();
+    server.flush();
+    // After what the request before released.
+    drop(limiter.peek(KEY).await.expect("a response"));
+    let mut before = 0;
+    let mut since = || {
+        let now = calls(server);
+        now - std::mem::replace(&mut before, now)
+    };
+    since();
+    let mut held = limiter.check(KEY).cost(cost).await;
+    assert!(admitted_by_store(&held));
+    let charge = since();
+    let memory = server.command(&["MEMORY", "USAGE", &server.only_key()]);
+    let left = held.policies().next().expect("a policy").remaining();
+    assert!(!admitted_by_store(&limiter.check(KEY).cost(left + 1).await));
+    let rejection = since();
+    assert_eq!(refund(&mut held, cost / 2).await, cost / 2);
+    let partial_refund = since();
+    assert_eq!(refund(&mut held, cost).await, cost - cost / 2);
+    Taken {
+        memory: memory.int(),
+        charge,
+        rejection,
+        partial_refund,
+        refund: since(),
+    }
+}
+
+#[tokio::test]
+async fn a_request_takes_as_much_memory_and_as_many_commands_whatever_it_costs() {
+    let world = World::redis();
+    for (limiter, capacity) in limiters(&world) {
+        let [few, many] = [
+            take(&world, &limiter, 2).await,
+            take(&world, &limiter, capacity).await,
+        ];
+        let both = format!("{few:?}, {many:?}");
+        assert!(many.memory <= few.memory + 16, "{both}");
+        // A charge of the whole quota also finds when the next unit comes back.
+        assert!(many.charge <= few.charge + 2, "{both}");
+        assert!(many.rejection <= few.rejection + 2, "{both}");
+        assert_eq!(many.partial_refund, few.partial_refund, "{both}");
+        assert_eq!(many.refund, few.refund, "{both}");
+    }
+}
+
+/// Fifty requests in one batch are one charge of an entry for each.
+#[tokio::test]
+async fn requests_at_once_have_an_entry_each_at_most() {
+    let world = World::redis();
+    let server = world.server();
+    for (limiter, capacity) in limiters(&world) {
+        server.flush();
+        let cost = capacity / 50;
+        let checks = (0..50).map(|_| limiter.check(KEY).cost(cost).into_future());
+        let held = futures_util::future::join_all(checks).await;
+        assert!(held.iter().all(admitted_by_store));
+        let key = server.only_key();
+        let memory = server.command(&["MEMORY", "USAGE", &key]).int();
+        assert!(memory < 20_000, "{key}: {memory}");
+        let seen = limiter.peek(KEY).await.expect("a response");
+        assert_eq!(seen.policies().next().expect("a policy").remaining(), 0);
+    }
+}
+
+/// Neither by a rejection, which has to find when enough units will be back, nor by a refund.
+#[tokio::test]
+async fn no_request_of_a_long_log_runs_a_command_for_each_entry() {
+    let world = World::redis();
+    let (limiter, server) = (
+        world.limiter([Policy::new("log", Quota::requests(4_000).per_hour()).strategy(SlidingLog)]),
+        world.server(),
+    );
+    let mut held = Vec::new();
+    for _ in 0..3_000 {
+        world.step(1);
+        held.push(limiter.check(KEY).await);
+    }
+    for cost in [1_001, 2_500, 4_000] {
+        let before = calls(server);
+        assert!(!admitted_by_store(&limiter.check(KEY).cost(cost).await));
+        assert!(calls(server) - before < 40, "{cost}");
+    }
+    for place in [0, 1_500, 2_999] {
+        let before = calls(server);
+        assert_eq!(refund(&mut held[place], 1).await, 1);
+        assert!(calls(server) - before < 40, "{place}");
+    }
+    // The clock steps back; then half of the log has expired.
+    for micros in [-1_000, 3_600_000_000] {
+        world.step(micros);
+        let before = calls(server);
+        assert!(admitted_by_store(&limiter.check(KEY).await));
+        assert!(calls(server) - before < 60, "{micros}");
+    }
+}
