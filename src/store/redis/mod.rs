@@ -21,9 +21,10 @@ use std::{
 
 use self::{
     key_names::KeyNames,
-    lease::{LeaseDecision, Leases, ResponseRecorder},
+    lease::{LeaseDecision, Leases},
     rejection_cache::CacheKey,
     request::{
+        Recorder,
         limit::RedisLimit,
         op::{CounterOps, OwnedCounterOp},
     },
@@ -123,7 +124,7 @@ impl RedisStore {
         &self,
         op: Op,
         counters: &[CounterOp<'_>],
-        recorder: Option<ResponseRecorder>,
+        recorder: Option<Box<dyn Recorder>>,
     ) -> StoreResponse {
         let shared = &self.inner.shared;
         if let Some(result) = shared
@@ -235,7 +236,10 @@ impl Store for RedisStore {
         } = self.inner.leases.decide(op, counters);
         let response = match result {
             Some(result) => StoreResponse::Ready(Ok(result)),
-            None => self.execute_without_lease(op, counters, recorder),
+            None => {
+                let recorder = recorder.map(|recorder| Box::new(recorder) as Box<dyn Recorder>);
+                self.execute_without_lease(op, counters, recorder)
+            }
         };
         if let Some(due) = due {
             due.send();

@@ -11,7 +11,6 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-pub(crate) use self::table::ResponseRecorder;
 pub(super) use self::table::{DueLease, LeaseDecision, Leases};
 use tokio::time::{Instant, timeout_at};
 

@@ -23,7 +23,10 @@ use super::{
 use crate::{
     clock::Timestamp,
     observe::LeaseStats,
-    store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, redis::worker::pool::WorkerPool},
+    store::{
+        CounterMode, CounterOp, LimitHandle, Op, OpResult,
+        redis::{request::Recorder, worker::pool::WorkerPool},
+    },
     sync::CachePadded,
 };
 
@@ -46,19 +49,21 @@ pub(in crate::store::redis) struct LeaseDecision {
 
 /// Records the store's response to a request for the key with leases that did not decide it.
 #[derive(Debug)]
-pub(crate) struct ResponseRecorder {
+pub(in crate::store::redis) struct ResponseRecorder {
     leases: Arc<Leases>,
     location: KeyLocation,
     key_id: u64,
     requested_at: Timestamp,
 }
 
-impl ResponseRecorder {
+impl Recorder for ResponseRecorder {
     #[cold]
-    pub(crate) fn record(&self, result: &OpResult) {
+    fn record(&self, result: &OpResult) {
         self.record_at(ClockReading::read().monotonic, result);
     }
+}
 
+impl ResponseRecorder {
     pub(super) fn record_at(&self, now: Timestamp, result: &OpResult) {
         let mut shard = self.leases.shard(self.location.shard);
         let mut keys = shard.keys.iter_hash_mut(self.location.hash);

@@ -5,7 +5,7 @@
 //! slot, and the worker refunds what the request charged.
 
 use std::{
-    mem,
+    fmt, mem,
     ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,7 +17,7 @@ use std::{
 use tokio::time::Instant;
 
 use self::{limit::workers_of, op::CounterOps, response_slot::ResponseSlot};
-use super::{lease::ResponseRecorder, rejection_cache::CacheToken};
+use super::rejection_cache::CacheToken;
 use crate::{
     error::StoreError,
     store::{Op, OpResult},
@@ -39,12 +39,17 @@ pub(crate) struct RequestState {
     /// The state of the rejection cache at the request's arrival, if a rejection is to be cached.
     pub(crate) cache_token: Option<CacheToken>,
     /// Gets the response before the waiter, for a key with leases.
-    recorder: Option<ResponseRecorder>,
+    recorder: Option<Box<dyn Recorder>>,
     /// Whether the waiter has dropped its handle.
     pub(crate) cancelled: AtomicBool,
     /// Counts the operation as undelivered, if it must not be lost.
     undelivered: Option<UndeliveredGuard>,
     slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
+}
+
+/// Gets the response to a request.
+pub(crate) trait Recorder: fmt::Debug + Send + Sync {
+    fn record(&self, result: &OpResult);
 }
 
 /// The worker's side of a request. It is moved between queue, backlog and batch, so it is kept small.
@@ -232,7 +237,7 @@ impl RequestState {
         deadline: Instant,
         hash: u64,
         cache_token: Option<CacheToken>,
-        recorder: Option<ResponseRecorder>,
+        recorder: Option<Box<dyn Recorder>>,
         undelivered: Option<UndeliveredGuard>,
     ) -> Arc<Self> {
         Arc::new(Self {

@@ -19,10 +19,9 @@ use crate::{
         redis::{
             background::is_background,
             cluster::hash_tags::HashTags,
-            lease::ResponseRecorder,
             rejection_cache::CacheToken,
             request::{
-                PendingRequest, RefundRetry, RequestState, Sent, UndeliveredGuard, ended,
+                PendingRequest, Recorder, RefundRetry, RequestState, Sent, UndeliveredGuard, ended,
                 limit::Workers,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
@@ -106,7 +105,7 @@ impl WorkerPool {
         counters: CounterOps,
         deadline: Instant,
         cache_token: Option<CacheToken>,
-        recorder: Option<ResponseRecorder>,
+        recorder: Option<Box<dyn Recorder>>,
     ) -> Result<ResponseHandle, StoreError> {
         let retry = RefundRetry::IfUnread;
         self.send(op, counters, deadline, cache_token, recorder, retry)
@@ -130,7 +129,7 @@ impl WorkerPool {
         counters: CounterOps,
         deadline: Instant,
         cache_token: Option<CacheToken>,
-        recorder: Option<ResponseRecorder>,
+        recorder: Option<Box<dyn Recorder>>,
         refund_retry: RefundRetry,
     ) -> Result<ResponseHandle, StoreError> {
         let no_runtime = || {
