@@ -57,7 +57,8 @@ impl Lateness {
         Duration::from_micros(self.total.load(SeqCst) + self.current())
     }
 
-    /// Awaits a call with this timeout; panics if it ends later than the timeout and the machine's delays allow.
+    /// Awaits a request of a store with this timeout; panics if it ends later than the timeout and the machine's delays allow.
+    /// While the machine is held up, the store may wait for one more timeout.
     #[track_caller]
     pub fn within<T>(
         &self,
@@ -75,7 +76,7 @@ impl Lateness {
         }
     }
 
-    /// Awaits a call with this timeout. Returns also how long it took, and by how much it ended later than the timeout and the
+    /// Awaits such a request. Returns also how long it took, and by how much it ended later than the timeout and the
     /// machine's delays allow.
     pub async fn timed<T>(
         &self,
@@ -85,7 +86,7 @@ impl Lateness {
         let (late, start) = (self.so_far(), Instant::now());
         let result = call.await;
         let (took, late) = (start.elapsed(), self.so_far() - late);
-        (result, took, took.saturating_sub(timeout + late + SLACK))
+        (result, took, took.saturating_sub(2 * timeout + late + SLACK))
     }
 
     fn current(&self) -> u64 {
