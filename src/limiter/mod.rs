@@ -239,7 +239,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. A charge that
-    /// could not be sent is kept, and made once the store responds: its error is [`StoreError::Deferred`]. One that timed out waits
+    /// could not be sent is kept, and made once the store responds: its error is [`StoreError::Deferred`](crate::StoreError::Deferred). One that timed out waits
     /// for its response in the background. So do not repeat a charge after a timeout.
     pub fn charge(
         &self,

@@ -86,7 +86,11 @@ impl Lateness {
         let (late, start) = (self.so_far(), Instant::now());
         let result = call.await;
         let (took, late) = (start.elapsed(), self.so_far() - late);
-        (result, took, took.saturating_sub(2 * timeout + late + SLACK))
+        (
+            result,
+            took,
+            took.saturating_sub(2 * timeout + late + SLACK),
+        )
     }
 
     fn current(&self) -> u64 {
