@@ -13,9 +13,9 @@ pub(crate) struct StoreCounts {
     /// How often it may have lost its counts.
     pub(crate) losses: u64,
     /// What is used of the shared key, by each policy.
-    pub(crate) used: Option<[u64; 2]>,
+    pub(crate) used: [u64; 2],
     /// What is charged at once, or afterwards.
-    pub(crate) charged: Option<u64>,
+    pub(crate) charged: u64,
     /// The most permits that were held at once.
     pub(crate) held: u64,
 }
@@ -48,28 +48,23 @@ pub(crate) fn check_always(interval: &Interval, stored: &StoreCounts, wrong: &mu
         stored.held <= MAX_PERMITS * (1 + losses),
         format!("{} in flight at once, of {MAX_PERMITS}", stored.held),
     );
-    if let Some([narrow, wide]) = stored.used {
-        must(
-            narrow == wide.min(QUOTA) && wide <= QUOTA,
-            format!("charged under one policy alone: {narrow} and {wide}"),
-        );
-        let faults = interval.sum(|counts| &counts.shared_faults);
-        must(
-            losses > 0 || (by_store <= wide && wide <= by_store + faults),
-            format!(
-                "the store admitted {by_store}, {wide} are charged, and {faults} had no answer"
-            ),
-        );
-    }
-    if let Some(charged) = stored.charged {
-        let [at_once, afterwards, lost] = debts(interval);
-        must(
-            (losses > 0 || at_once <= charged) && charged <= at_once + afterwards + lost,
-            format!(
-                "{charged} are charged, of {at_once} at once, {afterwards} afterwards, and {lost} without an answer"
-            ),
-        );
-    }
+    let [narrow, wide] = stored.used;
+    must(
+        narrow == wide.min(QUOTA) && wide <= QUOTA,
+        format!("charged under one policy alone: {narrow} and {wide}"),
+    );
+    let faults = interval.sum(|counts| &counts.shared_faults);
+    must(
+        losses > 0 || (by_store <= wide && wide <= by_store + faults),
+        format!("the store admitted {by_store}, {wide} are charged, and {faults} had no answer"),
+    );
+    let (charged, [at_once, afterwards, lost]) = (stored.charged, debts(interval));
+    must(
+        (losses > 0 || at_once <= charged) && charged <= at_once + afterwards + lost,
+        format!(
+            "{charged} are charged, of {at_once} at once, {afterwards} afterwards, and {lost} without an answer"
+        ),
+    );
 }
 
 /// What was charged in the store at once, by the local fallback, and without a reply.
@@ -86,23 +81,23 @@ pub(crate) fn debts(interval: &Interval) -> [u64; 3] {
 /// What must hold where nothing happened. On a machine so busy that a call timed out, that is no more than always.
 pub(crate) fn check_calm(interval: &Interval, stored: &StoreCounts, wrong: &mut Vec<String>) {
     check_always(interval, stored, wrong);
-    if !is_exact(interval, stored) {
+    if !is_exact(interval) {
         return;
     }
     let admitted = interval.sum(|counts| &counts.shared_by_store);
     let due = interval.sum(|counts| &counts.shared).min(QUOTA);
     let [at_once, ..] = debts(interval);
-    if admitted != due || stored.charged != Some(at_once) {
+    if admitted != due || stored.charged != at_once {
         wrong.push(format!(
-            "{}: {admitted} admitted of {due}, {:?} charged of {at_once} while all calls were answered",
+            "{}: {admitted} admitted of {due}, {} charged of {at_once} while all calls were answered",
             interval.key, stored.charged
         ));
     }
 }
 
 /// Whether each call was answered, so that all is known to the unit.
-pub(crate) fn is_exact(interval: &Interval, stored: &StoreCounts) -> bool {
+pub(crate) fn is_exact(interval: &Interval) -> bool {
     let faults = interval.sum(|counts| &counts.in_process);
     let [_, afterwards, sent] = debts(interval);
-    faults + afterwards + sent == 0 && stored.used.is_some() && stored.charged.is_some()
+    faults + afterwards + sent == 0
 }

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::{runtime::Handle, task::block_in_place};
 use tollgate::{
-    Concurrency, DecisionSource, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy,
-    Quota,
+    Concurrency, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
 };
 
 use tollgate_tests::until::TEST_TIMEOUT;
@@ -51,25 +50,25 @@ impl Limiters {
         }
     }
 
-    /// How many units of a key are used under both policies, which must agree; `None` if the store fails now.
-    pub(crate) async fn used(&self, key: Key) -> Option<[u64; 2]> {
-        let gate = &self.processes.last()?.gate.limiter;
-        Some([
-            used(gate, key, "narrow").await?,
-            used(gate, key, "wide").await?,
-        ])
+    /// How many units of a key are used under both policies, which must agree.
+    pub(crate) async fn used(&self, key: Key) -> [u64; 2] {
+        let gate = &self.processes[0].gate.limiter;
+        [
+            used(gate, key, "narrow").await,
+            used(gate, key, "wide").await,
+        ]
     }
 
     /// How many units of a key are charged that may be charged afterwards.
-    pub(crate) async fn charged(&self, key: Key) -> Option<u64> {
-        used(&self.processes.last()?.debt.limiter, key, "debt").await
+    pub(crate) async fn charged(&self, key: Key) -> u64 {
+        used(&self.processes[0].debt.limiter, key, "debt").await
     }
 
     /// How long it takes until all permits are free again once none is acquired; `None` if they aren't.
     pub(crate) async fn all_free(&self) -> Option<Duration> {
         let start = Instant::now();
-        let in_flight = &self.processes.last()?.in_flight.limiter;
-        while used(in_flight, Key::global(), "flight").await != Some(0) {
+        let in_flight = &self.processes[0].in_flight.limiter;
+        while used(in_flight, Key::global(), "flight").await != 0 {
             if start.elapsed() > TEST_TIMEOUT {
                 return None;
             }
@@ -164,9 +163,16 @@ impl Process {
     }
 }
 
-/// How many units of a key are used under a policy; `None` if the store fails now.
-async fn used(limiter: &Limiter, key: Key, policy: &str) -> Option<u64> {
-    let seen = limiter.peek(key).await.expect("a response");
-    let verdict = seen.policy(policy)?;
-    (seen.source() == DecisionSource::Store).then(|| verdict.limit() - verdict.remaining())
+/// How many units of a key are used under a policy. The first call on a connection that was closed shortly before fails.
+async fn used(limiter: &Limiter, key: Key, policy: &str) -> u64 {
+    let start = Instant::now();
+    let status = loop {
+        match limiter.peek(key.clone()).await {
+            Ok(status) => break status,
+            Err(error) => assert!(start.elapsed() < TEST_TIMEOUT, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let verdict = status.policy(policy).expect("a policy");
+    verdict.limit() - verdict.remaining()
 }

@@ -56,10 +56,10 @@ impl Report {
     }
 
     /// Adds what was charged afterwards.
-    pub(crate) fn add_debts(&mut self, interval: &Interval, charged: Option<u64>) {
+    pub(crate) fn add_debts(&mut self, interval: &Interval, charged: u64) {
         let [at_once, afterwards, _] = ledger::debts(interval);
         self.debts += afterwards;
-        let written_back = charged.map_or(0, |charged| charged.saturating_sub(at_once));
+        let written_back = charged.saturating_sub(at_once);
         self.written_back += written_back.min(afterwards);
     }
 

@@ -88,7 +88,7 @@ impl Soak<'_> {
         let stored = self.ask(&over, losses, held).await;
         ledger::check_calm(&over, &stored, &mut self.report.wrong);
         self.report.calm += 1;
-        self.report.inexact += u64::from(!ledger::is_exact(&over, &stored));
+        self.report.inexact += u64::from(!ledger::is_exact(&over));
     }
 
     /// A fault of the servers, of the network, or of both, until the service is stable again.
