@@ -12,7 +12,7 @@
 //!   flood of logins would hold up every other request, and the calls of the store.
 //!
 //! ```text
-//! PORT=3000 cargo run --example login
+//! PORT=3000 cargo run --example login --features argon2
 //! curl -d user=alice --data-urlencode 'password=correct horse' http://127.0.0.1:3000/login
 //! curl http://127.0.0.1:3001/accounts/alice/127.0.0.1          # on the port that it prints
 //! curl -X POST http://127.0.0.1:3001/accounts/alice/block

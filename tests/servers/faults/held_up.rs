@@ -263,14 +263,20 @@ fn a_server_that_is_down_while_the_process_is_held_up_is_found_out() {
     });
 }
 
-/// As by a network that has forgotten a connection, or a script that a cluster's other nodes do not wait for.
-#[tokio::test]
-async fn a_silent_connection_opens_no_breaker_while_the_server_answers_others() {
-    let (server, proxy) = network();
+/// A limiter whose circuit breaker opens with the first failure. It is connected.
+async fn quick_to_open(proxy: &Proxy) -> Limiter {
     let store = builder(url(proxy.addr())).timeout(TIMEOUT);
     let store = store.circuit_breaker_threshold(1).build();
     let limiter = rejecting(store.expect("a store"), UNITS);
     resumed(&limiter).await;
+    limiter
+}
+
+/// As by a network that has forgotten a connection, or a script that a cluster's other nodes do not wait for.
+#[tokio::test]
+async fn a_silent_connection_opens_no_breaker_while_the_server_answers_others() {
+    let (server, proxy) = network();
+    let limiter = quick_to_open(&proxy).await;
     let speed = Speed::measure(server.addr());
     proxy.hold_open();
     let (start, decision) = (Instant::now(), limiter.check(KEY).await);
@@ -285,10 +291,7 @@ async fn a_silent_connection_opens_no_breaker_while_the_server_answers_others() 
 #[tokio::test]
 async fn a_reply_that_comes_after_the_timeout_counts_while_the_server_answers_others() {
     let (server, proxy) = network();
-    let store = builder(url(proxy.addr())).timeout(TIMEOUT);
-    let store = store.circuit_breaker_threshold(1).build();
-    let limiter = rejecting(store.expect("a store"), UNITS);
-    resumed(&limiter).await;
+    let limiter = quick_to_open(&proxy).await;
     let speed = Speed::measure(server.addr());
     proxy.hold_open();
     let check = tokio::spawn(limiter.check(KEY).into_future());
