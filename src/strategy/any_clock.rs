@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Ban, CalendarWindow, ChargeReceipt, FixedWindow, Gcra, Rule, SlidingWindow, Strategy};
+use super::{
+    Ban, CalendarWindow, ChargeReceipt, Concurrency, FixedWindow, Gcra, ListWindow, Rule,
+    SlidingLog, SlidingWindow, Strategy,
+};
 use crate::{
     ManualClock, MemoryStore, TokenBucket,
     clock::Timestamp,
@@ -25,7 +28,7 @@ const INSTANTS: [i64; 9] = [
 
 const UNITS: [u64; 4] = [1, 3, 11, u64::MAX];
 
-/// Every strategy whose state is of one size.
+/// Every strategy.
 fn rules() -> Vec<Arc<dyn Rule>> {
     let (quota, ban) = (
         Quota::requests(10).per_hour(),
@@ -38,6 +41,9 @@ fn rules() -> Vec<Arc<dyn Rule>> {
         FixedWindow.bind(&quota),
         CalendarWindow::utc().bind(&quota),
         SlidingWindow::new().bind(&quota),
+        SlidingLog.bind(&quota),
+        ListWindow.bind(&quota),
+        Concurrency::with_ttl(day).bind(&Quota::concurrent(10)),
         Ban::for_duration(day).bind(&ban),
     ];
     rules.map(|rule| rule.expect("a rule")).into()

@@ -80,8 +80,8 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
     end
   end)
   if not ok then
-    -- Leaves nothing charged, and no list that never expires, which would reject all requests. Where nothing was written, nothing
-    -- is now: after a write, a server whose memory is full would let this call write.
+    -- Leaves nothing charged, and no list that never expires, which would reject all requests. If nothing was pushed, nothing
+    -- is written here either: after one write, a server whose memory is full accepts all others of the same script call.
     if pushed > 0 and is_new then
       pcall(call, 'DEL', key)
     elseif pushed > 0 then
@@ -93,7 +93,7 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
   return count + units, ends, 0
 end
 
--- Refunds up to so many units of the caller's last charges, of at most so many. Returns how many units are left.
+-- Refunds up to `left` units of the caller's last charges, of which at most `charges` are read. Returns the units still to refund.
 local function refund_each(key, caller, left, charges)
   local removed = 0
   for _, index in ipairs(call('LPOS', key, caller, 'RANK', -1, 'COUNT', charges)) do
@@ -119,7 +119,8 @@ local function refund_each(key, caller, left, charges)
   return left
 end
 
--- The same of all charges of the caller: of many it is faster to write the end of the list anew, as far as it has them.
+-- The same for all of the caller's charges. If they are many, it is faster to rewrite the end of the list, back to the first
+-- charge that is refunded.
 local function refund_rest(key, caller, left)
   local last, read_len, kept, units = call('LLEN', key) - 1, 1000, {}, nil
   while left > 0 and last > 0 do
@@ -143,7 +144,7 @@ local function refund_rest(key, caller, left)
     last = last - #elements
   end
   if units then
-    -- Those of the charge before.
+    -- The units of the charge whose caller is the last element that stays.
     kept[#kept + 1] = header_of(units)
   end
   call('LTRIM', key, 0, last)

@@ -120,7 +120,8 @@ impl ListWindowRule {
 
     /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
     fn current(&self, state: &CallerList, now: Timestamp) -> (u64, i64, bool) {
-        let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
+        let now = now.as_micros();
+        let opened = now.saturating_add(self.period);
         if state.ends <= now {
             (0, opened, true)
         } else {

@@ -6,7 +6,7 @@
 -- ` entries:units`. So the units of many entries are known without reading more than those of one block.
 --
 -- p: 1 requests, 2 period in us
--- state: count, expired (how many entries have), newest (the instant of the newest entry)
+-- state: count (the units that have not expired), expired (how many entries have), newest (the instant of the newest entry)
 -- luacheck: read globals call format now now_ms floor ceil min max abs match pcall error number foreign expiry
 
 -- How many entries a block has, at most.
@@ -74,7 +74,7 @@ local function units_of(key, blocks, entries)
   return units
 end
 
--- The instant of the entry with which the first ones have so many units; now, if they have fewer.
+-- The instant of the entry at which the entries, from the oldest on, add up to `units`; now, if all are fewer.
 local function instant_of(key, blocks, units)
   local first = 0
   for len, sum in blocks:gmatch(' (%d+):(%d+)') do
@@ -194,6 +194,7 @@ local function charge(key, p, count, expired, newest, units)
   if not old_header then
     call('RPUSH', key, entry, header)
   elseif entries == 1 then
+    -- First what a server whose memory is full refuses. The entry then takes the element of the old header.
     call('RPUSH', key, header)
   else
     call('LSET', key, -1, header)

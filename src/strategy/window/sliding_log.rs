@@ -49,8 +49,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLog;
 
-/// How many leases fit into a period, at least: a unit counts for a period and a lease, so this share of the quota is not used.
-const MIN_PERIODS: u32 = 100;
+/// How many TTLs a period has, at least. A unit counts for a period and a lease's spread, so that part of the quota can't be used.
+const MIN_TTLS_PER_PERIOD: u32 = 100;
 
 /// The largest quota: each unit may be an entry of the log.
 const MAX_ENTRIES: u64 = 100_000;
@@ -73,13 +73,13 @@ impl Strategy for SlidingLog {
         lease: &Lease,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
-        if lease.lifetime() > quota.period() / MIN_PERIODS {
+        if lease.lifetime() > quota.period() / MIN_TTLS_PER_PERIOD {
             return Err(InvalidValue::new(
                 format!(
                     "{quota} in a sliding log with a lease of {}",
                     DurationText(lease.lifetime())
                 ),
-                match Lease::valid_ttl(quota.period() / MIN_PERIODS) {
+                match Lease::valid_ttl(quota.period() / MIN_TTLS_PER_PERIOD) {
                     Some(ttl) => format!(
                         "a TTL of at most a hundredth of the period, {}",
                         DurationText(ttl)
@@ -131,6 +131,11 @@ struct Log {
 }
 
 impl Log {
+    /// How many entries are of an earlier instant than `at`.
+    fn count_before(&self, at: i64) -> usize {
+        self.entries.partition_point(|entry| entry.at < at)
+    }
+
     /// How many entries are of no later instant than `at`.
     fn count_until(&self, at: i64) -> usize {
         self.entries.partition_point(|entry| entry.at <= at)
@@ -161,7 +166,9 @@ impl State for Log {
 
     fn eviction_order(&self, now: Timestamp) -> Option<u64> {
         let newest = self.newest().unwrap_or_default();
-        let oldest = now.as_micros().saturating_sub(self.expires_at - newest);
+        let oldest = now
+            .as_micros()
+            .saturating_sub(self.expires_at.saturating_sub(newest));
         let used = self.units_after(self.count_until(oldest));
         Some(thousandths(used, self.capacity))
     }
@@ -170,7 +177,12 @@ impl State for Log {
 impl SlidingLogRule {
     /// How many entries have expired.
     fn expired(&self, state: &Log, now: Timestamp) -> usize {
-        state.count_until(now.as_micros() - self.period)
+        state.count_until(now.as_micros().saturating_sub(self.period))
+    }
+
+    /// When the units charged at an instant expire.
+    fn expires_at(&self, at: i64) -> i64 {
+        at.saturating_add(self.period)
     }
 }
 
@@ -182,11 +194,11 @@ impl LocalRule for SlidingLogRule {
         if state.newest().is_some_and(|newest| newest > at) {
             // The clock stepped back: charges of a later time count as charges of now.
             let total = state.total(state.entries.len());
-            state.entries.truncate(state.count_until(at - 1));
+            state.entries.truncate(state.count_before(at));
             state.entries.push_back(Entry { at, total });
         }
         // The period may have been another one when the newest entry was charged.
-        state.expires_at = state.newest().map_or(0, |at| at + self.period);
+        state.expires_at = state.newest().map_or(0, |at| self.expires_at(at));
         let count = state.units_after(self.expired(state, now));
         self.requests as i64 - count as i64
     }
@@ -201,7 +213,7 @@ impl LocalRule for SlidingLogRule {
             Some(newest) if newest.at == at => newest.total = total,
             _ => state.entries.push_back(Entry { at, total }),
         }
-        state.expires_at = at + self.period;
+        state.expires_at = self.expires_at(at);
         state.capacity = self.requests;
     }
 
@@ -214,10 +226,10 @@ impl LocalRule for SlidingLogRule {
         _caller: &Key,
     ) -> u64 {
         let at = receipt.charged_at.as_micros();
-        if at <= now.as_micros() - self.period {
+        if at <= now.as_micros().saturating_sub(self.period) {
             return 0;
         }
-        let (first, end) = (state.count_until(at - 1), state.count_until(at));
+        let (first, end) = (state.count_before(at), state.count_until(at));
         let units = state.total(end) - state.total(first);
         let refunded = want.min(units);
         for entry in state.entries.range_mut(first..) {
@@ -226,12 +238,12 @@ impl LocalRule for SlidingLogRule {
         if refunded == units {
             state.entries.drain(first..end);
         }
-        state.expires_at = state.newest().map_or(0, |at| at + self.period);
+        state.expires_at = state.newest().map_or(0, |at| self.expires_at(at));
         refunded
     }
 
     fn snapshot(&self, state: &Log, now: Timestamp, cost: u64) -> Snapshot {
-        let expires_at = |entry: &Entry| entry.at.min(now.as_micros()) + self.period;
+        let expires_at = |entry: &Entry| self.expires_at(entry.at.min(now.as_micros()));
         let expired = self.expired(state, now);
         let count = state.units_after(expired);
         let (mut fits_at, mut free_at) = (0, 0);
