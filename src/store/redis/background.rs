@@ -23,7 +23,7 @@ thread_local! {
 /// the next call tries again.
 ///
 /// Its tasks hold no store and no limiter across an await.
-pub(crate) fn background() -> Option<Handle> {
+pub(crate) fn background_runtime() -> Option<Handle> {
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
     let process = process::id();
     if let Some((_, runtime)) = thread.as_ref().filter(|(starter, _)| *starter == process) {
@@ -88,12 +88,12 @@ mod tests {
     #[tokio::test]
     async fn one_thread_serves_all_and_does_not_end() {
         let ids: Vec<_> = (0..8)
-            .map(|_| thread::spawn(|| background().expect("a thread").id()))
+            .map(|_| thread::spawn(|| background_runtime().expect("a thread").id()))
             .map(|thread| thread.join().expect("an id"))
             .collect();
         assert!(ids.iter().all(|id| *id == ids[0]));
         assert!(!is_background());
-        let there = background().expect("a thread").spawn(async {
+        let there = background_runtime().expect("a thread").spawn(async {
             (
                 is_background(),
                 thread::current().name() == Some("tollgate"),

@@ -1,7 +1,8 @@
 //! What a worker does about each error of a server: a table by error code.
 //!
 //! The sender of a batch makes two exceptions (`worker/dispatch.rs`). An error while a connection is opened counts as a failure
-//! whatever its code is. A timeout doesn't count if the batch was sent less than half of the store's timeout before.
+//! whatever its code is. A timeout counts only if a
+//! probe has no response either; a batch that was sent with less than about four fifths of the timeout left gets no probe.
 
 use redis::{ErrorKind, RedisError};
 

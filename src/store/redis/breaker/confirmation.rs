@@ -1,6 +1,6 @@
 //! Whether a late reply is the server's fault.
 //!
-//! The threads of a process may be held up: a batch is then without a reply at its deadline, although it was not written or its
+//! The threads of a process may be held up: a batch is then without a reply at its deadline, because it was not written or its
 //! reply was not read. So a batch that has no reply after half of its time has the server probed by another thread. If the probe
 //! is answered, the requests are awaited for one more timeout, and nothing counts for the circuit breaker. If it is not, they
 //! fail at their deadline, and it counts: once, however many batches are late.
@@ -93,8 +93,12 @@ impl Confirmation {
 
 impl Breaker {
     /// The confirmation in flight, or a new one, which the caller has to decide within `limit`. Returns whether it is new. One
-    /// that is overdue by its limit is given up.
-    pub(crate) fn confirm(&self, now: Instant, limit: Duration) -> (Arc<Confirmation>, bool) {
+    /// that is overdue by [`MAX_REPEATS`] limits is given up.
+    pub(crate) fn join_confirmation(
+        &self,
+        now: Instant,
+        limit: Duration,
+    ) -> (Arc<Confirmation>, bool) {
         let mut state = self.state();
         let in_flight = state.confirmation.as_ref().filter(|last| {
             last.verdict() == Verdict::Pending && now < last.until + MAX_REPEATS * limit
@@ -130,14 +134,14 @@ mod tests {
     #[test]
     fn batches_share_the_probe_in_flight_and_it_counts_once() {
         let (breaker, now) = (breaker(), Instant::now());
-        let (first, is_new) = breaker.confirm(now, LIMIT);
-        let (second, is_second_new) = breaker.confirm(now + LIMIT / 2, LIMIT);
+        let (first, is_new) = breaker.join_confirmation(now, LIMIT);
+        let (second, is_second_new) = breaker.join_confirmation(now + LIMIT / 2, LIMIT);
         assert!(is_new && !is_second_new && Arc::ptr_eq(&first, &second));
         assert!(!first.count_failure(), "it may be answered");
         first.decide(false);
         assert!(first.count_failure() && !second.count_failure());
         assert!(!breaker.is_confirmed_since(now));
-        let (next, is_new) = breaker.confirm(now + LIMIT, LIMIT);
+        let (next, is_new) = breaker.join_confirmation(now + LIMIT, LIMIT);
         assert!(is_new);
         next.decide(true);
         assert!(!next.count_failure() && breaker.is_confirmed_since(now + LIMIT));
@@ -147,14 +151,14 @@ mod tests {
     #[test]
     fn a_probe_that_never_ends_is_given_up() {
         let (breaker, now) = (breaker(), Instant::now());
-        let (lost, _) = breaker.confirm(now, LIMIT);
-        let (_, is_new) = breaker.confirm(now + LIMIT * (1 + MAX_REPEATS), LIMIT);
+        let (lost, _) = breaker.join_confirmation(now, LIMIT);
+        let (_, is_new) = breaker.join_confirmation(now + LIMIT * (1 + MAX_REPEATS), LIMIT);
         assert!(is_new && !lost.count_failure());
     }
 
     #[tokio::test]
     async fn a_verdict_wakes_those_that_wait_for_it() {
-        let (confirmation, _) = breaker().confirm(Instant::now(), LIMIT);
+        let (confirmation, _) = breaker().join_confirmation(Instant::now(), LIMIT);
         let theirs = confirmation.clone();
         let waiting = tokio::spawn(poll_fn(move |cx| match theirs.poll_verdict(cx) {
             Verdict::Pending => Poll::Pending,

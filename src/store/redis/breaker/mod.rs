@@ -17,10 +17,10 @@ use crate::{error::StoreError, observe, random::random_u64};
 pub(crate) mod confirmation;
 
 /// The first pause before a probe, at most. Each failed probe doubles it.
-const MIN_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The longest pause: a store that is back is used again within a second, plus the duration of a probe.
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The circuit breaker of one server.
 ///
@@ -30,7 +30,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(1);
 ///
 /// A call that only is late counts as a failure if the server does not answer a probe either: see [`Confirmation`].
 ///
-/// While it is closed, a request reads one flag and a successful call another.
+/// While it is closed, a request reads one flag, and a successful call one counter.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     /// Consecutive failures that open it; `None`: it never opens.
@@ -48,7 +48,7 @@ struct BreakerState {
     /// pauses: the server may respond to nothing else.
     pauses: u32,
     /// The process of the task that probes; a forked one has no such task.
-    prober: Option<u32>,
+    probing_process: Option<u32>,
     /// The last one.
     confirmation: Option<Arc<Confirmation>>,
     /// The failure of the last call or probe, while it is not closed.
@@ -60,8 +60,8 @@ enum Phase {
     Closed,
     /// Until the next probe is due.
     Open(Instant),
-    /// A probe is in flight, and awaited until then.
-    HalfOpen(Instant),
+    /// A probe is in flight.
+    HalfOpen,
 }
 
 impl Breaker {
@@ -74,7 +74,7 @@ impl Breaker {
             state: Mutex::new(BreakerState {
                 phase: Phase::Closed,
                 pauses: 0,
-                prober: None,
+                probing_process: None,
                 confirmation: None,
                 cause: None,
             }),
@@ -126,7 +126,7 @@ impl Breaker {
         match self.state().phase {
             Phase::Closed => observe::BreakerState::Closed,
             Phase::Open(_) => observe::BreakerState::Open,
-            Phase::HalfOpen(_) => observe::BreakerState::HalfOpen,
+            Phase::HalfOpen => observe::BreakerState::HalfOpen,
         }
     }
 
@@ -167,10 +167,10 @@ impl Breaker {
     pub(crate) fn begin_probing(self: &Arc<Self>) -> Option<ProbingGuard> {
         let mut state = self.state();
         let process = process::id();
-        if state.phase == Phase::Closed || state.prober == Some(process) {
+        if state.phase == Phase::Closed || state.probing_process == Some(process) {
             return None;
         }
-        state.prober = Some(process);
+        state.probing_process = Some(process);
         Some(ProbingGuard(self.clone()))
     }
 
@@ -202,16 +202,16 @@ impl ProbingGuard {
     pub(crate) fn due(&self) -> Option<Instant> {
         match self.0.state().phase {
             Phase::Open(until) => Some(until),
-            Phase::Closed | Phase::HalfOpen(_) => None,
+            Phase::Closed | Phase::HalfOpen => None,
         }
     }
 
-    /// Starts a probe, which the next one awaits until `until` at most. False if it is no longer needed.
-    pub(crate) fn begin_probe(&self, until: Instant) -> bool {
+    /// Starts a probe. False if it is no longer needed.
+    pub(crate) fn begin_probe(&self) -> bool {
         let mut state = self.0.state();
         let is_open = state.phase != Phase::Closed;
         if is_open {
-            state.phase = Phase::HalfOpen(until);
+            state.phase = Phase::HalfOpen;
         }
         is_open
     }
@@ -225,7 +225,7 @@ impl ProbingGuard {
             (Phase::Closed, _) | (Phase::Open(_), false) => return false,
             // One failure is remembered until a request has had a response.
             (_, true) => self.0.close(&mut state, 1),
-            (Phase::HalfOpen(_), false) => self.0.open(&mut state, now, random_u64()),
+            (Phase::HalfOpen, false) => self.0.open(&mut state, now, random_u64()),
         }
         true
     }
@@ -234,8 +234,8 @@ impl ProbingGuard {
 impl Drop for ProbingGuard {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        state.prober = None;
-        if let Phase::HalfOpen(_) = state.phase {
+        state.probing_process = None;
+        if state.phase == Phase::HalfOpen {
             // The next task probes at once.
             state.phase = Phase::Open(Instant::now());
         }
@@ -247,7 +247,7 @@ impl BreakerState {
     fn pause(&self, now: Instant) -> Duration {
         match self.phase {
             Phase::Open(until) => until.saturating_duration_since(now),
-            Phase::Closed | Phase::HalfOpen(_) => Duration::ZERO,
+            Phase::Closed | Phase::HalfOpen => Duration::ZERO,
         }
     }
 }
@@ -255,7 +255,7 @@ impl BreakerState {
 /// The next pause: doubled each time, less a random part of up to half, so that processes do not probe in step.
 fn pause(before: u32, random: u64) -> Duration {
     let factor = 2_u32.saturating_pow(before);
-    let longest = MIN_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF);
+    let longest = MAX_FIRST_PAUSE.saturating_mul(factor).min(MAX_PAUSE);
     let half = longest / 2;
     let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
     half + Duration::from_micros(random % micros.saturating_add(1))
@@ -305,8 +305,8 @@ mod tests {
     fn backoffs_grow_to_a_second_and_differ() {
         for random in [0, 12_345, u64::MAX] {
             let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
-            assert!(pauses.is_sorted() && pauses[0] >= MIN_BACKOFF / 2);
-            assert!(pauses[0] <= MIN_BACKOFF);
+            assert!(pauses.is_sorted() && pauses[0] >= MAX_FIRST_PAUSE / 2);
+            assert!(pauses[0] <= MAX_FIRST_PAUSE);
             // A store that is back is used again within two seconds.
             let longest = Duration::from_secs(1);
             assert!((longest / 2..=longest).contains(&pauses[69]));
@@ -324,16 +324,16 @@ mod tests {
         let due = prober.due().expect("a probe is due");
         assert_eq!(breaker.state().pause(now), due - now);
         assert!(
-            prober.begin_probe(now) && breaker.is_open(),
+            prober.begin_probe() && breaker.is_open(),
             "half open is not closed"
         );
         assert!(prober.due().is_none());
         assert!(prober.end_probe(false, due));
         let next = prober.due().expect("another one");
         assert!(next > due && breaker.is_open());
-        assert!(prober.begin_probe(now) && prober.end_probe(true, next));
+        assert!(prober.begin_probe() && prober.end_probe(true, next));
         assert!(prober.due().is_none() && !breaker.is_open());
-        assert!(!prober.begin_probe(now), "nothing is left to probe");
+        assert!(!prober.begin_probe(), "nothing is left to probe");
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         for by_another in [false, true] {
             while !breaker.on_failure(now, || StoreError::Timeout) {}
             let prober = breaker.begin_probing().expect("it is open");
-            prober.begin_probe(now);
+            prober.begin_probe();
             prober.end_probe(false, now);
             prober.end_probe(false, now);
             assert!(breaker.is_open());
@@ -363,9 +363,9 @@ mod tests {
             breaker.on_failure(now, || StoreError::Timeout);
             let prober = breaker.begin_probing().expect("it is open");
             let pause = prober.due().expect("a probe") - now;
-            let most = MIN_BACKOFF * 2_u32.pow(times);
+            let most = MAX_FIRST_PAUSE * 2_u32.pow(times);
             assert!((most / 2..=most).contains(&pause), "{times}: {pause:?}");
-            prober.begin_probe(now);
+            prober.begin_probe();
             prober.end_probe(true, now);
         };
         // Probes have responses, and requests do not.
@@ -386,11 +386,11 @@ mod tests {
         let (breaker, now) = breaker(1);
         breaker.on_failure(now, || StoreError::Timeout);
         let prober = breaker.begin_probing().expect("it is open");
-        prober.begin_probe(now);
+        prober.begin_probe();
         drop(prober);
         let prober = breaker.begin_probing().expect("another");
         assert!(prober.due().expect("a probe") <= Instant::now());
-        assert!(prober.begin_probe(now) && breaker.is_open());
+        assert!(prober.begin_probe() && breaker.is_open());
         breaker.on_success();
         assert!(!prober.end_probe(false, now));
         assert!(!breaker.is_open(), "a response closed it before");
@@ -401,7 +401,7 @@ mod tests {
         let (breaker, now) = breaker(1);
         breaker.on_failure(now, || StoreError::Timeout);
         let parent = breaker.begin_probing();
-        breaker.state().prober = Some(process::id() + 1);
+        breaker.state().probing_process = Some(process::id() + 1);
         assert!(parent.is_some() && breaker.begin_probing().is_some());
     }
 }

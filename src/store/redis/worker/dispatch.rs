@@ -30,17 +30,18 @@ use crate::{
 /// Pause before a batch is sent again after TRYAGAIN, on a route that follows no redirects.
 const TRYAGAIN_DELAY: Duration = Duration::from_millis(10);
 
-/// Pause between redirects once [`IMMEDIATE_REDIRECTS`] were followed, for nodes that redirect to each other.
+/// Pause before a redirect is followed, once [`MAX_IMMEDIATE_REDIRECTS`] were, for nodes that redirect to each other; and before a
+/// batch is sent again after TRYAGAIN, on a route that follows redirects.
 const REDIRECT_DELAY: Duration = Duration::from_millis(5);
 
 /// Redirects that are followed without a pause.
-const IMMEDIATE_REDIRECTS: usize = 3;
+const MAX_IMMEDIATE_REDIRECTS: usize = 3;
 
-/// How long a batch is awaited that must not be sent again, once its requests have timed out.
+/// How long the reply to a late batch is awaited: its requests have timed out, and it must not be sent again.
 const MAX_LATE_REPLY: Duration = Duration::from_secs(60);
 
 /// How often such a batch looks whether its worker has ended.
-const LATE_INTERVAL: Duration = Duration::from_millis(250);
+const CLOSED_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Sends a batch and completes all of its requests, each by its deadline. Returns the emptied batch and the requests to retry.
 pub(crate) async fn send_batch(
@@ -280,7 +281,7 @@ fn handle_reply(
     }
 }
 
-/// Reports the last call of a batch that has failed. One that was split was repeated.
+/// Reports the last call of a batch that has failed. That of a batch that was split has been reported as repeated.
 #[cold]
 fn report_failed_call(
     shared: &StoreState,
@@ -299,7 +300,7 @@ fn report_failed_call(
 
 /// Sends the call and awaits its reply, retrying where nothing ran. Fails the requests whose deadline passes meanwhile.
 ///
-/// `call` is the call that is not reported yet: on return the last one, if it has to be.
+/// `call` is the last round trip; on return it is `None` if that was reported.
 async fn execute(
     worker: &Worker,
     route: &Route,
@@ -332,7 +333,7 @@ async fn execute(
             }
             Some(Err(error)) => error,
         };
-        // An error reply: nothing ran.
+        // An error reply proves that nothing ran; a broken connection does not.
         batch.is_sent = error.code().is_none();
         let replied = call.map(StoreCall::ended);
         let report_repeated = |connection: &ConnectionRef| {
@@ -357,7 +358,7 @@ async fn execute(
             }
             *call = StoreCall::begin(shared, batch);
             redirects += 1;
-            if redirects > IMMEDIATE_REDIRECTS || matches!(redirect, Redirect::TryAgain) {
+            if redirects > MAX_IMMEDIATE_REDIRECTS || matches!(redirect, Redirect::TryAgain) {
                 let pause = with_deadlines(worker, batch, sleep(REDIRECT_DELAY)).await;
                 pause.ok_or_else(|| BatchOutcome::timed_out(None))?;
             }
@@ -412,8 +413,8 @@ async fn with_deadlines<T>(
 }
 
 /// Awaits the reply to a batch, as [`with_deadlines`] does. If it has requests that must not be lost, and can't be sent again, it
-/// is late once all deadlines have passed: it leaves the worker, and its reply is awaited for as long as the connection lasts.
-/// Without that, the client would not write a command that still waits for the connection's task.
+/// is late once all deadlines have passed: it leaves the worker, and its reply is awaited for [`MAX_LATE_REPLY`] at most.
+/// Dropping the future instead would cancel a command that redis-rs has not written yet.
 async fn reply_of<T>(
     worker: &Worker,
     batch: &mut Batch,
@@ -448,7 +449,7 @@ async fn reply_of<T>(
             if now >= until || worker.is_closed() {
                 return Poll::Ready(None);
             }
-            ready!(batch.timer.poll(until.min(now + LATE_INTERVAL), cx));
+            ready!(batch.timer.poll(until.min(now + CLOSED_CHECK_INTERVAL), cx));
         }
     })
     .await
@@ -463,7 +464,7 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
             let late_by = Instant::now().checked_duration_since(confirm_at);
             if let Some(late_by) = late_by {
                 batch.confirm_at = None;
-                confirm(worker, batch, late_by);
+                begin_confirmation(worker, batch, late_by);
             }
         }
         let confirmation = batch.confirmation.as_ref();
@@ -499,7 +500,7 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
 /// Has the server probed, since a batch has no reply: so soon that there is a result before its last deadline. Not if there is too
 /// little time left for a probe, or the circuit breaker is open.
 #[cold]
-fn confirm(worker: &Worker, batch: &mut Batch, late_by: Duration) {
+fn begin_confirmation(worker: &Worker, batch: &mut Batch, late_by: Duration) {
     let (timeout, now) = (worker.shared.timeout, Instant::now());
     batch.is_held_up = late_by > timeout / 8;
     let left = batch.last_deadline();
@@ -515,7 +516,7 @@ fn confirm(worker: &Worker, batch: &mut Batch, late_by: Duration) {
     let is_moved = now.into_std() > std::time::Instant::now();
     batch.confirmation = Some(match is_moved {
         true => Confirmation::unanswered(),
-        false => probe::confirm(&worker.shared, &worker.breaker, worker.tag, limit),
+        false => probe::request_confirmation(&worker.shared, &worker.breaker, worker.tag, limit),
     });
 }
 

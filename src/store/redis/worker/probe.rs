@@ -1,5 +1,5 @@
 //! Probes a store whose circuit breaker is open, so that no request has to wait for its timeout to find out, and one whose replies
-//! are late, to find out why. Probes are sent by the [background thread](background), on connections of their own: those of the
+//! are late, to find out why. Probes are sent by the [background thread](background_runtime), on connections of their own: those of the
 //! application's runtimes stand still with these.
 
 use std::{
@@ -20,7 +20,7 @@ use crate::{
     observe::BreakerState,
     runtime::runtime_with_io,
     store::redis::{
-        background::background,
+        background::background_runtime,
         breaker::{
             Breaker, ProbingGuard,
             confirmation::{Confirmation, MAX_REPEATS},
@@ -42,24 +42,25 @@ const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The background thread's runtime or, if that can't be started, the current one.
 fn probing_runtime() -> Option<Handle> {
-    background().or_else(runtime_with_io)
+    background_runtime().or_else(runtime_with_io)
 }
 
-/// Has the server of a hash tag probed, since a batch has had no reply for half of its time; the rest of it is `limit`.
+/// Has the server of a hash tag probed, since a batch has had no reply for half of its time. `limit` is how long
+/// each probe may take.
 #[cold]
-pub(crate) fn confirm(
+pub(crate) fn request_confirmation(
     shared: &StoreState,
     breaker: &Breaker,
     tag: usize,
     limit: Duration,
 ) -> Arc<Confirmation> {
-    let (confirmation, is_new) = breaker.confirm(Instant::now(), limit);
+    let (confirmation, is_new) = breaker.join_confirmation(Instant::now(), limit);
     if is_new {
         let confirming = confirm_by_probes(
             confirmation.clone(),
             shared.topology.clone(),
             tag,
-            shared.probe(tag),
+            shared.probe_command(tag),
             limit,
         );
         match probing_runtime() {
@@ -125,8 +126,8 @@ async fn run_probes(probing: &ProbingGuard, store: &Weak<StoreState>, tag: usize
     let mut probes = JoinSet::new();
     while let Some(due) = probing.due() {
         let since = time::Instant::now();
-        let was_late = await_healthy(&mut probes, due).await;
-        if was_late {
+        let has_late_response = await_healthy(&mut probes, due).await;
+        if has_late_response {
             if probing.end_probe(true, Instant::now()) {
                 report(BreakerState::Closed);
             }
@@ -161,7 +162,7 @@ fn send_probe(
 ) -> Option<Instant> {
     let shared = store.upgrade()?;
     let until = Instant::now() + shared.timeout.min(MAX_PROBE_WAIT);
-    if !probing.begin_probe(until) {
+    if !probing.begin_probe() {
         return None;
     }
     shared.report_breaker(tag, BreakerState::HalfOpen);
@@ -171,7 +172,7 @@ fn send_probe(
         shared.topology.clone(),
         breaker,
         tag,
-        shared.probe(tag),
+        shared.probe_command(tag),
         since,
     );
     probes.spawn(async move { timeout(probe_timeout, probe).await.unwrap_or(false) });
@@ -197,8 +198,8 @@ async fn probe(
     probe: Cmd,
     since: time::Instant,
 ) -> bool {
-    match &topology {
-        Topology::One(_) => is_healthy(topology.run_on_new_connection(tag, &probe).await, &breaker),
+    let reply = match &topology {
+        Topology::One(_) => topology.run_on_new_connection(tag, &probe).await,
         Topology::Cluster(cluster) => {
             // Another node may serve the slot. If no node replies, the old one is probed itself.
             let _ = timeout(MAX_PROBE_WAIT / 2, cluster.refresh()).await;
@@ -212,7 +213,7 @@ async fn probe(
             let Some(probing) = node.begin_probe(since, MAX_PROBE_WAIT) else {
                 return false;
             };
-            let reply = cluster.run::<Value>(tag, &probe).await;
+            let reply = topology.run_on_new_connection(tag, &probe).await;
             if matches!(
                 reply,
                 Ok(_) | Err(RunError::Failed(StoreError::Server { .. }))
@@ -220,13 +221,9 @@ async fn probe(
                 // The error may concern this slot only.
                 probing.succeed();
             }
-            is_healthy(reply, &breaker)
+            reply
         }
-    }
-}
-
-/// Whether a probe's result closes the breaker.
-fn is_healthy(reply: Result<Value, RunError>, breaker: &Breaker) -> bool {
+    };
     let checked = check_reply(reply);
     checked.map_err(|error| breaker.note_cause(error)).is_ok()
 }
@@ -245,7 +242,7 @@ fn check_reply(reply: Result<Value, RunError>) -> Result<(), StoreError> {
 
 impl StoreState {
     /// The probe's command.
-    fn probe(&self, tag: usize) -> Cmd {
+    fn probe_command(&self, tag: usize) -> Cmd {
         let mut eval = redis::cmd("EVAL");
         eval.arg(include_str!("probe.lua")).arg(1);
         eval.arg(key_names::probe_key(
@@ -256,7 +253,7 @@ impl StoreState {
         eval
     }
 
-    /// Sends the server's pending refunds, now that it counts again. On a cluster that is so for all tags of the node.
+    /// Sends the server's pending refunds, now that it counts again. On a cluster it also closes the breakers of the node's other tags.
     fn on_recovery(&self, tag: usize) {
         self.pending_refunds.resend(tag);
         for other in self.topology.tags_on_same_node(tag) {
