@@ -1,16 +1,20 @@
 //! The breaker: an outage costs no deadlines, one probe finds out when it is over, and rejections are no failures.
 
 use std::{
+    fs,
     future::IntoFuture,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
 use tokio::time::sleep;
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Key, OnStoreError, RateLimitLayer, StoreError, extract,
+    Decision, DecisionKind, DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, StoreError,
+    extract,
+    observe::{BreakerState, Event, Observer},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -311,4 +315,57 @@ async fn a_refund_while_open_is_kept_and_fails_at_once() {
     proxy.pass();
     flushed(&limiter).await;
     assert_eq!(used_on_the_store(&limiter, KEY).await, 0);
+}
+
+#[tokio::test]
+async fn one_thread_probes_for_all_stores_of_a_process() {
+    let limiters: Vec<_> = (0..300).map(|_| rejecting(nowhere(), UNITS)).collect();
+    join_all(limiters.iter().map(opened)).await;
+    let threads = fs::read_dir("/proc/self/task").expect("Linux");
+    let names = threads.map(|thread| {
+        let name = thread.expect("a thread").path().join("comm");
+        fs::read_to_string(name).unwrap_or_default()
+    });
+    assert_eq!(names.filter(|name| name.trim() == "tollgate").count(), 1);
+}
+
+/// Holds the last reference to a store until its circuit breaker is probed.
+#[derive(Debug, Default)]
+struct Owner(Mutex<Option<Limiter>>);
+
+impl Observer for Owner {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::BreakerChanged {
+            state: BreakerState::HalfOpen,
+            ..
+        } = event
+        {
+            drop(self.0.lock().expect("no panic").take());
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_observer_may_drop_the_last_reference_to_the_store_that_is_probed() {
+    let owner = Arc::new(Owner::default());
+    let limiter = Limiter::builder()
+        .store(nowhere())
+        .policy(policy(UNITS))
+        .on_store_error(OnStoreError::Reject)
+        .observe(owner.clone())
+        .build()
+        .expect("a limiter");
+    opened(&limiter).await;
+    *owner.0.lock().expect("no panic") = Some(limiter);
+    until("the store is dropped", async || {
+        owner.0.lock().expect("no panic").is_none()
+    })
+    .await;
+    // The thread goes on.
+    let server = Server::start();
+    let limiter = rejecting(store(&server), UNITS);
+    server.kill();
+    opened(&limiter).await;
+    server.restart();
+    resumed(&limiter).await;
 }

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use argon2::{Algorithm, Argon2, Params, Version};
 use futures_util::future::join_all;
 use testkit::{Proxy, Server};
 use tokio::{
@@ -156,6 +157,14 @@ async fn guess(
     true
 }
 
+/// Hashes a password with so many passes over the memory, each of some 8 ms.
+fn hash_password(passes: u32) {
+    let params = Params::new(Params::DEFAULT_M_COST, passes, 1, None).expect("parameters");
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let hashed = argon2.hash_password_into(b"a guess", b"a salt of bytes", &mut [0; 32]);
+    hashed.expect("a hash");
+}
+
 /// 64 wrong passwords at once, each from another address.
 fn flood(holds_up: bool) {
     let server = Server::start();
@@ -169,10 +178,10 @@ fn flood(holds_up: bool) {
         runtime.spawn(async move {
             let hash = async {
                 let _permit = match holds_up {
-                    true => return thread::sleep(Duration::from_millis(150)),
+                    true => return hash_password(20),
                     false => hashing.acquire().await.expect("it is open"),
                 };
-                let hash = spawn_blocking(|| thread::sleep(Duration::from_millis(15)));
+                let hash = spawn_blocking(|| hash_password(2));
                 hash.await.expect("no panic");
             };
             guess(&limiter, address(n), &guesses, hash).await
