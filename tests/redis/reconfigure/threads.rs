@@ -198,12 +198,21 @@ fn thousands_of_changes_leave_nothing_behind() {
             }
         };
         rounds(1_500);
-        let (before, tasks) = (resident(), runtime.metrics().num_alive_tasks());
-        rounds(changes);
-        let grown = resident().saturating_sub(before);
-        let name = world.name();
-        println!("{name}: {grown} bytes more after {changes} changes");
-        assert!(grown < 512 * 1_024, "{name}: {grown} bytes more");
+        let tasks = runtime.metrics().num_alive_tasks();
+        // The allocator may need more memory for threads that run at the same time, once; what is left behind adds up each time.
+        let grown: Vec<u64> = (0..4)
+            .map(|_| {
+                let before = resident();
+                rounds(changes / 4);
+                resident().saturating_sub(before)
+            })
+            .collect();
+        let (name, least) = (world.name(), grown.iter().min());
+        println!(
+            "{name}: {grown:?} bytes more after {} changes each",
+            changes / 4
+        );
+        assert!(least < Some(&(64 * 1_024)), "{name}: {grown:?} bytes more");
         runtime.block_on(until("tasks of before have ended", async || {
             runtime.metrics().num_alive_tasks() <= tasks
         }));
