@@ -156,7 +156,7 @@
 //! | `redis` | yes | `RedisStore`: counting for any number of processes, on deadpool-redis |
 //! | `redis-tls` | no | Redis over TLS, by rustls: `rediss://`, own roots and client certificates |
 //! | `tonic` | no | `google.rpc` details in gRPC rejections, [`Rejected`] as a `tonic::Status`, the peers of tonic's connections |
-//! | `tonic-tls` | no | the peers of tonic's connections under TLS |
+//! | `tonic-tls` | no | the peers of TLS connections that the application accepts itself and hands to tonic; tonic's own TLS needs only `tonic` |
 //! | `config` | no | `config::Document`: limits from configuration files, in TOML |
 //! | `config-yaml`, `config-json` | no | configuration files in YAML and JSON |
 //! | `config-schema` | no | the JSON Schema of configuration files |
@@ -186,7 +186,8 @@
 //! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
 //! | lease | units of a hot key that a process charges ahead of need, and spends in process |
 //! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
-//! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it is back |
+//! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
+//! | held up, confirmation | of a process: its threads read replies late; the probe that tells this from a server that does not respond |
 //! | local fallback, write-back | limiting in process while the store fails; charging that to the store afterwards |
 //! | leader, waiter | the first in the queue of [`Limiter::wait`], which calls the store; the others |
 //! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |

@@ -125,7 +125,7 @@ pub fn failure(outcome: &Outcome<'_>) -> bool {
     !success(outcome)
 }
 
-/// Whether the response's status is 4xx.
+/// Whether the response's status is 4xx, a 429 that a handler returns included.
 pub fn client_error(outcome: &Outcome<'_>) -> bool {
     outcome
         .status()

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "axum")]
-use crate::respond::{delay::whole_seconds, problem::REDUCED_CAPACITY};
 use crate::{
     error::CallError,
     log::LogThrottle,
     respond::{delay::retry_after_store_error, problem::REDUCED_CAPACITY_TITLE},
 };
+#[cfg(feature = "axum")]
+use crate::{respond::problem::REDUCED_CAPACITY, strategy::whole_seconds};
 
 #[cfg(feature = "axum")]
 pub(crate) mod axum;

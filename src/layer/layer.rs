@@ -111,7 +111,10 @@ impl RateLimitLayer {
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
     ///     .build()?
     ///     .on_rejection(|rejected, parts| {
-    ///         let seconds = rejected.retry_after().duration().map_or(0, |wait| wait.as_secs() + 1);
+    ///         // A key is missing, or the store fails: the default response, here of a clone.
+    ///         let Some(seconds) = rejected.retry_after().whole_seconds() else {
+    ///             return rejected.clone().into_response();
+    ///         };
     ///         let page = format!("<h1>Slow down</h1><p>{} opens in {seconds} s.</p>", parts.uri.path());
     ///         (rejected.status(), Html(page)).into_response()
     ///     });

@@ -6,7 +6,7 @@ use super::RateLimitHeaders;
 use crate::{
     decision::{Decision, DecisionKind},
     error::StoreError,
-    strategy::RetryAfter,
+    strategy::{RetryAfter, whole_seconds},
 };
 
 /// The least `Retry-After` of a store failure: long enough for an election of a new primary.
@@ -79,10 +79,4 @@ impl RetryDelay {
             RetryAfter::Now | RetryAfter::Unknown => None,
         }
     }
-}
-
-/// A duration in whole seconds, rounded up.
-pub(crate) fn whole_seconds(duration: Duration) -> u64 {
-    let part = u64::from(duration.subsec_nanos() > 0);
-    duration.as_secs().saturating_add(part)
 }

@@ -4,13 +4,13 @@ use std::{cmp::Reverse, mem, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
 
-use super::{RateLimitHeaders, RetryDelay, delay::whole_seconds, header_buf::HeaderBuf};
+use super::{RateLimitHeaders, RetryDelay, header_buf::HeaderBuf};
 use crate::{
     clock::Timestamp,
     decision::{Decision, PolicyDecision},
     headers::{DRAFT_06, HeaderFormat, LIMIT, POLICY, X_RATELIMIT},
     quota::Quota,
-    strategy::{QuotaStatus, RetryAfter},
+    strategy::{QuotaStatus, RetryAfter, whole_seconds},
 };
 
 /// The most by which the end of a window on Redis exceeds its period.

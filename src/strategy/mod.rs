@@ -8,7 +8,7 @@
 //! | [`CalendarWindow`] | a counter per second … month of the clock | requests | 2 x requests | for quotas by the day, week or month |
 //! | [`ListWindow`] | the callers, for one period from the first request | requests | 2 x requests | when it must be known which callers used a limit up |
 //! | [`SlidingWindow`] | counters of time buckets, the oldest weighted | requests | requests, and as many more as came within one bucket | for large limits that should slide |
-//! | [`SlidingLog`] | the instant of every unit | requests | requests | for small limits that must hold in any period |
+//! | [`SlidingLog`] | the instant and the units of every charge | requests | requests | for small limits that must hold in any period |
 //! | [`Concurrency`] | permits of requests in flight | concurrent | | for slow, expensive requests |
 //!
 //! [`Ban`] counts the requests that other policies reject, and blocks a key that is rejected too often.
@@ -69,6 +69,7 @@ pub use ban::Ban;
 pub use concurrency::Concurrency;
 pub use lease::Lease;
 pub use rate::{Gcra, TokenBucket};
+pub(crate) use rule::whole_seconds;
 pub use rule::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, RetryAfter,
     Rule, Snapshot, State,

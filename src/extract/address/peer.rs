@@ -118,7 +118,7 @@ impl KeyExtractor for Peer {
 pub(crate) const NO_PEER: &str = "there is no ConnectInfo of axum 0.8 in the request's extensions, so its client's address is \
      unknown; with axum 0.8, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with another version of axum, \
      whose ConnectInfo is another type, and elsewhere, insert tollgate's `PeerAddr`; with tonic, enable tollgate's feature \
-     `tonic`, and `tonic-tls` under TLS";
+     `tonic`, and `tonic-tls` if the application accepts TLS connections itself";
 
 /// The address of the socket's peer, IPv4 as IPv4 also where it came over IPv6.
 pub(crate) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {

@@ -121,6 +121,30 @@ impl RetryAfter {
             Self::Unknown | Self::Never => None,
         }
     }
+
+    /// Returns the [wait](RetryAfter::duration) in whole seconds, rounded up: for texts, and for a `Retry-After` of one's own.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::RetryAfter;
+    ///
+    /// assert_eq!(RetryAfter::In(Duration::from_secs(20)).whole_seconds(), Some(20));
+    /// assert_eq!(RetryAfter::In(Duration::from_millis(1_001)).whole_seconds(), Some(2));
+    /// assert_eq!(RetryAfter::Never.whole_seconds(), None);
+    /// ```
+    pub const fn whole_seconds(self) -> Option<u64> {
+        match self.duration() {
+            Some(wait) => Some(whole_seconds(wait)),
+            None => None,
+        }
+    }
+}
+
+/// A duration in whole seconds, rounded up.
+pub(crate) const fn whole_seconds(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_add((duration.subsec_nanos() > 0) as u64)
 }
 
 /// Records what was charged, where and when, so that it can be refunded. The limiter makes it from a store's result, and passes
