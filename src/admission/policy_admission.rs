@@ -105,7 +105,7 @@ impl PolicyAdmission {
     ///
     /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds. After any
     /// other error charges of layers before the one that failed may have been refunded; the units of that one are not refunded
-    /// later.
+    /// later, unless the error is a `Timeout` or `Connection`: a call that was sent may have run, or still run.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
         let (mut refunds, mut deferred) = (Vec::new(), None);

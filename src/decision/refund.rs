@@ -47,7 +47,7 @@ impl Decision {
     ///
     /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds: do not
     /// repeat it. After any other error policies before the one that failed may have been refunded; the units of that one are not
-    /// refunded later.
+    /// refunded later, unless the error is a `Timeout` or `Connection`: a call that was sent may have run, or still run.
     ///
     /// # Cancellation
     ///

@@ -21,14 +21,15 @@ pub enum StoreError {
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", last_failure(.cause.as_deref()))]
     #[non_exhaustive]
     CircuitOpen {
-        /// The time until the next probe of the store, a few milliseconds at first. For logs, not for clients.
+        /// The time until the next probe of the store: at most 50 ms at first, and a second later. For logs, not for clients.
         retry_after: Duration,
         /// The error of the last call or probe, if it is known.
         #[source]
         cause: Option<Arc<StoreError>>,
     },
-    /// A charge or refund by hand could not be sent. It is kept, and made once the store responds: do not repeat it.
-    /// [`Limiter::shutdown`](crate::Limiter::shutdown) waits for it; if the process ends before, it is lost.
+    /// A charge or refund by hand could not be sent in time. It is kept, and sent once the store responds: do not repeat it.
+    /// [`Limiter::shutdown`](crate::Limiter::shutdown) waits for it; if the process ends before, it is lost. It is sent at most
+    /// once: if it then has no reply, [`HealthReport::unconfirmed`](crate::HealthReport::unconfirmed) counts it.
     #[error(
         "the charge or refund is kept, and made once the store responds: do not repeat it ({cause})"
     )]

@@ -126,7 +126,8 @@ pub enum HealthWarning {
         /// [`missing_key_hint`](crate::extract::KeyExtractor::missing_key_hint).
         remedy: Arc<str>,
     },
-    /// Replies of the store came after the timeout, although its server answered a probe: threads of this process were held up.
+    /// Replies of the store came after the timeout, although its server answered a probe: the
+    /// process, a connection or a script was held up.
     #[error(
         "{calls} replies of the store came after its timeout since the last check, although its server answered: {HELD_UP_REMEDY}"
     )]

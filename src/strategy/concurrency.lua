@@ -55,7 +55,7 @@ local function set_ttl(key, p)
   return call('PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000) + 1))
 end
 
--- What follows a charge: the key's TTL, and, with `used`, the removal of expired permits.
+-- What follows a charge: the key's TTL, the end of permits that are `far` off, and, with `used`, the removal of expired ones.
 local function tidy(key, p, far, used)
   set_ttl(key, p)
   if far == 1 then
@@ -108,7 +108,7 @@ local function charge(key, p, used, far, all, units, callers, each)
   return used + units, 0, used + units
 end
 
--- A refund sets how many units are left by its receipt, so that one that is sent twice refunds no unit of another.
+-- A refund leaves the permit as many units as its receipt says (`kept`), so that one that is sent twice releases nothing more.
 local function refund(key, p, used, far, all, charged_at, window_id, remaining, want, caller)
   local expires_at, units = permit_of(key, caller)
   if not expires_at then

@@ -18,7 +18,7 @@ use crate::{
 /// repeated. The permits of a process that dies expire after one TTL.
 ///
 /// - **Rule**: a request of n units is admitted if, including them, no more units than the quota are in flight.
-/// - **Exact** as long as no process is paused, and no outage of the store lasts, for longer than half a TTL, and the store
+/// - **Exact** with a TTL of 20 s or more, as long as no process is paused, and no outage of the store lasts, for longer than half a TTL, and the store
 ///   loses no writes (a failover of an asynchronously replicated Redis may). After a longer pause the permits of the process
 ///   have expired, and other requests may hold permits in addition; the same holds for all processes if the server's clock
 ///   steps forward by more than a TTL.

@@ -48,7 +48,8 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, a name is unknown, or none of the policies is a ban ([`NotABan`](CallError::NotABan));
     /// [`StoreError::Unsupported`] in it if `time` is not between a millisecond and ten years. A store error is returned
-    /// whatever [`OnStoreError`](crate::OnStoreError) says.
+    /// whatever [`OnStoreError`](crate::OnStoreError) says. After [`StoreError::Deferred`] the key is blocked once the store
+    /// responds.
     ///
     /// # Cancellation
     ///

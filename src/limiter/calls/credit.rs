@@ -92,7 +92,8 @@ impl PolicyHandle {
     /// # Errors
     ///
     /// [`CallError`] if the store fails, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its
-    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]).
+    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]). After
+    /// [`StoreError::Deferred`](crate::StoreError::Deferred) in it the units are credited once the store responds.
     ///
     /// # Cancellation
     ///

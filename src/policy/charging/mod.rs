@@ -158,7 +158,7 @@ impl Policy {
     /// Sets whether a policy charges the requests that it rejects, down to a debt of at most one capacity, so that a client
     /// that keeps retrying has to wait longer. Default: false.
     ///
-    /// Strategies that store each unit ([`SlidingLog`](crate::SlidingLog), [`ListWindow`](crate::ListWindow)) don't go into debt.
+    /// Strategies that store each charge ([`SlidingLog`](crate::SlidingLog), [`ListWindow`](crate::ListWindow)) don't go into debt.
     /// Together with [`charge_after`](Policy::charge_after), or for an in-flight limit, it is a
     /// [`ConfigError`](crate::ConfigError).
     #[must_use]

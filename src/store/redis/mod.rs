@@ -81,8 +81,8 @@ pub use builder::RedisStoreBuilder;
 /// Rejections are cached: a key that Redis rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness),
 /// without a round trip, until its `Retry-After` has passed.
 ///
-/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default, and one more while the server answers a probe and
-/// this process is held up. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been
+/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default, and one more if the server answers a probe
+/// meanwhile. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been
 /// charged: at most its own cost, until its period ends. After three failed calls a circuit breaker opens, and the server is
 /// not called until it responds to a [probe](RedisStoreBuilder::circuit_breaker_threshold).
 ///

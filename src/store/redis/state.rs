@@ -110,7 +110,7 @@ impl StoreState {
                 timeout = ?self.timeout,
                 remedy = HELD_UP_REMEDY,
                 suppressed,
-                "a reply of the store came after the timeout, although its server answered a probe: the process is held up"
+                "a reply of the store came after the timeout, although its server answered a probe: the process, a connection or a script is held up"
             );
         });
     }

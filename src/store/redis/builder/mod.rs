@@ -257,7 +257,7 @@ impl RedisStoreBuilder {
     }
 
     /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms. If the
-    /// server answers a probe by then, this process is held up, and the request is awaited for one more timeout.
+    /// server answers a probe by then, as when this process is held up, the request is awaited for one more timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -274,9 +274,9 @@ impl RedisStoreBuilder {
     ///
     /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and requests are
     /// handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background a probe tests whether the
-    /// server counts: after 50 ms at first, with pauses that double up to a second, each shortened by a random part. As soon as
-    /// a probe gets a response, calls are made again. A probe has the timeout of a request; after half a second without a
-    /// response the next one is sent too.
+    /// server counts: after 50 ms at most, with pauses that double up to a second, each shortened by a random part. As soon as
+    /// a probe gets a response, calls are made again. A probe has the timeout of a request, three seconds at most. After half a second without a
+    /// response, and the next pause, another one is sent beside it.
     ///
     /// Failures are errors that prove that the server can't count now: no connection, no response within the timeout to calls and to
     /// a probe, and the

@@ -162,8 +162,8 @@ impl Rate {
         self.per_second
     }
 
-    /// The units that requests are charged per second under a policy. In the first interval, requests that are charged as much as
-    /// those until now are assumed to come at the assumed rate.
+    /// The units that requests are charged per second under a policy. In the first interval: the units
+    /// per request until now, times the assumed rate.
     pub(super) fn units_per_second(&self, demand: Demand) -> f64 {
         match self.is_assumed {
             true => demand.used as f64 / self.requests.max(1) as f64 * self.per_second,
@@ -173,7 +173,7 @@ impl Rate {
 
     /// Whether an interval has just ended.
     #[inline]
-    pub(super) fn is_new(&self) -> bool {
+    pub(super) fn has_interval_ended(&self) -> bool {
         self.requests == 0
     }
 
@@ -259,11 +259,20 @@ mod tests {
     fn an_instant_before_the_interval_does_not_end_it() {
         let (mut rate, mut demand) = (Rate::at_least(MIN_RATE, NOW), Demand::default());
         request(&mut rate, &mut demand, 1..=50);
-        assert!(rate.is_new() && rate.per_second() <= 1_001.0, "{rate:?}");
+        assert!(
+            rate.has_interval_ended() && rate.per_second() <= 1_001.0,
+            "{rate:?}"
+        );
         request(&mut rate, &mut demand, [49]);
-        assert!(!rate.is_new() && rate.per_second() <= 1_001.0, "{rate:?}");
+        assert!(
+            !rate.has_interval_ended() && rate.per_second() <= 1_001.0,
+            "{rate:?}"
+        );
         // It is counted in the current interval.
         request(&mut rate, &mut demand, [100]);
-        assert!(rate.is_new() && rate.per_second() <= 41.0, "{rate:?}");
+        assert!(
+            rate.has_interval_ended() && rate.per_second() <= 41.0,
+            "{rate:?}"
+        );
     }
 }

@@ -65,14 +65,14 @@ pub(super) struct Refund {
     leases: Arc<Leases>,
     unspent: Option<Unspent>,
     response: Option<PendingResponse>,
-    _unsettled: Unsettled,
+    _unsettled: UnsettledGuard,
 }
 
 impl Refund {
     pub(super) fn send(leases: &Arc<Leases>, unspent: Unspent) -> Self {
         leases.totals.begin_refund(&unspent);
         Self {
-            _unsettled: Unsettled::new(leases),
+            _unsettled: UnsettledGuard::new(leases),
             leases: leases.clone(),
             response: execute(leases, Op::Refund, unspent.counters.clone()),
             unspent: Some(unspent),
@@ -99,16 +99,16 @@ impl Drop for Refund {
 }
 
 /// Counts as unsettled, until it is dropped.
-pub(super) struct Unsettled(Arc<Leases>);
+pub(super) struct UnsettledGuard(Arc<Leases>);
 
-impl Unsettled {
+impl UnsettledGuard {
     pub(super) fn new(leases: &Arc<Leases>) -> Self {
         leases.unsettled.fetch_add(1, Ordering::Relaxed);
         Self(leases.clone())
     }
 }
 
-impl Drop for Unsettled {
+impl Drop for UnsettledGuard {
     fn drop(&mut self) {
         self.0.unsettled.fetch_sub(1, Ordering::Relaxed);
         self.0.settled.notify_waiters();
@@ -159,7 +159,7 @@ impl LeaseTask {
         };
         self.leases.totals.grant(&request, &result);
         // A lease that is late counts as unsettled until its refund does.
-        let unsettled = Unsettled::new(&self.leases);
+        let unsettled = UnsettledGuard::new(&self.leases);
         let granted = self.with_key(|key| {
             let granted = key.grant(&request, &result, ClockReading::read());
             let task = match granted {
@@ -190,7 +190,7 @@ impl LeaseTask {
     async fn refund_due_leases(mut self, task: u64) {
         loop {
             let now = ClockReading::read().monotonic;
-            let unsettled = Unsettled::new(&self.leases);
+            let unsettled = UnsettledGuard::new(&self.leases);
             let (due, next) = self
                 .with_key(|key| key.reclaim_due(task, now))
                 .unwrap_or_default();
@@ -218,7 +218,7 @@ impl LeaseTask {
 
 impl Drop for LeaseTask {
     fn drop(&mut self) {
-        let _unsettled = Unsettled::new(&self.leases);
+        let _unsettled = UnsettledGuard::new(&self.leases);
         let fail = |number| {
             let now = ClockReading::read().monotonic;
             self.with_key(|key| key.fail(number, now));

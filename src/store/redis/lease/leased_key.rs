@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// The shortest timeout of the response to the request of a lease. A runtime that is not polled sends none.
+/// For how long the request of a lease is awaited, at least. On a runtime that is not polled it gets no response.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The leases of the requests with the same keys under the same limits.
@@ -99,7 +99,7 @@ impl LeasedKey {
     #[inline]
     pub(super) fn is_contended(&self) -> bool {
         let rate = &self.sizing.rate;
-        rate.is_new() && rate.per_second() >= MIN_STRIPING_RATE
+        rate.has_interval_ended() && rate.per_second() >= MIN_STRIPING_RATE
     }
 
     /// Whether this is the key of a request with these counters and this hash.
@@ -146,9 +146,9 @@ impl LeasedKey {
             charged_to.push(leases.position(|lease| lease.has_units(index, units))?);
         }
         let mut results = SmallVec::new();
-        let charges = last_response.results.iter().zip(&mut self.units);
+        let states = last_response.results.iter().zip(&mut self.units);
         let mut is_any_spent = false;
-        for (index, (counter, (result, own))) in counters.iter().zip(charges).enumerate() {
+        for (index, (counter, (result, own))) in counters.iter().zip(states).enumerate() {
             let lease = &mut self.leases[charged_to[index]];
             lease.spend(index, counter, now);
             is_any_spent |= lease.is_spent();
@@ -210,8 +210,8 @@ impl LeasedKey {
         }
     }
 
-    /// The next lease, if one is to be requested. None is along with a request that will be rejected: it might be charged what that
-    /// waits for.
+    /// The next lease, if one is to be requested: not along with a request that the store will reject, since it could take the units
+    /// that the request waits for.
     #[cold]
     fn next_lease(
         &mut self,
@@ -369,7 +369,7 @@ impl LeasedKey {
         self.last_response = Some(response);
     }
 
-    /// Takes what is left of a lease, to be refunded; `None` if that is nothing.
+    /// Takes what is left of a lease, to be refunded; `None` if the key does not hold it any more.
     pub(super) fn reclaim(&mut self, number: u64) -> Option<Unspent> {
         let mut leases = self.leases.iter();
         let index = leases.position(|lease| lease.number == number)?;
@@ -390,7 +390,7 @@ impl LeasedKey {
         self.release()
     }
 
-    /// Requests no lease for the longest time that the reset or ban may take.
+    /// Requests no lease for a second, or for a TTL if that is longer: the reset or ban is under way.
     pub(super) fn pause(&mut self, now: Timestamp) {
         self.sizing
             .pause(now, MIN_RESPONSE_TIMEOUT.max(self.sizing.ttl()));

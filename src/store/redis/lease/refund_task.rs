@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 
 /// A task that is later than this does not run: its runtime is not polled.
-const STALLED: Duration = Duration::from_secs(1);
+const MAX_TASK_DELAY: Duration = Duration::from_secs(1);
 
 /// The refund task of a key, if there is one.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct RefundTask {
 impl RefundTask {
     /// The number of a new task, which runs first at `next_run_at`; `None` if there is one whose runtime is polled.
     pub(super) fn start(&mut self, next_run_at: Timestamp, now: Timestamp) -> Option<u64> {
-        let is_polled = |next_run_at| now.since(next_run_at) < STALLED;
+        let is_polled = |next_run_at| now.since(next_run_at) < MAX_TASK_DELAY;
         if self.next_run_at.is_some_and(is_polled) {
             return None;
         }

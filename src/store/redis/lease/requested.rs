@@ -36,7 +36,7 @@ impl RequestedLeases {
         index.is_some_and(|index| self.0.remove(index).is_awaited)
     }
 
-    /// Awaits no lease any more.
+    /// Marks all leases as not awaited: their units are refunded when the response comes.
     pub(super) fn abandon(&mut self) {
         for lease in &mut self.0 {
             lease.is_awaited = false;

@@ -1,6 +1,6 @@
 //! Where keys are: in shards that all threads share, or in stripes.
 //!
-//! A key that a process requests very often has leases in each stripe, which are those of one of up to 16 groups of threads: threads
+//! A key that a process requests very often has leases in each stripe. A stripe belongs to one of up to 16 groups of threads: threads
 //! that share a lock and what it protects wait for each other's caches. Threads are assigned to stripes round robin.
 
 use std::{

@@ -47,7 +47,7 @@ pub(in crate::store::redis) struct LeaseDecision {
     pub(in crate::store::redis) recorder: Option<ResponseRecorder>,
 }
 
-/// Records the store's response to a request for the key with leases that did not decide it.
+/// Records the store's response to a request that the leases of its key did not decide.
 #[derive(Debug)]
 pub(in crate::store::redis) struct ResponseRecorder {
     leases: Arc<Leases>,
@@ -235,8 +235,8 @@ impl Leases {
         }
     }
 
-    /// Adds a key to the stripe of this thread. The shard of the key that all threads share is locked meanwhile: what ends its leases
-    /// ends those of the stripe after it.
+    /// Adds a key to the stripe of this thread. The caller has locked the shared shard of the key: a call that ends the key's leases
+    /// there finds those of the stripe afterwards.
     #[cold]
     fn add_to_stripe(&self, key: &LeasedKey, now: Timestamp) {
         let location = KeyLocation::of_thread(key.hash);

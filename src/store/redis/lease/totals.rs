@@ -11,7 +11,7 @@ use crate::{
     store::{OpResult, redis::request::op::OwnedCounterOp},
 };
 
-/// The units that were leased since the store was built, but those that a [`LeasedKey`] holds, and spent ones.
+/// The units that were leased since the store was built, except spent ones and those that a [`LeasedKey`] holds.
 #[derive(Debug, Default)]
 pub(super) struct Totals(Mutex<Vec<LeaseStats>>);
 

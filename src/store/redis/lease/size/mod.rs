@@ -41,7 +41,7 @@ pub(super) struct Sizing {
     ttl: Duration,
     /// No lease is requested before.
     not_before: Timestamp,
-    /// No lease is requested before a response either: by the last one, none is large enough.
+    /// Whether no lease is requested before the next response: by the last one a lease would be too small, or that one is too old.
     awaits_response: bool,
 }
 
@@ -73,7 +73,7 @@ impl Sizing {
         self.rate.was_at_least(self.min_rate, now)
     }
 
-    /// Records that a request has ended.
+    /// Ends the wait for a response: leases may be requested again.
     pub(super) fn end_wait(&mut self) {
         self.awaits_response = false;
     }
