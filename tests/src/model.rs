@@ -163,10 +163,12 @@ impl Limit {
             let held = receipt.left * interval - (now - receipt.at).max(0) * TICKS;
             let back = held.min(want * interval).max(0);
             let ahead = self.ahead(state, now, longest);
-            if back > 0 && ahead > 0 {
-                // Of a charge that is refunded whole nothing is left, also if the clock steps back.
-                let left = (ahead - back).max(0);
-                state.tat = if left == 0 { 0 } else { now * TICKS + left };
+            let left = (ahead - back).max(0);
+            if left == 0 {
+                // Nothing is left of the key, also if the clock steps back.
+                state.tat = 0;
+            } else if back > 0 {
+                state.tat = now * TICKS + left;
             }
             div_ceil(back, interval)
         } else {

@@ -166,10 +166,10 @@ impl LocalRule for GcraRule {
         // Writes back a TAT that is capped.
         LocalRule::available(self, state, now);
         let ahead = self.ahead(state, now);
-        if ticks >= ahead && ahead > 0 {
+        if ticks >= ahead {
             // Should the clock step back, nothing is charged either.
             *state = Tat::default();
-        } else if ticks > 0 && ahead > 0 {
+        } else if ticks > 0 {
             *state = self.tat(ahead - ticks, now);
         }
         refunded

@@ -71,6 +71,19 @@ fn a_bucket_that_is_used_up_refills_as_fast_after_a_rejection_and_a_step_back() 
 }
 
 #[test]
+fn a_refund_of_what_has_refilled_leaves_nothing_to_which_the_clock_could_step_back() {
+    run(
+        (1799999999040540, 1),
+        vec![policy(Gcra, &[Per(11, 1065082)])],
+        &[
+            (0, Check(of(0))),
+            (232000, Refund { of: 0, units: 1 }),
+            (-246000, Check(of(0))),
+        ],
+    );
+}
+
+#[test]
 fn a_peek_under_a_small_tier_of_a_sliding_window_refunds_nothing_to_a_large_one() {
     run(
         (1800000000000000, 1000),

@@ -403,6 +403,60 @@ async fn a_charge_by_hand_that_was_sent_waits_for_its_reply() {
     assert_eq!(limiter.health_check().await.unconfirmed(), 0);
 }
 
+/// The runtime that was sending it ends.
+#[test]
+fn a_charge_by_hand_that_is_lost_with_its_runtime_is_made_by_another() {
+    let (server, proxy) = network();
+    let store = builder(url(proxy.addr())).build().expect("a store");
+    let limiter = rejecting(store, UNITS);
+    let other = rejecting(builder(server.url()).build().expect("a store"), UNITS);
+    proxy.hold();
+    let ending = one_thread();
+    ending.block_on(async {
+        let charge = tokio::spawn(limiter.charge(KEY, 7).into_future());
+        while proxy.connections() == 0 {
+            yield_now().await;
+        }
+        // Nobody waits for it.
+        charge.abort();
+        assert!(charge.await.is_err());
+    });
+    drop(ending);
+    proxy.pass();
+    one_thread().block_on(async {
+        resumed(&limiter).await;
+        flushed(&limiter).await;
+        assert_eq!(used_on_the_store(&other, KEY).await, 7);
+    });
+}
+
+/// Each of the store's connections is broken, and the requests that open the breaker meet one of them.
+#[tokio::test]
+async fn kept_charges_are_made_though_the_outage_broke_other_connections_too() {
+    let (server, proxy) = network();
+    let store = builder(url(proxy.addr())).connections(4);
+    let limiter = rejecting(store.build().expect("a store"), UNITS);
+    let other = rejecting(builder(server.url()).build().expect("a store"), UNITS);
+    let keys: Vec<_> = (0..32).map(|n| Key::new(format!("{n}"))).collect();
+    for key in &keys {
+        limiter.peek(*key).await.expect("a status");
+    }
+    proxy.cut();
+    opened(&limiter).await;
+    for key in &keys {
+        let error = limiter.charge(*key, 7).await.expect_err("an outage");
+        assert!(matches!(
+            error,
+            CallError::Store(StoreError::Deferred { .. })
+        ));
+    }
+    proxy.pass();
+    flushed(&limiter).await;
+    for key in keys {
+        assert_eq!(used_on_the_store(&other, key).await, 7);
+    }
+}
+
 #[tokio::test]
 async fn a_charge_of_an_admission_that_is_deferred_counts_for_its_settlement() {
     let (_server, proxy) = network();

@@ -10,7 +10,7 @@ use self::deadline_timer::DeadlineTimer;
 use super::{
     breaker::confirmation::Confirmation,
     rejection_cache::CacheKey,
-    request::{PendingRequest, limit::RedisLimit, op::OwnedCounterOp},
+    request::{PendingRequest, Sent, limit::RedisLimit, op::OwnedCounterOp},
 };
 use crate::store::{CounterMode, LimitHandle, Op, Units};
 
@@ -236,6 +236,16 @@ impl Batch {
     /// Removes all requests.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = PendingRequest> {
         self.entries().flat_map(|entry| entry.requests.drain(..))
+    }
+}
+
+/// A batch is lost with its runtime.
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if self.is_sent {
+            let requests = self.entries().flat_map(|entry| &mut entry.requests);
+            requests.for_each(|request| request.sent = Sent::Maybe);
+        }
     }
 }
 

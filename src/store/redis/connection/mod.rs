@@ -51,6 +51,8 @@ pub(crate) struct ConnectionSource {
     pooled: Arc<AtomicUsize>,
     /// The workers' open connections, in the pool or detached.
     open: Arc<AtomicUsize>,
+    /// How often a worker's connection broke, so far.
+    failures: Arc<AtomicUsize>,
 }
 
 #[derive(Clone)]
@@ -96,6 +98,7 @@ impl ConnectionSource {
             max_pooled,
             pooled: Arc::default(),
             open: Arc::default(),
+            failures: Arc::default(),
         }
     }
 
@@ -107,6 +110,11 @@ impl ConnectionSource {
 
     pub(crate) fn server(&self) -> &Arc<str> {
         &self.server
+    }
+
+    /// Notes that a worker's connection broke.
+    fn note_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of open connections of workers.

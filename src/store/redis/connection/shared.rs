@@ -41,6 +41,8 @@ struct OpenConnection {
     /// Set by a batch that found it broken.
     broken: Arc<AtomicBool>,
     used: Instant,
+    /// The failures of the server's connections when it was opened or checked.
+    failures: usize,
     _counted: OpenCount,
 }
 
@@ -78,10 +80,17 @@ impl SharedConnection {
     /// The open connection; opens one if there is none, or the old one does not respond.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Result<ConnectionRef, StoreError> {
         let mut open = self.open.lock().await;
-        if let Some(mut stale) = open.take_if(|open| open.used.elapsed() > MAX_IDLE) {
+        let failures = self.source.failures.load(Ordering::Relaxed);
+        // What broke another connection may have broken this one.
+        let is_stale =
+            |open: &mut OpenConnection| open.used.elapsed() > MAX_IDLE || open.failures != failures;
+        if let Some(mut stale) = open.take_if(is_stale) {
             // If the check is cancelled, the connection counts as broken.
             if Box::pin(responds(&mut stale.connection)).await {
+                stale.failures = failures;
                 *open = Some(stale);
+            } else {
+                self.source.note_failure();
             }
         }
         drop(open.take_if(|open| open.broken.load(Ordering::Acquire)));
@@ -151,6 +160,7 @@ impl Closer<'_> {
     /// wait for that.
     pub(crate) fn close(&self) {
         self.broken.store(true, Ordering::Release);
+        self.shared.source.note_failure();
         if let Ok(mut open) = self.shared.open.try_lock() {
             drop(open.take_if(|open| open.broken.load(Ordering::Acquire)));
         }
@@ -159,6 +169,7 @@ impl Closer<'_> {
 
 impl OpenConnection {
     async fn open(source: &ConnectionSource) -> Result<Self, StoreError> {
+        let failures = source.failures.load(Ordering::Relaxed);
         let connection = source.connection().await?;
         let pooled = &source.pooled;
         let (connection, slot) = if pooled.fetch_add(1, Ordering::Relaxed) < source.max_pooled {
@@ -177,6 +188,7 @@ impl OpenConnection {
             _slot: slot,
             broken: Arc::default(),
             used: Instant::now(),
+            failures,
             _counted: OpenCount::new(&source.open),
         })
     }

@@ -10,7 +10,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::op::CounterOps;
+use super::{Sent, op::CounterOps};
 use crate::{
     clock::Timestamp,
     store::{
@@ -101,8 +101,8 @@ pub(crate) trait Workers: fmt::Debug + Send + Sync {
     /// Executes an operation without a waiter.
     fn execute_detached(self: Arc<Self>, op: Op, counters: CounterOps);
 
-    /// Keeps the refunds of permits of a request that was lost with its runtime, and may have been sent.
-    fn keep_lost_refunds(&self, counters: CounterOps);
+    /// Keeps what can be sent again of a charge or refund that was lost with its runtime.
+    fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent);
 
     /// Caches the rejection of a request with this deadline.
     fn cache_rejection(

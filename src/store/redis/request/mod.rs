@@ -65,6 +65,8 @@ pub(crate) struct PendingRequest {
     /// Whether an observer gets the result, on which no request depends.
     has_observer: bool,
     refund_retry: RefundRetry,
+    /// Whether it may have run, if it is lost.
+    pub(crate) sent: Sent,
     /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
     done: bool,
 }
@@ -99,6 +101,7 @@ impl PendingRequest {
             has_waiter: false,
             has_observer: false,
             refund_retry: RefundRetry::default(),
+            sent: Sent::No,
             done: false,
         }
     }
@@ -195,7 +198,8 @@ impl Deref for PendingRequest {
     }
 }
 
-/// A request that is lost with its runtime fails its waiter, and its refunds of permits are kept.
+/// A request that is lost with its runtime fails its waiter. What it charges or refunds is kept if it did not run, and refunds of
+/// permits in any case.
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.done {
@@ -213,9 +217,12 @@ impl Drop for PendingRequest {
 impl PendingRequest {
     #[cold]
     fn fail_lost(&mut self) {
-        let refunds = self.op == Op::Refund && self.retries_refunds();
-        if refunds && let Some(workers) = workers_of(&self.counters) {
-            workers.keep_lost_refunds(self.counters.clone());
+        let settles = matches!(self.op, Op::ForceAcquire | Op::Refund | Op::Settle);
+        if settles
+            && self.retries_refunds()
+            && let Some(workers) = workers_of(&self.counters)
+        {
+            workers.keep_lost(self.op, self.counters.clone(), self.sent);
         }
         if self.has_waiter {
             self.complete(Err(ended()));

@@ -256,12 +256,12 @@ impl Workers for WorkerPool {
         Self::execute_detached(&self, op, counters);
     }
 
-    fn keep_lost_refunds(&self, counters: CounterOps) {
+    fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent) {
         let tag = counters.first();
         let tag = tag.map_or(0, |counter| self.shared.topology.tag_of(&counter.key));
-        let state = RequestState::new(Op::Refund, counters, self.deadline(), 0);
+        let state = RequestState::new(op, counters, self.deadline(), 0);
         let refunds = &self.shared.pending_refunds;
-        refunds.fail_and_keep(tag, PendingRequest::detached(state), ended(), Sent::Maybe);
+        refunds.fail_and_keep(tag, PendingRequest::detached(state), ended(), sent);
     }
 
     fn cache_rejection(

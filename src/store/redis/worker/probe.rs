@@ -40,6 +40,9 @@ const MAX_PROBE_WAIT: Duration = Duration::from_millis(500);
 /// a handful are in flight.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// By so much timers are late on a machine that is not busy.
+const TIMER_GRANULARITY: Duration = Duration::from_millis(2);
+
 /// The background thread's runtime or, if that can't be started, the current one.
 fn probing_runtime() -> Option<Handle> {
     background_runtime().or_else(runtime_with_io)
@@ -84,11 +87,16 @@ async fn confirm_by_probes(
         let reply = timeout(limit, topology.run_on_new_connection(tag, &probe)).await;
         match reply {
             Ok(reply) => return confirmation.decide(check_reply(reply).is_ok()),
-            Err(_) if begun.elapsed() < limit + limit / 4 => break,
-            Err(_) => {}
+            Err(_) if is_late(begun.elapsed(), limit) => {}
+            Err(_) => break,
         }
     }
     confirmation.decide(false);
+}
+
+/// Whether a probe without an answer ended so late that its thread was held up.
+fn is_late(took: Duration, limit: Duration) -> bool {
+    took >= limit + limit / 4 + TIMER_GRANULARITY
 }
 
 /// Spawns a task that probes until the breaker closes, unless there is one already.
@@ -261,6 +269,20 @@ impl StoreState {
                 self.report_breaker(other, BreakerState::Closed);
                 self.pending_refunds.resend(other);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_late_by_more_than_timers_are() {
+        for millis in [1, 5, 50, 500] {
+            let limit = Duration::from_millis(millis);
+            assert!(!is_late(limit + Duration::from_millis(1), limit));
+            assert!(is_late(2 * limit + TIMER_GRANULARITY, limit));
         }
     }
 }
