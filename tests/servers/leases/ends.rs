@@ -132,6 +132,25 @@ fn bans_by_another_process_end_leases_within_the_ttl() {
     });
 }
 
+/// Requests that cost more than there is are rejected while units are held.
+#[test]
+fn a_ban_by_rejections_of_this_process_ends_its_leases_within_the_ttl() {
+    scene(async |scene| {
+        let limiter = banning(&scene, "100000/month");
+        hold(&limiter, KEY).await;
+        for _ in 0..3 {
+            assert!(!limiter.check(KEY).cost(100_001).await.is_admitted());
+        }
+        let decision = limiter.check(KEY).await;
+        assert_eq!(decision.source(), DecisionSource::Lease);
+        scene.advance(TTL);
+        for _ in 0..100 {
+            assert!(!limiter.check(KEY).await.is_admitted());
+        }
+        until_nothing_is_held(std::slice::from_ref(&limiter)).await;
+    });
+}
+
 /// The request of a lease is no request of a client.
 #[test]
 fn a_ban_counts_rejected_requests_beside_a_leased_policy_and_not_rejected_leases() {
