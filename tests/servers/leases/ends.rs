@@ -7,7 +7,7 @@ use tollgate::{Ban, DecisionSource, Key, Limiter, Policy, Quota};
 use tollgate_tests::set_clock::of_own_process;
 
 use crate::leases::support::{
-    KEY, Scene, StrategyKind, TTL, held, hold, leased, scene, secs, send, stats,
+    KEY, Scene, StrategyKind, TTL, held, hold, leased, leases, scene, secs, send, stats,
     until_nothing_is_held, until_used, used,
 };
 
@@ -35,6 +35,23 @@ fn a_reset_by_this_process_ends_its_leases_at_once() {
             scene.refund_leases(std::slice::from_ref(&limiter)).await;
             assert_eq!(used(&limiter, key).await, 9, "{strategy:?}");
             assert_eq!(stats(&limiter)[4], before, "{strategy:?}: it lapses");
+        }
+    });
+}
+
+/// The refund could be done after the reset, over another connection, and take off units that were charged since.
+#[test]
+fn of_policies_that_are_reset_together_nothing_is_refunded() {
+    scene(async |scene| {
+        let policy = |name| leased(StrategyKind::Calendar, name, "100000/month");
+        let limiter = scene.limiter([policy("p"), policy("q")]);
+        hold(&limiter, KEY).await;
+        let before = held(&limiter);
+        limiter.reset(KEY).await.expect("a response");
+        for policy in ["p", "q"] {
+            let leases = leases(&limiter, policy).expect("leases");
+            let ended = (leases.held, leases.refunded, leases.lapsed);
+            assert_eq!(ended, (0, 0, before), "{policy}");
         }
     });
 }
@@ -112,6 +129,25 @@ fn bans_by_another_process_end_leases_within_the_ttl() {
             }
             until_nothing_is_held(std::slice::from_ref(&a)).await;
         }
+    });
+}
+
+/// Requests that cost more than there is are rejected while units are held.
+#[test]
+fn a_ban_by_rejections_of_this_process_ends_its_leases_within_the_ttl() {
+    scene(async |scene| {
+        let limiter = banning(&scene, "100000/month");
+        hold(&limiter, KEY).await;
+        for _ in 0..3 {
+            assert!(!limiter.check(KEY).cost(100_001).await.is_admitted());
+        }
+        let decision = limiter.check(KEY).await;
+        assert_eq!(decision.source(), DecisionSource::Lease);
+        scene.advance(TTL);
+        for _ in 0..100 {
+            assert!(!limiter.check(KEY).await.is_admitted());
+        }
+        until_nothing_is_held(std::slice::from_ref(&limiter)).await;
     });
 }
 

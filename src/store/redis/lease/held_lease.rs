@@ -127,10 +127,12 @@ pub(super) struct Unspent {
 }
 
 impl Unspent {
-    /// The units of a counter, and those of the others.
-    pub(super) fn split(self, counter: &CounterOp<'_>) -> (Self, Self) {
+    /// The units of some counters, and those of the others.
+    pub(super) fn split(self, counters: &[CounterOp<'_>]) -> (Self, Self) {
         let is_own = |own: &OwnedCounterOp| {
-            own.key == counter.key && own.limit.policy() == counter.limit.policy()
+            counters.iter().any(|counter| {
+                own.key == counter.key && own.limit.policy() == counter.limit.policy()
+            })
         };
         let (own, others): (Vec<_>, Vec<_>) = self.counters.into_iter().partition(is_own);
         let unspent = |counters: Vec<_>| Self {

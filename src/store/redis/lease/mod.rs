@@ -62,7 +62,7 @@ impl Leases {
                 // A reset may have been done: a refund could take units that were charged after it.
                 let refunded = match op {
                     Op::Reset => {
-                        let (reset, others) = unspent.split(counter);
+                        let (reset, others) = unspent.split(counters);
                         self.totals.lapse(&reset);
                         others
                     }
