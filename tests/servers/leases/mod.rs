@@ -8,6 +8,7 @@ mod cluster;
 mod demand;
 mod ends;
 mod handlers;
+mod histories;
 mod holder;
 mod last_instant;
 mod one_more_burst;
