@@ -4,6 +4,7 @@ mod results;
 pub(crate) mod server;
 
 use std::path::Path;
+use std::thread;
 use std::time::Instant;
 
 use self::results::{Results, TIMED, TIMED_PROGRAM};
@@ -202,6 +203,11 @@ fn tests(root: &Path) -> Outcome {
         .args(TIMED)
         .arg("--")
         .args(TIMED_PROGRAM);
+    // Most tests wait for a server or a program.
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        test.env("RUST_TEST_THREADS", (2 * cores).to_string());
+    }
     let outcome = results.run(&mut test);
     print!("==> the slowest tests\n{}", results.slowest(SLOWEST));
     outcome?;
