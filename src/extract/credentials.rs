@@ -132,7 +132,8 @@ fn decode(value: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Counts by the token of `Authorization: Bearer TOKEN` (RFC 6750). The key is [`Key::secret`] of the token, which is never
-/// stored readably. A request with several different `Authorization` headers is [ambiguous](Extracted::Ambiguous).
+/// stored readably. A request with several different `Authorization` headers, or with spaces or tabs within a token, is
+/// [ambiguous](Extracted::Ambiguous): some applications read the first word of a token, others all of it.
 pub fn bearer() -> Bearer {
     Bearer { hash_key: None }
 }
@@ -163,17 +164,16 @@ impl KeyExtractor for Bearer {
     fn extract(&self, parts: &Parts) -> Extracted {
         let name = header::AUTHORIZATION;
         let values = lines(&parts.headers, &name);
-        field::extract(KIND, name.as_str(), values, |value| {
-            let (scheme, token) = value.split_at_checked(7)?;
-            let token = token.trim_ascii();
-            let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty();
-            is_bearer.then(|| self.key_of(token))
+        field::extract(KIND, name.as_str(), values, |value| match token_of(value) {
+            None => Extracted::Absent,
+            Some(token) if is_one_word(token) => self.key_of(token).into(),
+            Some(_) => field::ambiguous(KIND, name.as_str()),
         })
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let token = field::text(texts)?.trim_ascii();
-        (!token.is_empty()).then(|| self.key_of(token.as_bytes()))
+        let token = field::text(texts)?.as_bytes().trim_ascii();
+        (!token.is_empty() && is_one_word(token)).then(|| self.key_of(token))
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -189,6 +189,19 @@ impl KeyExtractor for Bearer {
             _ => "a bearer token (Authorization header)".into(),
         }
     }
+}
+
+/// The token of an `Authorization` header of the scheme `Bearer`. RFC 9110 has spaces before it; applications that split at white
+/// space read one behind a tab, too.
+fn token_of(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked(b"Bearer".len())?;
+    let token = rest.trim_ascii();
+    let is_apart = rest.first().is_some_and(u8::is_ascii_whitespace);
+    (scheme.eq_ignore_ascii_case(b"Bearer") && is_apart && !token.is_empty()).then_some(token)
+}
+
+fn is_one_word(token: &[u8]) -> bool {
+    !token.iter().any(u8::is_ascii_whitespace)
 }
 
 /// A short text that distinguishes hash keys and does not disclose them, unless they can be guessed.

@@ -105,6 +105,10 @@
 //! and so have a new bucket each time: an unverified API key, a cookie, a path, a host. To limit clients, verify the value
 //! first ([`extension`]), or combine it with the address in a tuple.
 //!
+//! So does a client of an application that reads a value more freely than its extractor: that trims a query parameter, ignores
+//! case, or splits a header at commas. There `acme`, `ACME` and `acme,1` are one caller with three buckets: count by what the
+//! application has read ([`extension`]).
+//!
 //! A key that has to be awaited is found by a middleware in front of the limiter, which puts it into the request's extensions
 //! for [`extension`].
 

@@ -87,8 +87,8 @@ impl Policy {
         self
     }
 
-    /// Restricts the policy to requests to this path; `/admin/*` matches every path below `/admin/`. Several calls add paths:
-    /// see [`skip_path`](Policy::skip_path).
+    /// Restricts the policy to requests to this path; `/admin/*` matches every path below `/admin/`, and `/*` every request, also
+    /// `OPTIONS *`. Several calls add paths: see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
         self.skips.only_path(path.as_ref());

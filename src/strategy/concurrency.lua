@@ -5,10 +5,19 @@
 -- state: used, far (1: a permit expires later than one TTL from now), all (used, and the units of expired permits)
 -- luacheck: read globals call format now ceil min max pcall error unpack foreign cap_ttl
 
+-- The units of a score, which are stored as a negative number.
+local function units_of(key, score)
+  local units = -score
+  if units < 0 or units >= 1e15 or units % 1 ~= 0 then
+    foreign(key, 'not a set of permits')
+  end
+  return units
+end
+
 -- When a caller's permit expires, if there is one, and its units.
 local function permit_of(key, caller)
   local scores = call('ZMSCORE', key, caller, caller .. '=')
-  return tonumber(scores[1]), -(scores[2] or -1)
+  return tonumber(scores[1]), units_of(key, scores[2] or -1)
 end
 
 -- The callers whose permits have expired.
@@ -24,7 +33,7 @@ local function available(key, p)
     end
     return p[1], 0, 0, 0
   end
-  all = -all
+  all = units_of(key, all)
   local used = all
   for _, caller in ipairs(expired_callers(key)) do
     local _, units = permit_of(key, caller)

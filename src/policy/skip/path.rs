@@ -62,7 +62,8 @@ impl PathPattern {
         } = path.reading();
         let at = |path: &str| match self.decoded.strip_suffix('*') {
             None => *self.decoded == *path,
-            Some(prefix) => path.starts_with(prefix),
+            // `/*` is every request, also one whose target is no path, such as `*`.
+            Some(prefix) => prefix == "/" || path.starts_with(prefix),
         };
         *may_be_any || at(decoded) || without_parameters.as_deref().is_some_and(at)
     }
@@ -249,5 +250,10 @@ mod tests {
         }
         assert!(path_may_match("/caf%C3%A9", "/caf\u{e9}"));
         assert!(path_may_match("/admin/*", "/adm%69n/users"));
+        // `OPTIONS *`, which HTTP/2 allows with every method, and `CONNECT`, which has no path.
+        for path in ["*", ""] {
+            assert!(path_may_match("/*", path) && !path_may_match("/login", path));
+            assert!(!path_matches("/*", path));
+        }
     }
 }

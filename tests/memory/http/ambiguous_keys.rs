@@ -118,6 +118,26 @@ async fn spaces_around_a_header_are_no_part_of_its_key() {
     has_no_key(extract::header("x-tenant"), with("x-tenant", " \t")).await;
 }
 
+/// Applications that split the header at white space read the same token from each.
+#[tokio::test]
+async fn a_bearer_token_in_other_spellings_is_the_same_key_or_rejected() {
+    let values = [
+        "Bearer acme",
+        "bearer  acme",
+        "Bearer\tacme",
+        " Bearer \t acme\t",
+    ];
+    let requests = values.map(|value| (with("authorization", value), Key::secret("acme")));
+    each_counts_as(extract::bearer(), requests).await;
+    let bearer = extract::bearer().or_else(extract::peer());
+    let more = ["Bearer acme 1", "Bearer\tacme\t2"];
+    is_rejected_in_any_case(
+        bearer,
+        more.map(|value| request([("authorization", value)])),
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn binary_metadata_is_decoded() {
     let tenant = || extract::header("x-tenant-bin");

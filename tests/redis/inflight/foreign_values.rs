@@ -21,6 +21,12 @@ async fn a_foreign_value_is_reported_and_left_alone() {
         &["RPUSH", &key, "precious"],
         &["HSET", &key, "a", "b"],
         &["ZADD", &key, "1", "a"],
+        // No numbers of units: the reply to all requests of the call would be malformed.
+        &["ZADD", &key, "-inf", "=", "1", "a"],
+        &["ZADD", &key, "inf", "=", "1", "a"],
+        &["ZADD", &key, "-1.5", "=", "1", "a"],
+        &["ZADD", &key, "-1e300", "=", "1", "a"],
+        &["ZADD", &key, "-2", "=", "1", "a", "-inf", "a="],
     ] {
         server.command(&["DEL", &key]).ok();
         server.command(plant).ok();

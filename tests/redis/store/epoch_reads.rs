@@ -132,3 +132,16 @@ async fn an_epoch_without_a_ttl_is_replaced() {
     until("it ends", async || server.immortal_keys().is_empty()).await;
     assert_ne!(server.command(&["GET", "tg:gen"]).text(), "for ever");
 }
+
+#[tokio::test]
+async fn an_epoch_that_is_long_is_replaced() {
+    let (server, clock) = (Server::start(), clock());
+    let long = "x".repeat(1_000);
+    server
+        .command(&["SET", "tg:gen", &long, "PX", "3600000"])
+        .ok();
+    rejected(&one_a_week(server.url(), &clock)).await;
+    let value = || server.command(&["GET", "tg:gen"]).text();
+    until("it is another one", async || value() != long).await;
+    assert!(value().len() <= 64);
+}

@@ -1,8 +1,8 @@
 //! A master that sentinels watch.
 
-use std::time::Duration;
+use std::{net::TcpListener, time::Duration};
 
-use testkit::{Sentinel, Server};
+use testkit::{Proxy, Sentinel, Server};
 use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, StoreError, Timestamp};
 
 use crate::deployments::support::{admitted_by_store, key, limiter, patient, store_error, until};
@@ -252,4 +252,40 @@ async fn a_sentinel_that_is_down_or_does_not_know_the_master_is_skipped() {
     assert!(matches!(store_error(&decision), StoreError::Connection(_)));
     let mistake = RedisStore::sentinel("m", [""; 0]).expect_err("a mistake");
     assert!(mistake.to_string().contains("sentinel"), "{mistake}");
+}
+
+/// A sentinel that was cut off from the others still names the server that was the master.
+#[tokio::test]
+async fn the_master_is_found_beside_a_sentinel_that_names_another_server() {
+    let group = Sentinel::start();
+    let [stale, others @ ..] = group.sentinels() else {
+        unreachable!("three sentinels")
+    };
+    // The stale one is the first to reply.
+    let others = others.iter().map(|sentinel| Proxy::to(sentinel.addr()));
+    let others: Vec<_> = others.collect();
+    others
+        .iter()
+        .for_each(|proxy| proxy.delay(Duration::from_millis(50)));
+    let urls = others
+        .iter()
+        .map(|proxy| format!("redis://{}", proxy.addr()));
+    let urls: Vec<_> = [stale.url()].into_iter().chain(urls).collect();
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let silent = silent.local_addr().expect("a port has a number").port();
+    for port in [group.servers()[1].port(), 1, silent] {
+        // It waits for more votes than there are sentinels, and so names this one.
+        let name = group.master_name();
+        stale.command(&["SENTINEL", "REMOVE", name]).ok();
+        let port = port.to_string();
+        stale
+            .command(&["SENTINEL", "MONITOR", name, "127.0.0.1", &port, "9"])
+            .ok();
+        let store = RedisStore::builder().sentinel(name, urls.clone());
+        let limiter = limiter(patient(store), 9);
+        until("the master is found", async || {
+            limiter.check(key()).await.source() == DecisionSource::Store
+        })
+        .await;
+    }
 }

@@ -188,9 +188,9 @@ impl RedisStoreBuilder {
 
     /// Counts on the master that the sentinels at `urls` know by `name`.
     ///
-    /// Whenever a connection is opened, the sentinels are called for the master, and the server's role is checked. During an
-    /// election requests are handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. Charges of the old
-    /// master that no replica has received are unknown to the new one, and as many units may be admitted once more; the same
+    /// Whenever a connection is opened, the sentinels are called for the master, and the first server that they name and that is a
+    /// master by its own role counts. During an election requests are handled as
+    /// [`on_store_error`](crate::LimiterBuilder::on_store_error) says. Charges of the old master that no replica has received are unknown to the new one, and as many units may be admitted once more; the same
     /// holds for charges of an old master that is cut off and was replaced (`min-replicas-to-write` bounds them).
     ///
     /// Servers are connected to without a password, at database 0, unless [`server_url_template`](Self::server_url_template) is

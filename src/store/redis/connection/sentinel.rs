@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -19,10 +19,13 @@ use crate::{
 /// Timeout of the sentinels where no request waits.
 const SENTINEL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The host and port of a server.
+type Address = (String, u16);
+
 /// The current master, by the sentinels' reply and its own role.
 ///
-/// Whenever a connection is opened, all sentinels are queried at once, and the first reply counts; then the server is
-/// queried for its role. So a connection never leads to a server that was demoted before; one that is demoted later
+/// Whenever a connection is opened, all sentinels are queried at once, and each server that they name is queried for its role; the
+/// first that is a master counts. So a connection never leads to a server that was demoted before; one that is demoted later
 /// replies `READONLY`, and its connection is closed.
 pub(crate) struct Sentinel {
     name: String,
@@ -30,8 +33,7 @@ pub(crate) struct Sentinel {
     /// How to connect to a master; its address is replaced.
     template: ConnectionInfo,
     open: fn(ConnectionInfo) -> Result<Pool, ConfigError>,
-    /// The last known master.
-    master: Mutex<Option<(String, u16, Pool)>>,
+    last_master: Mutex<Option<(Address, Pool)>>,
 }
 
 impl Sentinel {
@@ -53,80 +55,113 @@ impl Sentinel {
             sentinels: sentinels.into_iter().map(open).collect::<Result<_, _>>()?,
             template,
             open,
-            master: Mutex::default(),
+            last_master: Mutex::default(),
         })
     }
 
     /// A connection to the master.
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
-        let mut connection = checkout(&self.master_pool(Via::Pool).await?).await?;
-        match is_master(&mut connection).await? {
-            true => Ok(connection),
-            false => {
-                // Not returned to the pool.
-                drop(Connection::take(connection));
-                Err(no_master())
+        let open = async |pool: Pool| {
+            let mut connection = checkout(&pool).await?;
+            match is_master(&mut connection).await? {
+                true => Ok(connection),
+                false => {
+                    // Not returned to the pool.
+                    drop(Connection::take(connection));
+                    Err(no_master())
+                }
             }
-        }
+        };
+        self.first_master(Via::Pool, open).await
     }
 
     /// A new connection to the master, found by new connections to the sentinels: see
     /// [`ConnectionSource::connect`](super::ConnectionSource::connect).
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
-        let mut connection = connect(&self.master_pool(Via::NewConnection).await?).await?;
-        match is_master(&mut connection).await? {
-            true => Ok(connection),
-            false => Err(no_master()),
-        }
+        let open = async |pool: Pool| {
+            let mut connection = connect(&pool).await?;
+            match is_master(&mut connection).await? {
+                true => Ok(connection),
+                false => Err(no_master()),
+            }
+        };
+        self.first_master(Via::NewConnection, open).await
     }
 
-    async fn master_pool(&self, via: Via) -> Result<Pool, StoreError> {
-        match self.master_address(via).await {
-            Ok((host, port)) => self.pool(host, port),
-            // The sentinels may be down while the master is well.
-            Err(error) => self.last_pool().ok_or(error),
-        }
-    }
-
-    /// The master's address, by the first sentinel that knows it.
-    async fn master_address(&self, via: Via) -> Result<(String, u16), StoreError> {
-        let mut queries = JoinSet::new();
-        for sentinel in &self.sentinels {
-            let (sentinel, name) = (sentinel.clone(), self.name.clone());
-            queries.spawn(async move {
-                let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name, via)).await;
-                reply.unwrap_or(Err(StoreError::Timeout))
-            });
-        }
-        let mut error = StoreError::Connection("no sentinel answers".into());
-        while let Some(reply) = queries.join_next().await {
-            match reply {
-                Ok(Ok(address)) => return Ok(address),
-                Ok(Err(failed)) => error = failed,
-                Err(_) => {}
+    /// What `open` returns for the first server that is a master, of those that the sentinels name. Each is tried once, and none
+    /// waits for another: a sentinel that was cut off names a server that is silent or demoted.
+    async fn first_master<C, F>(&self, via: Via, open: impl Fn(Pool) -> F) -> Result<C, StoreError>
+    where
+        C: Send + 'static,
+        F: Future<Output = Result<C, StoreError>> + Send + 'static,
+    {
+        let mut replies = self.ask_sentinels(via);
+        let (mut attempts, mut tried) = (JoinSet::new(), Vec::new());
+        let (mut unnamed, mut unopened) = (None, None);
+        loop {
+            tokio::select! {
+                Some(reply) = replies.join_next() => match reply {
+                    Ok(Ok(address)) if !tried.contains(&address) => {
+                        tried.push(address.clone());
+                        let pool = self.pool_at(&address)?;
+                        let opening = open(pool.clone());
+                        attempts.spawn(async move { Ok((address, pool, opening.await?)) });
+                    }
+                    Ok(Err(error)) => unnamed = Some(error),
+                    Ok(Ok(_)) | Err(_) => {}
+                },
+                Some(attempt) = attempts.join_next() => match attempt {
+                    Ok(Ok((address, pool, connection))) => {
+                        *self.last_master() = Some((address, pool));
+                        return Ok(connection);
+                    }
+                    Ok(Err(error)) => unopened = Some(error),
+                    Err(_) => {}
+                },
+                else => break,
             }
         }
-        Err(error)
+        let last = self.last_master().as_ref().map(|(_, pool)| pool.clone());
+        match (unopened, last) {
+            (Some(error), _) => Err(error),
+            // The sentinels may be down while the master is well.
+            (None, Some(pool)) => open(pool).await,
+            (None, None) => {
+                Err(unnamed.unwrap_or_else(|| StoreError::Connection("no sentinel answers".into())))
+            }
+        }
     }
 
-    fn last_pool(&self) -> Option<Pool> {
-        let master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
-        master.as_ref().map(|(_, _, pool)| pool.clone())
+    /// Asks all sentinels for the master's address.
+    fn ask_sentinels(&self, via: Via) -> JoinSet<Result<Address, StoreError>> {
+        let queries = self.sentinels.iter().map(|sentinel| {
+            let (sentinel, name) = (sentinel.clone(), self.name.clone());
+            async move {
+                let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name, via)).await;
+                reply.unwrap_or(Err(StoreError::Timeout))
+            }
+        });
+        queries.collect()
     }
 
-    fn pool(&self, host: String, port: u16) -> Result<Pool, StoreError> {
-        let mut master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known_host, known_port, pool)) = &*master
-            && (known_host, *known_port) == (&host, port)
+    /// The pool of the server at an address: that of the last master, or a new one.
+    fn pool_at(&self, address: &Address) -> Result<Pool, StoreError> {
+        if let Some((last, pool)) = &*self.last_master()
+            && last == address
         {
             return Ok(pool.clone());
         }
+        let (host, port) = address;
         let info = self.template.clone();
-        let info = info.set_addr(with_address(self.template.addr(), &host, port));
+        let info = info.set_addr(with_address(self.template.addr(), host, *port));
         let pool = (self.open)(info);
-        let pool = pool.map_err(|error| StoreError::Connection(error.to_string().into()))?;
-        *master = Some((host, port, pool.clone()));
-        Ok(pool)
+        pool.map_err(|error| StoreError::Connection(error.to_string().into()))
+    }
+
+    fn last_master(&self) -> MutexGuard<'_, Option<(Address, Pool)>> {
+        self.last_master
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -162,10 +197,10 @@ pub(crate) fn with_address(template: &ConnectionAddr, host: &str, port: u16) -> 
 }
 
 /// The master's address, by one sentinel.
-async fn address(sentinel: &Pool, name: &str, via: Via) -> Result<(String, u16), StoreError> {
+async fn address(sentinel: &Pool, name: &str, via: Via) -> Result<Address, StoreError> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let address: Result<Option<(String, u16)>, _> = match via {
+    let address: Result<Option<Address>, _> = match via {
         Via::Pool => command.query_async(&mut *checkout(sentinel).await?).await,
         Via::NewConnection => command.query_async(&mut connect(sentinel).await?).await,
     };
