@@ -281,8 +281,8 @@ impl Model {
         quotas[charge.quota].refund(state, self.now, *longest, &mut charge.receipt, units)
     }
 
-    /// Charges or refunds by a decision; returns whether the model says what follows. Of units that were charged at two instants,
-    /// it is not defined which are refunded first.
+    /// Charges or refunds by a decision; returns whether the model says what follows. Of units that were charged by two
+    /// calls, it is not defined which are refunded first.
     pub(crate) fn settle(&mut self, of: usize, how: Settlement, units: u64) -> bool {
         for policy in 0..self.policies.len() {
             let charge = self.charged[of][policy];
@@ -299,12 +299,10 @@ impl Model {
             let charged = self.force(policy, charge.key, charge.quota, more).receipt;
             let receipt = &mut self.charged[of][policy].receipt;
             if charged.left > 0 {
-                if receipt.left > 0 && receipt.at != self.now {
+                if receipt.left > 0 {
                     return false;
                 }
-                let left = receipt.left + charged.left;
                 *receipt = charged;
-                receipt.left = left;
             }
         }
         true

@@ -10,7 +10,7 @@ use std::{
 use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
-use tokio::time::sleep;
+use tokio::{task::JoinSet, time::sleep};
 use tollgate::{
     Decision, DecisionKind, DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, StoreError,
     extract,
@@ -176,6 +176,31 @@ async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
     }
     let next = limiter.check(KEY).await;
     assert_eq!(next.source(), DecisionSource::Store, "{next:?}");
+}
+
+/// More requests of different keys come than the batches in flight hold, so that each later batch is sent with little time left.
+#[tokio::test]
+async fn a_silent_server_opens_it_however_many_requests_come() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let server = Server::start();
+    let store = builder(server.url()).timeout(TIMEOUT).connections(1);
+    let limiter = rejecting(store.build().expect("a store"), UNITS);
+    resumed(&limiter).await;
+    server.pause();
+    let (start, mut checks) = (Instant::now(), JoinSet::new());
+    let mut sent = 0;
+    until("it opens", async || {
+        // 1,000 a second.
+        while sent < start.elapsed().as_millis() {
+            checks.spawn(limiter.check(Key::new(format!("{sent}"))).into_future());
+            sent += 1;
+        }
+        sleep(Duration::from_millis(5)).await;
+        is_open(&limiter)
+    })
+    .await;
+    println!("open after {:.1?}", start.elapsed());
+    server.resume();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

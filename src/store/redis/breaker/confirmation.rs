@@ -111,6 +111,13 @@ impl Breaker {
         (new, true)
     }
 
+    /// Whether a failure is counted by the last confirmation: if the server did not answer it, it began no longer than `age` ago,
+    /// and none was counted by it before.
+    pub(crate) fn count_unanswered(&self, now: Instant, age: Duration) -> bool {
+        let last = self.state().confirmation.clone();
+        last.is_some_and(|last| last.begun + age >= now && last.count_failure())
+    }
+
     /// Whether the server has answered a confirmation that began at this instant or later.
     pub(crate) fn is_confirmed_since(&self, since: Instant) -> bool {
         let state = self.state();
@@ -146,6 +153,23 @@ mod tests {
         next.decide(true);
         assert!(!next.count_failure() && breaker.is_confirmed_since(now + LIMIT));
         assert!(!breaker.is_confirmed_since(now + 2 * LIMIT), "it is older");
+    }
+
+    #[test]
+    fn a_batch_without_a_probe_counts_by_the_last_one_once_and_not_by_an_old_one() {
+        let (breaker, now) = (breaker(), Instant::now());
+        assert!(!breaker.count_unanswered(now, LIMIT), "there is none");
+        for (is_answered, later, counts) in [
+            (false, LIMIT, true),
+            (false, 2 * LIMIT, false),
+            (true, LIMIT, false),
+        ] {
+            let (last, _) = breaker.join_confirmation(now, LIMIT);
+            assert!(!breaker.count_unanswered(now, LIMIT), "it may be answered");
+            last.decide(is_answered);
+            assert_eq!(breaker.count_unanswered(now + later, LIMIT), counts);
+            assert!(!counts || !breaker.count_unanswered(now + later, LIMIT));
+        }
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(crate) async fn send_batch(
     // The failure of a batch that is late was counted when it timed out.
     outcome.action.counts_as_failure &= !batch.is_late;
     if outcome.timed_out {
-        outcome.action.counts_as_failure = counts_as_failure(&batch);
+        outcome.action.counts_as_failure = counts_as_failure(&worker, &batch);
     }
     if outcome.action.counts_as_failure {
         note_failure(&worker, || outcome.error());
@@ -100,10 +100,24 @@ pub(crate) async fn send_batch(
     (batch, outcome.retry)
 }
 
-/// Whether a batch that has timed out counts as a failure.
-fn counts_as_failure(batch: &Batch) -> bool {
-    let confirmation = batch.confirmation.as_ref();
-    confirmation.is_some_and(|confirmation| confirmation.count_failure())
+/// Whether a batch that has timed out counts as a failure. One whose requests had too little time left for a probe of its own
+/// counts by the last one, or has the next one sent: where more requests come than a silent server's batches hold, no later batch
+/// has the time.
+fn counts_as_failure(worker: &Worker, batch: &Batch) -> bool {
+    if let Some(confirmation) = &batch.confirmation {
+        return confirmation.count_failure();
+    }
+    let (breaker, timeout) = (&worker.breaker, worker.shared.timeout);
+    let counts = breaker.count_unanswered(std::time::Instant::now(), 2 * timeout);
+    if !counts && !breaker.is_open() {
+        drop(probe::request_confirmation(
+            &worker.shared,
+            breaker,
+            worker.tag,
+            timeout / 2,
+        ));
+    }
+    counts
 }
 
 /// Counts a failure, which may open the circuit breaker.
@@ -437,7 +451,7 @@ async fn reply_of<T>(
                 if !worker.begin_late(batch) {
                     return Poll::Ready(None);
                 }
-                if counts_as_failure(batch) {
+                if counts_as_failure(worker, batch) {
                     note_failure(worker, || StoreError::Timeout);
                 }
                 closer.close();
