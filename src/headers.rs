@@ -23,6 +23,10 @@ pub(crate) const X_RATELIMIT: SingleValueHeaders = [
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
 ];
+/// The fields of tower_governor besides the limit and what remains.
+pub(crate) const X_RATELIMIT_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-after");
+pub(crate) const X_RATELIMIT_WHITELISTED: HeaderName =
+    HeaderName::from_static("x-ratelimit-whitelisted");
 
 /// Returns the names of all fields that a layer may add, in any dialect. A page of another origin can read them only if they
 /// are exposed (`Access-Control-Expose-Headers`). The list may grow.
@@ -40,6 +44,7 @@ pub fn exposed_headers() -> Vec<HeaderName> {
         .into_iter()
         .chain(DRAFT_06)
         .chain(X_RATELIMIT)
+        .chain([X_RATELIMIT_AFTER, X_RATELIMIT_WHITELISTED])
         .collect()
 }
 
@@ -80,6 +85,7 @@ pub(crate) enum HeaderFormat {
     Draft06,
     XRateLimit,
     XRateLimitEpoch,
+    TowerGovernor,
     None,
 }
 
@@ -169,6 +175,14 @@ impl RateLimitHeaders {
         Self::of(HeaderFormat::XRateLimitEpoch)
     }
 
+    /// The fields of [tower_governor](https://docs.rs/tower_governor) with `use_headers()`: `X-RateLimit-Limit` and
+    /// `X-RateLimit-Remaining` for the policy that is closest to its limit, `X-RateLimit-After` with the value of `Retry-After`
+    /// on rejections, and `X-RateLimit-Whitelisted: true` on requests to which no policy applies. Waits are rounded up, as in
+    /// every format; tower_governor truncates them.
+    pub const fn tower_governor() -> Self {
+        Self::of(HeaderFormat::TowerGovernor)
+    }
+
     /// No rate-limit fields; rejections still have `Retry-After`.
     pub const fn none() -> Self {
         Self::of(HeaderFormat::None)
@@ -198,6 +212,7 @@ impl RateLimitHeaders {
             HeaderFormat::Draft06 => "draft_06",
             HeaderFormat::XRateLimit => "x_ratelimit",
             HeaderFormat::XRateLimitEpoch => "x_ratelimit_epoch",
+            HeaderFormat::TowerGovernor => "tower_governor",
             HeaderFormat::None => "none",
         });
         let mut table = vec![("format", format.clone())];

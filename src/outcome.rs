@@ -120,7 +120,7 @@ pub fn success(outcome: &Outcome<'_>) -> bool {
     status && code && matches!(outcome.end, RequestEnd::Completed | RequestEnd::BodyDropped)
 }
 
-/// Whether the request failed in any way: the opposite of [`success`].
+/// Whether the request failed in any way: the opposite of [`success`]. A 429 that a handler returns is a failure.
 pub fn failure(outcome: &Outcome<'_>) -> bool {
     !success(outcome)
 }

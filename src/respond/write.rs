@@ -8,7 +8,10 @@ use super::{RateLimitHeaders, RetryDelay, header_buf::HeaderBuf};
 use crate::{
     clock::Timestamp,
     decision::{Decision, PolicyDecision},
-    headers::{DRAFT_06, HeaderFormat, LIMIT, POLICY, X_RATELIMIT},
+    headers::{
+        DRAFT_06, HeaderFormat, LIMIT, POLICY, X_RATELIMIT, X_RATELIMIT_AFTER,
+        X_RATELIMIT_WHITELISTED,
+    },
     quota::Quota,
     strategy::{QuotaStatus, RetryAfter, whole_seconds},
 };
@@ -47,6 +50,13 @@ pub(crate) fn write_headers<B>(
             context.write_closest(fields, response.headers_mut(), &mut extensions);
             *response.extensions_mut() = extensions;
         }
+    }
+    if fields.format == HeaderFormat::TowerGovernor
+        && decision.is_admitted()
+        && decision.policies().len() == 0
+    {
+        let headers = response.headers_mut();
+        headers.insert(X_RATELIMIT_WHITELISTED, HeaderValue::from_static("true"));
     }
     if let Some(seconds) = seconds.filter(|_| !already_set)
         && let Ok(seconds) = HeaderValue::from_str(itoa::Buffer::new().format(seconds))
@@ -137,7 +147,9 @@ impl HeaderContext<'_> {
         let format = fields.format;
         let names = match format {
             HeaderFormat::Draft06 => &DRAFT_06[..],
-            HeaderFormat::XRateLimit | HeaderFormat::XRateLimitEpoch => &X_RATELIMIT,
+            HeaderFormat::XRateLimit
+            | HeaderFormat::XRateLimitEpoch
+            | HeaderFormat::TowerGovernor => &X_RATELIMIT,
             HeaderFormat::Draft | HeaderFormat::None => &[],
         };
         let inner = extensions.remove::<WrittenHeaders>();
@@ -179,7 +191,7 @@ impl HeaderContext<'_> {
         fields: RateLimitHeaders,
     ) -> Vec<(HeaderName, HeaderValue)> {
         let (one, status) = ([*decision], decision.status());
-        let (names, reset) = match fields.format {
+        let (names, last) = match fields.format {
             HeaderFormat::Draft | HeaderFormat::None => {
                 let lists = [
                     (POLICY, join_members(with_quota(one), policy_member)),
@@ -190,19 +202,24 @@ impl HeaderContext<'_> {
                 ];
                 return lists.into_iter().filter_map(named).collect();
             }
-            HeaderFormat::Draft06 => (DRAFT_06, self.seconds(decision.quota(), status)),
-            HeaderFormat::XRateLimit => (X_RATELIMIT, whole_seconds(self.reset(status))),
+            HeaderFormat::Draft06 => (DRAFT_06, Some(self.seconds(decision.quota(), status))),
+            HeaderFormat::XRateLimit => (X_RATELIMIT, Some(whole_seconds(self.reset(status)))),
             HeaderFormat::XRateLimitEpoch => {
                 let reset = unix_seconds(decision.decided_at() + self.reset(status));
-                (X_RATELIMIT, reset)
+                (X_RATELIMIT, Some(reset))
+            }
+            HeaderFormat::TowerGovernor => {
+                let [limit, remaining, _] = X_RATELIMIT;
+                ([limit, remaining, X_RATELIMIT_AFTER], self.delay.seconds())
             }
         };
         let limit = match decision.is_block_list() {
             true => 0,
             false => decision.limit(),
         };
-        let values = [limit, status.remaining, reset];
-        let single_values = names.into_iter().zip(values.map(HeaderValue::from));
+        let values = [Some(limit), Some(status.remaining), last];
+        let values = values.map(|value| value.map(HeaderValue::from));
+        let single_values = names.into_iter().zip(values).filter_map(named);
         let policy = fields.format == HeaderFormat::Draft06 && fields.closest;
         let policy = policy
             .then(|| {

@@ -147,6 +147,7 @@ fn headers(section: &HeadersSection) -> RateLimitHeaders {
         HeaderFormatSection::Draft06 => RateLimitHeaders::draft_06(),
         HeaderFormatSection::XRatelimit => RateLimitHeaders::x_ratelimit(),
         HeaderFormatSection::XRatelimitEpoch => RateLimitHeaders::x_ratelimit_epoch(),
+        HeaderFormatSection::TowerGovernor => RateLimitHeaders::tower_governor(),
         HeaderFormatSection::None => RateLimitHeaders::none(),
     };
     if settings.closest == Some(true) {

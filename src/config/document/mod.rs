@@ -53,7 +53,7 @@ pub struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// The rate-limit fields of responses: `draft` (default), `draft_11`, `draft_06`, `x_ratelimit`, `x_ratelimit_epoch`,
-    /// `none`, or a table with `format`, `closest` and `jitter`.
+    /// `tower_governor`, `none`, or a table with `format`, `closest` and `jitter`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<HeadersSection>,
     /// The body of the response to a rejected request. Default: problem details, or plain text for a browser.

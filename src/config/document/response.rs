@@ -35,6 +35,8 @@ pub enum HeaderFormatSection {
     XRatelimit,
     /// `X-RateLimit-*`, with the reset in seconds since the Unix epoch.
     XRatelimitEpoch,
+    /// The `x-ratelimit-*` fields of tower_governor.
+    TowerGovernor,
     /// No fields.
     None,
 }

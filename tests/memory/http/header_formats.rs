@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use axum::{Router, routing::get};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use tollgate::{
     FixedWindow, Key, Limiter, ManualClock, Policy, Quota, RateLimitHeaders, RateLimitLayer,
     Rejected, exposed_headers, extract,
@@ -22,7 +22,7 @@ fn layer(
     (layer.headers(headers), clock)
 }
 
-const ALL: [&str; 8] = [
+const ALL: [&str; 10] = [
     "ratelimit-policy",
     "ratelimit",
     "ratelimit-limit",
@@ -31,6 +31,8 @@ const ALL: [&str; 8] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
+    "x-ratelimit-after",
+    "x-ratelimit-whitelisted",
 ];
 
 /// All fields about limits, as `name: value`.
@@ -159,6 +161,24 @@ async fn x_ratelimit_reset_is_in_seconds_from_now_or_since_the_epoch() {
 }
 
 #[tokio::test]
+async fn tower_governors_fields_have_the_wait_of_rejections_and_name_what_no_policy_limits() {
+    let fields = |left: u64| {
+        let fields = [("limit", 2), ("remaining", left)];
+        fields.map(|(name, value)| format!("x-ratelimit-{name}: {value}"))
+    };
+    let responses = three(RateLimitHeaders::tower_governor()).await;
+    assert_eq!(responses[0], fields(1));
+    assert_eq!(responses[1], fields(0));
+    assert_eq!(responses[2][..2], fields(0));
+    assert_eq!(responses[2][2..], ["x-ratelimit-after: 5"]);
+
+    let posts = shared("posts", "2/min").only_method(Method::POST);
+    let (layer, _) = layer(RateLimitHeaders::tower_governor(), [posts]);
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(limit_fields(&response), ["x-ratelimit-whitelisted: true"]);
+}
+
+#[tokio::test]
 async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
     for headers in [
         RateLimitHeaders::draft_06(),
@@ -233,6 +253,7 @@ async fn all_headers_can_be_exposed_to_pages() {
         RateLimitHeaders::draft_06(),
         RateLimitHeaders::x_ratelimit(),
         RateLimitHeaders::x_ratelimit_epoch(),
+        RateLimitHeaders::tower_governor(),
     ] {
         let (layer, _) = layer(headers, [shared("once", "1/h")]);
         let app = hello(&layer);

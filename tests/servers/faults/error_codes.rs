@@ -1,7 +1,7 @@
 //! The table of errors, against real servers in the state that each of them is about: the error that is returned, whether the breaker
 //! opens for it, what becomes of the connection, and that all is well when it's over.
 
-use std::{future::IntoFuture, thread};
+use std::{future::IntoFuture, thread, time::Duration};
 
 use testkit::{Reply, Server};
 use tollgate::{
@@ -151,6 +151,8 @@ async fn busy() {
         busy.is_ok_and(|reply| matches!(reply, Reply::Error(text) if text.starts_with("BUSY")))
     })
     .await;
+    // A connection that was idle for more than a second is checked before it is used.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert_fails_with(&limiter, "BUSY", Breaker::Opens).await;
     order(&server, &["SCRIPT", "KILL"]);
     let killed = script.join().expect("it ends").expect("a reply");

@@ -64,6 +64,11 @@ pub(super) fn mutate(root: &Path, list: &[Mutant]) -> Outcome<BTreeMap<PathBuf, 
         let wrong = |reason| format!("mutant {number} in {}: {reason}", mutant.file);
         let mut file = PathBuf::from(&mutant.file);
         let mut text = read_file(&root.join(&file))?;
+        if !mutant.file.ends_with(".lua") && !can_be_chosen(&mutant.original) {
+            return Err(wrong(
+                "the original is neither an expression nor a statement".to_owned(),
+            ));
+        }
         let anchor = mutant.after.as_deref();
         let mut place = find(&text, anchor, &mutant.original).map_err(wrong)?;
         let mut mutated = mutant.mutated.clone();
@@ -88,6 +93,11 @@ pub(super) fn mutate(root: &Path, list: &[Mutant]) -> Outcome<BTreeMap<PathBuf, 
     let lib = PathBuf::from("src/lib.rs");
     files.insert(lib.clone(), read_file(&root.join(lib))? + SWITCH);
     Ok(files)
+}
+
+/// Whether a text may be an expression or a statement, which an `if` can choose.
+fn can_be_chosen(original: &str) -> bool {
+    !original.starts_with("&&") && !original.starts_with("||") && !original.ends_with([',', '{'])
 }
 
 fn include(script: &Path) -> String {

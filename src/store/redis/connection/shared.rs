@@ -14,7 +14,7 @@ use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
 use tokio::sync::Mutex;
 
 use super::{ConnectionSource, pool::query_with_asking};
-use crate::error::StoreError;
+use crate::{error::StoreError, store::redis::error_class::classify};
 
 /// A connection that was idle for this long may have been closed by the other side unnoticed.
 const MAX_IDLE: Duration = Duration::from_secs(1);
@@ -108,9 +108,10 @@ impl SharedConnection {
     }
 }
 
+/// Whether the server answers on it. A server that runs another client's script answers by an error, for one.
 async fn responds(connection: &mut MultiplexedConnection) -> bool {
     let ping: Result<Value, _> = redis::cmd("PING").query_async(connection).await;
-    ping.is_ok()
+    ping.err().is_none_or(|error| !classify(&error).reconnect)
 }
 
 impl ConnectionRef {
