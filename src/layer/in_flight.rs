@@ -6,8 +6,7 @@ use std::sync::{
 use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::{
-    admission::Admission,
-    decision::PermitHandle,
+    limiter::{Admission, PermitHandle},
     outcome::{Head, Outcome, RequestEnd},
 };
 

@@ -11,13 +11,13 @@ use tokio::sync::watch;
 
 use super::{
     builder::LimiterBuilder,
-    core::{
-        BoundPolicy, Enforcement, LimiterCore, local_share::LocalShare,
-        permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache,
-        write_back::LocalShares,
-    },
-    evaluate::shadow,
-    wait::leader::Queues,
+    core::{BoundPolicy, Enforcement, LimiterCore},
+    local_share::LocalShare,
+    permits::PermitRegistry,
+    quota_overrides::QuotaOverrideCache,
+    shadow,
+    wait_leader::Queues,
+    write_back::LocalShares,
 };
 use crate::{
     access::Lists,

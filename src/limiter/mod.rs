@@ -4,66 +4,109 @@
 //!
 //! 1. A call enters by a method of `Limiter`, whose `Check` (`check`) evaluates it when it is polled; a layer calls
 //!    `LimiterRef::evaluate_request`. Both work on `core`: the policies, each bound to its limit in the store.
-//! 2. `evaluate::request` lets `evaluate::access` decide what needs no store: access lists, skip rules and invalid calls. Then it
-//!    adds an entry with key, cost and quota for each policy that applies to a `DecisionBuilder` (`evaluate::decision_builder`).
+//! 2. `resolve` lets `access` decide what needs no store: access lists, skip rules and invalid calls. Then it adds an entry with
+//!    key, cost and quota for each policy that applies to a `DecisionBuilder` (`decide`).
 //! 3. It makes one operation of the store for all entries. `PendingDecision` awaits a response that is not
 //!    ready, and quotas that have to be looked up before.
-//! 4. `evaluate::response` sets each entry's status and receipt from the response, and adds shadows (`evaluate::shadow`), bans
-//!    and permits (`held_permits`). After a store error, `evaluate::fallback` decides.
-//! 5. The decision refers to the limiter by `backend`, which charges, refunds and settles for it later.
+//! 4. `decide` sets each entry's status and receipt from the response, and adds shadows (`shadow`), bans and permits (`permits`).
+//!    After a store error, `fallback` decides. The result is a `Decision`, or an `Admission` or `Rejected` made of one.
+//! 5. The decision refers to the limiter, which charges, refunds and settles for it later (`adjust`, `settle`).
 //!
-//! `calls` has the calls of applications and operators beside a request's check, `wait` the queues of `Limiter::wait`.
+//! Requests that [wait](Limiter::wait) form queues: `wait` and the files named after it.
 
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use self::core::{Enforcement, LimiterCore};
+use http::request::Parts;
+
+use self::{
+    check::CheckOverrides,
+    core::{Enforcement, LimiterCore},
+    resolve::RequestHead,
+};
+#[cfg(feature = "admin")]
+use crate::quota::Quota;
 use crate::{
-    admission::{Admission, Rejected},
-    decision::Decision,
-    error::CallError,
+    changes::Changes,
+    error::{CallError, ConfigError},
+    extract::Extracted,
+    key::Key,
     observe::ShadowStats,
     policy::Policy,
+    setting::Setting,
     store::Op,
     sync::Replaceable,
 };
 
-mod backend;
+mod access;
+mod adjust;
+mod admission;
+mod bans;
 mod bind;
+mod blocks;
 mod builder;
-mod calls;
 mod check;
 mod core;
-pub(crate) mod evaluate;
-mod held_permits;
+mod credit;
+mod decide;
+mod decision;
+mod entry;
+mod explain;
+mod fallback;
+mod handle;
+mod health_checks;
 mod keys;
-mod overrides;
-mod reconfigure;
+mod local_share;
+mod meter;
+mod missing_keys;
+mod permits;
+mod policy_admission;
+mod policy_decision;
+mod quota_lookup;
+mod quota_overrides;
+mod receipts;
+mod rejected;
 mod report;
+mod resolve;
+mod settle;
+mod shadow;
+mod shutdown;
 mod status;
 mod wait;
+mod wait_leader;
+mod wait_queue;
+mod wait_request;
+mod write_back;
 
+#[cfg(feature = "admin")]
+pub(crate) use self::entry::PolicyRole;
 pub use self::{
+    admission::{Admission, PermitGuard},
+    blocks::{Block, Blocks},
     builder::LimiterBuilder,
-    calls::{
-        blocks::{Block, Blocks},
-        credit::{Credit, CreditFuture, Credited},
-        explain::Explain,
-        explanation::{ExplainedPolicy, Explanation},
-        handle::PolicyHandle,
-        shutdown::ShutdownError,
-    },
     check::{Check, CheckFuture},
-    evaluate::trace::NotApplied,
+    credit::{Credit, CreditFuture, Credited},
+    decision::{Decision, DecisionKind, Refund},
+    explain::{Explain, ExplainedPolicy, Explanation, NotApplied},
+    handle::PolicyHandle,
     keys::Keys,
+    meter::UnitMeter,
+    policy_admission::PolicyAdmission,
+    policy_decision::PolicyDecision,
+    rejected::Rejected,
+    settle::SettleError,
+    shutdown::ShutdownError,
     status::LimitStatus,
     wait::{Wait, WaitFuture},
 };
 pub(crate) use self::{
-    core::{LimiterRef, LimiterRefs},
-    evaluate::decision_builder::{DecisionBuilder, PendingDecision},
+    core::{CachedBody, LimiterRef, LimiterRefs},
+    decide::{DecisionBuilder, PendingDecision},
+    permits::PermitHandle,
+    rejected::status_of,
     wait::DEFAULT_MAX_WAITERS,
 };
 
@@ -340,5 +383,240 @@ impl fmt::Debug for Limiter {
             .field("on_store_error", &limiter.on_store_error)
             .field("on_misconfiguration", &limiter.on_misconfiguration)
             .finish()
+    }
+}
+
+impl Limiter {
+    /// Replaces the policies, access lists and other settings by those of `builder`, for the limiter, its clones, and all layers
+    /// over it. [`Changes`] says what has changed, policy by policy, and what becomes of the counts: see [changing a live
+    /// policy](crate::strategy#changing-a-live-policy).
+    ///
+    /// All is replaced at once: a request is decided under the old settings or under the new ones, and each [`check`](Limiter::check)
+    /// that is created after the return is decided under the new ones. Requests that are decided already finish under the old ones: their
+    /// permits, settlements and refunds too. Those that [wait](Limiter::wait) are decided, and wait, under the new ones, until
+    /// their own timeout.
+    ///
+    /// The store stays, with its connections, circuit breaker and counts, so `builder` needs none. What is kept of a policy
+    /// that has not changed: its cached rejections, its local [fallback](crate::LocalFallback)'s counts, and its
+    /// [shadow statistics](Limiter::shadow_stats). Charges that wait to be [written
+    /// back](crate::LocalFallback::write_back) are written back.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("api", Quota::requests(10).per_minute()))
+    ///     .build()?;
+    /// assert!(limiter.check("alice").times(5).await.is_admitted());
+    /// let api = Policy::new("api", Quota::requests(20).per_minute());
+    /// let changes = limiter.reconfigure(Limiter::builder().policy(api))?;
+    /// println!("{changes}");
+    /// // The used share stays.
+    /// assert_eq!(limiter.peek("alice").await?.policy("api").unwrap().remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Calls from several threads are made one after the other. The call does not block on the store, and needs no runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] as by [`build`](LimiterBuilder::build), or if `builder` has another store. Nothing is changed then.
+    pub fn reconfigure(&self, builder: LimiterBuilder) -> Result<Changes, ConfigError> {
+        self.replace(builder, <[Vec<Setting>; 2]>::default, |_| ())
+    }
+
+    /// Replaces the policies. `layer_settings` returns the settings of a layer before and after, and `publish` puts the latter
+    /// in force with the new policies, which it does just before these are in force for others.
+    pub(crate) fn replace<T>(
+        &self,
+        builder: LimiterBuilder<T>,
+        layer_settings: impl FnOnce() -> [Vec<Setting>; 2],
+        publish: impl FnOnce(&LimiterRefs),
+    ) -> Result<Changes, ConfigError> {
+        let replacing = self.shared.replacing.lock();
+        let _replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        let old = self.local_ref();
+        let new = LimiterRefs::of(builder.build_core(Some(old.core()))?);
+        let new_core = new.first().core().clone();
+        let [before, after] = layer_settings();
+        let changes = Changes::between(old.policies(), new_core.policies())
+            .with_settings(&old.settings(), &new_core.settings())
+            .with_settings(&before, &after);
+        self.report_policies(&new_core);
+        // From here on nothing calls code of the application.
+        publish(&new);
+        self.shared.refs.replace(new);
+        old.permit_ttl_in_force.send_replace(new_core.permit_ttl);
+        old.wait_queues.replaced_by(new_core.generation);
+        Ok(changes)
+    }
+}
+
+impl Limiter {
+    /// Reports the status of a request's caller without charging it: under each policy, that of the key that its extractor
+    /// finds in the request, as in a layer. For an endpoint such as `/usage` that is behind no layer of this limiter.
+    ///
+    /// The status has all policies, also those whose [conditions](crate::Policy::skip_path) exempt this request, except
+    /// policies [by hand](crate::Policy::by_hand) and exempting policies whose key the request lacks. Access lists are
+    /// evaluated as for any request, and a missing key is the status's [kind](LimitStatus::kind). The cost is that of this
+    /// request under each policy, unless set.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{Json, extract::{Request, State}};
+    /// use tollgate::{CallError, Limiter};
+    ///
+    /// /// `{"tokens": 995, "requests": 9}`
+    /// async fn usage(
+    ///     State(limiter): State<Limiter>,
+    ///     request: Request,
+    /// ) -> Result<Json<std::collections::HashMap<String, u64>>, CallError> {
+    ///     let (parts, _) = request.into_parts();
+    ///     let status = limiter.peek_request(&parts).await?;
+    ///     let left = status.policies().map(|policy| (policy.policy().to_owned(), policy.remaining()));
+    ///     Ok(Json(left.collect()))
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says.
+    pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
+        let mut keys: Vec<(String, Key)> = Vec::new();
+        let mut missing = None;
+        let limiter = self.local_ref();
+        let head = RequestHead::new(parts);
+        // A list rejects an ambiguous key of its policy also where the policy does not apply.
+        let is_listed = |name: &str| {
+            let mut lists = limiter.lists.iter();
+            lists.any(|lists| lists.policies_of_keys().any(|policy| policy == name))
+        };
+        for bound in &limiter.policies {
+            let policy = &bound.policy;
+            let found = bound.peek_key(&head);
+            if let Extracted::Key(key) = found {
+                keys.push((policy.name().to_owned(), key));
+            } else if bound.rejects_without_key(found)
+                && !policy.is_by_hand()
+                && !policy.skips(parts, &head.path)
+                || found == Extracted::Ambiguous && is_listed(policy.name())
+            {
+                missing.get_or_insert_with(|| bound.missing_key_kind(parts));
+            }
+        }
+        Check::new(limiter.clone(), Op::Peek, keys.into()).with(CheckOverrides {
+            parts: Some(Arc::new(parts.clone())),
+            any_request: true,
+            missing,
+            ..CheckOverrides::default()
+        })
+    }
+
+    /// Reports the status of keys alone, as for an operator: access lists, conditions and costs of requests don't apply. A policy
+    /// that takes its quota from requests has that of `quotas`, or else its own.
+    #[cfg(feature = "admin")]
+    pub(crate) fn peek_keys(
+        &self,
+        keys: Keys,
+        mut quotas: Vec<(String, Quota)>,
+    ) -> Check<Result<LimitStatus, CallError>> {
+        let limiter = self.local_ref();
+        let by_request = limiter
+            .policies()
+            .filter(|policy| policy.has_quota_of_request());
+        // The first of a name counts.
+        quotas.extend(by_request.map(|policy| (policy.name().to_owned(), policy.quota())));
+        Check::new(limiter, Op::Peek, keys).with(CheckOverrides {
+            unconditional: true,
+            quotas,
+            ..CheckOverrides::default()
+        })
+    }
+}
+
+impl Limiter {
+    /// Waits until a request is admitted, for at most `timeout` from the first poll, and charges it: for outgoing calls, jobs,
+    /// and other work that is better late than rejected.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Key, Limiter, Policy, Quota, RetryAfter};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("mail", Quota::requests(1).per(Duration::from_millis(20))))
+    ///     .build()?;
+    /// let patience = Duration::from_secs(5);
+    /// for _ in 0..3 {
+    ///     let _admission = limiter.wait(Key::new("alice"), patience).await?;
+    /// }
+    ///
+    /// // A quota of one never admits two units together: that is rejected at once.
+    /// let rejected = limiter.wait(Key::new("alice"), patience).cost(2).await.unwrap_err();
+    /// assert_eq!(rejected.retry_after(), RetryAfter::Never);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # First come, first served
+    ///
+    /// Requests for the same keys through clones of one limiter wait in a queue. The first calls the store, sleeps until the
+    /// reported retry time, and calls it again, since another process may have been first. The requests behind it don't call
+    /// the store, and none overtakes another: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't
+    /// queue, and other processes have queues of their own: the quota holds for all of them together, but no order.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future leaves the queue, and a charge that was made for it is refunded. A future that is kept without being
+    /// polled blocks those behind it, as with tokio's locks.
+    ///
+    /// # When the store fails
+    ///
+    /// The store is called again, after 5 ms at first and every 250 ms at most, until it responds or the timeout has passed;
+    /// then the request is rejected with the store's error. If [`on_store_error`](crate::LimiterBuilder::on_store_error) is
+    /// set, the request is admitted or rejected at once, or waits for its turn in process.
+    ///
+    /// # In-flight limits
+    ///
+    /// The time at which a permit will be released is unknown. A permit that was acquired by waiting wakes the queue when it is
+    /// released in this process; others are found by calling the store, after 5 ms at first and every 250 ms at most. So
+    /// processes don't share an exhausted in-flight limit evenly: one with a queue takes each permit that it releases again at
+    /// once, and another may get none until that queue is empty. Where that matters, give each process a limit of its own, such
+    /// as 2 and 1 of 3.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`](crate::Rejected), at once, if
+    /// - it is the first in the queue, and the store reports a wait that exceeds the timeout; or the timeout passes while
+    ///   others are in front of it, whose waits [`retry_after`](crate::Rejected::retry_after) does not include: a service that
+    ///   passes it on to its own clients adds some, such as the timeout;
+    /// - the [queue](Wait::queue) is full. In both cases the store has been called once before, so that a rejection always has
+    ///   a status;
+    /// - it costs more than a quota ever allows;
+    /// - it names a policy that the limiter doesn't have, or has no request for a policy that takes settings from requests
+    ///   ([`Check::parts`](crate::Check::parts));
+    /// - the store failed, and the limiter [rejects](crate::OnStoreError::Reject) then, or the store is
+    ///   [misconfigured](crate::StoreError::is_misconfiguration);
+    /// - it would have to wait outside of a tokio runtime with timers: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
+    ///
+    /// Under [`charge_rejected`](crate::Policy::charge_rejected) each rejected store call for the first in the queue is
+    /// charged.
+    ///
+    /// # Access lists, bans and shadow policies
+    ///
+    /// A request on a [deny list](crate::LimiterBuilder::deny) is rejected at once, and one on an [allow
+    /// list](crate::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a request
+    /// once, and only if this returns [`Rejected`](crate::Rejected); a banned key waits as for an exhausted quota. [Shadow
+    /// policies](crate::Policy::shadow) are evaluated once too, when the wait is over; no request waits for them.
+    ///
+    /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
+    /// those by other processes take effect at its next call.
+    pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
+        Wait::new(self.clone(), keys.into(), timeout)
     }
 }

@@ -7,8 +7,8 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RET
 use super::{RateLimitHeaders, RetryDelay, header_buf::HeaderBuf};
 use crate::{
     clock::Timestamp,
-    decision::{Decision, PolicyDecision},
     headers::{DRAFT_06, HeaderFormat, LIMIT, POLICY, X_RATELIMIT},
+    limiter::{Decision, PolicyDecision},
     quota::Quota,
     strategy::{QuotaStatus, RetryAfter, whole_seconds},
 };

@@ -1,0 +1,421 @@
+//! The results of a decision: an admission for a handler, or a rejection.
+
+use std::{
+    fmt, mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+
+use super::{
+    adjust::LimiterBackend, decision::Decision, permits::PermitHandle, rejected::Rejected,
+};
+use crate::outcome::Outcome;
+
+/// A handler's handle to the decision on its request: its status, charges and permits.
+///
+/// A [`RateLimitLayer`](crate::RateLimitLayer) puts it into the request's extensions, and with feature `axum` it is an
+/// extractor. Stacked layers share one. [`Limiter::admit`](crate::Limiter::admit) returns one for a call by hand. Cheap to
+/// clone; the permits of a call by hand are released when the last clone is dropped.
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use tollgate::Admission;
+///
+/// async fn handler(admission: Admission) -> String {
+///     format!("{:?} left", admission.remaining("burst"))
+/// }
+/// # let _: axum::routing::MethodRouter = axum::routing::get(handler);
+/// # }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "dropping it releases the permits of in-flight limits: bind it for as long as the work takes"]
+pub struct Admission {
+    shared: Arc<Mutex<AdmissionState>>,
+}
+
+/// Holds the permits of in-flight limits beyond the response: for a WebSocket, or work in the background. From
+/// [`Admission::hold_permits`].
+#[derive(Clone, Debug)]
+#[must_use = "the permits are released when this is dropped"]
+pub struct PermitGuard {
+    _permits: Vec<Arc<dyn PermitHandle>>,
+}
+
+impl Admission {
+    /// An admission that holds the decision's permit.
+    fn of(decision: Decision) -> Self {
+        let (admission, added) = Self::first(&mut Some(decision));
+        if added.permit.is_some() {
+            admission.lock().hold(added.permit);
+        }
+        admission
+    }
+
+    /// The admission of a request's outermost layer. The decision is moved out of its place only once, since it is large.
+    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, AddedDecision) {
+        let mut admission = Self::default();
+        let added = match admission.exclusive_state() {
+            Some(state) => state.add_first(decision),
+            None => AddedDecision::default(),
+        };
+        (admission, added)
+    }
+
+    /// The state without its lock, if this is the only reference to it.
+    #[inline]
+    fn exclusive_state(&mut self) -> Option<&mut AdmissionState> {
+        let state = Arc::get_mut(&mut self.shared)?.get_mut();
+        Some(state.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The lock that is held while charges of this request are settled.
+    pub(crate) fn settle_lock(&self) -> Arc<SettleLock> {
+        self.lock().settle_lock()
+    }
+
+    /// Holds the request's permits of in-flight limits until the returned guard is dropped. Without a guard they are released
+    /// when the response's body, or stream, has been sent or dropped.
+    ///
+    /// The response that opens a WebSocket (RFC 6455) has no body, so its permit is released as soon as it is open, unless it
+    /// is held. Policies that charge by the outcome see the handshake in any case.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{
+    ///     extract::ws::{WebSocket, WebSocketUpgrade},
+    ///     response::Response,
+    /// };
+    /// use tollgate::Admission;
+    ///
+    /// async fn echo(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
+    ///     let permits = admission.hold_permits();
+    ///     upgrade.on_upgrade(async move |mut socket: WebSocket| {
+    ///         while let Some(Ok(message)) = socket.recv().await {
+    ///             if socket.send(message).await.is_err() {
+    ///                 break;
+    ///             }
+    ///         }
+    ///         drop(permits);
+    ///     })
+    /// }
+    /// # let _: axum::routing::MethodRouter = axum::routing::any(echo);
+    /// # }
+    /// ```
+    ///
+    /// A client that disappears without closing its connection keeps its permit until the connection is found broken: send
+    /// pings, and close connections that don't respond.
+    pub fn hold_permits(&self) -> PermitGuard {
+        PermitGuard {
+            _permits: self.lock().permits(),
+        }
+    }
+
+    /// The admission of a request that no layer has checked.
+    pub(crate) fn none() -> Self {
+        Self::default()
+    }
+
+    /// The decision of every layer on this request, the outermost first, with their current status. They share the charges with
+    /// this admission and its layers: a unit is [refunded](Decision::refund) once.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.lock()
+            .decisions()
+            .map(|decision| decision.clone())
+            .collect()
+    }
+
+    /// The units left under the policy of that name, after this request; `None` if the policy did not apply.
+    pub fn remaining(&self, policy: &str) -> Option<u64> {
+        let mut state = self.lock();
+        let mut left = state
+            .decisions()
+            .filter_map(|decision| decision.policy(policy).map(|policy| policy.remaining()));
+        left.next()
+    }
+
+    /// Adds the decision of an inner layer.
+    pub(crate) fn join(&self, decision: Decision) -> AddedDecision {
+        let mut state = self.lock();
+        let twice = state.double_counted_policy(&decision);
+        let twice = twice.map(|policy| (policy, decision.backend.clone()));
+        let joined = state.add(decision);
+        drop(state);
+        if let Some((policy, backend)) = twice {
+            backend.log_double_counting(&policy);
+        }
+        joined
+    }
+
+    /// Calls `read` with each layer's decision, and its index.
+    pub(crate) fn for_each_decision(&self, mut read: impl FnMut(usize, &Decision)) {
+        for (index, decision) in self.lock().decisions().enumerate() {
+            read(index, decision);
+        }
+    }
+
+    /// Calls `with` with the decision of this index.
+    pub(crate) fn with_decision<T>(
+        &self,
+        index: usize,
+        with: impl FnOnce(&mut Decision) -> T,
+    ) -> Option<T> {
+        self.lock().get(index).map(with)
+    }
+
+    /// The same for the last reference that a layer has to the admission.
+    pub(crate) fn with_last_decision(mut self, index: usize, with: impl FnOnce(&mut Decision)) {
+        if let Some(state) = self.exclusive_state() {
+            if let Some(decision) = state.get(index) {
+                with(decision);
+            }
+        } else {
+            self.with_decision(index, with);
+        }
+    }
+
+    /// Refunds what all layers charged a request that an inner layer rejected, without waiting for it.
+    pub(crate) fn rollback(&self) {
+        let mut state = self.lock();
+        state.decisions().for_each(Decision::rollback);
+    }
+
+    /// Refunds what one layer charged a request that its handler rejected, without waiting for it.
+    pub(crate) fn rollback_at(&self, index: usize) {
+        self.with_decision(index, Decision::rollback);
+    }
+
+    /// Whether the charge of the decision of this index depends on the request's outcome.
+    pub(crate) fn depends_on_outcome(&self, index: usize) -> bool {
+        self.lock()
+            .get(index)
+            .is_some_and(|decision| decision.depends_on_outcome())
+    }
+
+    /// Settles the decision of this index by the request's outcome, without waiting for it.
+    pub(crate) fn settle_outcome(&self, decision_index: usize, outcome: &Outcome<'_>) {
+        let evaluated = self.with_decision(decision_index, |decision| {
+            let policies = decision.entries.iter();
+            let policies =
+                policies.map(|entry| (!entry.is_shadow_rejection()).then_some(entry.policy));
+            (
+                decision.backend.clone(),
+                policies.collect::<SmallVec<[_; 4]>>(),
+            )
+        });
+        let Some((backend, policies)) = evaluated else {
+            return;
+        };
+        // Not under the lock: the application's closures may use this admission.
+        let charges = policies
+            .iter()
+            .map(|policy| policy.is_some_and(|policy| backend.charges(policy, outcome)));
+        let charges: SmallVec<[_; 4]> = charges.collect();
+        // A task of the handler may still settle what the response charges.
+        let is_shared = Arc::strong_count(&self.shared) > 1;
+        let handle = Handle::try_current().ok().filter(|_| is_shared);
+        let mut charging = Vec::new();
+        if let Some(decision) = self.lock().get(decision_index) {
+            let entries = decision.entries.iter_mut().zip(charges);
+            for (index, (entry, charges)) in entries.enumerate() {
+                let charge = backend.settle(entry, charges, handle.is_some());
+                charging.extend(charge.map(|charge| (index, entry.units(), charge)));
+            }
+        }
+        let Some(handle) = handle.filter(|_| !charging.is_empty()) else {
+            return;
+        };
+        // A settlement by the handler waits for this one, unless it is in progress.
+        let settle_lock = self.settle_lock().try_lock_owned();
+        let admission = self.clone();
+        drop(handle.spawn(async move {
+            let _settle_lock = settle_lock;
+            for (index, units, charge) in charging {
+                let charged = charge.await;
+                admission.with_decision(decision_index, |decision| {
+                    let entry = decision.entries.get_mut(index)?;
+                    // Without a result it stays pending, which counts as charged: it may have been made.
+                    let charged = charged.ok()?;
+                    entry.receipts.clear_pending(units);
+                    charged
+                        .iter()
+                        .for_each(|charged| entry.push_charge(charged));
+                    Some(())
+                });
+            }
+        }));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AdmissionState> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.lock().decisions()).finish()
+    }
+}
+
+impl Decision {
+    /// Whether its charge depends on the outcome of the request.
+    pub(crate) fn depends_on_outcome(&self) -> bool {
+        let mut entries = self.entries.iter();
+        self.backend.has_outcome_charges()
+            && entries.any(|entry| self.backend.depends_on_outcome(entry))
+    }
+
+    /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
+    fn rollback(&mut self) {
+        self.backend.refund_detached(&mut self.entries);
+        for entry in &self.entries {
+            entry.receipts.mark_settled();
+        }
+    }
+
+    /// Converts the decision into an [`Admission`] that holds its permits, or into the error of a request that was not
+    /// admitted.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] if the request was not admitted.
+    pub fn into_result(self) -> Result<Admission, Rejected> {
+        if self.is_admitted() {
+            Ok(Admission::of(self))
+        } else {
+            Err(Rejected::new(self))
+        }
+    }
+}
+
+/// Held while charges are settled, so that settlements of a request do not overlap.
+pub(super) type SettleLock = tokio::sync::Mutex<()>;
+
+/// Where a charge is: the index of its decision in the request's admission, and of its entry in the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EntryPosition {
+    pub(super) decision: usize,
+    pub(super) entry: usize,
+}
+
+/// The decisions on one request, and the permits that it holds.
+#[derive(Default)]
+pub(super) struct AdmissionState {
+    /// The outermost layer's decision, or that of a call by hand.
+    first: Option<Decision>,
+    rare: Option<Box<RareState>>,
+}
+
+/// State that most requests don't have.
+#[derive(Default)]
+struct RareState {
+    /// The decisions of layers further in.
+    inner: Vec<Decision>,
+    /// The permits that the layers hold.
+    layer_permits: Vec<Weak<dyn PermitHandle>>,
+    /// The permit of a call by hand.
+    own_permit: Option<Arc<dyn PermitHandle>>,
+    settle_lock: Option<Arc<SettleLock>>,
+}
+
+/// What a layer has to know of a decision that it has added to an admission.
+#[derive(Default)]
+pub(crate) struct AddedDecision {
+    /// The decision's index in the admission.
+    pub(crate) index: usize,
+    /// Its permit, which the layer holds.
+    pub(crate) permit: Option<Arc<dyn PermitHandle>>,
+    /// Whether a charge depends on the request's outcome.
+    pub(crate) depends_on_outcome: bool,
+}
+
+impl AdmissionState {
+    /// Moves the first decision here.
+    pub(super) fn add_first(&mut self, decision: &mut Option<Decision>) -> AddedDecision {
+        mem::swap(&mut self.first, decision);
+        self.hand_over(0)
+    }
+
+    /// Adds a decision.
+    pub(super) fn add(&mut self, decision: Decision) -> AddedDecision {
+        if self.first.is_none() {
+            return self.add_first(&mut Some(decision));
+        }
+        let inner = &mut self.rare().inner;
+        inner.push(decision);
+        let index = inner.len();
+        self.hand_over(index)
+    }
+
+    /// Hands the permit of the decision of this index over to its layer.
+    #[inline]
+    fn hand_over(&mut self, index: usize) -> AddedDecision {
+        let Some(decision) = self.get(index) else {
+            return AddedDecision::default();
+        };
+        let added = AddedDecision {
+            index,
+            depends_on_outcome: decision.depends_on_outcome(),
+            permit: decision.permit.take(),
+        };
+        if let Some(permit) = &added.permit {
+            self.rare().layer_permits.push(Arc::downgrade(permit));
+        }
+        added
+    }
+
+    /// The name of a policy of `decision` that has charged the request to the same counter before.
+    pub(super) fn double_counted_policy(&self, decision: &Decision) -> Option<String> {
+        let again = |backend: &dyn LimiterBackend, policy: u32| {
+            let location = backend.counter_location(policy)?;
+            let mut locations = decision
+                .entries
+                .iter()
+                .map(|entry| decision.backend.counter_location(entry.policy));
+            let twice = locations.any(|other| other == Some(location));
+            twice.then(|| location.1.to_owned())
+        };
+        let of = |outer: &Decision| {
+            let mut entries = outer.entries.iter();
+            entries.find_map(|entry| again(&*outer.backend, entry.policy))
+        };
+        let outer = self.first.as_ref().and_then(of);
+        outer.or_else(|| self.rare.as_ref()?.inner.iter().find_map(of))
+    }
+
+    fn rare(&mut self) -> &mut RareState {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(super) fn decisions(&mut self) -> impl Iterator<Item = &mut Decision> {
+        let inner = self.rare.iter_mut().flat_map(|rare| &mut rare.inner);
+        self.first.iter_mut().chain(inner)
+    }
+
+    /// The decision with this index: 0 is the outermost layer's.
+    #[inline]
+    pub(super) fn get(&mut self, index: usize) -> Option<&mut Decision> {
+        match index.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(index) => self.rare.as_mut()?.inner.get_mut(index),
+        }
+    }
+
+    /// Holds the permit of a call by hand.
+    pub(super) fn hold(&mut self, permit: Option<Arc<dyn PermitHandle>>) {
+        if permit.is_some() {
+            self.rare().own_permit = permit;
+        }
+    }
+
+    /// The permits that are still held.
+    pub(super) fn permits(&self) -> Vec<Arc<dyn PermitHandle>> {
+        let permits = self.rare.iter().flat_map(|rare| &rare.layer_permits);
+        permits.filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn settle_lock(&mut self) -> Arc<SettleLock> {
+        self.rare().settle_lock.get_or_insert_default().clone()
+    }
+}

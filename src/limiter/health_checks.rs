@@ -1,0 +1,161 @@
+//! The health checks of a limiter: tasks of their own, whose reports several callers share.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    runtime::{self, Handle},
+    sync::watch,
+};
+
+use super::{Limiter, core::BoundPolicy};
+use crate::store::{
+    HealthFuture, LimitHandle,
+    health::{HealthReport, HealthWarning},
+};
+
+/// The health checks of a limiter's store: at most one at a time in each runtime.
+#[derive(Debug, Default)]
+pub(crate) struct HealthChecks(Mutex<Vec<HealthCheck>>);
+
+/// A check that is running or done.
+#[derive(Debug)]
+struct HealthCheck {
+    /// Another runtime may not be driven while a caller waits.
+    runtime: runtime::Id,
+    /// The report, and when it was made. The sender is dropped without one if the task ends with its runtime.
+    report: watch::Receiver<Option<(Instant, HealthReport)>>,
+}
+
+impl HealthChecks {
+    /// The report of the check that is running, or of one that ended less than `max_age` ago, or else of a new one. A check ends
+    /// by itself, whatever becomes of its callers.
+    pub(crate) async fn report(
+        &self,
+        max_age: Duration,
+        check: impl Fn() -> HealthFuture,
+    ) -> HealthReport {
+        let Ok(runtime) = Handle::try_current() else {
+            return check().await;
+        };
+        let mut shared = self.running_or_recent(&runtime, max_age, &check);
+        let report = shared.wait_for(Option::is_some).await;
+        let report = report.ok().and_then(|done| done.clone());
+        match report {
+            Some((_, report)) => report,
+            None => check().await,
+        }
+    }
+
+    fn running_or_recent(
+        &self,
+        runtime: &Handle,
+        max_age: Duration,
+        check: impl FnOnce() -> HealthFuture,
+    ) -> watch::Receiver<Option<(Instant, HealthReport)>> {
+        let mut checks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        checks.retain(|check| check.is_running() || check.is_recent(max_age));
+        let is_shared =
+            |check: &&HealthCheck| check.is_recent(max_age) || check.runtime == runtime.id();
+        if let Some(shared) = checks.iter().find(is_shared) {
+            return shared.report.clone();
+        }
+        let (sender, report) = watch::channel(None);
+        checks.push(HealthCheck {
+            runtime: runtime.id(),
+            report: report.clone(),
+        });
+        drop(checks);
+        // A runtime that is shutting down drops spawned tasks at once: not under the lock.
+        let check = check();
+        drop(runtime.spawn(async move {
+            let report = check.await;
+            sender.send_replace(Some((Instant::now(), report)));
+        }));
+        report
+    }
+}
+
+impl HealthCheck {
+    fn is_running(&self) -> bool {
+        self.report.has_changed().is_ok() && self.report.borrow().is_none()
+    }
+
+    fn is_recent(&self, max_age: Duration) -> bool {
+        let report = self.report.borrow();
+        let done = report.as_ref();
+        done.is_some_and(|(at, _)| at.elapsed() < max_age)
+    }
+}
+
+impl Limiter {
+    /// Checks the store's servers, and tries every operation of every policy, with each command it needs, on a key of its own,
+    /// which is removed at the end, or after ten seconds if the check is cut off. For the start of an application and its health
+    /// checks: it costs about ten round trips per policy.
+    ///
+    /// It waits one second for the first response of a Redis server, or the store's timeout if that is longer; on a cluster for
+    /// each node in turn, and up to five seconds for the slot map. A server that has responded gets up to five seconds for each
+    /// further round trip, so that a slow server is checked to the end; its first missing response ends its check.
+    ///
+    /// The check runs in a task of its own. While one is running in a runtime, further calls there wait for its report. So dropping
+    /// the future cancels nothing and leaves no key behind: a health check with less time wraps it in `tokio::time::timeout`.
+    ///
+    /// It finds problems that would show only later, such as a missing permission, or counts that are silently evicted. Each is
+    /// a [`HealthIssue`](crate::HealthIssue) of the report; a store that can't be reached is one too. Requests that share a bucket
+    /// because they lack a client address are a [`HealthWarning`](crate::HealthWarning).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .build()?;
+    /// let report = limiter.health_check().await;
+    /// for issue in report.issues() {
+    ///     eprintln!("{issue}");
+    /// }
+    /// assert!(report.is_healthy());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn health_check(&self) -> HealthReport {
+        self.recent_health(Duration::ZERO).await
+    }
+
+    /// The report of a health check that ended less than `max_age` ago, or else of a new one.
+    pub(crate) async fn recent_health(&self, max_age: Duration) -> HealthReport {
+        let core = self.local_ref();
+        let check = || {
+            let limits = core.policies.iter().flat_map(BoundPolicy::limits);
+            core.store.health_check(&limits.collect::<Vec<_>>())
+        };
+        let mut report = core.health_checks.report(max_age, check).await;
+        let dropped = core
+            .local_shares
+            .as_ref()
+            .map_or(0, |shares| shares.dropped());
+        report.add_dropped_write_backs(dropped);
+        let sharing = core.policies.iter();
+        let sharing = sharing.filter(|bound| bound.missing_keys.shares_by_mistake());
+        sharing.fold(report, |report, bound| {
+            report.with_warning(HealthWarning::SharedBucket {
+                policy: bound.policy.shared_name(),
+                remedy: bound.policy.extractor().missing_key_hint().into(),
+            })
+        })
+    }
+}
+
+impl BoundPolicy {
+    /// The limit of the policy's own quota, and those of quotas by request.
+    fn limits(&self) -> Vec<LimitHandle> {
+        let overrides = self.quota_overrides.limits();
+        std::iter::once(self.limit.clone())
+            .chain(overrides)
+            .collect()
+    }
+}
