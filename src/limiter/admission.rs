@@ -8,9 +8,7 @@ use std::{
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::{
-    adjust::LimiterBackend, decision::Decision, permits::PermitHandle, rejected::Rejected,
-};
+use super::{core::LimiterCore, decision::Decision, permits::PermitHandle};
 use crate::outcome::Outcome;
 
 /// A handler's handle to the decision on its request: its status, charges and permits.
@@ -45,7 +43,7 @@ pub struct PermitGuard {
 
 impl Admission {
     /// An admission that holds the decision's permit.
-    fn of(decision: Decision) -> Self {
+    pub(super) fn of(decision: Decision) -> Self {
         let (admission, added) = Self::first(&mut Some(decision));
         if added.permit.is_some() {
             admission.lock().hold(added.permit);
@@ -139,11 +137,11 @@ impl Admission {
     pub(crate) fn join(&self, decision: Decision) -> AddedDecision {
         let mut state = self.lock();
         let twice = state.double_counted_policy(&decision);
-        let twice = twice.map(|policy| (policy, decision.backend.clone()));
+        let twice = twice.map(|policy| (policy, decision.limiter.clone()));
         let joined = state.add(decision);
         drop(state);
-        if let Some((policy, backend)) = twice {
-            backend.log_double_counting(&policy);
+        if let Some((policy, limiter)) = twice {
+            log_double_counting(&limiter, &policy);
         }
         joined
     }
@@ -200,17 +198,17 @@ impl Admission {
             let policies =
                 policies.map(|entry| (!entry.is_shadow_rejection()).then_some(entry.policy));
             (
-                decision.backend.clone(),
+                decision.limiter.clone(),
                 policies.collect::<SmallVec<[_; 4]>>(),
             )
         });
-        let Some((backend, policies)) = evaluated else {
+        let Some((limiter, policies)) = evaluated else {
             return;
         };
         // Not under the lock: the application's closures may use this admission.
         let charges = policies
             .iter()
-            .map(|policy| policy.is_some_and(|policy| backend.charges(policy, outcome)));
+            .map(|policy| policy.is_some_and(|policy| limiter.charges(policy, outcome)));
         let charges: SmallVec<[_; 4]> = charges.collect();
         // A task of the handler may still settle what the response charges.
         let is_shared = Arc::strong_count(&self.shared) > 1;
@@ -219,7 +217,7 @@ impl Admission {
         if let Some(decision) = self.lock().get(decision_index) {
             let entries = decision.entries.iter_mut().zip(charges);
             for (index, (entry, charges)) in entries.enumerate() {
-                let charge = backend.settle(entry, charges, handle.is_some());
+                let charge = limiter.settle(entry, charges, handle.is_some());
                 charging.extend(charge.map(|charge| (index, entry.units(), charge)));
             }
         }
@@ -255,37 +253,6 @@ impl Admission {
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.lock().decisions()).finish()
-    }
-}
-
-impl Decision {
-    /// Whether its charge depends on the outcome of the request.
-    pub(crate) fn depends_on_outcome(&self) -> bool {
-        let mut entries = self.entries.iter();
-        self.backend.has_outcome_charges()
-            && entries.any(|entry| self.backend.depends_on_outcome(entry))
-    }
-
-    /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
-    fn rollback(&mut self) {
-        self.backend.refund_detached(&mut self.entries);
-        for entry in &self.entries {
-            entry.receipts.mark_settled();
-        }
-    }
-
-    /// Converts the decision into an [`Admission`] that holds its permits, or into the error of a request that was not
-    /// admitted.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] if the request was not admitted.
-    pub fn into_result(self) -> Result<Admission, Rejected> {
-        if self.is_admitted() {
-            Ok(Admission::of(self))
-        } else {
-            Err(Rejected::new(self))
-        }
     }
 }
 
@@ -367,18 +334,18 @@ impl AdmissionState {
 
     /// The name of a policy of `decision` that has charged the request to the same counter before.
     pub(super) fn double_counted_policy(&self, decision: &Decision) -> Option<String> {
-        let again = |backend: &dyn LimiterBackend, policy: u32| {
-            let location = backend.counter_location(policy)?;
+        let again = |limiter: &LimiterCore, policy: u32| {
+            let location = limiter.counter_location(policy)?;
             let mut locations = decision
                 .entries
                 .iter()
-                .map(|entry| decision.backend.counter_location(entry.policy));
+                .map(|entry| decision.limiter.counter_location(entry.policy));
             let twice = locations.any(|other| other == Some(location));
             twice.then(|| location.1.to_owned())
         };
         let of = |outer: &Decision| {
             let mut entries = outer.entries.iter();
-            entries.find_map(|entry| again(&*outer.backend, entry.policy))
+            entries.find_map(|entry| again(&outer.limiter, entry.policy))
         };
         let outer = self.first.as_ref().and_then(of);
         outer.or_else(|| self.rare.as_ref()?.inner.iter().find_map(of))
@@ -418,4 +385,16 @@ impl AdmissionState {
     pub(super) fn settle_lock(&mut self) -> Arc<SettleLock> {
         self.rare().settle_lock.get_or_insert_default().clone()
     }
+}
+
+/// Logs that an outer layer has charged the request to the same counter.
+#[cold]
+fn log_double_counting(limiter: &LimiterCore, policy: &str) {
+    limiter.double_counting_log.log_with(|suppressed| {
+        tracing::warn!(
+            policy,
+            suppressed,
+            "two layers around a request have a policy of this name over one store: the same key is charged twice"
+        );
+    });
 }

@@ -252,6 +252,13 @@ impl LimiterCore {
         &self.policies[policy as usize]
     }
 
+    /// Where a policy's counters are, if that is known: the store's id, the policy's name and its state format.
+    pub(super) fn counter_location(&self, policy: u32) -> Option<(u64, &str, &'static str)> {
+        let bound = self.bound(policy);
+        let format = bound.limit.rule().state_format();
+        Some((self.store.id()?, bound.policy.name(), format))
+    }
+
     /// The limit of a policy, or of a request's own quota under it.
     #[inline]
     pub(crate) fn limit<'a>(&'a self, entry: &'a PolicyEntry) -> &'a LimitHandle {

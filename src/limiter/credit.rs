@@ -11,11 +11,11 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
-    adjust::{Adjustment, longest_wait},
+    adjust::Adjustment,
     check::{Check, CheckOverrides},
     core::LimiterRef,
     decision::DecisionKind,
-    entry::{LazyStatus, PolicyEntry},
+    entry::{LazyStatus, PolicyEntry, longest_wait},
     handle::PolicyHandle,
     status::LimitStatus,
 };
@@ -172,7 +172,7 @@ impl Credit {
         limiter
             .wait_queues
             .clear_rejections(limiter.generation, &keys.collect::<SmallVec<[_; 2]>>());
-        current.kind = match longest_wait(&*limiter, &current.entries) {
+        current.kind = match longest_wait(&limiter, &current.entries) {
             RetryAfter::Now => DecisionKind::Admitted,
             _ => DecisionKind::Rejected,
         };

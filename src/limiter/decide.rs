@@ -11,11 +11,10 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    adjust::longest_wait,
     check::CheckOverrides,
     core::LimiterRef,
     decision::{Decision, DecisionKind},
-    entry::{LazyStatus, PolicyEntry, PolicyRole},
+    entry::{LazyStatus, PolicyEntry, PolicyRole, longest_wait},
     keys::Keys,
     permits::{HeldPermits, PermitHandle},
     quota_lookup::QuotaLookups,
@@ -132,7 +131,7 @@ impl DecisionBuilder {
     #[inline(always)]
     pub(crate) fn finish(self, limiter: Arc<LimiterRef>) -> Decision {
         Decision {
-            backend: limiter,
+            limiter,
             kind: self.kind,
             source: self.source,
             allow_listed: self.allow_listed,

@@ -7,19 +7,19 @@ use std::{
 
 use http::HeaderValue;
 use smallvec::SmallVec;
-use tokio::task::coop::consume_budget;
 
 use super::{
-    adjust::{Adjustment, LimiterBackend, longest_wait},
-    core::CachedBody,
-    entry::{PolicyEntry, PolicyRole},
+    admission::Admission,
+    core::{CachedBody, LimiterRef},
+    entry::{PolicyEntry, PolicyRole, longest_wait},
     permits::DecisionPermit,
     policy_decision::PolicyDecision,
+    rejected::Rejected,
 };
 use crate::{
     error::{CallError, StoreError, UnknownPolicy},
     observe::DecisionOutcome,
-    store::{DecisionSource, Op},
+    store::DecisionSource,
     strategy::RetryAfter,
 };
 
@@ -60,7 +60,7 @@ use crate::{
 #[derive(Clone)]
 #[must_use = "a request may be rejected, and dropping its decision releases the permits of in-flight limits"]
 pub struct Decision {
-    pub(crate) backend: Arc<dyn LimiterBackend>,
+    pub(crate) limiter: Arc<LimiterRef>,
     pub(crate) kind: DecisionKind,
     pub(crate) source: DecisionSource,
     /// Whether an allow list admitted the request.
@@ -113,6 +113,14 @@ pub enum DecisionKind {
         /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
         lacks: &'static str,
     },
+}
+
+/// The result of a refund under one policy: see [`Decision::refund`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refund {
+    policy: Box<str>,
+    units: u64,
 }
 
 impl DecisionKind {
@@ -194,7 +202,7 @@ impl Decision {
     /// The same decision with other entries, such as parts of these.
     pub(crate) fn with_entries(&self, entries: impl IntoIterator<Item = PolicyEntry>) -> Self {
         Self {
-            backend: self.backend.clone(),
+            limiter: self.limiter.clone(),
             kind: self.kind.clone(),
             source: self.source,
             allow_listed: self.allow_listed,
@@ -206,7 +214,7 @@ impl Decision {
 
     /// The cache slot of the `RateLimit-Policy` header, if all live policies applied with their own quotas.
     pub(crate) fn cached_policy_header(&self) -> Option<&OnceLock<HeaderValue>> {
-        let cache = self.backend.response_cache();
+        let cache = self.limiter.response_cache();
         let (enforced, _) = self.entries.split_at(self.enforced());
         let unchanged =
             |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.quota_override.is_none();
@@ -219,7 +227,7 @@ impl Decision {
         let mut rejected = self.policies().filter(|policy| policy.rejected());
         match (rejected.next(), rejected.next()) {
             (Some(one), None) => {
-                let problems = &self.backend.response_cache().problems;
+                let problems = &self.limiter.response_cache().problems;
                 problems.get(one.policy_index())
             }
             _ => None,
@@ -228,7 +236,7 @@ impl Decision {
 
     fn policy_decision<'a>(&'a self, entry: &'a PolicyEntry) -> PolicyDecision<'a> {
         PolicyDecision {
-            backend: &*self.backend,
+            limiter: &self.limiter,
             entry,
             is_rejection: matches!(self.kind, DecisionKind::Rejected),
         }
@@ -250,8 +258,8 @@ impl Decision {
     /// [`Never`](RetryAfter::Never) if waiting does not help.
     pub fn retry_after(&self) -> RetryAfter {
         match &self.kind {
-            DecisionKind::Admitted => longest_wait(&*self.backend, &self.entries),
-            DecisionKind::Rejected => match longest_wait(&*self.backend, &self.entries) {
+            DecisionKind::Admitted => longest_wait(&self.limiter, &self.entries),
+            DecisionKind::Rejected => match longest_wait(&self.limiter, &self.entries) {
                 RetryAfter::Now => RetryAfter::Unknown,
                 wait => wait,
             },
@@ -263,45 +271,7 @@ impl Decision {
             DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
         }
     }
-}
 
-impl fmt::Debug for Decision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decision")
-            .field("kind", &self.kind)
-            .field("source", &self.source)
-            .field("policies", &self.policies().collect::<Vec<_>>())
-            .field("shadows", &self.shadows().collect::<Vec<_>>())
-            .finish_non_exhaustive()
-    }
-}
-
-/// The result of a refund under one policy: see [`Decision::refund`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Refund {
-    policy: Box<str>,
-    units: u64,
-}
-
-impl Refund {
-    pub(crate) fn new(policy: &str, units: u64) -> Self {
-        let policy = policy.into();
-        Self { policy, units }
-    }
-
-    /// The policy's name.
-    pub fn policy(&self) -> &str {
-        &self.policy
-    }
-
-    /// The number of units that were refunded. The rest of a unit that has partly refilled counts as one.
-    pub fn units(&self) -> u64 {
-        self.units
-    }
-}
-
-impl Decision {
     /// Refunds up to `units` of the request's charge under each policy, to the store that charged it.
     ///
     /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
@@ -347,42 +317,72 @@ impl Decision {
     pub async fn refund(&mut self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let (mut refunds, mut deferred) = (Vec::with_capacity(self.entries.len()), None);
         for entry in &mut self.entries {
-            let refunded = entry.refund(&self.backend, units).await;
+            let refunded = entry.refund(&self.limiter, units).await;
             let refunded = StoreError::set_aside(refunded, &mut deferred)?;
             if let Some(refunded) = refunded.filter(|_| !entry.is_shadow()) {
-                refunds.push(Refund::new(self.backend.name(entry.policy), refunded));
+                refunds.push(Refund::new(
+                    self.limiter.bound(entry.policy).policy.name(),
+                    refunded,
+                ));
             }
         }
         deferred.map_or(Ok(refunds), Err)
     }
+
+    /// Whether its charge depends on the outcome of the request.
+    pub(crate) fn depends_on_outcome(&self) -> bool {
+        let mut entries = self.entries.iter();
+        self.limiter.has_outcome_charges
+            && entries.any(|entry| self.limiter.depends_on_outcome(entry))
+    }
+
+    /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
+    pub(super) fn rollback(&mut self) {
+        self.limiter.refund_detached(&mut self.entries);
+        for entry in &self.entries {
+            entry.receipts.mark_settled();
+        }
+    }
+
+    /// Converts the decision into an [`Admission`] that holds its permits, or into the error of a request that was not
+    /// admitted.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] if the request was not admitted.
+    pub fn into_result(self) -> Result<Admission, Rejected> {
+        if self.is_admitted() {
+            Ok(Admission::of(self))
+        } else {
+            Err(Rejected::new(self))
+        }
+    }
 }
 
-impl PolicyEntry {
-    /// Refunds up to `units`, the newest charge first; returns how many that were.
-    pub(crate) async fn refund(
-        &mut self,
-        backend: &Arc<dyn LimiterBackend>,
-        mut units: u64,
-    ) -> Result<u64, StoreError> {
-        // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
-        consume_budget().await;
-        let (mut refunded, mut before, mut deferred) = (0, usize::MAX, None);
-        while let Some(step) = self.receipts.take_refund_step(before, units) {
-            (units, before) = (units - step.units, step.index);
-            let adjustment = Adjustment {
-                entry: self,
-                receipt: step.receipt,
-                units: step.units,
-            };
-            let adjusted = backend.adjust(Op::Refund, &[adjustment]).await;
-            let adjusted = adjusted.inspect_err(|error| self.receipts.note_failure(error));
-            let adjusted = StoreError::set_aside(adjusted, &mut deferred)?;
-            for adjusted in adjusted.into_iter().flatten() {
-                self.receipts.finish_refund_step(&step, adjusted.units);
-                self.set_status(&adjusted);
-                refunded += adjusted.units;
-            }
-        }
-        deferred.map_or(Ok(refunded), Err)
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("kind", &self.kind)
+            .field("source", &self.source)
+            .field("policies", &self.policies().collect::<Vec<_>>())
+            .field("shadows", &self.shadows().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Refund {
+    pub(crate) fn new(policy: &str, units: u64) -> Self {
+        let policy = policy.into();
+        Self { policy, units }
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The number of units that were refunded. The rest of a unit that has partly refilled counts as one.
+    pub fn units(&self) -> u64 {
+        self.units
     }
 }

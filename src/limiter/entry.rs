@@ -1,10 +1,18 @@
 //! One policy's part of a decision.
 
-use super::{quota_overrides::QuotaOverride, receipts::Receipts};
+use tokio::task::coop::consume_budget;
+
+use super::{
+    adjust::{Adjusted, Adjustment},
+    core::LimiterCore,
+    quota_overrides::QuotaOverride,
+    receipts::Receipts,
+};
 use crate::{
+    error::StoreError,
     key::Key,
-    store::Units,
-    strategy::{ChargeReceipt, QuotaStatus, Snapshot},
+    store::{Op, Units},
+    strategy::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot},
 };
 
 /// One policy's part of a decision. Clones share its receipts.
@@ -95,4 +103,116 @@ impl PolicyEntry {
             receipts,
         }
     }
+
+    /// The status of the request under the policy.
+    pub(crate) fn status(&self, limiter: &LimiterCore) -> QuotaStatus {
+        match &self.lazy_status {
+            LazyStatus::Snapshot(snapshot) => {
+                let decided_at = self.receipts.first().charged_at;
+                limiter
+                    .limit(self)
+                    .status(snapshot, decided_at, self.units())
+            }
+            LazyStatus::Resolved(status) => *status,
+        }
+    }
+
+    /// Changes the status.
+    pub(crate) fn update_status(
+        &mut self,
+        limiter: &LimiterCore,
+        update: impl FnOnce(&mut QuotaStatus),
+    ) {
+        let mut status = self.status(limiter);
+        update(&mut status);
+        self.lazy_status = LazyStatus::Resolved(status);
+    }
+
+    /// Adds a charge that was made after the request's arrival.
+    pub(crate) fn push_charge(&mut self, adjusted: &Adjusted) {
+        self.set_status(adjusted);
+        self.receipts.add(adjusted.receipt);
+    }
+
+    /// Sets the status after a charge or a refund.
+    pub(crate) fn set_status(&mut self, adjusted: &Adjusted) {
+        self.lazy_status = LazyStatus::Resolved(adjusted.status);
+    }
+
+    /// Sets the status as it will be once `units` are refunded.
+    pub(crate) fn mark_refunded(&mut self, limiter: &LimiterCore, units: u64) {
+        let cost = self.cost;
+        self.update_status(limiter, |status| {
+            status.remaining = status.remaining.saturating_add(units);
+            if status.remaining >= cost {
+                status.retry_after = RetryAfter::Now;
+            }
+        });
+    }
+
+    /// Refunds up to `units`, the newest charge first; returns how many that were.
+    pub(crate) async fn refund(
+        &mut self,
+        limiter: &LimiterCore,
+        mut units: u64,
+    ) -> Result<u64, StoreError> {
+        // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
+        consume_budget().await;
+        let (mut refunded, mut before, mut deferred) = (0, usize::MAX, None);
+        while let Some(step) = self.receipts.take_refund_step(before, units) {
+            (units, before) = (units - step.units, step.index);
+            let adjustment = Adjustment {
+                entry: self,
+                receipt: step.receipt,
+                units: step.units,
+            };
+            let adjusted = limiter.adjust(Op::Refund, &[adjustment]).await;
+            let adjusted = adjusted.inspect_err(|error| self.receipts.note_failure(error));
+            let adjusted = StoreError::set_aside(adjusted, &mut deferred)?;
+            for adjusted in adjusted.into_iter().flatten() {
+                self.receipts.finish_refund_step(&step, adjusted.units);
+                self.set_status(&adjusted);
+                refunded += adjusted.units;
+            }
+        }
+        deferred.map_or(Ok(refunded), Err)
+    }
+
+    /// Sets a shadow's status for the `i`th of several requests that were admitted together: it charged the first ones, as
+    /// many as it would have admitted.
+    pub(crate) fn split_shadow_share(&mut self, limiter: &LimiterCore, i: u64) {
+        let charged = self.receipts.first().remaining;
+        let charged = charged.checked_div(self.cost).unwrap_or(0);
+        if charged == 0 {
+            return;
+        }
+        let rejects = i >= charged;
+        self.role = PolicyRole::Shadow { rejects };
+        let units = if rejects { 0 } else { self.cost };
+        self.receipts = self.receipts.split(units);
+        let after = charged.saturating_sub(i).saturating_sub(1);
+        if after > 0 {
+            let later = after.saturating_mul(self.cost);
+            self.update_status(limiter, |status| {
+                status.retry_after = RetryAfter::Now;
+                status.remaining = status.remaining.saturating_add(later);
+            });
+        }
+    }
+
+    /// Sets whether a shadow would reject the next request, from its status.
+    pub(crate) fn refresh_shadow(&mut self, limiter: &LimiterCore) {
+        if self.is_shadow() {
+            let rejects = self.cost > 0 && self.status(limiter).retry_after != RetryAfter::Now;
+            self.role = PolicyRole::Shadow { rejects };
+        }
+    }
+}
+
+/// The longest Retry-After of the enforced policies under which the request costs something.
+pub(crate) fn longest_wait(limiter: &LimiterCore, entries: &[PolicyEntry]) -> RetryAfter {
+    let enforced = entries.iter().take_while(|entry| !entry.is_shadow());
+    let charged = enforced.filter(|entry| entry.cost > 0);
+    let waits = charged.map(|entry| entry.status(limiter).retry_after);
+    waits.max().unwrap_or(RetryAfter::Now)
 }

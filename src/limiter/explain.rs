@@ -36,7 +36,7 @@ use crate::{
 /// The decision that a request would get, and why: from [`Limiter::explain`](crate::Limiter::explain).
 #[derive(Clone)]
 pub struct Explanation {
-    /// With an entry for each policy that applies. Its backend knows all policies.
+    /// With an entry for each policy that applies. Its limiter has all policies.
     decision: Decision,
     list: Option<MatchedList>,
     exemption: Option<Exemption>,

@@ -173,7 +173,7 @@ impl PolicyAdmission {
     }
 
     async fn charge_at(&self, at: EntryPosition, units: Units) -> Result<(), StoreError> {
-        let charging = self.admission.with_entry(at, |backend, entry| {
+        let charging = self.admission.with_entry(at, |limiter, entry| {
             (!units.is_zero()).then(|| {
                 // Pending from now on: if the future is dropped, it is charged nevertheless, and counts for later calls.
                 entry.receipts.add_pending(units);
@@ -183,7 +183,7 @@ impl PolicyAdmission {
                     receipt: ChargeReceipt::NONE,
                     units: units.get(),
                 };
-                backend.adjust(Op::ForceAcquire, &[charge])
+                limiter.adjust(Op::ForceAcquire, &[charge])
             })
         });
         if let Some(Some(charging)) = charging {
@@ -208,15 +208,15 @@ impl PolicyAdmission {
     async fn refund_at(&self, at: EntryPosition, units: u64) -> Result<Option<Refund>, StoreError> {
         let found = self.admission.with_decision(at.decision, |decision| {
             let entry = decision.entries.get(at.entry)?;
-            Some((decision.backend.clone(), entry.clone()))
+            Some((decision.limiter.clone(), entry.clone()))
         });
-        let Some((backend, mut entry)) = found.flatten() else {
+        let Some((limiter, mut entry)) = found.flatten() else {
             return Ok(None);
         };
-        let refunded = entry.refund(&backend, units).await?;
+        let refunded = entry.refund(&limiter, units).await?;
         self.admission
             .with_entry(at, |_, own| own.lazy_status = entry.lazy_status);
-        let refund = || Refund::new(backend.name(entry.policy), refunded);
+        let refund = || Refund::new(limiter.bound(entry.policy).policy.name(), refunded);
         Ok((!entry.is_shadow()).then(refund))
     }
 }

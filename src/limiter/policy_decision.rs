@@ -3,12 +3,13 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    adjust::LimiterBackend,
+    core::LimiterCore,
     entry::{PolicyEntry, PolicyRole},
 };
 use crate::{
     clock::Timestamp,
     key::Key,
+    policy::Policy,
     quota::Quota,
     strategy::{QuotaStatus, RetryAfter},
 };
@@ -17,7 +18,7 @@ use crate::{
 /// [`Decision::policies`](crate::Decision::policies) and [`LimitStatus::policies`](crate::LimitStatus::policies).
 #[derive(Clone, Copy)]
 pub struct PolicyDecision<'a> {
-    pub(super) backend: &'a dyn LimiterBackend,
+    pub(super) limiter: &'a LimiterCore,
     pub(super) entry: &'a PolicyEntry,
     /// Whether any policy rejected the request.
     pub(super) is_rejection: bool,
@@ -25,17 +26,21 @@ pub struct PolicyDecision<'a> {
 
 impl<'a> PolicyDecision<'a> {
     pub(crate) fn status(&self) -> QuotaStatus {
-        self.entry.status(self.backend)
+        self.entry.status(self.limiter)
     }
 
     /// When it was decided, by the wall clock.
     pub(crate) fn decided_at(&self) -> Timestamp {
-        self.backend.decided_at(self.entry)
+        let at = self.entry.receipts.first().charged_at;
+        if self.limiter.limit(self.entry).follows_wall_clock() {
+            return at;
+        }
+        self.limiter.store_for(self.entry).wall(at)
     }
 
     /// Whether used units become available one by one, not all at once.
     pub(crate) fn refills_gradually(&self) -> bool {
-        self.backend.refills_gradually(self.entry)
+        self.limiter.limit(self.entry).rule().refills_gradually()
     }
 
     /// The policy's index in its limiter.
@@ -43,15 +48,19 @@ impl<'a> PolicyDecision<'a> {
         self.entry.policy as usize
     }
 
+    fn bound_policy(&self) -> &'a Policy {
+        &self.limiter.bound(self.entry.policy).policy
+    }
+
     /// The remedy, if the request shares its bucket with all others without a key by a mistake of the application.
     pub(crate) fn missing_key_hint(&self) -> Option<&'a str> {
-        let hint = self.backend.missing_key_hint(self.entry.policy);
+        let hint = self.bound_policy().extractor().missing_key_hint();
         (self.entry.key == Key::missing() && !hint.is_empty()).then_some(hint)
     }
 
     /// Whether the policy is a block list, which has no quota that means anything.
     pub(crate) fn is_block_list(&self) -> bool {
-        self.backend.is_block_list(self.entry.policy)
+        self.bound_policy().is_block_list()
     }
 
     /// Whether the policy is a ban, or a block list, which is one by hand.
@@ -61,7 +70,7 @@ impl<'a> PolicyDecision<'a> {
 
     /// The policy's name.
     pub fn policy(&self) -> &'a str {
-        self.backend.name(self.entry.policy)
+        self.bound_policy().name()
     }
 
     /// The key that the request was counted by; of a credential, its hash.
@@ -72,17 +81,20 @@ impl<'a> PolicyDecision<'a> {
     /// The key's text, for operators.
     #[cfg(feature = "admin")]
     pub(crate) fn key_text(&self) -> String {
-        self.backend.key_text(self.entry.policy, &self.entry.key)
+        self.bound_policy().key_text(&self.entry.key)
     }
 
     /// The quota that was applied.
     pub fn quota(&self) -> Quota {
-        self.backend.quota(self.entry).0
+        match &self.entry.quota_override {
+            Some(quota_override) => quota_override.quota,
+            None => self.bound_policy().quota(),
+        }
     }
 
     /// The most units that can be charged at once: the burst, or a window's whole quota.
     pub fn limit(&self) -> u64 {
-        self.backend.quota(self.entry).1
+        self.limiter.limit(self.entry).capacity()
     }
 
     /// The cost of the request in units, also if it was rejected.

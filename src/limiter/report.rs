@@ -11,12 +11,12 @@ use smallvec::SmallVec;
 
 use super::{
     Limiter, LimiterShared,
-    adjust::{Adjustment, longest_wait},
+    adjust::Adjustment,
     check::CheckOverrides,
     core::{BoundPolicy, Enforcement, LimiterCore, LimiterRef},
     decide::{DecisionBuilder, PendingStage},
     decision::{Decision, DecisionKind},
-    entry::{LazyStatus, PolicyEntry, PolicyRole},
+    entry::{LazyStatus, PolicyEntry, PolicyRole, longest_wait},
     keys::Keys,
 };
 #[cfg(any(feature = "admin", feature = "metrics"))]

@@ -10,8 +10,9 @@ use smallvec::SmallVec;
 use tokio::{runtime::Handle, sync::OwnedMutexGuard};
 
 use super::{
-    adjust::{AdjustFuture, Adjustment, AllAdjusted, LimiterBackend},
+    adjust::{AdjustFuture, Adjustment, AllAdjusted},
     admission::{Admission, EntryPosition},
+    core::LimiterCore,
     entry::{PolicyEntry, PolicyRole},
     receipts::RefundStep,
 };
@@ -168,7 +169,12 @@ impl Admission {
     pub(super) fn check_policy(&self, policy: &str) -> Result<(), UnknownPolicy> {
         let mut known = Vec::new();
         self.for_each_decision(|_, decision| {
-            known.extend(decision.backend.names().into_iter().map(str::to_owned));
+            known.extend(
+                decision
+                    .limiter
+                    .policies()
+                    .map(|policy| policy.name().to_owned()),
+            );
         });
         if known.is_empty() || known.iter().any(|known| known == policy) {
             return Ok(());
@@ -214,8 +220,8 @@ impl Admission {
         let mut adjustments = Vec::new();
         for correction in corrections {
             let (at, policy) = (correction.at, correction.policy);
-            self.with_entry(at, |backend, entry| {
-                let call = (at.decision, backend.shard(entry));
+            self.with_entry(at, |limiter, entry| {
+                let call = (at.decision, limiter.shard(entry));
                 let adjustment = |charge, step| PlannedAdjustment {
                     at,
                     policy,
@@ -247,8 +253,8 @@ impl Admission {
 
     /// Sends the adjustments of one call.
     fn send(&self, adjustments: &[PlannedAdjustment]) -> Option<AdjustFuture> {
-        self.with_adjustments(adjustments, |backend, adjustments| {
-            backend.adjust(Op::Settle, adjustments)
+        self.with_adjustments(adjustments, |limiter, adjustments| {
+            limiter.adjust(Op::Settle, adjustments)
         })
     }
 
@@ -299,7 +305,7 @@ impl Admission {
     pub(super) fn with_adjustments<T>(
         &self,
         adjustments: &[PlannedAdjustment],
-        with: impl FnOnce(&dyn LimiterBackend, &[Adjustment<'_>]) -> T,
+        with: impl FnOnce(&LimiterCore, &[Adjustment<'_>]) -> T,
     ) -> Option<T> {
         let index = adjustments.first()?.at.decision;
         self.with_decision(index, |decision| {
@@ -319,18 +325,18 @@ impl Admission {
                 })
             });
             let adjustments: SmallVec<[_; 4]> = adjustments.collect();
-            with(&*decision.backend, &adjustments)
+            with(&decision.limiter, &adjustments)
         })
     }
 
     pub(super) fn with_entry<T>(
         &self,
         at: EntryPosition,
-        with: impl FnOnce(&dyn LimiterBackend, &mut PolicyEntry) -> T,
+        with: impl FnOnce(&LimiterCore, &mut PolicyEntry) -> T,
     ) -> Option<T> {
         self.with_decision(at.decision, |decision| {
             let entry = decision.entries.get_mut(at.entry)?;
-            Some(with(&*decision.backend, entry))
+            Some(with(&decision.limiter, entry))
         })?
     }
 
@@ -359,11 +365,11 @@ impl Admission {
         let mut found = Vec::new();
         self.for_each_decision(|decision_index, decision| {
             for (index, entry) in decision.entries.iter().enumerate() {
-                let (backend, policy) = (&decision.backend, entry.policy);
-                let included = includes(backend.name(policy), backend.live_name(policy));
+                let bound = decision.limiter.bound(entry.policy);
+                let live = decision.limiter.shadowed_policy(bound);
+                let included = includes(bound.policy.name(), live)
+                    && (which == Charges::All || !bound.is_permit());
                 // A ban counts rejections, and under a shadow that rejects, the work never began.
-                let included =
-                    included && (which == Charges::All || !decision.backend.is_permit(entry));
                 if included && entry.role != PolicyRole::Ban && !entry.is_shadow_rejection() {
                     found.push(EntryPosition {
                         decision: decision_index,
@@ -435,8 +441,8 @@ impl Settlement {
                 let rest = adjustments
                     .split_off(adjustments.partition_point(|adjustment| adjustment.call == first));
                 let call = mem::replace(&mut adjustments, rest);
-                let result = admission.with_adjustments(&call, |backend, adjustments| {
-                    backend.adjust_detached(Op::Settle, adjustments)
+                let result = admission.with_adjustments(&call, |limiter, adjustments| {
+                    limiter.adjust_detached(Op::Settle, adjustments)
                 });
                 pending.extend(result.map(|result| (call, result)));
             }

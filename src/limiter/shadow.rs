@@ -6,7 +6,6 @@ use std::{
 };
 
 use super::{
-    adjust::LimiterBackend,
     check::CheckOverrides,
     core::{BoundPolicy, Enforcement, LimiterRef},
     decide::DecisionBuilder,
@@ -130,42 +129,10 @@ impl BoundPolicy {
     }
 }
 
-impl PolicyEntry {
-    /// Sets a shadow's status for the `i`th of several requests that were admitted together: it charged the first ones, as
-    /// many as it would have admitted.
-    pub(crate) fn split_shadow_share(&mut self, backend: &dyn LimiterBackend, i: u64) {
-        let charged = self.receipts.first().remaining;
-        let charged = charged.checked_div(self.cost).unwrap_or(0);
-        if charged == 0 {
-            return;
-        }
-        let rejects = i >= charged;
-        self.role = PolicyRole::Shadow { rejects };
-        let units = if rejects { 0 } else { self.cost };
-        self.receipts = self.receipts.split(units);
-        let after = charged.saturating_sub(i).saturating_sub(1);
-        if after > 0 {
-            let later = after.saturating_mul(self.cost);
-            self.update_status(backend, |status| {
-                status.retry_after = RetryAfter::Now;
-                status.remaining = status.remaining.saturating_add(later);
-            });
-        }
-    }
-
-    /// Sets whether a shadow would reject the next request, from its status.
-    pub(crate) fn refresh_shadow(&mut self, backend: &dyn LimiterBackend) {
-        if self.is_shadow() {
-            let rejects = self.cost > 0 && self.status(backend).retry_after != RetryAfter::Now;
-            self.role = PolicyRole::Shadow { rejects };
-        }
-    }
-}
-
 impl LimiterRef {
     /// The name of the live policy that a shadow would replace.
     #[inline]
-    fn shadowed_policy(&self, bound: &BoundPolicy) -> Option<&str> {
+    pub(super) fn shadowed_policy(&self, bound: &BoundPolicy) -> Option<&str> {
         match bound.enforcement {
             Enforcement::Shadow { of: Some(live), .. } => Some(self.bound(live).policy.name()),
             _ => None,

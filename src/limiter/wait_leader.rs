@@ -203,7 +203,7 @@ impl Leader {
         part.admitted = whole.admitted.min(1);
         for entry in &mut part.entries {
             if entry.is_shadow() {
-                entry.split_shadow_share(&*part.backend, i);
+                entry.split_shadow_share(&part.limiter, i);
                 continue;
             }
             if i + 1 < k {
@@ -212,7 +212,7 @@ impl Leader {
                     true => entry.units().of(k - 1 - i),
                     false => 0,
                 };
-                entry.update_status(&*part.backend, |status| {
+                entry.update_status(&part.limiter, |status| {
                     status.retry_after = RetryAfter::Now;
                     status.remaining = status.remaining.saturating_add(later);
                 });
@@ -481,7 +481,7 @@ impl LastRejection {
         decision.admitted = 0;
         drop(decision.permit.take());
         for entry in &mut decision.entries {
-            entry.refresh_shadow(&*decision.backend);
+            entry.refresh_shadow(&decision.limiter);
         }
         Self::new(decision, request)
     }
@@ -498,7 +498,7 @@ impl LastRejection {
         if since > Duration::ZERO && !self.failed {
             decision.source = DecisionSource::RejectionCache;
             for entry in &mut decision.entries {
-                entry.update_status(&*decision.backend, |status| {
+                entry.update_status(&decision.limiter, |status| {
                     if let RetryAfter::In(wait) = status.retry_after {
                         status.retry_after =
                             RetryAfter::In(wait.saturating_sub(since).max(MIN_RETRY_DELAY));

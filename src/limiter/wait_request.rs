@@ -208,7 +208,7 @@ impl WaitRequest {
     /// The longest wait of the other policies.
     pub(crate) fn retry_delay(&self, rejected: &Decision) -> Duration {
         let timed = waits(rejected).filter(|entry| !self.limiter.bound(entry.policy).is_permit());
-        let timed = timed.filter_map(|entry| match entry.status(&*rejected.backend).retry_after {
+        let timed = timed.filter_map(|entry| match entry.status(&rejected.limiter).retry_after {
             RetryAfter::In(wait) => Some(wait),
             RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
         });
@@ -225,7 +225,7 @@ impl WaitRequest {
 fn waits(rejected: &Decision) -> impl Iterator<Item = &PolicyEntry> {
     let enforced = rejected.entries.iter().filter(|entry| !entry.is_shadow());
     enforced.filter(|entry| {
-        entry.cost > 0 && entry.status(&*rejected.backend).retry_after != RetryAfter::Now
+        entry.cost > 0 && entry.status(&rejected.limiter).retry_after != RetryAfter::Now
     })
 }
 
@@ -278,7 +278,7 @@ impl WaitRequest {
         };
         let banned = counted.entries.into_iter();
         let banned =
-            banned.filter(|entry| entry.status(&*counted.backend).retry_after != RetryAfter::Now);
+            banned.filter(|entry| entry.status(&counted.limiter).retry_after != RetryAfter::Now);
         let shadows = rejected.entries.partition_point(|entry| !entry.is_shadow());
         rejected.entries.insert_many(shadows, banned);
     }
