@@ -8,7 +8,7 @@ use std::{
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::{core::LimiterCore, decision::Decision, permits::PermitHandle};
+use super::{core::LimiterCore, decision::Decision, permits::HeldPermits};
 use crate::outcome::Outcome;
 
 /// A handler's handle to the decision on its request: its status, charges and permits.
@@ -38,7 +38,7 @@ pub struct Admission {
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
 pub struct PermitGuard {
-    _permits: Vec<Arc<dyn PermitHandle>>,
+    _permits: Vec<Arc<HeldPermits>>,
 }
 
 impl Admission {
@@ -280,9 +280,9 @@ struct RareState {
     /// The decisions of layers further in.
     inner: Vec<Decision>,
     /// The permits that the layers hold.
-    layer_permits: Vec<Weak<dyn PermitHandle>>,
+    layer_permits: Vec<Weak<HeldPermits>>,
     /// The permit of a call by hand.
-    own_permit: Option<Arc<dyn PermitHandle>>,
+    own_permit: Option<Arc<HeldPermits>>,
     settle_lock: Option<Arc<SettleLock>>,
 }
 
@@ -292,7 +292,7 @@ pub(crate) struct AddedDecision {
     /// The decision's index in the admission.
     pub(crate) index: usize,
     /// Its permit, which the layer holds.
-    pub(crate) permit: Option<Arc<dyn PermitHandle>>,
+    pub(crate) permit: Option<Arc<HeldPermits>>,
     /// Whether a charge depends on the request's outcome.
     pub(crate) depends_on_outcome: bool,
 }
@@ -370,14 +370,14 @@ impl AdmissionState {
     }
 
     /// Holds the permit of a call by hand.
-    pub(super) fn hold(&mut self, permit: Option<Arc<dyn PermitHandle>>) {
+    pub(super) fn hold(&mut self, permit: Option<Arc<HeldPermits>>) {
         if permit.is_some() {
             self.rare().own_permit = permit;
         }
     }
 
     /// The permits that are still held.
-    pub(super) fn permits(&self) -> Vec<Arc<dyn PermitHandle>> {
+    pub(super) fn permits(&self) -> Vec<Arc<HeldPermits>> {
         let permits = self.rare.iter().flat_map(|rare| &rare.layer_permits);
         permits.filter_map(Weak::upgrade).collect()
     }

@@ -16,7 +16,7 @@ use super::{
     decision::{Decision, DecisionKind},
     entry::{LazyStatus, PolicyEntry, PolicyRole, longest_wait},
     keys::Keys,
-    permits::{HeldPermits, PermitHandle},
+    permits::HeldPermits,
     quota_lookup::QuotaLookups,
 };
 use crate::{
@@ -47,7 +47,7 @@ pub(crate) struct DecisionBuilder {
     pub(crate) source: DecisionSource,
     pub(crate) allow_listed: bool,
     pub(crate) admitted: u64,
-    pub(crate) permit: Option<Arc<dyn PermitHandle>>,
+    pub(crate) permit: Option<Arc<HeldPermits>>,
 }
 
 /// A decision that needs no store.

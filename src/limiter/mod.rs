@@ -105,7 +105,7 @@ pub use self::{
 pub(crate) use self::{
     core::{CachedBody, LimiterRef, LimiterRefs},
     decide::{DecisionBuilder, PendingDecision},
-    permits::PermitHandle,
+    permits::HeldPermits,
     rejected::status_of,
     wait::DEFAULT_MAX_WAITERS,
 };

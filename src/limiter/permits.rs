@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -14,7 +14,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{core::LimiterCore, entry::PolicyEntry};
+use super::{
+    core::{LimiterCore, QueueKey},
+    entry::PolicyEntry,
+};
 use crate::{
     log::LogThrottle,
     observe::Event,
@@ -32,12 +35,14 @@ const RETRIES_PER_HEARTBEAT: u32 = 8;
 const MAX_RENEWALS: usize = 128;
 
 /// The permits that one request holds. Dropping it releases them.
-pub(super) struct HeldPermits {
+pub(crate) struct HeldPermits {
     limiter: Arc<LimiterCore>,
     id: u64,
     entries: PermitEntries,
     /// The runtime in which they were acquired.
     runtime: Option<Handle>,
+    /// The queue that they were waited for in. Their release wakes its leader.
+    queue_key: OnceLock<QueueKey>,
 }
 
 impl HeldPermits {
@@ -46,7 +51,7 @@ impl HeldPermits {
         limiter: &Arc<LimiterCore>,
         entries: PermitEntries,
         permit_ttl: Duration,
-    ) -> Option<Arc<dyn PermitHandle>> {
+    ) -> Option<Arc<Self>> {
         if entries.is_empty() {
             return None;
         }
@@ -81,11 +86,11 @@ impl HeldPermits {
             id,
             entries,
             runtime,
+            queue_key: OnceLock::new(),
         }))
     }
-}
 
-impl PermitHandle for HeldPermits {
+    /// Logs that a decision was dropped before its permits were taken over.
     fn log_unclaimed(&self) {
         for entry in &self.entries {
             let bound = self.limiter.bound(entry.policy);
@@ -120,6 +125,10 @@ impl Drop for HeldPermits {
         let runtime = self.runtime.as_ref().filter(|_| outside);
         let _entered = runtime.map(Handle::enter);
         self.limiter.refund_entries(&mut self.entries);
+        // Released before the leader looks for them.
+        if let Some(queue_key) = self.queue_key.get() {
+            self.limiter.wait_queues.notify_leader(queue_key);
+        }
     }
 }
 
@@ -216,33 +225,27 @@ impl LimiterCore {
     }
 }
 
-/// Permits of in-flight limits, released when it is dropped.
-pub(crate) trait PermitHandle: fmt::Debug + Send + Sync {
-    /// Logs that a decision was dropped before its permits were taken over.
-    fn log_unclaimed(&self);
-}
-
 /// The permits of a decision, until an admission takes them over.
 #[derive(Clone, Default)]
-pub(crate) struct DecisionPermit(Option<Arc<dyn PermitHandle>>);
+pub(crate) struct DecisionPermit(Option<Arc<HeldPermits>>);
 
 impl DecisionPermit {
-    pub(crate) fn take(&mut self) -> Option<Arc<dyn PermitHandle>> {
+    pub(crate) fn take(&mut self) -> Option<Arc<HeldPermits>> {
         self.0.take()
     }
 
-    pub(crate) fn map(
-        mut self,
-        map: impl FnOnce(Arc<dyn PermitHandle>) -> Arc<dyn PermitHandle>,
-    ) -> Self {
-        Self(self.0.take().map(map))
+    /// Wakes the leader of this queue when the permits are released.
+    pub(super) fn wake_on_release(&self, queue_key: &QueueKey) {
+        if let Some(permits) = &self.0 {
+            permits.queue_key.get_or_init(|| queue_key.clone());
+        }
     }
 }
 
-impl From<Option<Arc<dyn PermitHandle>>> for DecisionPermit {
+impl From<Option<Arc<HeldPermits>>> for DecisionPermit {
     #[inline]
-    fn from(permit: Option<Arc<dyn PermitHandle>>) -> Self {
-        Self(permit)
+    fn from(permits: Option<Arc<HeldPermits>>) -> Self {
+        Self(permits)
     }
 }
 
@@ -250,10 +253,10 @@ impl Drop for DecisionPermit {
     #[inline]
     fn drop(&mut self) {
         // A clone, or the admission of one, may hold it still.
-        if let Some(permit) = &self.0
-            && Arc::strong_count(permit) == 1
+        if let Some(permits) = &self.0
+            && Arc::strong_count(permits) == 1
         {
-            permit.log_unclaimed();
+            permits.log_unclaimed();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The leader of a queue, which calls the store.
 
-use std::{any::Any, fmt, future::Future, sync::Arc, time::Duration};
+use std::{any::Any, future::Future, sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::Notify, time::Instant};
 
@@ -8,7 +8,6 @@ use super::{
     core::{LimiterCore, QueueKey},
     decide::{MaybePending, PendingDecision},
     decision::{Decision, DecisionKind},
-    permits::PermitHandle,
     wait_queue::WaitQueues,
     wait_request::{WaitRequest, await_decision},
 };
@@ -218,13 +217,7 @@ impl Leader {
                 });
             }
         }
-        part.permit = part.permit.map(|permit| {
-            Arc::new(NotifyingPermit::new(
-                self.limiter.clone(),
-                self.queue_key.clone(),
-                permit,
-            ))
-        });
+        part.permit.wake_on_release(&self.queue_key);
         part
     }
 
@@ -368,13 +361,6 @@ pub(crate) struct UnclaimedGrant {
     runtime: Option<Handle>,
 }
 
-/// A permit of an in-flight limit that was waited for. Its release wakes the queue's leader.
-pub(crate) struct NotifyingPermit {
-    limiter: Arc<LimiterCore>,
-    queue_key: QueueKey,
-    permit: Option<Arc<dyn PermitHandle>>,
-}
-
 impl UnclaimedGrant {
     pub(crate) fn new(limiter: Arc<LimiterCore>, queue_key: QueueKey, decision: Decision) -> Self {
         Self {
@@ -402,42 +388,6 @@ impl Drop for UnclaimedGrant {
             self.limiter.refund_entries(&mut decision.entries);
             self.limiter.wait_queues.notify_leader(&self.queue_key);
         }
-    }
-}
-
-impl NotifyingPermit {
-    pub(crate) fn new(
-        limiter: Arc<LimiterCore>,
-        queue_key: QueueKey,
-        permit: Arc<dyn PermitHandle>,
-    ) -> Self {
-        Self {
-            limiter,
-            queue_key,
-            permit: Some(permit),
-        }
-    }
-}
-
-impl PermitHandle for NotifyingPermit {
-    fn log_unclaimed(&self) {
-        if let Some(permit) = &self.permit {
-            permit.log_unclaimed();
-        }
-    }
-}
-
-impl Drop for NotifyingPermit {
-    fn drop(&mut self) {
-        // Released before the leader looks for it.
-        self.permit = None;
-        self.limiter.wait_queues.notify_leader(&self.queue_key);
-    }
-}
-
-impl fmt::Debug for NotifyingPermit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.permit, f)
     }
 }
 
