@@ -16,7 +16,6 @@ use super::{
     permits::PermitRegistry,
     quota_overrides::QuotaOverrideCache,
     shadow,
-    wait_leader::Queues,
     write_back::LocalShares,
 };
 use crate::{
@@ -103,10 +102,7 @@ impl<T> LimiterBuilder<T> {
             double_counting_log: LogThrottle::default(),
             permits: PermitRegistry::default(),
             generation: old.map_or(0, |old| old.generation + 1),
-            wait_queues: old.map_or_else(
-                || Arc::<Queues>::default() as _,
-                |old| old.wait_queues.clone(),
-            ),
+            wait_queues: old.map_or_else(Arc::default, |old| old.wait_queues.clone()),
             has_permits: permit_ttl < Duration::MAX,
             permit_ttl_in_force: match old {
                 Some(old) => old.permit_ttl_in_force.clone(),

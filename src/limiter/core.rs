@@ -3,7 +3,6 @@
 //! Everything else in `limiter/` is built on this module, which uses none of it.
 
 use std::{
-    any::Any,
     fmt,
     ops::Deref,
     sync::{
@@ -28,6 +27,7 @@ use super::{
     quota_overrides::{QuotaOverride, QuotaOverrideCache},
     resolve::RequestHead,
     shadow::ShadowCounters,
+    wait_queue::WaitQueues,
     write_back::LocalShares,
 };
 use crate::{
@@ -77,7 +77,7 @@ pub(crate) struct LimiterCore {
     /// That of the policies in force, also once these are replaced: permits that are held then expire by the new TTL.
     pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
     pub(crate) permits: PermitRegistry,
-    pub(crate) wait_queues: Arc<dyn WakeLeaders>,
+    pub(crate) wait_queues: Arc<WaitQueues>,
     pub(crate) health_checks: Arc<HealthChecks>,
     pub(crate) outage_log: LogThrottle,
     pub(crate) misconfiguration_log: LogThrottle,
@@ -129,30 +129,6 @@ pub(crate) enum Enforcement {
         of: Option<u32>,
         counters: Arc<ShadowCounters>,
     },
-}
-
-/// Wakes requests that wait in the queues of a limiter.
-pub(crate) trait WakeLeaders: Any + Send + Sync {
-    /// Wakes the leader of a queue: units or permits were refunded. If the policies were replaced meanwhile, it wakes those of
-    /// all later queues for one of the keys.
-    fn notify_leader(&self, queue: &QueueKey);
-
-    /// Forgets the last rejection of each queue of these policies and keys, and wakes its leader: the keys were reset.
-    fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]);
-
-    /// Adds the number of requests that wait for each policy of this generation to `waiters`.
-    fn count_waiters(&self, generation: u64, waiters: &mut [u64]);
-
-    /// Wakes all leaders: the policies were replaced by those of this generation.
-    fn replaced_by(&self, generation: u64);
-}
-
-/// Identifies a queue: the limiter's policies, and the request's key, or none, for each of them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct QueueKey {
-    /// Of the [`LimiterCore`].
-    pub(crate) generation: u64,
-    pub(crate) keys: Box<[Option<Key>]>,
 }
 
 /// Several references to a limiter's core, of which each thread uses one.

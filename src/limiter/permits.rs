@@ -14,10 +14,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
-    core::{LimiterCore, QueueKey},
-    entry::PolicyEntry,
-};
+use super::{core::LimiterCore, entry::PolicyEntry, wait_queue::QueueKey};
 use crate::{
     log::LogThrottle,
     observe::Event,

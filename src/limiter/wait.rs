@@ -1,6 +1,6 @@
 //! `Limiter::wait`: requests that wait for their turn in place of being rejected.
 //!
-//! Requests with the same keys form a queue ([`queue`]). Its first is the leader ([`leader`]): it calls the store for itself and
+//! Requests with the same keys form a queue (`wait_queue`). Its first is the leader (`wait_leader`): it calls the store for itself and
 //! the mergeable requests behind it, sleeps until a retry can succeed, and wakes the others. When it leaves, the next becomes
 //! leader.
 
@@ -29,7 +29,7 @@ use super::{
     keys::Keys,
     rejected::Rejected,
     report::WaitReport,
-    wait_leader::{Leader, Queues, Wakeup},
+    wait_leader::{Leader, Wakeup},
     wait_queue::{JoinOutcome, WaiterLimits, join},
     wait_request::WaitRequest,
 };
@@ -180,10 +180,7 @@ async fn wait_in_queue(limits: WaiterLimits, last_leader: Option<Leader>) -> Wai
     let (request, max_ahead, deadline) =
         (limits.request.clone(), limits.max_ahead, limits.deadline);
     let limiter = request.limiter.core();
-    let Some(queues) = Queues::of(limiter) else {
-        return WaitOutcome::QueueDropped;
-    };
-    let joined = join(limiter, &queues, limits);
+    let joined = join(limiter, limits);
     drop(last_leader);
     let leader = match joined {
         JoinOutcome::Rejected(decision) => return Decided(decision),

@@ -1,31 +1,20 @@
 //! The leader of a queue, which calls the store.
 
-use std::{any::Any, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::Notify, time::Instant};
 
 use super::{
-    core::{LimiterCore, QueueKey},
+    core::LimiterCore,
     decide::{MaybePending, PendingDecision},
     decision::{Decision, DecisionKind},
-    wait_queue::WaitQueues,
+    wait_queue::QueueKey,
     wait_request::{WaitRequest, await_decision},
 };
 use crate::{store::DecisionSource, strategy::RetryAfter};
 
 /// Upper bound of the requests in one call.
 const MAX_BATCH: usize = 1_024;
-
-/// The queues of a limiter.
-pub(crate) type Queues = WaitQueues<Wakeup>;
-
-impl Queues {
-    /// The queues of a limiter; never `None`, since a limiter is built with these.
-    pub(crate) fn of(limiter: &LimiterCore) -> Option<Arc<Self>> {
-        let queues: Arc<dyn Any + Send + Sync> = limiter.wait_queues.clone();
-        queues.downcast().ok()
-    }
-}
 
 /// The message that ends a waiter's time in the queue.
 pub(crate) enum Wakeup {
@@ -37,7 +26,6 @@ pub(crate) enum Wakeup {
 /// The right to call the store for a queue. Dropping it promotes the next waiter.
 pub(crate) struct Leader {
     limiter: Arc<LimiterCore>,
-    queues: Arc<Queues>,
     queue_key: QueueKey,
     notify: Arc<Notify>,
     /// The call in flight.
@@ -55,15 +43,9 @@ pub(crate) struct InFlightCheck {
 }
 
 impl Leader {
-    pub(crate) fn new(
-        limiter: Arc<LimiterCore>,
-        queues: Arc<Queues>,
-        queue_key: QueueKey,
-        notify: Arc<Notify>,
-    ) -> Self {
+    pub(crate) fn new(limiter: Arc<LimiterCore>, queue_key: QueueKey, notify: Arc<Notify>) -> Self {
         Self {
             limiter,
-            queues,
             queue_key,
             notify,
             check: None,
@@ -78,8 +60,7 @@ impl Leader {
 
     /// The next leader of the same queue, with the call in flight.
     fn successor(&self, notify: Arc<Notify>, check: Option<InFlightCheck>) -> Self {
-        let (limiter, queues) = (self.limiter.clone(), self.queues.clone());
-        let mut next = Self::new(limiter, queues, self.queue_key.clone(), notify);
+        let mut next = Self::new(self.limiter.clone(), self.queue_key.clone(), notify);
         next.check = check;
         next
     }
@@ -92,7 +73,7 @@ impl Leader {
 
     /// The previous leader's rejection, if it applies to this request too.
     pub(crate) fn previous_rejection(&self, request: &WaitRequest) -> Option<Arc<LastRejection>> {
-        let locked = self.queues.lock();
+        let locked = self.limiter.wait_queues.lock();
         let queue = locked.queues.get(&self.queue_key)?;
         let rejection = queue.rejection.as_ref().filter(|_| self.check.is_none())?;
         let is_pending = !rejection.needs_polling && rejection.retry_at > Instant::now();
@@ -149,7 +130,7 @@ impl Leader {
 
     /// The number of requests of the next call, the leader's included. From here on the last rejection is out of date.
     fn batch_size(&self, request: &WaitRequest) -> u32 {
-        let mut locked = self.queues.lock();
+        let mut locked = self.limiter.wait_queues.lock();
         let Some(queue) = locked.queues.get_mut(&self.queue_key) else {
             return 1;
         };
@@ -224,7 +205,7 @@ impl Leader {
     /// Sends the decisions to the waiters next to the leader. The charges of waiters that have left are refunded.
     fn grant_waiters(&self, request: &WaitRequest, decisions: Vec<Decision>) {
         let mut next = Vec::with_capacity(decisions.len());
-        let mut locked = self.queues.lock();
+        let mut locked = self.limiter.wait_queues.lock();
         if let Some(queue) = locked.queues.get_mut(&self.queue_key) {
             while next.len() < decisions.len() {
                 match queue.waiters.first_entry() {
@@ -254,7 +235,7 @@ impl Leader {
 
     /// Publishes a rejection to requests that join, and to the next leader.
     pub(crate) fn publish_rejection(&self, rejection: Arc<LastRejection>) {
-        let mut locked = self.queues.lock();
+        let mut locked = self.limiter.wait_queues.lock();
         let before = locked.queues.get_mut(&self.queue_key).and_then(|queue| {
             queue.check_in_flight = false;
             queue.rejection.replace(rejection)
@@ -268,7 +249,7 @@ impl Leader {
         self.publish_rejection(rejection.clone());
         let now = Instant::now();
         let mut rejected = Vec::new();
-        let mut locked = self.queues.lock();
+        let mut locked = self.limiter.wait_queues.lock();
         if let Some(queue) = locked.queues.get_mut(&self.queue_key) {
             let mut ahead = 1;
             let hopeless = queue.waiters.iter().filter(|(_, waiter)| {
@@ -302,7 +283,7 @@ impl Leader {
     fn promote_next(&self, mut check: Option<InFlightCheck>) {
         let queue_key = &self.queue_key;
         loop {
-            let mut locked = self.queues.lock();
+            let mut locked = self.limiter.wait_queues.lock();
             let Some(queue) = locked.queues.get_mut(queue_key) else {
                 return;
             };

@@ -2,7 +2,7 @@
 //!
 //! A queue exists for as long as it has a leader, and leadership passes from one waiter to the next. Only the leader calls the
 //! store, for itself and the waiters whose requests can be merged with its own. A message to a waiter that leaves cleans up when
-//! it is dropped. `W` is the type of these messages.
+//! it is dropped.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,28 +15,31 @@ use tokio::{
 };
 
 use super::{
-    core::{LimiterCore, QueueKey, WakeLeaders},
+    core::LimiterCore,
     decision::Decision,
-    wait_leader::{LastRejection, Leader, Queues, Wakeup},
+    wait_leader::{LastRejection, Leader, Wakeup},
     wait_request::WaitRequest,
 };
 use crate::key::Key;
 
 /// The queues of a limiter, also of policies that were replaced. While the mutex is held, no message is sent and nothing is dropped
 /// whose destructor locks it.
-pub(crate) struct WaitQueues<W>(Mutex<QueueMap<W>>);
+#[derive(Default)]
+pub(crate) struct WaitQueues(Mutex<QueueMap>);
 
-pub(crate) struct QueueMap<W> {
-    pub(crate) queues: HashMap<QueueKey, WaitQueue<W>>,
+#[derive(Default)]
+pub(crate) struct QueueMap {
+    pub(crate) queues: HashMap<QueueKey, WaitQueue>,
     /// The last ticket number, unique among all queues.
     pub(crate) last_number: u64,
     /// The generation of the limiter's policies in force.
     newest_generation: u64,
 }
 
-pub(crate) struct WaitQueue<W> {
+#[derive(Default)]
+pub(crate) struct WaitQueue {
     /// The requests behind the leader, by ticket number.
-    pub(crate) waiters: BTreeMap<u64, Waiter<W>>,
+    pub(crate) waiters: BTreeMap<u64, Waiter>,
     /// The leader's last rejection.
     pub(crate) rejection: Option<Arc<LastRejection>>,
     /// Whether the leader's call of the store is in flight, so that the last rejection is out of date.
@@ -47,10 +50,18 @@ pub(crate) struct WaitQueue<W> {
     pub(crate) notify: Arc<Notify>,
 }
 
+/// Identifies a queue: the limiter's policies, and the request's key, or none, for each of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QueueKey {
+    /// Of the [`LimiterCore`].
+    pub(crate) generation: u64,
+    pub(crate) keys: Box<[Option<Key>]>,
+}
+
 /// A request behind the leader, and the sender of the message that ends its time in the queue.
-pub(crate) struct Waiter<W> {
+pub(crate) struct Waiter {
     pub(crate) limits: WaiterLimits,
-    pub(crate) wakeup: oneshot::Sender<W>,
+    pub(crate) wakeup: oneshot::Sender<Wakeup>,
 }
 
 /// A request, and the limits of its waiting: at most `max_ahead` requests ahead of it, until `deadline`.
@@ -60,36 +71,14 @@ pub(crate) struct WaiterLimits {
     pub(crate) deadline: Option<Instant>,
 }
 
-impl<W> Default for WaitQueues<W> {
-    fn default() -> Self {
-        Self(Mutex::new(QueueMap {
-            queues: HashMap::new(),
-            last_number: 0,
-            newest_generation: 0,
-        }))
-    }
-}
-
-impl<W> Default for WaitQueue<W> {
-    fn default() -> Self {
-        Self {
-            waiters: BTreeMap::new(),
-            rejection: None,
-            check_in_flight: false,
-            is_abandoned: false,
-            notify: Arc::default(),
-        }
-    }
-}
-
-impl<W> WaitQueues<W> {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueMap<W>> {
+impl WaitQueues {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueMap> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
-    fn notify_leader(&self, queue: &QueueKey) {
+    /// Wakes the leader of a queue: units or permits were refunded. If the policies were replaced meanwhile, it wakes those of
+    /// all later queues for one of the keys.
+    pub(super) fn notify_leader(&self, queue: &QueueKey) {
         let locked = self.lock();
         let same = locked.queues.get(queue);
         let mut notified: Vec<_> = same.map(|queue| queue.notify.clone()).into_iter().collect();
@@ -105,7 +94,8 @@ impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
         }
     }
 
-    fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]) {
+    /// Forgets the last rejection of each queue of these policies and keys, and wakes its leader: the keys were reset.
+    pub(super) fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]) {
         let mut locked = self.lock();
         let mut affected = Vec::new();
         for (queue_key, queue) in &mut locked.queues {
@@ -122,7 +112,8 @@ impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
         }
     }
 
-    fn count_waiters(&self, generation: u64, counts: &mut [u64]) {
+    /// Adds the number of requests that wait for each policy of this generation to `waiters`.
+    pub(super) fn count_waiters(&self, generation: u64, counts: &mut [u64]) {
         let waiters = self.lock();
         for (queue_key, queue) in &waiters.queues {
             if queue_key.generation != generation {
@@ -137,7 +128,8 @@ impl<W: Send + 'static> WakeLeaders for WaitQueues<W> {
         }
     }
 
-    fn replaced_by(&self, generation: u64) {
+    /// Wakes all leaders: the policies were replaced by those of this generation.
+    pub(super) fn replaced_by(&self, generation: u64) {
         let mut locked = self.lock();
         locked.newest_generation = generation;
         let notified: Vec<_> = locked
@@ -184,20 +176,16 @@ pub(crate) enum JoinOutcome {
 
 /// A waiter's place in a queue. Dropping it leaves the queue.
 pub(crate) struct QueueTicket {
-    queues: Arc<Queues>,
+    limiter: Arc<LimiterCore>,
     queue_key: QueueKey,
     number: u64,
     wakeup: oneshot::Receiver<Wakeup>,
 }
 
 /// Joins the end of a queue, or opens one as its leader.
-pub(crate) fn join(
-    limiter: &Arc<LimiterCore>,
-    queues: &Arc<Queues>,
-    limits: WaiterLimits,
-) -> JoinOutcome {
+pub(crate) fn join(limiter: &Arc<LimiterCore>, limits: WaiterLimits) -> JoinOutcome {
     let queue_key = limits.request.queue_key();
-    let mut locked = queues.lock();
+    let mut locked = limiter.wait_queues.lock();
     locked.last_number += 1;
     let number = locked.last_number;
     let Some(queue) = locked.queues.get_mut(&queue_key) else {
@@ -205,7 +193,7 @@ pub(crate) fn join(
         let notify = queue.notify.clone();
         locked.queues.insert(queue_key.clone(), queue);
         drop(locked);
-        let leader = Leader::new(limiter.clone(), queues.clone(), queue_key, notify);
+        let leader = Leader::new(limiter.clone(), queue_key, notify);
         return JoinOutcome::Leader(leader);
     };
     if let Some(rejection) = queue.rejection.as_ref().filter(|_| !queue.check_in_flight) {
@@ -224,7 +212,7 @@ pub(crate) fn join(
     );
     drop(locked);
     JoinOutcome::Queued(QueueTicket {
-        queues: queues.clone(),
+        limiter: limiter.clone(),
         queue_key,
         number,
         wakeup,
@@ -239,7 +227,7 @@ impl QueueTicket {
 
     /// Leaves the queue with the leader's last rejection, if there is one.
     pub(crate) fn leave_with_last_rejection(&self) -> Option<Decision> {
-        let mut locked = self.queues.lock();
+        let mut locked = self.limiter.wait_queues.lock();
         let queue = locked.queues.get_mut(&self.queue_key)?;
         let rejected = queue.rejection.as_ref()?.at(Instant::now());
         let left = queue.waiters.remove(&self.number)?;
@@ -251,7 +239,7 @@ impl QueueTicket {
 
 impl Drop for QueueTicket {
     fn drop(&mut self) {
-        let mut locked = self.queues.lock();
+        let mut locked = self.limiter.wait_queues.lock();
         let queue = locked.queues.get_mut(&self.queue_key);
         let left = queue.and_then(|queue| queue.waiters.remove(&self.number));
         drop(locked);

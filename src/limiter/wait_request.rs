@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     check::CheckOverrides,
-    core::{BoundPolicy, LimiterRef, QueueKey},
+    core::{BoundPolicy, LimiterRef},
     decide::{MaybePending, PendingDecision},
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, PolicyRole},
@@ -17,6 +17,7 @@ use super::{
     keys::Keys,
     quota_lookup::{quota_of_request, run_lookups},
     resolve::RequestHead,
+    wait_queue::QueueKey,
 };
 use crate::{
     error::StoreError,
