@@ -15,7 +15,7 @@ use super::{
     check::{Check, CheckOverrides},
     core::LimiterRef,
     decision::DecisionKind,
-    entry::{LazyStatus, PolicyEntry, longest_wait},
+    entry::{PolicyEntry, longest_wait},
     handle::PolicyHandle,
     status::LimitStatus,
 };
@@ -24,7 +24,7 @@ use crate::{
     key::Key,
     quota::Quota,
     store::Op,
-    strategy::{ChargeReceipt, RetryAfter},
+    strategy::{ChargeReceipt, LazyStatus, RetryAfter},
 };
 
 /// A call of [`PolicyHandle::credit`], which is sent when it is awaited.

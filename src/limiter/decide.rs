@@ -14,7 +14,7 @@ use super::{
     check::CheckOverrides,
     core::LimiterRef,
     decision::{Decision, DecisionKind},
-    entry::{LazyStatus, PolicyEntry, PolicyRole, longest_wait},
+    entry::{PolicyEntry, PolicyRole, longest_wait},
     keys::Keys,
     permits::HeldPermits,
     quota_lookup::QuotaLookups,
@@ -25,7 +25,7 @@ use crate::{
         CounterMode, CounterResult, DecisionSource, Op, OpResult, PendingResponse, StoreResponse,
         TOO_FEW_RESULTS,
     },
-    strategy::{ChargeReceipt, RetryAfter},
+    strategy::{ChargeReceipt, LazyStatus, RetryAfter},
 };
 
 /// One entry for each policy that applies.

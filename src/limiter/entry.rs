@@ -12,7 +12,7 @@ use crate::{
     error::StoreError,
     key::Key,
     store::{Op, Units},
-    strategy::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot},
+    strategy::{ChargeReceipt, LazyStatus, QuotaStatus, RetryAfter, Snapshot},
 };
 
 /// One policy's part of a decision. Clones share its receipts.
@@ -31,13 +31,6 @@ pub(crate) struct PolicyEntry {
     pub(crate) lazy_status: LazyStatus,
     /// What was charged.
     pub(crate) receipts: Receipts,
-}
-
-/// A policy's status for a request: only the snapshot, until the status is read. Most never are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum LazyStatus {
-    Snapshot(Snapshot),
-    Resolved(QuotaStatus),
 }
 
 /// A policy's `Enforcement` as a decision sees it, in the order of a decision's entries.
@@ -106,15 +99,13 @@ impl PolicyEntry {
 
     /// The status of the request under the policy.
     pub(crate) fn status(&self, limiter: &LimiterCore) -> QuotaStatus {
-        match &self.lazy_status {
-            LazyStatus::Snapshot(snapshot) => {
-                let decided_at = self.receipts.first().charged_at;
-                limiter
-                    .limit(self)
-                    .status(snapshot, decided_at, self.units())
-            }
-            LazyStatus::Resolved(status) => *status,
-        }
+        let (rule, decided_at) = (limiter.limit(self).rule(), self.receipts.first().charged_at);
+        self.lazy_status.get(rule, decided_at, self.units().get())
+    }
+
+    /// Whether the policy rejects the request, or would if it were enforced, by its status.
+    pub(crate) fn rejects(&self, limiter: &LimiterCore) -> bool {
+        self.cost > 0 && self.status(limiter).retry_after != RetryAfter::Now
     }
 
     /// Changes the status.
@@ -203,7 +194,7 @@ impl PolicyEntry {
     /// Sets whether a shadow would reject the next request, from its status.
     pub(crate) fn refresh_shadow(&mut self, limiter: &LimiterCore) {
         if self.is_shadow() {
-            let rejects = self.cost > 0 && self.status(limiter).retry_after != RetryAfter::Now;
+            let rejects = self.rejects(limiter);
             self.role = PolicyRole::Shadow { rejects };
         }
     }

@@ -129,10 +129,7 @@ impl<'a> PolicyDecision<'a> {
 
     /// Whether this policy rejected the request; false for a shadow policy.
     pub fn rejected(&self) -> bool {
-        self.is_rejection
-            && !self.is_shadow()
-            && self.entry.cost > 0
-            && self.status().retry_after != RetryAfter::Now
+        self.is_rejection && !self.is_shadow() && self.entry.rejects(self.limiter)
     }
 }
 

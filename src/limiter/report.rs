@@ -16,7 +16,7 @@ use super::{
     core::{BoundPolicy, Enforcement, LimiterCore, LimiterRef},
     decide::{DecisionBuilder, PendingStage},
     decision::{Decision, DecisionKind},
-    entry::{LazyStatus, PolicyEntry, PolicyRole, longest_wait},
+    entry::{PolicyEntry, PolicyRole, longest_wait},
     keys::Keys,
 };
 #[cfg(any(feature = "admin", feature = "metrics"))]
@@ -25,12 +25,11 @@ use crate::{
     error::StoreError,
     key::Key,
     observe::{
-        DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, Observers,
-        PolicyEvent, PolicyEvents, PolicyKind, PolicyResults, PolicyStats, StatsHandle,
-        StatsSource, UnitsEvent, UnitsKind, fewest_left,
+        DecisionEvent, DecisionOutcome, DecisionSource, Event, EventStatus, LimiterStats,
+        Observers, PolicyEvent, PolicyEvents, PolicyKind, PolicyStats, StatsHandle, StatsSource,
+        UnitsEvent, UnitsKind,
     },
     store::{Op, OpResult},
-    strategy::{QuotaStatus, RetryAfter},
 };
 
 /// Of the decisions that are ready at once, each thread times one in so many.
@@ -150,7 +149,7 @@ impl LimiterRef {
         let Some(observers) = &self.observers else {
             return;
         };
-        observers.decided(&DecisionEvent {
+        let event = DecisionEvent {
             generation: self.generation,
             outcome: DecisionOutcome::Cancelled,
             source: DecisionSource::NotChecked,
@@ -160,13 +159,9 @@ impl LimiterRef {
             waits,
             elapsed,
             error: None,
-            policies: PolicyEvents::new(&EntryResults {
-                limiter: self,
-                entries: &[],
-                requests,
-                rejected: 0,
-            }),
-        });
+            policies: PolicyEvents::new(&[]),
+        };
+        observers.notify(|observer| observer.on_decision(&event));
     }
 
     fn report_summary(&self, summary: Summary<'_>, entries: &[PolicyEntry]) {
@@ -175,18 +170,16 @@ impl LimiterRef {
         };
         let nothing_counted = entries.is_empty();
         let (outcome, admitted) = summary.outcome(nothing_counted);
-        let results = EntryResults {
-            limiter: self,
-            entries,
-            requests: summary.requests,
-            rejected: match outcome {
-                DecisionOutcome::Admitted | DecisionOutcome::Rejected => {
-                    summary.requests - admitted
-                }
-                _ => 0,
-            },
+        // By any policy.
+        let rejected = match outcome {
+            DecisionOutcome::Admitted | DecisionOutcome::Rejected => summary.requests - admitted,
+            _ => 0,
         };
-        observers.decided(&DecisionEvent {
+        let policies = entries
+            .iter()
+            .map(|entry| self.policy_event(entry, summary.requests, rejected));
+        let policies: SmallVec<[PolicyEvent<'_>; 4]> = policies.collect();
+        let event = DecisionEvent {
             generation: self.generation,
             outcome,
             source: summary.source,
@@ -199,8 +192,55 @@ impl LimiterRef {
                 DecisionKind::StoreFailed(error) => Some(error),
                 _ => None,
             },
-            policies: PolicyEvents::new(&results),
-        });
+            policies: PolicyEvents::new(&policies),
+        };
+        observers.notify(|observer| observer.on_decision(&event));
+    }
+
+    /// The result under one policy of so many requests, of which `rejected` were rejected by any policy.
+    fn policy_event<'a>(
+        &'a self,
+        entry: &'a PolicyEntry,
+        requests: u64,
+        rejected: u64,
+    ) -> PolicyEvent<'a> {
+        let charged = entry.receipts.first().remaining;
+        PolicyEvent {
+            index: entry.policy as usize,
+            policy: self.bound(entry.policy).policy.name(),
+            kind: entry.role.into(),
+            key: &entry.key,
+            cost: entry.cost,
+            charged,
+            requests,
+            over: match entry.role {
+                PolicyRole::Live | PolicyRole::Ban if rejected > 0 && entry.rejects(self) => {
+                    rejected
+                }
+                PolicyRole::Live | PolicyRole::Ban => 0,
+                PolicyRole::Shadow { rejects: true } => requests,
+                PolicyRole::Shadow { rejects: false } => {
+                    match charged.checked_div(entry.cost) {
+                        // It charges those that it would have admitted, if it charges on arrival.
+                        Some(admitted) if admitted > 0 => requests.saturating_sub(admitted),
+                        _ => 0,
+                    }
+                }
+            },
+            status: self.event_status(entry),
+        }
+    }
+
+    #[inline]
+    fn event_status<'a>(&'a self, entry: &'a PolicyEntry) -> EventStatus<'a> {
+        let limit = self.limit(entry);
+        EventStatus {
+            limit: limit.capacity(),
+            rule: limit.rule(),
+            status: &entry.lazy_status,
+            decided_at: entry.receipts.first().charged_at,
+            units: entry.units().get(),
+        }
     }
 }
 
@@ -261,13 +301,6 @@ impl Drop for Undecided<'_> {
     }
 }
 
-impl Observers {
-    #[inline]
-    fn decided(&self, event: &DecisionEvent<'_>) {
-        self.notify(|observer| observer.on_decision(event));
-    }
-}
-
 /// Whether this thread times this decision. Chosen at random: of limiters that decide in turns, a counter would choose the same one
 /// each time.
 fn is_timed() -> bool {
@@ -306,7 +339,7 @@ impl LimiterRef {
                 index: entry.policy as usize,
                 name: self.bound(entry.policy).policy.name(),
                 charged: entry.receipts.first().remaining,
-                is_near: self.is_near(entry, near_percent),
+                is_near: self.event_status(entry).is_near(near_percent),
             });
             counts.count_admission(builder.source, policies);
         }
@@ -331,7 +364,7 @@ impl LimiterRef {
         }
         let mut enforced = entries.iter().filter(|entry| !entry.is_shadow());
         let by = enforced
-            .find(|entry| rejects(self, entry))
+            .find(|entry| entry.rejects(self))
             .filter(|_| matches!(kind, DecisionKind::Rejected));
         let by_policy = by.map(|entry| (&self.bound(entry.policy).policy, entry));
         let policy = by_policy.map(|(policy, _)| policy.name());
@@ -348,90 +381,6 @@ impl LimiterRef {
             "a request was rejected"
         );
     }
-}
-
-/// The results of a decision, by its entries.
-pub(super) struct EntryResults<'a> {
-    pub(super) limiter: &'a LimiterRef,
-    pub(super) entries: &'a [PolicyEntry],
-    pub(super) requests: u64,
-    /// How many of the requests were rejected, by any policy.
-    pub(super) rejected: u64,
-}
-
-impl LimiterRef {
-    /// Whether more than this share of the limit is used.
-    #[inline]
-    pub(super) fn is_near(&self, entry: &PolicyEntry, percent: u8) -> bool {
-        let limit = self.limit(entry);
-        let units = fewest_left(limit.capacity(), percent);
-        !match &entry.lazy_status {
-            LazyStatus::Snapshot(snapshot) => {
-                let at = entry.receipts.first().charged_at;
-                limit.rule().has_remaining(snapshot, at, units)
-            }
-            LazyStatus::Resolved(status) => status.remaining >= units,
-        }
-    }
-}
-
-impl EntryResults<'_> {
-    /// How many of the requests this policy rejected, or would have rejected.
-    #[inline]
-    fn over(&self, entry: &PolicyEntry, charged: u64) -> u64 {
-        match entry.role {
-            PolicyRole::Live | PolicyRole::Ban => {
-                let rejects = self.rejected > 0 && rejects(self.limiter, entry);
-                if rejects { self.rejected } else { 0 }
-            }
-            PolicyRole::Shadow { rejects: true } => self.requests,
-            PolicyRole::Shadow { rejects: false } => match charged.checked_div(entry.cost) {
-                // It charges those that it would have admitted, if it charges on arrival.
-                Some(admitted) if admitted > 0 => self.requests.saturating_sub(admitted),
-                _ => 0,
-            },
-        }
-    }
-}
-
-impl PolicyResults for EntryResults<'_> {
-    fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    fn policy(&self, position: usize) -> PolicyEvent<'_> {
-        let entry = &self.entries[position];
-        let charged = entry.receipts.first().remaining;
-        PolicyEvent {
-            index: entry.policy as usize,
-            policy: self.limiter.bound(entry.policy).policy.name(),
-            kind: entry.role.into(),
-            key: &entry.key,
-            cost: entry.cost,
-            charged,
-            requests: self.requests,
-            over: self.over(entry, charged),
-            results: self,
-            position,
-        }
-    }
-
-    fn status(&self, position: usize) -> QuotaStatus {
-        self.entries[position].status(self.limiter)
-    }
-
-    fn limit(&self, position: usize) -> u64 {
-        self.limiter.limit(&self.entries[position]).capacity()
-    }
-
-    fn is_near(&self, position: usize, percent: u8) -> bool {
-        self.limiter.is_near(&self.entries[position], percent)
-    }
-}
-
-/// Whether the policy rejects the request.
-pub(super) fn rejects(limiter: &LimiterRef, entry: &PolicyEntry) -> bool {
-    entry.cost > 0 && entry.status(limiter).retry_after != RetryAfter::Now
 }
 
 impl From<PolicyRole> for PolicyKind {
@@ -671,11 +620,7 @@ impl BoundPolicy {
         let has_quota = !self.policy.is_block_list();
         PolicyStats {
             policy: self.policy.shared_name(),
-            kind: match self.enforcement {
-                Enforcement::Live => PolicyKind::Live,
-                Enforcement::Ban => PolicyKind::Ban,
-                Enforcement::Shadow { .. } => PolicyKind::Shadow,
-            },
+            kind: self.role.into(),
             quota: has_quota.then(|| self.policy.quota()),
             limit: match has_quota {
                 true => self.limit.capacity(),

@@ -22,7 +22,6 @@ use crate::{
     observe::{ShadowStats, UnitsKind},
     policy::Policy,
     store::{CounterMode, Op, StoreResponse},
-    strategy::RetryAfter,
 };
 
 /// Completes each shadow of a live policy with the live policy's settings where it has none.
@@ -180,8 +179,7 @@ impl LimiterRef {
             } else {
                 0
             };
-            let rejects =
-                charged == 0 && entry.cost > 0 && entry.status(self).retry_after != RetryAfter::Now;
+            let rejects = charged == 0 && entry.rejects(self);
             if let Op::Acquire(times) = builder.op {
                 let admitted = builder.admitted;
                 let times = if builder.will_retry {
@@ -247,12 +245,9 @@ impl LimiterRef {
 
     /// Whether a rejected request would have been rejected too without the live policy that a shadow would replace.
     fn others_reject(&self, entries: &[PolicyEntry], of: Option<u32>) -> bool {
-        let rejects = |entry: &PolicyEntry| {
-            entry.cost > 0 && entry.status(self).retry_after != RetryAfter::Now
-        };
         let enforced = entries.iter().filter(|entry| !entry.is_shadow());
         let mut others = enforced.filter(|entry| of != Some(entry.policy));
-        of.is_none() || others.any(rejects)
+        of.is_none() || others.any(|entry| entry.rejects(self))
     }
 }
 

@@ -225,9 +225,7 @@ impl WaitRequest {
 /// The policies that a rejected request waits for.
 fn waits(rejected: &Decision) -> impl Iterator<Item = &PolicyEntry> {
     let enforced = rejected.entries.iter().filter(|entry| !entry.is_shadow());
-    enforced.filter(|entry| {
-        entry.cost > 0 && entry.status(&rejected.limiter).retry_after != RetryAfter::Now
-    })
+    enforced.filter(|entry| entry.rejects(&rejected.limiter))
 }
 
 /// Awaits a decision. Dropping the future leaves it pending, to be awaited again.
