@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{
     check::CheckOverrides,
-    core::{BoundPolicy, LimiterRef},
+    core::LimiterRef,
     decide::EarlyDecision,
     decision::DecisionKind,
     explain::EvaluationTrace,
@@ -14,7 +14,6 @@ use super::{
 use crate::{
     access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
     extract::Extracted,
-    key::Key,
     policy::skip::{exemption::Exemption, is_preflight},
     store::Op,
 };
@@ -212,17 +211,6 @@ impl LimiterRef {
             let policy = policy.shared_name();
             Some(DecisionKind::PartsRequired { policy, lacks })
         })
-    }
-
-    /// The key of a call under a policy. A shadow of a live policy has the live policy's key, and a policy with a fixed key has
-    /// that in place of one key for all policies.
-    #[inline]
-    pub(crate) fn key_of<'a>(&self, bound: &'a BoundPolicy, keys: &'a Keys) -> Option<&'a Key> {
-        if keys.all().is_some() && bound.fixed_key.is_some() {
-            return bound.fixed_key.as_ref();
-        }
-        let own = keys.of(bound.policy.name());
-        own.or_else(|| self.shadowed_policy_key(bound, keys))
     }
 
     /// The list that a request is on, and all lists.

@@ -8,8 +8,11 @@ use std::{
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::{core::LimiterCore, decision::Decision, permits::HeldPermits};
-use crate::outcome::Outcome;
+use super::{
+    core::LimiterCore, decision::Decision, meter::UnitMeter, permits::HeldPermits,
+    policy_admission::PolicyAdmission, settle::SettleError,
+};
+use crate::{error::UnknownPolicy, outcome::Outcome};
 
 /// A handler's handle to the decision on its request: its status, charges and permits.
 ///
@@ -42,35 +45,123 @@ pub struct PermitGuard {
 }
 
 impl Admission {
-    /// An admission that holds the decision's permit.
-    pub(super) fn of(decision: Decision) -> Self {
-        let (admission, added) = Self::first(&mut Some(decision));
-        if added.permit.is_some() {
-            admission.lock().hold(added.permit);
+    /// The decision of every layer on this request, the outermost first, with their current status. They share the charges with
+    /// this admission and its layers: a unit is [refunded](Decision::refund) once.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.lock()
+            .decisions()
+            .map(|decision| decision.clone())
+            .collect()
+    }
+
+    /// The units left under the policy of that name, after this request; `None` if the policy did not apply.
+    pub fn remaining(&self, policy: &str) -> Option<u64> {
+        let mut state = self.lock();
+        let mut left = state
+            .decisions()
+            .filter_map(|decision| decision.policy(policy).map(|policy| policy.remaining()));
+        left.next()
+    }
+
+    /// Returns a handle to the charges of this request under the policy of that name, in every layer that has one. If the
+    /// policy did not apply to the request there are none, and the handle's methods do nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownPolicy`] if no limiter that the request passed has a policy of that name. A request that passed none, since its
+    /// layer is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
+    pub fn policy(&self, name: impl Into<Arc<str>>) -> Result<PolicyAdmission, UnknownPolicy> {
+        let policy = name.into();
+        self.check_policy(&policy)?;
+        Ok(PolicyAdmission::new(self.clone(), policy))
+    }
+
+    /// Returns one [meter](PolicyAdmission::meter) for several policies, such as a caller's tokens and a global budget: they
+    /// are settled to the same cost, by [`settle_each`](Admission::settle_each).
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// use tollgate::{Key, Limiter, Policy, Quota, extract};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).cost(200))
+    ///     .policy(Policy::new("budget", Quota::units(9_000).per_minute()).cost(200).key(extract::global()))
+    ///     .build()?;
+    /// let admission = limiter.admit(Key::new("alice")).await?;
+    /// let mut meter = admission.meter(["tokens", "budget"])?;
+    /// meter.add(3);
+    /// meter.finish().await?;
+    /// assert_eq!(admission.remaining("tokens"), Some(997));
+    /// assert_eq!(admission.remaining("budget"), Some(8_997));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownPolicy`] as from [`Admission::policy`].
+    pub fn meter<N: Into<Arc<str>>>(
+        &self,
+        policies: impl IntoIterator<Item = N>,
+    ) -> Result<UnitMeter, UnknownPolicy> {
+        let policies: Vec<Arc<str>> = policies.into_iter().map(Into::into).collect();
+        for policy in &policies {
+            self.check_policy(policy)?;
         }
-        admission
+        Ok(UnitMeter::new(self.clone(), policies))
     }
 
-    /// The admission of a request's outermost layer. The decision is moved out of its place only once, since it is large.
-    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, AddedDecision) {
-        let mut admission = Self::default();
-        let added = match admission.exclusive_state() {
-            Some(state) => state.add_first(decision),
-            None => AddedDecision::default(),
-        };
-        (admission, added)
-    }
-
-    /// The state without its lock, if this is the only reference to it.
-    #[inline]
-    fn exclusive_state(&mut self) -> Option<&mut AdmissionState> {
-        let state = Arc::get_mut(&mut self.shared)?.get_mut();
-        Some(state.unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The lock that is held while charges of this request are settled.
-    pub(crate) fn settle_lock(&self) -> Arc<SettleLock> {
-        self.lock().settle_lock()
+    /// Settles several policies at once, each to its true cost in units, as
+    /// [`PolicyAdmission::settle`](crate::PolicyAdmission::settle) settles one. Policies that are not named don't change; if
+    /// one is named twice, the last cost counts.
+    ///
+    /// The policies of one layer are settled in one round trip, all or none of them. Those of several layers, and on a cluster
+    /// those whose keys are in several slots, are settled by one call each, all sent at once.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("requests", Quota::requests(10).per_minute()))
+    ///     .policy(Policy::new("tokens", Quota::requests(1_000).per_minute()).cost(200))
+    ///     .policy(Policy::new("cents", Quota::requests(100).per_day()).cost(5))
+    ///     .build()?;
+    /// let admission = limiter.admit(Key::new("alice")).await?;
+    /// admission.settle_each([("tokens", 500), ("cents", 3)]).await?;
+    /// assert_eq!(admission.remaining("requests"), Some(9));
+    /// assert_eq!(admission.remaining("tokens"), Some(500));
+    /// assert_eq!(admission.remaining("cents"), Some(97));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Shadow candidates [of a policy](crate::Policy::shadow_of) are settled with it, to the same cost, unless they are named.
+    ///
+    /// # Errors
+    ///
+    /// [`SettleError`]. If a name is unknown, nothing is settled. If the store fails, the error names the policies that were
+    /// settled nevertheless; whether a charge that [timed out](crate::StoreError::Timeout) was made is unknown.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, settlements that were sent are done nevertheless.
+    pub async fn settle_each<N: Into<Arc<str>>>(
+        &self,
+        true_costs: impl IntoIterator<Item = (N, u64)>,
+    ) -> Result<(), SettleError> {
+        let mut settled: Vec<(Arc<str>, u64)> = Vec::new();
+        for (name, true_cost) in true_costs {
+            let policy = name.into();
+            self.check_policy(&policy)?;
+            match settled.iter_mut().find(|(name, _)| *name == policy) {
+                Some((_, cost)) => *cost = true_cost,
+                None => settled.push((policy, true_cost)),
+            }
+        }
+        self.settle_all(&settled).await
     }
 
     /// Holds the request's permits of in-flight limits until the returned guard is dropped. Without a guard they are released
@@ -110,27 +201,40 @@ impl Admission {
         }
     }
 
+    /// An admission that holds the decision's permit.
+    pub(super) fn of(decision: Decision) -> Self {
+        let (admission, added) = Self::first(&mut Some(decision));
+        if added.permit.is_some() {
+            admission.lock().hold(added.permit);
+        }
+        admission
+    }
+
+    /// The admission of a request's outermost layer. The decision is moved out of its place only once, since it is large.
+    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, AddedDecision) {
+        let mut admission = Self::default();
+        let added = match admission.exclusive_state() {
+            Some(state) => state.add_first(decision),
+            None => AddedDecision::default(),
+        };
+        (admission, added)
+    }
+
+    /// The state without its lock, if this is the only reference to it.
+    #[inline]
+    fn exclusive_state(&mut self) -> Option<&mut AdmissionState> {
+        let state = Arc::get_mut(&mut self.shared)?.get_mut();
+        Some(state.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The lock that is held while charges of this request are settled.
+    pub(crate) fn settle_lock(&self) -> Arc<SettleLock> {
+        self.lock().settle_lock()
+    }
+
     /// The admission of a request that no layer has checked.
     pub(crate) fn none() -> Self {
         Self::default()
-    }
-
-    /// The decision of every layer on this request, the outermost first, with their current status. They share the charges with
-    /// this admission and its layers: a unit is [refunded](Decision::refund) once.
-    pub fn decisions(&self) -> Vec<Decision> {
-        self.lock()
-            .decisions()
-            .map(|decision| decision.clone())
-            .collect()
-    }
-
-    /// The units left under the policy of that name, after this request; `None` if the policy did not apply.
-    pub fn remaining(&self, policy: &str) -> Option<u64> {
-        let mut state = self.lock();
-        let mut left = state
-            .decisions()
-            .filter_map(|decision| decision.policy(policy).map(|policy| policy.remaining()));
-        left.next()
     }
 
     /// Adds the decision of an inner layer.

@@ -10,8 +10,9 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
+    bound_policy::{BoundPolicy, Enforcement},
     builder::LimiterBuilder,
-    core::{BoundPolicy, Enforcement, LimiterCore},
+    core::LimiterCore,
     local_share::LocalShare,
     permits::PermitRegistry,
     quota_overrides::QuotaOverrideCache,

@@ -57,67 +57,21 @@ impl Credited {
     }
 }
 
-impl PolicyHandle {
-    /// Adds `units` to what a key has left, up to the full quota: a caller that has used 100 units is credited 100 of 500.
-    /// [`Credited`] has the number of units that were added and the status afterwards. For goodwill; to undo a charge,
-    /// [refund](crate::Decision::refund) it.
-    ///
-    /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with),
-    /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the
-    /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Shadow
-    /// candidates [of this policy](crate::Policy::shadow_of) are credited too. Access lists don't apply.
-    ///
-    /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) all units in use can be credited, under
-    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) those of the current window.
-    /// [`SlidingLog`](crate::SlidingLog), [`SlidingWindow`](crate::SlidingWindow), [`ListWindow`](crate::ListWindow),
-    /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban) store each charge separately and can't credit:
-    /// [`reset`](PolicyHandle::reset) returns all units. A strategy of your own can if its rule implements
-    /// [`units_in_use`](crate::strategy::Rule::units_in_use).
-    ///
-    /// ```
-    /// use tollgate::{Key, Limiter, Policy, Quota};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let pro = Quota::units(20_000).per_minute();
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).tier_quotas([pro]))
-    ///     .build()?;
-    /// let (tokens, alice) = (limiter.policy("tokens")?, Key::new("alice"));
-    /// let charged = tokens.charge(alice, 15_000).quota_for("tokens", pro).await?;
-    /// assert_eq!(charged.policy("tokens").unwrap().remaining(), 5_000);
-    /// let credited = tokens.credit(alice, 500).quota_for("tokens", pro).await?;
-    /// assert_eq!(credited.units(), 500);
-    /// assert_eq!(credited.status().policy("tokens").unwrap().remaining(), 5_500);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`] if the store fails, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its
-    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]). After
-    /// [`StoreError::Deferred`](crate::StoreError::Deferred) in it the units are credited once the store responds.
-    ///
-    /// # Cancellation
-    ///
-    /// If the future is dropped, the units may or may not be credited.
-    pub fn credit(&self, key: impl Into<Key>, units: u64) -> Credit {
+impl Credit {
+    pub(super) fn new(policy: &PolicyHandle, key: Key, units: u64) -> Self {
         let overrides = CheckOverrides {
             unconditional: true,
             ..CheckOverrides::default()
         };
-        let limiter = self.limiter().local_ref();
-        Credit {
-            peek: Check::new(limiter.clone(), Op::Peek, self.named(key).into()).with(overrides),
+        let limiter = policy.limiter().local_ref();
+        Self {
+            peek: Check::new(limiter.clone(), Op::Peek, policy.named(key).into()).with(overrides),
             limiter,
-            policy: self.clone(),
+            policy: policy.clone(),
             units,
         }
     }
-}
 
-impl Credit {
     /// Sets the quota of the caller's tier under the policy of that name, in place of the policy's own: see
     /// [`Check::quota_for`].
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {

@@ -164,22 +164,6 @@ pub(crate) enum PendingStage {
     Store(PendingResponse),
 }
 
-impl LimiterRef {
-    /// Decides a call with its own keys.
-    pub(crate) fn decide_keys(
-        self: Arc<Self>,
-        op: Op,
-        keys: &Keys,
-        overrides: &CheckOverrides,
-    ) -> MaybePending {
-        let mut builder = DecisionBuilder::of_call(op, Some(overrides));
-        match self.evaluate_keys(&mut builder, keys, Some(overrides)) {
-            None => MaybePending::Ready(builder.finish(self)),
-            Some(stage) => MaybePending::Pending(PendingDecision::unreported(self, builder, stage)),
-        }
-    }
-}
-
 impl PendingDecision {
     /// A request's decision, which is reported to observers.
     pub(crate) fn new(
@@ -249,6 +233,20 @@ impl Drop for PendingDecision {
 }
 
 impl LimiterRef {
+    /// Decides a call with its own keys.
+    pub(crate) fn decide_keys(
+        self: Arc<Self>,
+        op: Op,
+        keys: &Keys,
+        overrides: &CheckOverrides,
+    ) -> MaybePending {
+        let mut builder = DecisionBuilder::of_call(op, Some(overrides));
+        match self.evaluate_keys(&mut builder, keys, Some(overrides)) {
+            None => MaybePending::Ready(builder.finish(self)),
+            Some(stage) => MaybePending::Pending(PendingDecision::unreported(self, builder, stage)),
+        }
+    }
+
     /// Applies the store's response.
     #[inline(always)]
     pub(crate) fn apply_response(

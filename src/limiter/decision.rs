@@ -214,7 +214,7 @@ impl Decision {
 
     /// The cache slot of the `RateLimit-Policy` header, if all live policies applied with their own quotas.
     pub(crate) fn cached_policy_header(&self) -> Option<&OnceLock<HeaderValue>> {
-        let cache = self.limiter.response_cache();
+        let cache = &self.limiter.response_cache;
         let (enforced, _) = self.entries.split_at(self.enforced());
         let unchanged =
             |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.quota_override.is_none();
@@ -227,7 +227,7 @@ impl Decision {
         let mut rejected = self.policies().filter(|policy| policy.rejected());
         match (rejected.next(), rejected.next()) {
             (Some(one), None) => {
-                let problems = &self.limiter.response_cache().problems;
+                let problems = &self.limiter.response_cache.problems;
                 problems.get(one.policy_index())
             }
             _ => None,

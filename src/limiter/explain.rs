@@ -12,8 +12,8 @@ use http::request::Parts;
 use tokio::task::coop::consume_budget;
 
 use super::{
-    Limiter,
-    core::{BoundPolicy, LimiterRef},
+    bound_policy::BoundPolicy,
+    core::LimiterRef,
     decide::DecisionBuilder,
     decision::{Decision, DecisionKind},
     entry::PolicyRole,
@@ -24,8 +24,7 @@ use super::{
 use crate::{
     access::MatchedList,
     error::{CallError, StoreError},
-    extract::{Extracted, MissingKey},
-    key::Key,
+    extract::Extracted,
     log::without_events,
     observe::{DecisionOutcome, DecisionSource},
     policy::skip::exemption::Exemption,
@@ -223,55 +222,18 @@ impl fmt::Debug for ExplainedPolicy<'_> {
     }
 }
 
-impl Limiter {
-    /// Explains the decision that a request with this head would get from a layer of this limiter now: which policies apply,
-    /// with which key, cost and quota, whether it would be admitted, and when; and why the other policies don't apply.
-    ///
-    /// The policies are evaluated as for a request, by the same code: access lists, conditions, functions of the application
-    /// and lookups of quotas included, and a rejection that the store has cached. But nothing is charged, recorded, logged or
-    /// changed: no key, no TTL, no statistics of shadow policies, no ban. Other layers and middlewares of the service are
-    /// not asked.
-    ///
-    /// Units that processes hold in [leases](crate::Policy::lease) count as used, as in [`peek`](Limiter::peek). An explanation
-    /// spends none of them, and requests no lease: the decision is the store's.
-    ///
-    /// ```
-    /// use http::Request;
-    /// use tollgate::{Limiter, Policy, Quota, extract};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("api", Quota::requests(5).per_minute()).key(extract::header("x-user")))
-    ///     .policy(Policy::new("login", Quota::requests(1).per_minute()).only_path("/login"))
-    ///     .build()?;
-    /// let (parts, ()) = Request::get("/").header("x-user", "alice").body(())?.into_parts();
-    /// let explanation = limiter.explain(&parts).await?;
-    /// assert!(explanation.would_admit());
-    /// let api = explanation.policy("api").and_then(|api| api.status()).ok_or("it applies")?;
-    /// assert_eq!((api.cost(), api.remaining()), (1, 5));
-    /// let login = explanation.policy("login").ok_or("no policy")?;
-    /// let reason = login.not_applied().map(ToString::to_string);
-    /// assert_eq!(reason.as_deref(), Some("only_path /login"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says. Dropping the future is harmless.
-    pub fn explain(&self, parts: &Parts) -> Explain {
-        let (limiter, parts) = (self.local_ref(), parts.clone());
-        Explain(Box::pin(async move {
+/// The future of an [`Explanation`]: from [`Limiter::explain`](crate::Limiter::explain).
+#[must_use = "futures do nothing unless polled"]
+pub struct Explain(Pin<Box<dyn Future<Output = Result<Explanation, CallError>> + Send>>);
+
+impl Explain {
+    pub(super) fn new(limiter: Arc<LimiterRef>, parts: Parts) -> Self {
+        Self(Box::pin(async move {
             consume_budget().await;
             limiter.explain(parts).await
         }))
     }
 }
-
-/// The future of an [`Explanation`]: from [`Limiter::explain`].
-#[must_use = "futures do nothing unless polled"]
-pub struct Explain(Pin<Box<dyn Future<Output = Result<Explanation, CallError>> + Send>>);
 
 impl Future for Explain {
     type Output = Result<Explanation, CallError>;
@@ -428,14 +390,5 @@ impl EvaluationTrace for RecordedTrace {
 
     fn on_not_applied(&mut self, policy: usize, reason: impl FnOnce() -> NotApplied) {
         self.not_applied.push((policy, reason()));
-    }
-}
-
-impl BoundPolicy {
-    /// The key that a request would be counted by, without recording whether requests have keys.
-    pub(crate) fn peek_key(&self, head: &RequestHead<'_>) -> Extracted {
-        let is_shared = || self.policy.on_missing_key() == MissingKey::Shared;
-        let shared = || is_shared().then(Key::missing).into();
-        self.extract(head).or_else(shared)
     }
 }

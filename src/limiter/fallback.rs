@@ -3,7 +3,8 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use super::{
-    core::{BoundPolicy, Enforcement, LimiterRef},
+    bound_policy::{BoundPolicy, Enforcement},
+    core::LimiterRef,
     decide::DecisionBuilder,
     decision::{Decision, DecisionKind},
     entry::PolicyEntry,

@@ -4,11 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::coop::consume_budget;
 
-use super::{Limiter, check::Check, core::BoundPolicy, status::LimitStatus};
+use super::{
+    Limiter, blocks::Blocks, bound_policy::BoundPolicy, check::Check, credit::Credit,
+    status::LimitStatus,
+};
 use crate::{
     error::{CallError, UnknownPolicy},
     key::Key,
-    policy::Policy,
+    policy::{Policy, stored_text},
 };
 
 /// A handle to one policy of a [`Limiter`], from [`Limiter::policy`]. Cheap to clone.
@@ -19,41 +22,6 @@ use crate::{
 pub struct PolicyHandle {
     limiter: Limiter,
     name: Arc<str>,
-}
-
-impl Limiter {
-    /// Returns a handle to the policy of that name, for calls by operators. Get it once, when the application starts, so that a
-    /// mistyped name is an error there.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Limiter, Policy, Quota, extract};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("daily", Quota::requests(100).per_day()).key(extract::header("x-api-key")))
-    ///     .build()?;
-    /// let daily = limiter.policy("daily")?;
-    /// // The key that requests with this header are counted by: a hash.
-    /// let key = daily.key("sk_live_1").ok_or("no key")?;
-    /// assert_eq!(daily.charge(key, 30).await?.policies().next().unwrap().remaining(), 70);
-    /// daily.credit(key, 10).await?;
-    /// let before = daily.reset(key).await?;
-    /// assert_eq!(before.policies().next().unwrap().remaining(), 80);
-    /// assert!(limiter.policy("dayly").is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownPolicy`] if the limiter has no policy of that name.
-    pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
-        let limiter = self.local_ref();
-        let index = limiter.find(name)?;
-        Ok(PolicyHandle::new(self, &limiter.policies[index]))
-    }
 }
 
 impl PolicyHandle {
@@ -155,6 +123,103 @@ impl PolicyHandle {
         let limiter = self.limiter.local_ref();
         let bound = &limiter.policies[limiter.find(&self.name)?];
         Ok(limiter.store.callers(&bound.limit, &key).await?)
+    }
+
+    /// Adds `units` to what a key has left, up to the full quota: a caller that has used 100 units is credited 100 of 500.
+    /// [`Credited`](crate::Credited) has the number of units that were added and the status afterwards. For goodwill; to undo a
+    /// charge, [refund](crate::Decision::refund) it.
+    ///
+    /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with),
+    /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the
+    /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Shadow
+    /// candidates [of this policy](crate::Policy::shadow_of) are credited too. Access lists don't apply.
+    ///
+    /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) all units in use can be credited, under
+    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) those of the current window.
+    /// [`SlidingLog`](crate::SlidingLog), [`SlidingWindow`](crate::SlidingWindow), [`ListWindow`](crate::ListWindow),
+    /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban) store each charge separately and can't credit:
+    /// [`reset`](PolicyHandle::reset) returns all units. A strategy of your own can if its rule implements
+    /// [`units_in_use`](crate::strategy::Rule::units_in_use).
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let pro = Quota::units(20_000).per_minute();
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).tier_quotas([pro]))
+    ///     .build()?;
+    /// let (tokens, alice) = (limiter.policy("tokens")?, Key::new("alice"));
+    /// let charged = tokens.charge(alice, 15_000).quota_for("tokens", pro).await?;
+    /// assert_eq!(charged.policy("tokens").unwrap().remaining(), 5_000);
+    /// let credited = tokens.credit(alice, 500).quota_for("tokens", pro).await?;
+    /// assert_eq!(credited.units(), 500);
+    /// assert_eq!(credited.status().policy("tokens").unwrap().remaining(), 5_500);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] if the store fails, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its
+    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]). After
+    /// [`StoreError::Deferred`](crate::StoreError::Deferred) in it the units are credited once the store responds.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, the units may or may not be credited.
+    pub fn credit(&self, key: impl Into<Key>, units: u64) -> Credit {
+        Credit::new(self, key.into(), units)
+    }
+
+    /// Lists up to `max` keys that are blocked now under this policy, a [ban](crate::Ban): see [`Limiter::blocks`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limiter::blocks`]; [`NotABan`](CallError::NotABan) if the policy is none, or an unknown policy if the limiter no
+    /// longer has it.
+    pub async fn blocks(&self, max: usize) -> Result<Blocks, CallError> {
+        let (limiter, name) = (&self.limiter, self.name());
+        let core = limiter.local_ref();
+        let bound = &core.policies[core.find(name)?];
+        if !bound.is_ban() {
+            let policies = vec![bound.policy.shared_name()];
+            return Err(CallError::NotABan { policies });
+        }
+        let is_named = |bound: &BoundPolicy| bound.is_ban() && bound.policy.name() == name;
+        Blocks::find(limiter, max, is_named).await
+    }
+
+    /// Reads a key as operators write it: what [`key_text`](Self::key_text) returns, or any text that [`key`](Self::key) takes.
+    ///
+    /// `hash:` and 20 characters are the key of that hash, and `key:` and a key's text in the store is that key. Parts of a tuple
+    /// have `+` between them. Any other text is read as in a request, by [`key`](Self::key), or by [`Key::new`] if code of the
+    /// application makes the keys. For the text of a request use `key`: a client could send another client's hash.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota, extract};
+    ///
+    /// let policy = Policy::new("daily", Quota::requests(100).per_day()).key(extract::header("x-api-key"));
+    /// let limiter = Limiter::builder().policy(policy).build()?;
+    /// let daily = limiter.policy("daily")?;
+    /// let key = daily.parse_key("sk_live_abc").ok_or("no key")?;
+    /// assert_eq!(daily.key_text(&key), "hash:7lEM2SSxGPnYHjFZP0wx");
+    /// assert_eq!(daily.parse_key("hash:7lEM2SSxGPnYHjFZP0wx"), Some(key));
+    /// assert_eq!(daily.parse_key("key:tenant-7+/ocr"), Some(Key::tuple(["tenant-7", "/ocr"].map(Key::new))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn parse_key(&self, text: &str) -> Option<Key> {
+        self.policy().ok()?.parse_key(text)
+    }
+
+    /// The text of a key for operators, which [`parse_key`](Self::parse_key) reads: `hash:` and the hash of a key that is hashed,
+    /// the key's own text if requests under this policy can have that key, or else `key:` and the key's text in the store.
+    pub fn key_text(&self, key: &Key) -> String {
+        match self.policy() {
+            Ok(policy) => policy.key_text(key),
+            Err(_) => stored_text(key),
+        }
     }
 
     pub(super) fn limiter(&self) -> &Limiter {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{admission::Admission, policy_admission::PolicyAdmission, settle::SettleError};
-use crate::error::{StoreError, UnknownPolicy};
+use super::{admission::Admission, settle::SettleError};
+use crate::error::StoreError;
 
 /// Counts the units of a request whose cost becomes known while it is served, such as the tokens of a stream, and
-/// [settles](PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`], or [`Admission::meter`] for
+/// [settles](crate::PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`](crate::PolicyAdmission::meter), or [`Admission::meter`] for
 /// several policies at once.
 ///
 /// Move it into the stream: however the stream ends, also if the client disconnects, the request is charged the units that were
@@ -20,7 +20,7 @@ use crate::error::{StoreError, UnknownPolicy};
 /// ends may be lost likewise. [`finish`](UnitMeter::finish) waits for the response instead, and returns the error.
 ///
 /// With [`LocalFallback::write_back`](crate::LocalFallback::write_back), an estimate that was charged in process and written back
-/// before the meter is dropped stays charged to the store: see [`settle`](PolicyAdmission::settle).
+/// before the meter is dropped stays charged to the store: see [`settle`](crate::PolicyAdmission::settle).
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -53,62 +53,15 @@ pub struct UnitMeter {
     units: Option<u64>,
 }
 
-impl PolicyAdmission {
-    /// Returns a meter that counts the request's units from zero, and settles them when it is dropped: see [`UnitMeter`] for an
-    /// example.
-    pub fn meter(self) -> UnitMeter {
-        let (admission, policy) = self.into_parts();
-        UnitMeter {
+impl UnitMeter {
+    pub(super) fn new(admission: Admission, policies: Vec<Arc<str>>) -> Self {
+        Self {
             admission,
-            policies: vec![policy],
-            units: None,
-        }
-    }
-}
-
-impl Admission {
-    /// Returns one [meter](PolicyAdmission::meter) for several policies, such as a caller's tokens and a global budget: they
-    /// are settled to the same cost, by [`settle_each`](Admission::settle_each).
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// use tollgate::{Key, Limiter, Policy, Quota, extract};
-    ///
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).cost(200))
-    ///     .policy(Policy::new("budget", Quota::units(9_000).per_minute()).cost(200).key(extract::global()))
-    ///     .build()?;
-    /// let admission = limiter.admit(Key::new("alice")).await?;
-    /// let mut meter = admission.meter(["tokens", "budget"])?;
-    /// meter.add(3);
-    /// meter.finish().await?;
-    /// assert_eq!(admission.remaining("tokens"), Some(997));
-    /// assert_eq!(admission.remaining("budget"), Some(8_997));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownPolicy`] as from [`Admission::policy`].
-    pub fn meter<N: Into<Arc<str>>>(
-        &self,
-        policies: impl IntoIterator<Item = N>,
-    ) -> Result<UnitMeter, UnknownPolicy> {
-        let policies: Vec<Arc<str>> = policies.into_iter().map(Into::into).collect();
-        for policy in &policies {
-            self.check_policy(policy)?;
-        }
-        Ok(UnitMeter {
-            admission: self.clone(),
             policies,
             units: None,
-        })
+        }
     }
-}
 
-impl UnitMeter {
     /// Counts `units` more. Nothing is sent before the meter is finished or dropped.
     pub fn add(&mut self, units: u64) {
         if units > 0 {
@@ -160,7 +113,7 @@ impl UnitMeter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails: see [`PolicyAdmission::settle`]. The units are not settled later.
+    /// [`StoreError`] if the store fails: see [`PolicyAdmission::settle`](crate::PolicyAdmission::settle). The units are not settled later.
     pub async fn finish(mut self) -> Result<(), StoreError> {
         let settled = match self.true_costs() {
             Some(true_costs) => self.admission.settle_all(&true_costs).await,

@@ -6,10 +6,11 @@ use super::{
     adjust::Adjustment,
     admission::{Admission, EntryPosition},
     decision::Refund,
+    meter::UnitMeter,
     settle::{Charges, SettleError},
 };
 use crate::{
-    error::{StoreError, UnknownPolicy},
+    error::StoreError,
     store::{Op, Units},
     strategy::ChargeReceipt,
 };
@@ -28,22 +29,11 @@ pub struct PolicyAdmission {
     policy: Arc<str>,
 }
 
-impl Admission {
-    /// Returns a handle to the charges of this request under the policy of that name, in every layer that has one. If the
-    /// policy did not apply to the request there are none, and the handle's methods do nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownPolicy`] if no limiter that the request passed has a policy of that name. A request that passed none, since its
-    /// layer is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
-    pub fn policy(&self, name: impl Into<Arc<str>>) -> Result<PolicyAdmission, UnknownPolicy> {
-        let (policy, admission) = (name.into(), self.clone());
-        self.check_policy(&policy)?;
-        Ok(PolicyAdmission { admission, policy })
-    }
-}
-
 impl PolicyAdmission {
+    pub(super) fn new(admission: Admission, policy: Arc<str>) -> Self {
+        Self { admission, policy }
+    }
+
     /// The policy's name.
     pub fn policy(&self) -> &str {
         &self.policy
@@ -167,9 +157,10 @@ impl PolicyAdmission {
         }
     }
 
-    /// The admission, and the policy's name.
-    pub(super) fn into_parts(self) -> (Admission, Arc<str>) {
-        (self.admission, self.policy)
+    /// Returns a meter that counts the request's units from zero, and settles them when it is dropped: see [`UnitMeter`] for an
+    /// example.
+    pub fn meter(self) -> UnitMeter {
+        UnitMeter::new(self.admission, vec![self.policy])
     }
 
     async fn charge_at(&self, at: EntryPosition, units: Units) -> Result<(), StoreError> {

@@ -6,8 +6,9 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
+    bound_policy::{BoundPolicy, Enforcement},
     check::CheckOverrides,
-    core::{BoundPolicy, Enforcement, LimiterRef},
+    core::LimiterRef,
     decide::{DecisionBuilder, EarlyDecision, PendingStage},
     decision::DecisionKind,
     entry::PolicyEntry,
@@ -146,6 +147,59 @@ impl LimiterRef {
         Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
     }
 
+    /// The key of a request under each policy, for a status, and what the request lacks if it would be rejected for that.
+    pub(super) fn keys_of_request(&self, parts: &Parts) -> (Keys, Option<DecisionKind>) {
+        let mut keys: Vec<(String, Key)> = Vec::new();
+        let mut missing = None;
+        let head = RequestHead::new(parts);
+        // A list rejects an ambiguous key of its policy also where the policy does not apply.
+        let is_listed = |name: &str| {
+            let mut lists = self.lists.iter();
+            lists.any(|lists| lists.policies_of_keys().any(|policy| policy == name))
+        };
+        for bound in &self.policies {
+            let policy = &bound.policy;
+            let found = bound.peek_key(&head);
+            if let Extracted::Key(key) = found {
+                keys.push((policy.name().to_owned(), key));
+            } else if bound.rejects_without_key(found)
+                && !policy.is_by_hand()
+                && !policy.skips(parts, &head.path)
+                || found == Extracted::Ambiguous && is_listed(policy.name())
+            {
+                missing.get_or_insert_with(|| bound.missing_key_kind(parts));
+            }
+        }
+        (keys.into(), missing)
+    }
+
+    /// The key of a call under a policy. A shadow of a live policy has the live policy's key, and a policy with a fixed key has
+    /// that in place of one key for all policies.
+    #[inline]
+    pub(crate) fn key_of<'a>(&self, bound: &'a BoundPolicy, keys: &'a Keys) -> Option<&'a Key> {
+        if keys.all().is_some() && bound.fixed_key.is_some() {
+            return bound.fixed_key.as_ref();
+        }
+        let own = keys.of(bound.policy.name());
+        own.or_else(|| keys.of(self.shadowed_policy(bound)?))
+    }
+
+    /// Whether a call names a policy, or the live policy that it would replace.
+    pub(crate) fn is_named(&self, bound: &BoundPolicy, keys: &Keys) -> bool {
+        let named = |name: &str| keys.names_policy(name);
+        named(bound.policy.name()) || self.shadowed_policy(bound).is_some_and(named)
+    }
+
+    /// The cost that a call sets for a policy, or for the live policy that it would replace.
+    #[inline]
+    pub(crate) fn cost_in_call(
+        &self,
+        bound: &BoundPolicy,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<u64> {
+        overrides?.cost(bound.policy.name(), self.shadowed_policy(bound))
+    }
+
     /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.
     #[inline(always)]
     pub(crate) fn add_entry(
@@ -269,16 +323,6 @@ impl LimiterRef {
     fn apply_early(&self, builder: &mut DecisionBuilder, early: EarlyDecision) {
         builder.decide_early(early);
         self.log_rejected(builder);
-    }
-}
-
-impl BoundPolicy {
-    /// The kind of a decision about a request that lacks the policy's key, or has several.
-    pub(crate) fn missing_key_kind(&self, parts: &Parts) -> DecisionKind {
-        DecisionKind::MissingKey {
-            policy: self.policy.shared_name(),
-            missing: self.policy.missing_key_name(parts),
-        }
     }
 }
 

@@ -74,59 +74,13 @@ pub(super) struct PlannedAdjustment {
     pub(super) call: (usize, (bool, usize)),
 }
 
-impl Admission {
-    /// Settles several policies at once, each to its true cost in units, as
-    /// [`PolicyAdmission::settle`](crate::PolicyAdmission::settle) settles one. Policies that are not named don't change; if
-    /// one is named twice, the last cost counts.
-    ///
-    /// The policies of one layer are settled in one round trip, all or none of them. Those of several layers, and on a cluster
-    /// those whose keys are in several slots, are settled by one call each, all sent at once.
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// use tollgate::{Key, Limiter, Policy, Quota};
-    ///
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("requests", Quota::requests(10).per_minute()))
-    ///     .policy(Policy::new("tokens", Quota::requests(1_000).per_minute()).cost(200))
-    ///     .policy(Policy::new("cents", Quota::requests(100).per_day()).cost(5))
-    ///     .build()?;
-    /// let admission = limiter.admit(Key::new("alice")).await?;
-    /// admission.settle_each([("tokens", 500), ("cents", 3)]).await?;
-    /// assert_eq!(admission.remaining("requests"), Some(9));
-    /// assert_eq!(admission.remaining("tokens"), Some(500));
-    /// assert_eq!(admission.remaining("cents"), Some(97));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// Shadow candidates [of a policy](crate::Policy::shadow_of) are settled with it, to the same cost, unless they are named.
-    ///
-    /// # Errors
-    ///
-    /// [`SettleError`]. If a name is unknown, nothing is settled. If the store fails, the error names the policies that were
-    /// settled nevertheless; whether a charge that [timed out](StoreError::Timeout) was made is unknown.
-    ///
-    /// # Cancellation
-    ///
-    /// If the future is dropped, settlements that were sent are done nevertheless.
-    pub async fn settle_each<N: Into<Arc<str>>>(
-        &self,
-        true_costs: impl IntoIterator<Item = (N, u64)>,
-    ) -> Result<(), SettleError> {
-        let mut settled: Vec<(Arc<str>, u64)> = Vec::new();
-        for (name, true_cost) in true_costs {
-            let policy = name.into();
-            self.check_policy(&policy)?;
-            match settled.iter_mut().find(|(name, _)| *name == policy) {
-                Some((_, cost)) => *cost = true_cost,
-                None => settled.push((policy, true_cost)),
-            }
-        }
-        self.settle_all(&settled).await
-    }
+/// A settlement without a waiter. Dropping it sends it, unless it was sent before.
+struct Settlement {
+    admission: Admission,
+    true_costs: Vec<(Arc<str>, u64)>,
+}
 
+impl Admission {
     pub(super) async fn settle_all(
         &self,
         true_costs: &[(Arc<str>, u64)],
@@ -380,15 +334,7 @@ impl Admission {
         });
         found
     }
-}
 
-/// A settlement without a waiter. Dropping it sends it, unless it was sent before.
-struct Settlement {
-    admission: Admission,
-    true_costs: Vec<(Arc<str>, u64)>,
-}
-
-impl Admission {
     /// Settles on any thread, also outside a runtime. What the store can't be sent now, it keeps.
     pub(super) fn settle_in_background(self, true_costs: Vec<(Arc<str>, u64)>) {
         let lock = self.settle_lock();

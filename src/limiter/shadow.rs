@@ -6,18 +6,15 @@ use std::{
 };
 
 use super::{
-    check::CheckOverrides,
-    core::{BoundPolicy, Enforcement, LimiterRef},
+    bound_policy::{BoundPolicy, Enforcement},
+    core::LimiterRef,
     decide::DecisionBuilder,
     decision::Decision,
     entry::{PolicyEntry, PolicyRole},
-    keys::Keys,
 };
 use crate::{
     charge::ChargeTime,
     error::{ConfigError, InvalidValue},
-    extract::{Extracted, MissingKey},
-    key::Key,
     log::LogThrottle,
     observe::{ShadowStats, UnitsKind},
     policy::Policy,
@@ -73,16 +70,6 @@ pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), Confi
 }
 
 impl BoundPolicy {
-    /// Whether it rejects requests without a key.
-    pub(crate) fn rejects_without_key(&self, found: Extracted) -> bool {
-        let rejects = match found {
-            Extracted::Key(_) => false,
-            Extracted::Absent => self.policy.on_missing_key() == MissingKey::Reject,
-            Extracted::Ambiguous => true,
-        };
-        rejects && !matches!(self.enforcement, Enforcement::Shadow { .. })
-    }
-
     /// Whether a shadow charges when the request arrives, not when it is responded to.
     fn charges_on_arrival(&self) -> bool {
         self.policy.charge_mode().when != ChargeTime::Response
@@ -136,32 +123,6 @@ impl LimiterRef {
             Enforcement::Shadow { of: Some(live), .. } => Some(self.bound(live).policy.name()),
             _ => None,
         }
-    }
-
-    /// The key of the live policy that a shadow would replace.
-    #[inline]
-    pub(crate) fn shadowed_policy_key<'a>(
-        &self,
-        bound: &BoundPolicy,
-        keys: &'a Keys,
-    ) -> Option<&'a Key> {
-        keys.of(self.shadowed_policy(bound)?)
-    }
-
-    /// Whether a call names a policy, or the live policy that it would replace.
-    pub(crate) fn is_named(&self, bound: &BoundPolicy, keys: &Keys) -> bool {
-        let named = |name: &str| keys.names_policy(name);
-        named(bound.policy.name()) || self.shadowed_policy(bound).is_some_and(named)
-    }
-
-    /// The cost that a call sets for a policy, or for the live policy that it would replace.
-    #[inline]
-    pub(crate) fn cost_in_call(
-        &self,
-        bound: &BoundPolicy,
-        overrides: Option<&CheckOverrides>,
-    ) -> Option<u64> {
-        overrides?.cost(bound.policy.name(), self.shadowed_policy(bound))
     }
 
     /// Sets whether each shadow would have rejected, and records whether that differs from the decision. Requests that retry

@@ -2,12 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use tokio::{
-    task::coop::consume_budget,
-    time::{sleep, timeout as timed},
-};
+use tokio::time::{sleep, timeout as timed};
 
-use super::{Limiter, core::LimiterCore};
+use super::core::LimiterCore;
 use crate::{
     key::Key,
     runtime::runtime_with_timers,
@@ -17,7 +14,7 @@ use crate::{
 /// The pause before a store that failed is called again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The error of a [shutdown](Limiter::shutdown) that could not send everything to the store in time.
+/// The error of a [shutdown](crate::Limiter::shutdown) that could not send everything to the store in time.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not sent to the store in time: {operations} refunds and charges, {write_backs} write-backs"
@@ -54,54 +51,19 @@ impl ShutdownError {
     }
 }
 
-impl Limiter {
-    /// Sends the operations that are queued in this process to the store, and waits for the responses, for at most `timeout`:
-    /// refunds, released permits and charges without a waiter, among them those that were kept while the store failed, and
-    /// [write-backs](crate::LocalFallback::write_back). Units of [leases](crate::Policy::lease) are refunded. Call it before a process ends,
-    /// once its server has stopped: operations
-    /// that are queued then are lost, and their units come back only with time.
-    ///
-    /// The limiter stays usable: operations that later checks queue need another call. Drop permits and
-    /// [admissions](crate::Admission) first, since those in use are not released or settled. The queue belongs to the store:
-    /// limiters and layers over clones of it need one call, except for their write-backs.
-    ///
-    /// ```no_run
-    /// # async fn f(layer: tollgate::RateLimitLayer, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::time::Duration;
-    ///
-    /// let limiter = layer.limiter().clone();
-    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-    /// axum::serve(listener, app)
-    ///     .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
-    ///     .await?;
-    /// limiter.shutdown(Duration::from_secs(5)).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ShutdownError`] counts the operations that were not sent in time. They stay queued. Outside of a tokio runtime with timers
-    /// it is returned at once, if something is queued.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future ends the wait; what was not sent stays queued.
-    pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
-        consume_budget().await;
-        let core = self.local_ref();
+impl LimiterCore {
+    /// Sends what is queued: see [`Limiter::shutdown`](crate::Limiter::shutdown).
+    pub(super) async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         // Also if nothing is queued: leases are refunded by a flush.
-        if runtime_with_timers().is_some() && timed(timeout, core.flush()).await.is_ok() {
+        if runtime_with_timers().is_some() && timed(timeout, self.flush()).await.is_ok() {
             return Ok(());
         }
-        match core.queued() {
+        match self.queued() {
             (0, 0) => Ok(()),
             (operations, write_backs) => Err(ShutdownError::new(operations, write_backs)),
         }
     }
-}
 
-impl LimiterCore {
     /// The numbers of the store's queued operations, and of keys to be written back.
     fn queued(&self) -> (u64, u64) {
         let unwritten = self

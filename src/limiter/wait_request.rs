@@ -8,8 +8,9 @@ use std::{
 };
 
 use super::{
+    bound_policy::BoundPolicy,
     check::CheckOverrides,
-    core::{BoundPolicy, LimiterRef},
+    core::LimiterRef,
     decide::{MaybePending, PendingDecision},
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, PolicyRole},
