@@ -98,33 +98,19 @@ impl<T> Check<T> {
         self
     }
 
-    /// The same call with settings.
-    pub(super) fn with(mut self, overrides: CheckOverrides) -> Self {
-        self.overrides = Some(Box::new(overrides));
-        self
-    }
-
-    fn overrides(&mut self) -> &mut CheckOverrides {
-        self.overrides.get_or_insert_default()
-    }
-
     /// Sets the cost under the policy of that name to `units`, in place of its own and of [`cost`](Check::cost).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.overrides().costs.push((policy.into(), units));
         self
     }
-}
 
-impl<T> Check<T> {
     /// Sets the quota under the policy of that name, such as that of the caller's tier, in place of the policy's own: see
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.overrides().quotas.push((policy.into(), quota));
         self
     }
-}
 
-impl<T> Check<T> {
     /// Sets the head of the request that the call is for, from which policies take their settings:
     /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
     /// [`cost_with`](crate::Policy::cost_with), [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy
@@ -154,6 +140,16 @@ impl<T> Check<T> {
     pub fn address(mut self, address: IpAddr) -> Self {
         self.overrides().address = Some(address);
         self
+    }
+
+    /// The same call with settings.
+    pub(super) fn with(mut self, overrides: CheckOverrides) -> Self {
+        self.overrides = Some(Box::new(overrides));
+        self
+    }
+
+    fn overrides(&mut self) -> &mut CheckOverrides {
+        self.overrides.get_or_insert_default()
     }
 }
 

@@ -99,11 +99,13 @@ impl Admission {
             // All calls are sent before the first result is awaited.
             let calls = adjustments.chunk_by(|adjustment, next| adjustment.call == next.call);
             let calls: Vec<_> = calls
-                .map(|adjustments| (adjustments, self.send(adjustments)))
+                .filter_map(|call| Some((call, self.send(call, LimiterCore::adjust)?)))
                 .collect();
             let (mut failed, mut error) = (Vec::new(), None);
             for (adjustments, result) in calls {
-                if let Err(reason) = self.finish(adjustments, result).await {
+                let result = result.await;
+                self.apply_result(adjustments, &result);
+                if let Err(reason) = result {
                     failed.extend(adjustments.iter().map(|adjustment| adjustment.policy));
                     error = Some(reason);
                 }
@@ -205,27 +207,6 @@ impl Admission {
         adjustments
     }
 
-    /// Sends the adjustments of one call.
-    fn send(&self, adjustments: &[PlannedAdjustment]) -> Option<AdjustFuture> {
-        self.with_adjustments(adjustments, |limiter, adjustments| {
-            limiter.adjust(Op::Settle, adjustments)
-        })
-    }
-
-    /// Awaits the result of one call, and applies it.
-    async fn finish(
-        &self,
-        adjustments: &[PlannedAdjustment],
-        result: Option<AdjustFuture>,
-    ) -> Result<(), StoreError> {
-        let Some(result) = result else {
-            return Ok(());
-        };
-        let result = result.await;
-        self.apply_result(adjustments, &result);
-        result.map(drop)
-    }
-
     pub(super) fn apply_result(
         &self,
         adjustments: &[PlannedAdjustment],
@@ -256,30 +237,28 @@ impl Admission {
         }
     }
 
-    pub(super) fn with_adjustments<T>(
+    /// Sends the adjustments of one call, by a method of their limiter.
+    fn send(
         &self,
         adjustments: &[PlannedAdjustment],
-        with: impl FnOnce(&LimiterCore, &[Adjustment<'_>]) -> T,
-    ) -> Option<T> {
+        adjust: impl FnOnce(&LimiterCore, Op, &[Adjustment<'_>]) -> AdjustFuture,
+    ) -> Option<AdjustFuture> {
         let index = adjustments.first()?.at.decision;
         self.with_decision(index, |decision| {
             let adjustments = adjustments.iter().filter_map(|adjustment| {
                 let entry = decision.entries.get(adjustment.at.entry)?;
-                Some(match &adjustment.step {
-                    None => Adjustment {
-                        entry,
-                        receipt: ChargeReceipt::NONE,
-                        units: adjustment.charge.get(),
-                    },
-                    Some(step) => Adjustment {
-                        entry,
-                        receipt: step.receipt,
-                        units: step.units,
-                    },
+                let (receipt, units) = match &adjustment.step {
+                    None => (ChargeReceipt::NONE, adjustment.charge.get()),
+                    Some(step) => (step.receipt, step.units),
+                };
+                Some(Adjustment {
+                    entry,
+                    receipt,
+                    units,
                 })
             });
             let adjustments: SmallVec<[_; 4]> = adjustments.collect();
-            with(&decision.limiter, &adjustments)
+            adjust(&decision.limiter, Op::Settle, &adjustments)
         })
     }
 
@@ -387,9 +366,7 @@ impl Settlement {
                 let rest = adjustments
                     .split_off(adjustments.partition_point(|adjustment| adjustment.call == first));
                 let call = mem::replace(&mut adjustments, rest);
-                let result = admission.with_adjustments(&call, |limiter, adjustments| {
-                    limiter.adjust_detached(Op::Settle, adjustments)
-                });
+                let result = admission.send(&call, LimiterCore::adjust_detached);
                 pending.extend(result.map(|result| (call, result)));
             }
         }
