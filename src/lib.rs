@@ -229,11 +229,9 @@ pub mod fuzzing {
 }
 
 mod access;
-mod admission;
 mod changes;
 mod charge;
 mod clock;
-mod decision;
 mod error;
 mod headers;
 #[cfg(any(feature = "axum", feature = "tonic"))]
@@ -256,16 +254,11 @@ mod setting;
 mod sync;
 
 pub use access::{AccessList, AddressList, KeyList, OnUnknownAddress};
-pub use admission::{
-    Admission, PermitGuard, Rejected, meter::UnitMeter, policy_admission::PolicyAdmission,
-    settle::SettleError,
-};
 pub use changes::{Changes, PolicyChange, PolicyChangeKind, SettingChange};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TokioClock};
 /// The connection pool of [`RedisStore`], in the version that this crate uses.
 #[cfg(feature = "redis")]
 pub use deadpool_redis;
-pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
 pub use error::{CallError, ConfigError, InvalidValue, StoreError, UnknownPolicy};
 #[doc(inline)]
 pub use extract::{KeyExtractor, MissingKey, PeerAddr};
@@ -276,8 +269,10 @@ pub use key::Key;
 #[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
-    Block, Blocks, Check, CheckFuture, Credit, CreditFuture, Credited, Keys, LimitStatus, Limiter,
-    LimiterBuilder, PolicyHandle, ShutdownError, Wait, WaitFuture,
+    Admission, Block, Blocks, Check, CheckFuture, Credit, CreditFuture, Credited, Decision,
+    DecisionKind, Keys, LimitStatus, Limiter, LimiterBuilder, PermitGuard, PolicyAdmission,
+    PolicyDecision, PolicyHandle, Refund, Rejected, SettleError, ShutdownError, UnitMeter, Wait,
+    WaitFuture,
 };
 #[doc(inline)]
 pub use observe::{DecisionSource, ShadowStats};

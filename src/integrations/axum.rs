@@ -10,8 +10,8 @@ use ::axum::{
 
 use super::Unavailable;
 use crate::{
-    admission::{Admission, Rejected},
     error::{CallError, StoreError, UnknownPolicy},
+    limiter::{Admission, Rejected},
     respond::http,
 };
 

@@ -7,8 +7,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::Unavailable;
 use crate::{
-    admission::Rejected,
     error::{CallError, StoreError, UnknownPolicy},
+    limiter::Rejected,
     respond::{Problem, RetryDelay, grpc},
 };
 

@@ -6,8 +6,7 @@ use std::sync::{
 use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::{
-    admission::Admission,
-    decision::PermitHandle,
+    limiter::{Admission, HeldPermits},
     outcome::{Head, Outcome, RequestEnd},
 };
 
@@ -18,7 +17,7 @@ use crate::{
 pub(crate) struct InFlightRequest {
     admission: Admission,
     decision_index: usize,
-    _permit: Option<Arc<dyn PermitHandle>>,
+    _permit: Option<Arc<HeldPermits>>,
     /// `None` if the charge doesn't depend on the outcome.
     progress: Option<ResponseProgress>,
 }
@@ -52,7 +51,7 @@ impl InFlightRequest {
     pub(crate) fn new(
         admission: Admission,
         decision_index: usize,
-        permit: Option<Arc<dyn PermitHandle>>,
+        permit: Option<Arc<HeldPermits>>,
         progress: Option<ResponseProgress>,
     ) -> Self {
         Self {

@@ -11,10 +11,9 @@ use super::{
     snapshot::LayerConfig,
 };
 use crate::{
-    admission::Rejected,
     changes::Changes,
     error::ConfigError,
-    limiter::{Limiter, LimiterBuilder},
+    limiter::{Limiter, LimiterBuilder, Rejected},
     respond::{self, RateLimitHeaders, ResponseConfig},
     sync::ShardedArc,
 };

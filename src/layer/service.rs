@@ -8,10 +8,7 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::{ResponseBody, ResponseFuture, shared::LayerRef, snapshot::AdmittedRequest};
-use crate::{
-    admission::Admission,
-    limiter::{DecisionBuilder, PendingDecision},
-};
+use crate::limiter::{Admission, DecisionBuilder, PendingDecision};
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer). Its error is the inner service's own.
 #[derive(Clone, Debug)]

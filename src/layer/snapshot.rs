@@ -6,9 +6,7 @@ use http::{Response, request::Parts};
 
 use super::in_flight::{InFlightRequest, ResponseProgress};
 use crate::{
-    admission::{Admission, Rejected},
-    decision::Decision,
-    limiter::LimiterRef,
+    limiter::{Admission, Decision, LimiterRef, Rejected},
     respond::{
         KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
     },

@@ -10,14 +10,14 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
+    bound_policy::{BoundPolicy, Enforcement},
     builder::LimiterBuilder,
-    core::{
-        BoundPolicy, Enforcement, LimiterCore, local_share::LocalShare,
-        permit_registry::PermitRegistry, quota_overrides::QuotaOverrideCache,
-        write_back::LocalShares,
-    },
-    evaluate::shadow,
-    wait::leader::Queues,
+    core::LimiterCore,
+    local_share::LocalShare,
+    permits::PermitRegistry,
+    quota_overrides::QuotaOverrideCache,
+    shadow,
+    write_back::LocalShares,
 };
 use crate::{
     access::Lists,
@@ -103,10 +103,7 @@ impl<T> LimiterBuilder<T> {
             double_counting_log: LogThrottle::default(),
             permits: PermitRegistry::default(),
             generation: old.map_or(0, |old| old.generation + 1),
-            wait_queues: old.map_or_else(
-                || Arc::<Queues>::default() as _,
-                |old| old.wait_queues.clone(),
-            ),
+            wait_queues: old.map_or_else(Arc::default, |old| old.wait_queues.clone()),
             has_permits: permit_ttl < Duration::MAX,
             permit_ttl_in_force: match old {
                 Some(old) => old.permit_ttl_in_force.clone(),

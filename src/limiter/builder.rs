@@ -36,13 +36,6 @@ pub struct LimiterBuilder<T = Limiter> {
     builds: PhantomData<fn() -> T>,
 }
 
-impl Limiter {
-    /// Returns a builder of a limiter.
-    pub fn builder() -> LimiterBuilder {
-        LimiterBuilder::new()
-    }
-}
-
 impl<T> LimiterBuilder<T> {
     pub(crate) fn new() -> Self {
         Self {

@@ -14,17 +14,14 @@ use http::request::Parts;
 use tokio::task::coop::poll_proceed;
 
 use super::{
+    admission::Admission,
     core::LimiterRef,
-    evaluate::decision_builder::{DecisionBuilder, PendingDecision},
+    decide::{DecisionBuilder, PendingDecision},
+    decision::{Decision, DecisionKind},
     keys::Keys,
-    overrides::CheckOverrides,
+    rejected::Rejected,
 };
-use crate::{
-    admission::{Admission, Rejected},
-    decision::Decision,
-    quota::Quota,
-    store::Op,
-};
+use crate::{key::Key, quota::Quota, store::Op};
 
 /// A call of a [`Limiter`](crate::Limiter), which is made when it is awaited. `T` is its result: a [`Decision`] for
 /// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a
@@ -101,33 +98,19 @@ impl<T> Check<T> {
         self
     }
 
-    /// The same call with settings.
-    pub(super) fn with(mut self, overrides: CheckOverrides) -> Self {
-        self.overrides = Some(Box::new(overrides));
-        self
-    }
-
-    fn overrides(&mut self) -> &mut CheckOverrides {
-        self.overrides.get_or_insert_default()
-    }
-
     /// Sets the cost under the policy of that name to `units`, in place of its own and of [`cost`](Check::cost).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.overrides().costs.push((policy.into(), units));
         self
     }
-}
 
-impl<T> Check<T> {
     /// Sets the quota under the policy of that name, such as that of the caller's tier, in place of the policy's own: see
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.overrides().quotas.push((policy.into(), quota));
         self
     }
-}
 
-impl<T> Check<T> {
     /// Sets the head of the request that the call is for, from which policies take their settings:
     /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
     /// [`cost_with`](crate::Policy::cost_with), [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy
@@ -157,6 +140,16 @@ impl<T> Check<T> {
     pub fn address(mut self, address: IpAddr) -> Self {
         self.overrides().address = Some(address);
         self
+    }
+
+    /// The same call with settings.
+    pub(super) fn with(mut self, overrides: CheckOverrides) -> Self {
+        self.overrides = Some(Box::new(overrides));
+        self
+    }
+
+    fn overrides(&mut self) -> &mut CheckOverrides {
+        self.overrides.get_or_insert_default()
     }
 }
 
@@ -235,4 +228,56 @@ impl<T> fmt::Debug for Check<T> {
             .field("overrides", &self.overrides)
             .finish_non_exhaustive()
     }
+}
+
+/// The settings of one call, which override those of the policies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CheckOverrides {
+    pub(crate) cost: Option<u64>,
+    /// Costs by policy.
+    pub(crate) costs: Vec<(String, u64)>,
+    /// Quotas by policy.
+    pub(crate) quotas: Vec<(String, Quota)>,
+    /// The callers that policies found in the request.
+    pub(crate) callers: Vec<(String, Key)>,
+    /// The client's address, for access lists.
+    pub(crate) address: Option<IpAddr>,
+    /// The request that the call is about.
+    pub(crate) parts: Option<Arc<Parts>>,
+    /// Whether a rejection is followed by another attempt, so that bans and shadows don't count it yet.
+    pub(crate) will_retry: bool,
+    /// Whether it may wait for a store that failed.
+    pub(crate) may_wait: bool,
+    /// Whether it is part of a request's check whatever its operation is, so that a store failure is handled as configured.
+    pub(crate) in_check: bool,
+    /// What the request lacks that the call's keys were extracted from.
+    pub(crate) missing: Option<DecisionKind>,
+    /// Whether it applies to all policies, whatever their conditions say of the request.
+    pub(crate) any_request: bool,
+    /// Whether it is about a key alone: access lists, conditions and costs of requests don't apply.
+    pub(crate) unconditional: bool,
+}
+
+impl CheckOverrides {
+    /// The cost under a policy, by its name or by that of the live policy that it shadows.
+    pub(crate) fn cost(&self, policy: &str, live: Option<&str>) -> Option<u64> {
+        let named = value_of(&self.costs, policy);
+        let named = named.or_else(|| value_of(&self.costs, live?));
+        named.or(self.cost)
+    }
+
+    /// The quota under a policy.
+    pub(crate) fn quota(&self, policy: &str) -> Option<Quota> {
+        value_of(&self.quotas, policy)
+    }
+
+    /// The caller under a policy, found in the call's request.
+    pub(crate) fn caller(&self, policy: &str) -> Option<Key> {
+        value_of(&self.callers, policy)
+    }
+}
+
+fn value_of<T: Copy>(values: &[(String, T)], policy: &str) -> Option<T> {
+    let (_, value) = values.iter().find(|(name, _)| name == policy)?;
+    Some(*value)
 }

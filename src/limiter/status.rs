@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use crate::{
-    decision::{Decision, DecisionKind, PolicyDecision},
-    error::CallError,
-    limiter::check::CheckOutput,
-    store::DecisionSource,
-    strategy::RetryAfter,
+use super::{
+    check::CheckOutput,
+    decision::{Decision, DecisionKind},
+    policy_decision::PolicyDecision,
 };
+use crate::{error::CallError, store::DecisionSource, strategy::RetryAfter};
 
 /// The status of keys under each policy: the result of [`Limiter::peek`](crate::Limiter::peek),
 /// [`charge`](crate::Limiter::charge), [`reset`](crate::Limiter::reset) and [`unblock`](crate::Limiter::unblock), and part of a

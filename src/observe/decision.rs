@@ -1,9 +1,14 @@
 //! Decisions, as observers see them.
 
-use std::{fmt, ops::Range, time::Duration};
+use std::{fmt, slice, time::Duration};
 
 use super::outcome::{DecisionOutcome, DecisionSource};
-use crate::{error::StoreError, key::Key, strategy::QuotaStatus};
+use crate::{
+    clock::Timestamp,
+    error::StoreError,
+    key::Key,
+    strategy::{LazyStatus, QuotaStatus, Rule},
+};
 
 /// The share of a limit, in percent, above which a request is [near](PolicyResult::Near) it by default.
 pub const NEAR_PERCENT: u8 = 80;
@@ -40,27 +45,13 @@ pub struct DecisionEvent<'a> {
     pub policies: PolicyEvents<'a>,
 }
 
-/// The results of a decision under each policy. They are made when they are iterated over, as often as they are.
+/// The results of a decision under each policy. The status under a policy is computed when it is read.
 #[derive(Clone, Copy)]
-pub struct PolicyEvents<'a>(&'a dyn PolicyResults);
+pub struct PolicyEvents<'a>(&'a [PolicyEvent<'a>]);
 
 /// Iterates over the results of a decision: see [`PolicyEvents`].
 #[derive(Clone, Debug)]
-pub struct PolicyEventsIter<'a> {
-    events: PolicyEvents<'a>,
-    positions: Range<usize>,
-}
-
-/// Where the results of a decision are read.
-pub(crate) trait PolicyResults {
-    fn len(&self) -> usize;
-    /// At a position below `len`.
-    fn policy(&self, position: usize) -> PolicyEvent<'_>;
-    fn status(&self, position: usize) -> QuotaStatus;
-    fn limit(&self, position: usize) -> u64;
-    /// Whether more than this share of the limit is used.
-    fn is_near(&self, position: usize, percent: u8) -> bool;
-}
+pub struct PolicyEventsIter<'a>(slice::Iter<'a, PolicyEvent<'a>>);
 
 /// The result of a decision under one policy.
 #[derive(Clone, Copy)]
@@ -83,8 +74,18 @@ pub struct PolicyEvent<'a> {
     pub requests: u64,
     /// How many of them this policy rejected, or would have rejected if it were enforced.
     pub over: u64,
-    pub(crate) results: &'a dyn PolicyResults,
-    pub(crate) position: usize,
+    pub(crate) status: EventStatus<'a>,
+}
+
+/// The status of a request under a policy, which is computed when it is read.
+#[derive(Clone, Copy)]
+pub(crate) struct EventStatus<'a> {
+    pub(crate) limit: u64,
+    pub(crate) rule: &'a dyn Rule,
+    pub(crate) status: &'a LazyStatus,
+    pub(crate) decided_at: Timestamp,
+    /// The cost, as the store counts.
+    pub(crate) units: u64,
 }
 
 /// What a policy does to requests.
@@ -134,8 +135,8 @@ impl DecisionEvent<'_> {
 }
 
 impl<'a> PolicyEvents<'a> {
-    pub(crate) fn new(results: &'a dyn PolicyResults) -> Self {
-        Self(results)
+    pub(crate) fn new(events: &'a [PolicyEvent<'a>]) -> Self {
+        Self(events)
     }
 
     /// How many policies applied.
@@ -155,10 +156,7 @@ impl<'a> IntoIterator for PolicyEvents<'a> {
 
     #[inline]
     fn into_iter(self) -> PolicyEventsIter<'a> {
-        PolicyEventsIter {
-            events: self,
-            positions: 0..self.len(),
-        }
+        PolicyEventsIter(self.0.iter())
     }
 }
 
@@ -167,12 +165,11 @@ impl<'a> Iterator for PolicyEventsIter<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<PolicyEvent<'a>> {
-        let position = self.positions.next()?;
-        Some(self.events.0.policy(position))
+        self.0.next().copied()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.positions.size_hint()
+        self.0.size_hint()
     }
 }
 
@@ -187,12 +184,15 @@ impl fmt::Debug for PolicyEvents<'_> {
 impl PolicyEvent<'_> {
     /// The most units that can be charged at once: the burst, or a window's whole quota.
     pub fn limit(&self) -> u64 {
-        self.results.limit(self.position)
+        self.status.limit
     }
 
     /// The status afterwards. It is computed by each call.
     pub fn status(&self) -> QuotaStatus {
-        self.results.status(self.position)
+        let status = &self.status;
+        status
+            .status
+            .get(status.rule, status.decided_at, status.units)
     }
 
     /// The results of the requests, and their numbers: one, or two where only some of several requests were over the limit.
@@ -231,13 +231,22 @@ impl PolicyEvent<'_> {
     /// Whether more than this share of the limit is used afterwards.
     #[inline]
     pub fn is_near(&self, percent: u8) -> bool {
-        self.results.is_near(self.position, percent)
+        self.status.is_near(percent)
+    }
+}
+
+impl EventStatus<'_> {
+    /// Whether more than this share of the limit is used.
+    #[inline]
+    pub(crate) fn is_near(&self, percent: u8) -> bool {
+        let units = fewest_left(self.limit, percent);
+        !self.status.has_remaining(self.rule, self.decided_at, units)
     }
 }
 
 /// The fewest units that are left of a limit while no more than `percent` of it are used.
 #[inline]
-pub(crate) fn fewest_left(limit: u64, percent: u8) -> u64 {
+fn fewest_left(limit: u64, percent: u8) -> u64 {
     let rest = 100_u64.saturating_sub(percent.into());
     // A limit is at most 999,999,999,999,999.
     limit.saturating_mul(rest).div_ceil(100)

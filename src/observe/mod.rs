@@ -56,8 +56,8 @@
 //!
 //! # Cost
 //!
-//! Without an observer a request takes one more branch. With one, the observer is called where the request runs. The results
-//! under each policy, and the status under it, are computed when the observer reads them.
+//! Without an observer a request takes one more branch. With one, the observer is called where the request runs. The status
+//! under each policy is computed when the observer reads it.
 
 /// Public for [`Observer::counts`], and can't be named outside.
 #[cfg(any(feature = "admin", feature = "metrics"))]
@@ -74,6 +74,11 @@ mod stats;
 
 use std::fmt;
 
+pub(crate) use self::{
+    decision::EventStatus,
+    observers::{Observers, SharedObservers},
+    stats::StatsSource,
+};
 pub use self::{
     decision::{
         DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyEvents, PolicyEventsIter, PolicyKind,
@@ -85,11 +90,6 @@ pub use self::{
         BreakerState, LeaseStats, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle,
         StoreStats,
     },
-};
-pub(crate) use self::{
-    decision::{PolicyResults, fewest_left},
-    observers::{Observers, SharedObservers},
-    stats::StatsSource,
 };
 
 /// Receives what a limiter does.

@@ -1,6 +1,6 @@
 use http::{Response, response::Parts};
 
-use crate::admission::Admission;
+use crate::limiter::Admission;
 
 /// Passes a request's [`Admission`] to the caller of a client: set by [`OutgoingLayer::attach`](crate::OutgoingLayer::attach).
 /// [`Discard`], [`AsTuple`] and [`InExtensions`] implement it.

@@ -11,8 +11,7 @@ use tower_service::Service;
 
 use super::{AttachAdmission, BoxError};
 use crate::{
-    admission::Admission,
-    limiter::WaitFuture,
+    limiter::{Admission, WaitFuture},
     outcome::{Head, Outcome, RequestEnd},
 };
 

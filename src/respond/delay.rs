@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::RateLimitHeaders;
 use crate::{
-    decision::{Decision, DecisionKind},
     error::StoreError,
+    limiter::{Decision, DecisionKind},
     strategy::{RetryAfter, whole_seconds},
 };
 

@@ -21,7 +21,7 @@ use tonic::{Code, Status, metadata::MetadataMap};
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::{Problem, RateLimitHeaders, RetryDelay, write_headers};
-use crate::decision::Decision;
+use crate::limiter::Decision;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

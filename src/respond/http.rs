@@ -7,9 +7,9 @@ use http::{
 };
 
 use super::{Problem, RateLimitHeaders, RetryDelay, write_headers};
+use crate::limiter::Decision;
 #[cfg(feature = "axum")]
-use crate::admission::Rejected;
-use crate::decision::Decision;
+use crate::limiter::Rejected;
 
 // Constants: made for each rejection, each of their characters would be validated.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -16,9 +16,8 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
 use self::body::BoxError;
 use crate::{
-    admission::{Admission, Rejected},
-    decision::Decision,
     headers::exposed_headers,
+    limiter::{Admission, Decision, Rejected},
     log::LogThrottle,
     setting::{Code, CodeId, Setting, SettingValue},
 };

@@ -4,8 +4,7 @@ use http::{HeaderValue, StatusCode};
 
 use super::{RetryDelay, header_buf::HeaderBuf};
 use crate::{
-    admission::status_of,
-    decision::{self, Decision, DecisionKind, PolicyDecision},
+    limiter::{CachedBody, Decision, DecisionKind, PolicyDecision, status_of},
     strategy::RetryAfter,
 };
 
@@ -95,7 +94,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Problem details (RFC 9457), which are the same for all requests that the same policy rejected.
-    pub(super) fn json(&self) -> decision::CachedBody {
+    pub(super) fn json(&self) -> CachedBody {
         // A detail describes this request only.
         let cached = self.decision.cached_problem();
         match cached.filter(|_| self.detail.is_none()) {
@@ -105,7 +104,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Names of policies have no quotes, backslashes or control characters, so they need no escapes in JSON.
-    fn write(&self) -> decision::CachedBody {
+    fn write(&self) -> CachedBody {
         let mut json = HeaderBuf::new();
         json.text("{\"type\":\"").text(self.kind);
         json.text("\",\"title\":\"").text(self.title);
@@ -127,7 +126,7 @@ impl<'a> Problem<'a> {
         json.text("}");
         let body = json.body();
         let length = HeaderValue::from(body.len());
-        decision::CachedBody { body, length }
+        CachedBody { body, length }
     }
 
     /// A message for people.

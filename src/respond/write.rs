@@ -7,11 +7,11 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RET
 use super::{RateLimitHeaders, RetryDelay, header_buf::HeaderBuf};
 use crate::{
     clock::Timestamp,
-    decision::{Decision, PolicyDecision},
     headers::{
         DRAFT_06, HeaderFormat, LIMIT, POLICY, X_RATELIMIT, X_RATELIMIT_AFTER,
         X_RATELIMIT_WHITELISTED,
     },
+    limiter::{Decision, PolicyDecision},
     quota::Quota,
     strategy::{QuotaStatus, RetryAfter, whole_seconds},
 };

@@ -13,7 +13,7 @@ use std::{
 use super::units::Units;
 use crate::{
     clock::Timestamp,
-    strategy::{Lease, QuotaStatus, RetryAfter, Rule, Snapshot},
+    strategy::{Lease, QuotaStatus, Rule, Snapshot},
 };
 
 /// A limit that a store has [registered](super::Store::register): a rule under the name of a policy, with a context of the
@@ -64,16 +64,7 @@ impl LimitHandle {
     /// Computes the status of a request of `cost` units by the [rule](Rule::status), from the `snapshot` that was taken at
     /// `now`. A request that costs 0 never waits, also in debt.
     pub fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
-        let status = self.rule().status(snapshot, now, cost.get());
-        let retry_after = if cost.is_zero() {
-            RetryAfter::Now
-        } else {
-            status.retry_after
-        };
-        QuotaStatus {
-            retry_after,
-            ..status
-        }
+        QuotaStatus::of_request(self.rule(), snapshot, now, cost.get())
     }
 
     /// The [capacity](Rule::capacity) of its rule.

@@ -69,11 +69,11 @@ pub use ban::Ban;
 pub use concurrency::Concurrency;
 pub use lease::Lease;
 pub use rate::{Gcra, TokenBucket};
-pub(crate) use rule::whole_seconds;
 pub use rule::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, RetryAfter,
     Rule, Snapshot, State,
 };
+pub(crate) use rule::{LazyStatus, whole_seconds};
 pub use window::{CalendarWindow, FixedWindow, ListWindow, SlidingLog, SlidingWindow, Weekday};
 
 /// The algorithm that counts a quota: set by [`Policy::strategy`](crate::Policy::strategy).

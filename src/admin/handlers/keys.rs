@@ -29,10 +29,9 @@ use crate::{
         state::AdminState,
         token::AdminUser,
     },
-    decision::PolicyRole,
     error::ConfigError,
     key::Key,
-    limiter::Limiter,
+    limiter::{Limiter, PolicyRole},
     policy::caller_text,
     quota::Quota,
 };

@@ -14,7 +14,7 @@ use crate::{
         },
         state::AdminState,
     },
-    decision::PolicyRole,
+    limiter::PolicyRole,
     policy::Policy,
     redact::CODE,
 };

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::{
-    admin::api::Status, clock::Timestamp, decision::PolicyDecision, limiter::LimitStatus,
+    admin::api::Status,
+    clock::Timestamp,
+    limiter::{LimitStatus, PolicyDecision},
     strategy::RetryAfter,
 };
 

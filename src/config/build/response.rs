@@ -6,7 +6,6 @@ use http_body_util::Full;
 
 use super::Build;
 use crate::{
-    admission::Rejected,
     config::{
         document::response::{
             HeaderFormatSection, HeaderSettings, HeadersSection, RejectionSection,
@@ -15,6 +14,7 @@ use crate::{
     },
     headers::RateLimitHeaders,
     layer::RateLimitLayer,
+    limiter::Rejected,
     respond::{self, OnRejection},
     setting::{Code, SettingValue},
 };

@@ -6,61 +6,41 @@ use std::{
 
 use super::*;
 use crate::{
+    clock::Timestamp,
     key::Key,
     observe::{
-        DecisionOutcome, DecisionSource, PolicyEvent, PolicyEvents, PolicyKind, PolicyResult,
-        PolicyResults,
+        DecisionOutcome, DecisionSource, EventStatus, PolicyEvent, PolicyEvents, PolicyKind,
+        PolicyResult,
     },
-    strategy::{QuotaStatus, RetryAfter},
+    quota::Quota,
+    strategy::{FixedWindow, LazyStatus, QuotaStatus, RetryAfter, Strategy},
 };
 
-/// A decision under these policies, each of which has a limit of 10 units, 5 of them left.
-struct Decided<'a> {
-    names: &'a [&'a str],
-    requests: u64,
-    admitted: u64,
-}
-
-impl PolicyResults for Decided<'_> {
-    fn len(&self) -> usize {
-        self.names.len()
-    }
-
-    fn policy(&self, position: usize) -> PolicyEvent<'_> {
-        const KEY: Key = Key::global();
-        PolicyEvent {
-            index: position,
-            policy: self.names[position],
-            kind: PolicyKind::Live,
-            key: &KEY,
-            cost: 1,
-            charged: self.admitted,
-            requests: self.requests,
-            over: self.requests - self.admitted,
-            results: self,
-            position,
-        }
-    }
-
-    fn limit(&self, _: usize) -> u64 {
-        10
-    }
-
-    fn is_near(&self, _: usize, _: u8) -> bool {
-        false
-    }
-
-    fn status(&self, _: usize) -> QuotaStatus {
-        QuotaStatus::new(5, RetryAfter::Now, Duration::ZERO)
-    }
-}
-
+/// Counts a decision under these policies, each of which has a limit of 10 units, 5 of them left.
 fn decide(counts: &Counts, names: &[&str], requests: u64, admitted: u64) {
-    let decided = Decided {
-        names,
+    let rule = FixedWindow.bind(&Quota::requests(10).per_second());
+    let rule = rule.expect("a rule");
+    let status = LazyStatus::Resolved(QuotaStatus::new(5, RetryAfter::Now, Duration::ZERO));
+    const KEY: Key = Key::global();
+    let of_policy = |(index, policy)| PolicyEvent {
+        index,
+        policy,
+        kind: PolicyKind::Live,
+        key: &KEY,
+        cost: 1,
+        charged: admitted,
         requests,
-        admitted,
+        over: requests - admitted,
+        status: EventStatus {
+            limit: 10,
+            rule: &*rule,
+            status: &status,
+            decided_at: Timestamp::from_micros(0),
+            units: 1,
+        },
     };
+    let policies = names.iter().copied().enumerate();
+    let policies: Vec<_> = policies.map(of_policy).collect();
     counts.on_decision(&DecisionEvent {
         generation: 0,
         outcome: match admitted {
@@ -74,7 +54,7 @@ fn decide(counts: &Counts, names: &[&str], requests: u64, admitted: u64) {
         waits: false,
         elapsed: None,
         error: None,
-        policies: PolicyEvents::new(&decided),
+        policies: PolicyEvents::new(&policies),
     });
 }
 

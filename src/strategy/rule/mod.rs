@@ -18,8 +18,8 @@ pub(crate) use local::fit;
 pub(super) use local::try_charge;
 pub use lua::LuaScript;
 pub use table::State;
-pub(crate) use types::whole_seconds;
 pub use types::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot};
+pub(crate) use types::{LazyStatus, whole_seconds};
 
 /// A strategy bound to a quota: how the units of one key are counted.
 ///

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Rule;
 use crate::clock::Timestamp;
 
 /// How many numbers a [`Snapshot`] holds.
@@ -72,6 +73,24 @@ impl QuotaStatus {
         }
     }
 
+    /// The status of a request of `cost` units by its rule, from the snapshot that was taken at `now`. A request that costs 0 never
+    /// waits, also in debt.
+    pub(crate) fn of_request(
+        rule: &dyn Rule,
+        snapshot: &Snapshot,
+        now: Timestamp,
+        cost: u64,
+    ) -> Self {
+        let status = rule.status(snapshot, now, cost);
+        match cost {
+            0 => Self {
+                retry_after: RetryAfter::Now,
+                ..status
+            },
+            _ => status,
+        }
+    }
+
     /// The status `age` later, if nothing else happened: a wait that has passed is over, and `cost` units are available.
     pub(crate) fn advance(&mut self, age: Duration, cost: u64) {
         self.reset_after = self.reset_after.saturating_sub(age);
@@ -83,6 +102,32 @@ impl QuotaStatus {
             if self.retry_after == RetryAfter::Now {
                 self.remaining = self.remaining.max(cost);
             }
+        }
+    }
+}
+
+/// A status: only the snapshot, until the status is read. Most never are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LazyStatus {
+    Snapshot(Snapshot),
+    Resolved(QuotaStatus),
+}
+
+impl LazyStatus {
+    /// The status of a request of `cost` units that was decided at this time.
+    pub(crate) fn get(&self, rule: &dyn Rule, decided_at: Timestamp, cost: u64) -> QuotaStatus {
+        match self {
+            Self::Snapshot(snapshot) => QuotaStatus::of_request(rule, snapshot, decided_at, cost),
+            Self::Resolved(status) => *status,
+        }
+    }
+
+    /// Whether so many units remain.
+    #[inline]
+    pub(crate) fn has_remaining(&self, rule: &dyn Rule, decided_at: Timestamp, units: u64) -> bool {
+        match self {
+            Self::Snapshot(snapshot) => rule.has_remaining(snapshot, decided_at, units),
+            Self::Resolved(status) => status.remaining >= units,
         }
     }
 }

@@ -1,0 +1,258 @@
+//! What is decided before any policy is evaluated: access lists, conditions of all policies, and calls that can't be carried out.
+
+use std::net::IpAddr;
+
+use super::{
+    check::CheckOverrides,
+    core::LimiterRef,
+    decide::EarlyDecision,
+    decision::DecisionKind,
+    explain::EvaluationTrace,
+    keys::Keys,
+    resolve::{RequestHead, concerns_request},
+};
+use crate::{
+    access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
+    extract::Extracted,
+    policy::skip::{exemption::Exemption, is_preflight},
+    store::Op,
+};
+
+/// A call with its own keys, for the access lists.
+struct KeyedCall<'a> {
+    op: Op,
+    keys: &'a Keys,
+    overrides: Option<&'a CheckOverrides>,
+}
+
+impl ListSubject for KeyedCall<'_> {
+    fn address(&self, list: &AddressList) -> Option<IpAddr> {
+        let overrides = self.overrides?;
+        let of_parts = || list.address(overrides.parts.as_deref()?);
+        overrides.address.or_else(of_parts)
+    }
+
+    fn key(&self, policy: &str) -> Extracted {
+        self.keys.of(policy).copied().into()
+    }
+
+    fn needs_address(&self) -> bool {
+        let has_address =
+            |overrides: &CheckOverrides| overrides.address.is_some() || overrides.parts.is_some();
+        self.op != Op::Peek || self.overrides.is_some_and(has_address)
+    }
+
+    fn address_hint(&self) -> &'static str {
+        "a check by hand has no request to find it in; pass the client's address by `.address(..)`"
+    }
+}
+
+impl LimiterRef {
+    /// What access lists and conditions decide for a request; `None` if the policies do.
+    pub(crate) fn access_check_request(
+        &self,
+        head: &RequestHead<'_>,
+        trace: &mut impl EvaluationTrace,
+    ) -> Option<EarlyDecision> {
+        let parts = head.parts;
+        let bound = |name: &str| {
+            let mut policies = self.policies.iter();
+            policies.find(|bound| bound.policy.name() == name)
+        };
+        let key = |name: &str| bound(name).map_or(Extracted::Absent, |bound| bound.extract(head));
+        if let Some((lists, found)) = self.find_listed(&HttpSubject { parts, key }) {
+            trace.on_list(|| lists.describe(found));
+            let ambiguous = || match found {
+                ListMatch::Ambiguous(policy) => Some(bound(policy)?.missing_key_kind(parts).into()),
+                _ => None,
+            };
+            return list_decision(found).or_else(ambiguous);
+        }
+        if !self.skips_request(head) {
+            return None;
+        }
+        trace.on_exempt(|| self.describe_exemption(head));
+        Some(DecisionKind::Admitted.into())
+    }
+
+    /// Describes the condition by which all policies skip a request.
+    fn describe_exemption(&self, head: &RequestHead<'_>) -> Exemption {
+        let parts = head.parts;
+        let matched = self.skips.exempting(parts, &head.path);
+        let free = !self.counts_preflights && is_preflight(parts);
+        match matched.filter(|_| !free) {
+            Some(matched) => self.skips.describe(matched, parts),
+            None => Exemption::Preflight,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn skips_request(&self, head: &RequestHead<'_>) -> bool {
+        let free = !self.counts_preflights && is_preflight(head.parts);
+        free || self.skips.exempting(head.parts, &head.path).is_some()
+    }
+
+    /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.
+    pub(crate) fn access_check_call(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+        head: Option<&RequestHead<'_>>,
+    ) -> Option<EarlyDecision> {
+        if !concerns_request(op, overrides) {
+            return None;
+        }
+        let listed = self.find_listed(&KeyedCall {
+            op,
+            keys,
+            overrides,
+        });
+        let listed = listed.and_then(|(_, found)| list_decision(found));
+        listed.or_else(|| {
+            overrides.filter(|overrides| !overrides.any_request)?;
+            let skips = self.skips_request(head?);
+            skips.then(|| DecisionKind::Admitted.into())
+        })
+    }
+
+    /// What decides a call before its policies: misuse, access lists, conditions of all policies, or a missing key.
+    #[inline]
+    pub(crate) fn decide_early(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+        head: Option<&RequestHead<'_>>,
+    ) -> Option<EarlyDecision> {
+        let one_key = keys.all().is_some() && overrides.is_none();
+        if one_key && !self.reads_parts && self.lists.is_none() {
+            return None;
+        }
+        let misuse = self.find_misuse(op, keys, overrides);
+        let early = misuse.map(EarlyDecision::from);
+        let early = early.or_else(|| self.access_check_call(op, keys, overrides, head));
+        early.or_else(|| Some(overrides?.missing.clone()?.into()))
+    }
+
+    /// Why a call can't be carried out, if so: it names an unknown policy, or one twice, or lacks the request that a policy takes
+    /// settings from.
+    #[inline]
+    pub(crate) fn find_misuse(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        if keys.all().is_some() && overrides.is_none() && !self.reads_parts {
+            return None;
+        }
+        let kind = self.find_unknown(keys, overrides);
+        let kind = kind.or_else(|| {
+            let policy = keys.duplicate()?.into();
+            Some(DecisionKind::DuplicatePolicy { policy })
+        });
+        let kind = kind.or_else(|| self.find_lacking(op, keys, overrides))?;
+        self.misuse_log.log_with(|suppressed| {
+            if let Some(error) = kind.call_error() {
+                tracing::error!(%error, suppressed, "a call is invalid");
+            }
+        });
+        Some(kind)
+    }
+
+    /// A name in a call that no policy has. Its key or setting would silently have no effect.
+    fn find_unknown(
+        &self,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        let costs = overrides.into_iter().flat_map(|overrides| &overrides.costs);
+        let quotas = overrides
+            .into_iter()
+            .flat_map(|overrides| &overrides.quotas);
+        let settings = costs.map(|(name, _)| &**name);
+        let settings = settings.chain(quotas.map(|(name, _)| &**name));
+        let mut names = keys.names().chain(settings);
+        names.find_map(|name| self.find(name).err().map(DecisionKind::UnknownPolicy))
+    }
+
+    /// A policy that applies and takes settings from requests, which the call does not set.
+    fn find_lacking(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        let has_parts = overrides.is_some_and(|overrides| overrides.parts.is_some());
+        if has_parts || matches!(op, Op::Reset) {
+            return None;
+        }
+        let concerns_request = concerns_request(op, overrides);
+        self.policies.iter().find_map(|bound| {
+            let policy = &bound.policy;
+            let name = policy.name();
+            let is_named = self.is_named(bound, keys);
+            if self.key_of(bound, keys).is_none()
+                || bound.is_ban() && !concerns_request && !is_named
+            {
+                return None;
+            }
+            let quota = policy.has_quota_of_request()
+                && overrides
+                    .and_then(|overrides| overrides.quota(name))
+                    .is_none();
+            let cost = concerns_request
+                && policy.has_cost_of_request()
+                && !bound.is_ban()
+                && self.cost_in_call(bound, overrides).is_none();
+            let conditions = concerns_request && policy.has_skips() && !is_named;
+            let lacks = lacking_settings(quota, cost, conditions)?;
+            let policy = policy.shared_name();
+            Some(DecisionKind::PartsRequired { policy, lacks })
+        })
+    }
+
+    /// The list that a request is on, and all lists.
+    fn find_listed(&self, subject: &impl ListSubject) -> Option<(&Lists, ListMatch<'_>)> {
+        let lists = self.lists.as_deref()?;
+        Some((lists, lists.find(subject)?))
+    }
+}
+
+/// What a call lacks of the settings that a policy takes from requests, and what supplies it.
+fn lacking_settings(quota: bool, cost: bool, conditions: bool) -> Option<&'static str> {
+    Some(match (quota, cost, conditions) {
+        (false, false, false) => return None,
+        (true, false, false) => "its quota from a request: call `parts` or `quota_for`",
+        (false, true, false) => "its cost from a request: call `parts`, `cost` or `cost_for`",
+        (false, false, true) => {
+            "its conditions from a request: call `parts`, or name the policy with its key"
+        }
+        (true, true, false) => {
+            "its quota and cost from a request: call `parts`, or both `quota_for` and `cost_for`"
+        }
+        (true, false, true) => {
+            "its quota and conditions from a request: call `parts`, or name the policy with its key and call `quota_for`"
+        }
+        (false, true, true) => {
+            "its cost and conditions from a request: call `parts`, or name the policy with its key and call `cost_for`"
+        }
+        (true, true, true) => {
+            "its quota, cost and conditions from a request: call `parts`, or name the policy with its key and call \
+             `quota_for` and `cost_for`"
+        }
+    })
+}
+
+/// What a list decides; `None` if it can't tell whether the request is on it.
+fn list_decision(found: ListMatch<'_>) -> Option<EarlyDecision> {
+    match found {
+        ListMatch::Denied(_) => Some(DecisionKind::DenyListed.into()),
+        ListMatch::Allowed(_) => Some(EarlyDecision {
+            kind: DecisionKind::Admitted,
+            allow_listed: true,
+        }),
+        ListMatch::Ambiguous(_) => None,
+    }
+}

@@ -1,0 +1,218 @@
+//! Charges and refunds after a request was decided.
+
+use std::{
+    future::Future,
+    panic::{self, AssertUnwindSafe},
+    pin::Pin,
+    slice,
+};
+
+use smallvec::SmallVec;
+
+use super::{core::LimiterCore, entry::PolicyEntry, report::UnitsReport};
+use crate::{
+    charge::{ChargeMode, ChargeTime},
+    error::StoreError,
+    observe::UnitsKind,
+    outcome::Outcome,
+    store::{CounterOp, Op, Store, StoreResponse, TOO_FEW_RESULTS, Units},
+    strategy::{ChargeReceipt, QuotaStatus},
+};
+
+/// A charge to make, or units of a receipt to refund.
+pub(crate) struct Adjustment<'a> {
+    pub(crate) entry: &'a PolicyEntry,
+    /// The receipt, of a refund.
+    pub(crate) receipt: ChargeReceipt,
+    pub(crate) units: u64,
+}
+
+/// Adjustments in flight.
+pub(crate) type AdjustFuture =
+    Pin<Box<dyn Future<Output = Result<AllAdjusted, StoreError>> + Send>>;
+
+/// The results of adjustments, in their order.
+pub(crate) type AllAdjusted = SmallVec<[Adjusted; 1]>;
+
+/// The result of an adjustment.
+#[derive(Debug)]
+pub(crate) struct Adjusted {
+    /// Units that were charged or refunded.
+    pub(crate) units: u64,
+    /// The receipt, of a charge.
+    pub(crate) receipt: ChargeReceipt,
+    /// The status afterwards.
+    pub(crate) status: QuotaStatus,
+}
+
+impl LimiterCore {
+    /// Which store, and which of its shards, has the counter. Adjustments in one shard are made together, all or none.
+    pub(super) fn shard(&self, entry: &PolicyEntry) -> (bool, usize) {
+        let store = self.store_for(entry);
+        (self.is_local_share(entry), store.shard(&entry.key))
+    }
+
+    /// Charges units, also more than are left, or refunds units of receipts: all adjustments, which are in one shard, or none.
+    pub(super) fn adjust(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
+        self.adjust_by(
+            adjustments,
+            UnitsReport::begin(self, op, adjustments),
+            |store, ops| store.execute(op, ops),
+        )
+    }
+
+    /// The same, made also if the future is dropped, outside of a runtime, and later if the store can't be reached now. An
+    /// error means only that the result is not known.
+    pub(super) fn adjust_detached(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
+        let report = UnitsReport::begin(self, op, adjustments).map(UnitsReport::detached);
+        self.adjust_by(adjustments, report, |store, ops| {
+            store.execute_detached_with_response(op, ops)
+        })
+    }
+
+    /// Credits units of receipts that no request has.
+    pub(super) fn credit(&self, op: Op, credits: &[Adjustment<'_>]) -> AdjustFuture {
+        let report = UnitsReport::begin(self, op, credits);
+        let report = report.map(|report| report.of_kind(UnitsKind::Credited));
+        self.adjust_by(credits, report, |store, ops| store.execute(op, ops))
+    }
+
+    /// Makes adjustments by one call of the store.
+    fn adjust_by(
+        &self,
+        adjustments: &[Adjustment<'_>],
+        report: Option<UnitsReport>,
+        call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> StoreResponse,
+    ) -> AdjustFuture {
+        let entries = adjustments.iter().map(|adjustment| adjustment.entry);
+        let limits = entries.map(|entry| (self.limit(entry).clone(), entry.units()));
+        let limits: SmallVec<[_; 1]> = limits.collect();
+        let response = adjustments.first().map(|first| {
+            let ops = adjustments.iter().map(|adjustment| CounterOp {
+                units: Units::new(adjustment.units),
+                receipt: adjustment.receipt,
+                ..self.counter_op(adjustment.entry)
+            });
+            let ops: SmallVec<[_; 2]> = ops.collect();
+            call(self.store_for(first.entry), &ops)
+        });
+        Box::pin(async move {
+            let result = match response {
+                None => return Ok(AllAdjusted::new()),
+                Some(StoreResponse::Ready(result)) => result,
+                Some(StoreResponse::Pending(response)) => response.await,
+            };
+            let result = match result {
+                Ok(result) if result.counters.len() < limits.len() => Err(TOO_FEW_RESULTS),
+                result => result,
+            };
+            if let Some(report) = report {
+                report.finish(result.as_ref());
+            }
+            let result = result?;
+            let counters = result.counters.iter().zip(limits);
+            let adjusted = counters.map(|(counter, (limit, cost))| {
+                let at = result.time_of(counter);
+                Adjusted {
+                    units: counter.units,
+                    receipt: ChargeReceipt {
+                        charged_at: at,
+                        remaining: counter.units,
+                        window_id: limit.rule().window_id(&counter.snapshot, at),
+                    },
+                    status: limit.status(&counter.snapshot, at, cost),
+                }
+            });
+            Ok(adjusted.collect())
+        })
+    }
+
+    /// Refunds all that was charged, without waiting for it.
+    pub(super) fn refund_detached(&self, entries: &mut [PolicyEntry]) {
+        for entry in entries {
+            let units = self.refund_entry(entry);
+            self.report_detached(entry, UnitsKind::Refunded, units);
+            entry.mark_refunded(self, units);
+        }
+    }
+
+    /// Refunds what was charged, without waiting for it.
+    pub(super) fn refund_entries(&self, entries: &mut [PolicyEntry]) {
+        for entry in entries {
+            self.refund_entry(entry);
+        }
+    }
+
+    /// Refunds what was charged under one policy, without waiting for it; returns the units of its receipts.
+    fn refund_entry(&self, entry: &mut PolicyEntry) -> u64 {
+        let receipts = entry.receipts.take();
+        for receipt in &receipts {
+            let refund = CounterOp {
+                receipt: *receipt,
+                units: Units::new(receipt.remaining),
+                ..self.counter_op(entry)
+            };
+            self.store_for(entry)
+                .execute_detached(Op::Refund, &[refund]);
+        }
+        let left = receipts.iter().map(|receipt| receipt.remaining);
+        left.fold(0, u64::saturating_add)
+    }
+
+    /// Whether the charge depends on the request's outcome.
+    pub(super) fn depends_on_outcome(&self, entry: &PolicyEntry) -> bool {
+        self.charge_of(entry).when != ChargeTime::Arrival
+    }
+
+    /// Whether a policy charges a request with this outcome. Calls the application's closure, so never under a lock.
+    pub(super) fn charges(&self, policy: u32, outcome: &Outcome<'_>) -> bool {
+        let charge = self.bound(policy).policy.charge_mode();
+        // It may be called while a panic unwinds, where another one would abort the process.
+        let charges = AssertUnwindSafe(|| charge.charges(outcome));
+        // The panic hook has reported it.
+        panic::catch_unwind(charges).unwrap_or(true)
+    }
+
+    /// Charges or refunds at the end of a request, which is charged if `charges`, without waiting for it. If the admission
+    /// is still shared, returns the charge in flight, for its receipt.
+    pub(super) fn settle(
+        &self,
+        entry: &mut PolicyEntry,
+        charges: bool,
+        is_shared: bool,
+    ) -> Option<AdjustFuture> {
+        if entry.is_shadow_rejection() {
+            return None;
+        }
+        match self.charge_of(entry).when {
+            ChargeTime::Reserve if !charges => {
+                self.refund_detached(slice::from_mut(entry));
+            }
+            // What the handler has charged is not charged again.
+            ChargeTime::Response if charges && !entry.receipts.is_settled() => {
+                entry.receipts.add_pending(entry.units());
+                if is_shared {
+                    let charge = Adjustment {
+                        entry,
+                        receipt: ChargeReceipt::NONE,
+                        units: entry.cost,
+                    };
+                    return Some(self.adjust_detached(Op::ForceAcquire, &[charge]));
+                }
+                let charge = CounterOp {
+                    units: entry.units(),
+                    ..self.counter_op(entry)
+                };
+                self.store_for(entry)
+                    .execute_detached(Op::ForceAcquire, &[charge]);
+                self.report_detached(entry, UnitsKind::Charged, entry.cost);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn charge_of(&self, entry: &PolicyEntry) -> &ChargeMode {
+        self.bound(entry.policy).policy.charge_mode()
+    }
+}

@@ -1,0 +1,125 @@
+//! Bans by hand.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+
+use super::{
+    bound_policy::BoundPolicy,
+    check::CheckOutput,
+    core::LimiterRef,
+    decide::{DecisionBuilder, PendingDecision},
+    keys::Keys,
+    status::LimitStatus,
+};
+use crate::{
+    clock::Timestamp,
+    error::{CallError, StoreError},
+    key::Key,
+    store::{CounterOp, LimitHandle, Op, StoreResponse},
+};
+
+impl LimiterRef {
+    /// Blocks a key: see [`Limiter::block`](crate::Limiter::block).
+    pub(super) async fn block(&self, keys: Keys, time: Duration) -> Result<(), CallError> {
+        let bans = self.bans_of(&keys)?;
+        let limits = bans.iter().map(|(policy, key)| {
+            let limit = self.manual_ban(self.bound(*policy), time)?;
+            Ok((limit, *key))
+        });
+        let limits: SmallVec<[(LimitHandle, Key); 1]> =
+            limits.collect::<Result<_, StoreError>>()?;
+        let counters = limits.iter();
+        let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
+        let counters: SmallVec<[CounterOp<'_>; 1]> = counters.collect();
+        match self.store.execute(Op::ForceAcquire, &counters) {
+            StoreResponse::Ready(result) => result?,
+            StoreResponse::Pending(result) => result.await?,
+        };
+        self.report_manual_bans(&bans, time);
+        Ok(())
+    }
+
+    /// Ends the bans of a key: see [`Limiter::unblock`](crate::Limiter::unblock).
+    pub(super) async fn unblock(self: Arc<Self>, keys: Keys) -> Result<LimitStatus, CallError> {
+        let mut builder = DecisionBuilder::of_call(Op::Reset, None);
+        for (policy, key) in self.bans_of(&keys)? {
+            let bound = self.bound(policy);
+            let cost = bound.cost_of(None);
+            self.add_entry(
+                &mut builder,
+                (policy as usize, bound),
+                key,
+                cost,
+                None,
+                None,
+            );
+        }
+        let decision = match self.call_store(&mut builder) {
+            None => builder.finish(self),
+            Some(stage) => PendingDecision::new(self, builder, stage).await,
+        };
+        Result::from_decision(decision)
+    }
+
+    /// The bans that a call is about, by index, and the key under each.
+    fn bans_of(&self, keys: &Keys) -> Result<SmallVec<[(u32, Key); 1]>, CallError> {
+        for name in keys.names() {
+            self.find(name)?;
+        }
+        let bounds = (0..).zip(&self.policies);
+        let bans = bounds.filter(|(_, bound)| bound.is_ban());
+        let bans = bans.filter_map(|(policy, bound)| {
+            // A single key does not name a ban that counts all requests by a key of its own.
+            let key = keys.of(bound.policy.name()).filter(|key| {
+                keys.all().is_none() || bound.fixed_key.is_none_or(|fixed| fixed == **key)
+            });
+            Some((policy, *key?))
+        });
+        let bans: SmallVec<[_; 1]> = bans.collect();
+        if bans.is_empty() {
+            let named = self.policies.iter().filter(|bound| !bound.is_ban());
+            let named = named.map(|bound| &bound.policy);
+            let named = named.filter(|policy| keys.of(policy.name()).is_some());
+            let policies = named.map(|policy| policy.shared_name()).collect();
+            return Err(CallError::NotABan { policies });
+        }
+        Ok(bans)
+    }
+
+    /// The limit of a ban whose every charge bans a key for `time`.
+    fn manual_ban(&self, bound: &BoundPolicy, time: Duration) -> Result<LimitHandle, StoreError> {
+        const NO_BAN: StoreError = StoreError::Unsupported("blocking a key under this strategy");
+        const NO_TIME: StoreError =
+            StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years");
+        let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BAN)?;
+        let rule = rule.map_err(|_| NO_TIME)?;
+        let registered = self.store.register(bound.policy.name(), rule);
+        registered.map_err(|_| NO_TIME)
+    }
+}
+
+/// How many are kept. Equal requests that were rejected by one call of the store see the same ban begin.
+const MAX_RECENT: usize = 64;
+
+/// The bans that have begun last under one policy.
+#[derive(Debug, Default)]
+pub(crate) struct RecentBans(Mutex<Vec<(Key, Timestamp)>>);
+
+impl RecentBans {
+    /// Adds a ban; returns false if it is among them.
+    pub(crate) fn add(&self, key: Key, began: Timestamp) -> bool {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.contains(&(key, began)) {
+            return false;
+        }
+        if recent.len() >= MAX_RECENT {
+            recent.remove(0);
+        }
+        recent.push((key, began));
+        true
+    }
+}

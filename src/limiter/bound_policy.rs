@@ -1,0 +1,194 @@
+//! A policy of a limiter, bound to its limit in the store.
+
+use std::{
+    iter,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+use http::request::Parts;
+
+use super::{
+    bans::RecentBans,
+    decision::DecisionKind,
+    entry::{PolicyEntry, PolicyRole},
+    local_share::LocalShare,
+    missing_keys::MissingKeys,
+    quota_overrides::{QuotaOverride, QuotaOverrideCache},
+    resolve::RequestHead,
+    shadow::ShadowCounters,
+};
+use crate::{
+    extract::{Extracted, MissingKey},
+    key::Key,
+    policy::{Policy, on_store_error::OnStoreError},
+    quota::Quota,
+    store::{CounterMode, LimitHandle, Store},
+};
+
+/// A policy, and its limit in the store.
+pub(crate) struct BoundPolicy {
+    pub(crate) policy: Policy,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) limit: LimitHandle,
+    /// The role of its entries in decisions.
+    pub(crate) role: PolicyRole,
+    /// How an arriving request is counted. Not used for shadows: see `shadow_mode`.
+    pub(crate) arrival_mode: CounterMode,
+    /// Limits for quotas other than the policy's own.
+    pub(crate) quota_overrides: Arc<QuotaOverrideCache>,
+    /// `None` unless it was configured.
+    pub(crate) on_store_error: Option<OnStoreError>,
+    /// The share of the local fallback; `None` if it is not configured.
+    pub(crate) local_share: Option<LocalShare>,
+    /// The one key of all requests, as by `extract::global`.
+    pub(crate) fixed_key: Option<Key>,
+    /// The index of its extractor among those that are shared.
+    pub(crate) shared_key: Option<usize>,
+    /// That of the extractor of callers.
+    pub(crate) shared_caller: Option<usize>,
+    pub(crate) missing_keys: Arc<MissingKeys>,
+    /// The bans that have begun last, each reported once.
+    pub(crate) bans_begun: RecentBans,
+    /// The permits that requests of this process hold, under this policy and those that it has replaced.
+    pub(crate) permits_held: Arc<AtomicU64>,
+    /// Whether the error about a decision that was dropped with a permit was logged.
+    pub(crate) unclaimed_logged: AtomicBool,
+}
+
+/// What a policy does to requests.
+#[derive(Debug)]
+pub(crate) enum Enforcement {
+    /// Rejects them.
+    Live,
+    /// Counts what the others reject, and rejects keys with too many rejections.
+    Ban,
+    /// Is evaluated only.
+    Shadow {
+        /// The live policy that it would replace.
+        of: Option<u32>,
+        counters: Arc<ShadowCounters>,
+    },
+}
+
+impl Enforcement {
+    pub(crate) fn role(&self) -> PolicyRole {
+        match self {
+            Self::Live => PolicyRole::Live,
+            Self::Ban => PolicyRole::Ban,
+            Self::Shadow { .. } => PolicyRole::Shadow { rejects: false },
+        }
+    }
+}
+
+impl BoundPolicy {
+    /// The policy's limit, or that of the request's own quota.
+    #[inline]
+    pub(crate) fn limit_of<'a>(&'a self, entry: &'a PolicyEntry) -> &'a LimitHandle {
+        match &entry.quota_override {
+            Some(quota_override) => &quota_override.limit,
+            None => &self.limit,
+        }
+    }
+
+    pub(crate) fn is_ban(&self) -> bool {
+        matches!(self.enforcement, Enforcement::Ban)
+    }
+
+    pub(crate) fn is_permit(&self) -> bool {
+        self.limit.permit_ttl().is_some()
+    }
+
+    /// The cost of a request: 1 under a ban, which counts rejections.
+    pub(crate) fn cost_of(&self, head: Option<&RequestHead<'_>>) -> u64 {
+        match head {
+            _ if self.is_ban() => 1,
+            Some(head) => self.policy.cost_of(head.parts, &head.path),
+            None => self.policy.default_cost(),
+        }
+    }
+
+    /// The key of a request.
+    #[inline]
+    pub(crate) fn find_key(&self, head: &RequestHead<'_>) -> Extracted {
+        let found = self.extract(head);
+        self.missing_keys.record(found);
+        found
+    }
+
+    /// What its extractor finds, without a record of whether requests have keys.
+    #[inline]
+    pub(crate) fn extract(&self, head: &RequestHead<'_>) -> Extracted {
+        head.extract(self.policy.extractor(), self.shared_key)
+    }
+
+    /// The caller of a request, if it is another one than its key.
+    pub(crate) fn extract_caller(&self, head: &RequestHead<'_>) -> Option<Key> {
+        let extractor = self.policy.caller_extractor()?;
+        head.extract(extractor, self.shared_caller).key()
+    }
+
+    /// The key that all requests without a key share, if they do.
+    #[cold]
+    pub(crate) fn shared_missing_key(&self) -> Option<Key> {
+        self.missing_keys.missing_key(&self.policy)
+    }
+
+    /// The caller stored with the charge, for strategies that record callers: the request's caller if there is one, else the
+    /// key. A permit gets a unique caller, which identifies it.
+    pub(crate) fn caller_key(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
+        match self.limit.permit_ttl() {
+            Some(_) => Some(Box::new(Key::unique())),
+            None if self.limit.records_caller() => caller().map(Box::new),
+            None => None,
+        }
+    }
+
+    /// A quota other than the policy's own, bound to the store; `None` if the strategy can't count it.
+    pub(crate) fn quota_override(&self, store: &dyn Store, quota: Quota) -> Option<QuotaOverride> {
+        let (policy, cache) = (&self.policy, &self.quota_overrides);
+        cache.get(policy, quota, || {
+            let opened = cache.open(policy, store, quota);
+            // A quota whose burst refills within a lease is counted without leases: never by the policy's own, which may be larger.
+            match policy.lease_setting().is_some() {
+                true => {
+                    opened.or_else(|_| cache.open(&policy.clone().without_lease(), store, quota))
+                }
+                false => opened,
+            }
+        })
+    }
+
+    /// The key that a request would be counted by, without recording whether requests have keys.
+    pub(crate) fn peek_key(&self, head: &RequestHead<'_>) -> Extracted {
+        let is_shared = || self.policy.on_missing_key() == MissingKey::Shared;
+        let shared = || is_shared().then(Key::missing).into();
+        self.extract(head).or_else(shared)
+    }
+
+    /// Whether it rejects requests without a key.
+    pub(crate) fn rejects_without_key(&self, found: Extracted) -> bool {
+        let rejects = match found {
+            Extracted::Key(_) => false,
+            Extracted::Absent => self.policy.on_missing_key() == MissingKey::Reject,
+            Extracted::Ambiguous => true,
+        };
+        rejects && !matches!(self.enforcement, Enforcement::Shadow { .. })
+    }
+
+    /// The kind of a decision about a request that lacks the policy's key, or has several.
+    pub(crate) fn missing_key_kind(&self, parts: &Parts) -> DecisionKind {
+        DecisionKind::MissingKey {
+            policy: self.policy.shared_name(),
+            missing: self.policy.missing_key_name(parts),
+        }
+    }
+
+    /// The limit of the policy's own quota, and those of quotas by request.
+    pub(super) fn limits(&self) -> Vec<LimitHandle> {
+        let overrides = self.quota_overrides.limits();
+        iter::once(self.limit.clone()).chain(overrides).collect()
+    }
+}

@@ -1,0 +1,285 @@
+//! What a limiter consists of: its policies, each bound to a limit of the store, and the state that they share.
+
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{Arc, OnceLock},
+    thread::LocalKey,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::HeaderValue;
+use tokio::sync::watch;
+
+use super::{
+    bound_policy::{BoundPolicy, Enforcement},
+    entry::PolicyEntry,
+    health_checks::HealthChecks,
+    permits::PermitRegistry,
+    quota_overrides::QuotaOverride,
+    wait_queue::WaitQueues,
+    write_back::LocalShares,
+};
+use crate::{
+    access::Lists,
+    error::UnknownPolicy,
+    log::LogThrottle,
+    observe::Observers,
+    policy::{
+        Policy,
+        on_store_error::{OnMisconfiguration, OnStoreError},
+        skip::SkipRules,
+    },
+    setting::{Setting, SettingValue},
+    store::{CounterMode, CounterOp, LimitHandle, Store, Units},
+    sync::{CachePadded, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
+};
+
+/// The policies of a limiter, its store, and what they share.
+pub(crate) struct LimiterCore {
+    /// How many times the limiter's policies had been replaced before these.
+    pub(crate) generation: u64,
+    pub(crate) store: Arc<dyn Store>,
+    /// `None` if there are none: then nothing is reported.
+    pub(crate) observers: Option<Arc<Observers>>,
+    /// Counts the policies' local shares while the store fails; `None` if no policy has or had one.
+    pub(crate) local_shares: Option<Arc<LocalShares>>,
+    pub(crate) policies: Box<[BoundPolicy]>,
+    pub(crate) on_store_error: Option<OnStoreError>,
+    pub(crate) on_misconfiguration: OnMisconfiguration,
+    pub(crate) lists: Option<Box<Lists>>,
+    pub(crate) skips: SkipRules,
+    pub(crate) counts_preflights: bool,
+    /// What a document says that `client_ip` and `bearer` stand for.
+    #[cfg(feature = "config")]
+    pub(crate) shared_by_keys: [crate::setting::SettingValue; 2],
+    /// Whether a policy takes its quota, cost or conditions from requests.
+    pub(crate) reads_parts: bool,
+    /// Whether a policy's charge depends on the request's outcome.
+    pub(crate) has_outcome_charges: bool,
+    /// Whether any policy is an in-flight limit.
+    pub(crate) has_permits: bool,
+    /// The shortest permit TTL of any policy.
+    pub(crate) permit_ttl: Duration,
+    /// That of the policies in force, also once these are replaced: permits that are held then expire by the new TTL.
+    pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
+    pub(crate) permits: PermitRegistry,
+    pub(crate) wait_queues: Arc<WaitQueues>,
+    pub(crate) health_checks: Arc<HealthChecks>,
+    pub(crate) outage_log: LogThrottle,
+    pub(crate) misconfiguration_log: LogThrottle,
+    pub(crate) double_counting_log: LogThrottle,
+    /// For invalid calls.
+    pub(crate) misuse_log: LogThrottle,
+}
+
+/// Several references to a limiter's core, of which each thread uses one.
+pub(crate) type LimiterRefs = ShardedArc<LimiterRef>;
+
+/// A reference to a limiter's core, which the decisions of its threads hold. Padded, so that its reference count shares no cache
+/// line.
+pub(crate) struct LimiterRef {
+    core: CachePadded<Arc<LimiterCore>>,
+    pub(super) response_cache: ResponseCache,
+    replaced: ReplacedFlag,
+}
+
+impl LimiterRefs {
+    pub(crate) fn of(core: LimiterCore) -> Self {
+        let core = Arc::new(core);
+        Self::new(|| LimiterRef::new(&core))
+    }
+}
+
+impl ReplaceableValue for LimiterRef {
+    #[inline]
+    fn replaced_flag(&self) -> &ReplacedFlag {
+        &self.replaced
+    }
+
+    #[inline]
+    fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>> {
+        thread_local! {
+            static REFS: ThreadRefs<LimiterRef> = const { ThreadRefs::new() };
+        }
+        &REFS
+    }
+}
+
+impl LimiterRef {
+    fn new(core: &Arc<LimiterCore>) -> Self {
+        let policies = core.policies.iter();
+        let live = policies.filter(|bound| matches!(bound.enforcement, Enforcement::Live));
+        Self {
+            response_cache: ResponseCache::new(core.policies.len(), live.count()),
+            core: CachePadded::new(core.clone()),
+            replaced: ReplacedFlag::default(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<LimiterCore> {
+        &self.core
+    }
+}
+
+impl fmt::Debug for LimiterRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimiterRef").finish_non_exhaustive()
+    }
+}
+
+impl Deref for LimiterRef {
+    type Target = LimiterCore;
+
+    fn deref(&self) -> &LimiterCore {
+        &self.core
+    }
+}
+
+impl LimiterCore {
+    pub(crate) fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
+        self.policies.iter().map(|bound| &bound.policy)
+    }
+
+    /// The index of the policy of that name.
+    pub(crate) fn find(&self, name: &str) -> Result<usize, UnknownPolicy> {
+        let mut policies = self.policies.iter();
+        let found = policies.position(|bound| bound.policy.name() == name);
+        found.ok_or_else(|| {
+            let policies = self.policies.iter();
+            UnknownPolicy::new(name, policies.map(|bound| bound.policy.name().to_owned()))
+        })
+    }
+
+    #[inline]
+    pub(crate) fn bound(&self, policy: u32) -> &BoundPolicy {
+        &self.policies[policy as usize]
+    }
+
+    /// Where a policy's counters are, if that is known: the store's id, the policy's name and its state format.
+    pub(super) fn counter_location(&self, policy: u32) -> Option<(u64, &str, &'static str)> {
+        let bound = self.bound(policy);
+        let format = bound.limit.rule().state_format();
+        Some((self.store.id()?, bound.policy.name(), format))
+    }
+
+    /// The limit of a policy, or of a request's own quota under it.
+    #[inline]
+    pub(crate) fn limit<'a>(&'a self, entry: &'a PolicyEntry) -> &'a LimitHandle {
+        self.bound(entry.policy).limit_of(entry)
+    }
+
+    /// The operation that refunds, renews or settles the entry's first charge.
+    #[inline]
+    pub(crate) fn counter_op<'a>(&'a self, entry: &'a PolicyEntry) -> CounterOp<'a> {
+        let receipt = entry.receipts.first();
+        CounterOp {
+            limit: self.limit(entry),
+            key: entry.key,
+            units: Units::new(receipt.remaining),
+            receipt,
+            caller: entry.caller.as_deref().copied().unwrap_or(entry.key),
+            mode: CounterMode::Charge,
+        }
+    }
+
+    /// The store that charged the entry, and so refunds, renews and settles it.
+    pub(crate) fn store_for(&self, entry: &PolicyEntry) -> &dyn Store {
+        match &self.local_shares {
+            Some(shares) if self.is_local_share(entry) => &**shares,
+            _ => &*self.store,
+        }
+    }
+
+    /// Whether this process's share counts the entry.
+    pub(crate) fn is_local_share(&self, entry: &PolicyEntry) -> bool {
+        let is_share = |quota: &QuotaOverride| quota.full_capacity.is_some();
+        entry.quota_override.as_ref().is_some_and(is_share)
+    }
+
+    /// Charges the store, which has just responded, for some of what was charged in process. Each charge is sent once, so it is
+    /// charged once or not at all.
+    #[inline]
+    pub(crate) fn write_back(&self) {
+        if let Some(shares) = &self.local_shares {
+            shares.write_back(&*self.store);
+        }
+    }
+
+    /// Always the same settings in the same order, so that those of two limiters can be compared one by one.
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        let misconfiguration = |action| {
+            SettingValue::text(match action {
+                OnMisconfiguration::Reject => "reject",
+                OnMisconfiguration::AsStoreError => "as_store_error",
+            })
+        };
+        let [skip, only] = self.skips.values();
+        let lists = self.lists.as_deref();
+        let lists = lists.map_or_else(|| Lists::default().settings(), Lists::settings);
+        let mut settings = vec![
+            Setting::or_default(
+                "on_store_error",
+                // Unset, it differs for outgoing calls.
+                self.on_store_error
+                    .map_or(SettingValue::Unset, OnStoreError::value),
+                &SettingValue::Unset,
+            ),
+            Setting::or_default(
+                "on_misconfiguration",
+                misconfiguration(self.on_misconfiguration),
+                &misconfiguration(OnMisconfiguration::default()),
+            ),
+            Setting::or_default(
+                "count_preflights",
+                SettingValue::Flag(self.counts_preflights),
+                &SettingValue::Flag(false),
+            ),
+            Setting::or_default("skip", skip, &SettingValue::Unset),
+            Setting::or_default("only", only, &SettingValue::Unset),
+        ];
+        settings.extend(lists);
+        #[cfg(feature = "config")]
+        for (name, section) in ["client_ip", "bearer"]
+            .into_iter()
+            .zip(&self.shared_by_keys)
+        {
+            settings.push(Setting::or_default(
+                name,
+                section.clone(),
+                &SettingValue::Unset,
+            ));
+        }
+        settings
+    }
+}
+
+/// Header values and problem bodies that are the same for each response, rendered once.
+#[derive(Debug)]
+pub(crate) struct ResponseCache {
+    /// How many policies are enforced, bans left out.
+    pub(crate) live: usize,
+    /// The value of `RateLimit-Policy`, if each live policy applies with its own quota.
+    pub(crate) policy_header: OnceLock<HeaderValue>,
+    /// By policy: the problem body of a rejection by that policy alone.
+    pub(crate) problems: Box<[OnceLock<CachedBody>]>,
+}
+
+/// A body, and its length as a header's value.
+#[derive(Clone, Debug)]
+pub(crate) struct CachedBody {
+    pub(crate) body: Bytes,
+    pub(crate) length: HeaderValue,
+}
+
+impl ResponseCache {
+    /// An empty cache, for so many policies.
+    pub(crate) fn new(policies: usize, live: usize) -> Self {
+        Self {
+            live,
+            policy_header: OnceLock::new(),
+            problems: (0..policies).map(|_| OnceLock::new()).collect(),
+        }
+    }
+}

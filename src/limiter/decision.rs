@@ -1,0 +1,388 @@
+//! The decision on a request, with one policy decision for each policy.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use http::HeaderValue;
+use smallvec::SmallVec;
+
+use super::{
+    admission::Admission,
+    core::{CachedBody, LimiterRef},
+    entry::{PolicyEntry, PolicyRole, longest_wait},
+    permits::DecisionPermit,
+    policy_decision::PolicyDecision,
+    rejected::Rejected,
+};
+use crate::{
+    error::{CallError, StoreError, UnknownPolicy},
+    observe::DecisionOutcome,
+    store::DecisionSource,
+    strategy::RetryAfter,
+};
+
+/// The result for a request: whether it was admitted, and its status under each policy that applied.
+///
+/// It holds the permits of [in-flight limits](crate::Concurrency); dropping the last clone releases them.
+/// [`into_result`](Decision::into_result) passes them to an [`Admission`](crate::Admission), which
+/// [`Limiter::admit`](crate::Limiter::admit) returns directly. A decision that is dropped with a permit is logged as an error,
+/// once per policy:
+///
+/// ```
+/// # use tollgate::{Key, Limiter, Rejected};
+/// # async fn work() {}
+/// # async fn f(limiter: Limiter, key: Key) -> Result<(), Rejected> {
+/// // Wrong: the decision is dropped before the block, and its permit with it.
+/// if limiter.check(key).await.is_admitted() {
+///     work().await;
+/// }
+/// // Right: the permit is held until the end of the scope.
+/// let _admission = limiter.admit(key).await?;
+/// work().await;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Clones share the request's charge: a unit is [refunded](Decision::refund) once, by any of them. Each keeps the results as
+/// they were when it was cloned.
+///
+/// A decision must be used:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn f(limiter: tollgate::Limiter) {
+/// // Enforces nothing.
+/// limiter.check("alice").await;
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a request may be rejected, and dropping its decision releases the permits of in-flight limits"]
+pub struct Decision {
+    pub(crate) limiter: Arc<LimiterRef>,
+    pub(crate) kind: DecisionKind,
+    pub(crate) source: DecisionSource,
+    /// Whether an allow list admitted the request.
+    pub(crate) allow_listed: bool,
+    pub(crate) admitted: u64,
+    pub(crate) entries: SmallVec<[PolicyEntry; 1]>,
+    /// The permits of in-flight limits, until an admission takes them over.
+    pub(crate) permit: DecisionPermit,
+}
+
+/// Whether a request was admitted, and if not, why.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum DecisionKind {
+    /// The request is admitted and charged.
+    Admitted,
+    /// A quota is exhausted, or the key is banned. Nothing was charged, unless a policy [charges rejected
+    /// requests](crate::Policy::charge_rejected).
+    Rejected,
+    /// The request has no key for the policy, which [rejects](crate::MissingKey::Reject) such requests, or an
+    /// [ambiguous](crate::extract::Extracted::Ambiguous) one. Nothing was charged.
+    #[non_exhaustive]
+    MissingKey {
+        /// The policy's name.
+        policy: Arc<str>,
+        /// What the request lacks, as the response says it: `the header x-api-key`.
+        missing: Arc<str>,
+    },
+    /// The request is on a [deny list](crate::LimiterBuilder::deny). Nothing was charged.
+    DenyListed,
+    /// The store failed, and the limiter [rejects](crate::OnStoreError::Reject) requests then. The request may have been
+    /// charged: see the error.
+    StoreFailed(StoreError),
+    /// A call by hand names a policy that the limiter does not have: a mistake in the application, logged as an error at most
+    /// every 10 s. Nothing was charged.
+    UnknownPolicy(UnknownPolicy),
+    /// A call by hand has two keys for a policy: a mistake in the application, logged as an error at most every 10 s. Nothing was
+    /// charged.
+    #[non_exhaustive]
+    DuplicatePolicy {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+    /// The policy takes its quota, its cost or its conditions from requests, and a call by hand has none: a mistake in the
+    /// application, logged as an error at most every 10 s. Nothing was charged. See [`Check::parts`](crate::Check::parts).
+    #[non_exhaustive]
+    PartsRequired {
+        /// The policy's name.
+        policy: Arc<str>,
+        /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
+        lacks: &'static str,
+    },
+}
+
+/// The result of a refund under one policy: see [`Decision::refund`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refund {
+    policy: Box<str>,
+    units: u64,
+}
+
+impl DecisionKind {
+    /// The error of a call that is invalid, whatever the store says.
+    pub(crate) fn call_error(&self) -> Option<CallError> {
+        Some(match self {
+            Self::UnknownPolicy(error) => error.clone().into(),
+            Self::DuplicatePolicy { policy } => CallError::DuplicatePolicy {
+                policy: policy.clone(),
+            },
+            Self::PartsRequired { policy, lacks } => CallError::PartsRequired {
+                policy: policy.clone(),
+                lacks,
+            },
+            _ => return None,
+        })
+    }
+
+    /// The outcome for observers, of a request that an allow list may have admitted, or that no policy may have applied to.
+    pub(crate) fn outcome(&self, allow_listed: bool, not_checked: bool) -> DecisionOutcome {
+        match self {
+            Self::Admitted if allow_listed => DecisionOutcome::AllowListed,
+            Self::Admitted if not_checked => DecisionOutcome::Skipped,
+            Self::Admitted => DecisionOutcome::Admitted,
+            Self::Rejected => DecisionOutcome::Rejected,
+            Self::MissingKey { .. } => DecisionOutcome::MissingKey,
+            Self::DenyListed => DecisionOutcome::DenyListed,
+            Self::StoreFailed(_) => DecisionOutcome::StoreFailed,
+            Self::UnknownPolicy(_) | Self::DuplicatePolicy { .. } | Self::PartsRequired { .. } => {
+                DecisionOutcome::Invalid
+            }
+        }
+    }
+}
+
+impl Decision {
+    /// Whether the request was admitted.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self.kind, DecisionKind::Admitted)
+    }
+
+    /// The number of requests that were admitted: 0 or 1, or more of a [`check`](crate::Limiter::check) for
+    /// [several](crate::Check::times).
+    pub fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// Whether the request was admitted, and if not, why.
+    pub fn kind(&self) -> &DecisionKind {
+        &self.kind
+    }
+
+    /// The source of the decision: the store, a lease, the rejection cache, or the fallback.
+    pub fn source(&self) -> DecisionSource {
+        self.source
+    }
+
+    /// The result under each enforced policy that applied, in the order of the [builder's](crate::LimiterBuilder::policy)
+    /// calls. Empty if the store failed. A [ban](crate::Ban) has one while it blocks the key, and in a
+    /// [`peek`](crate::Limiter::peek).
+    pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
+        let (enforced, _) = self.entries.split_at(self.enforced());
+        enforced.iter().map(|entry| self.policy_decision(entry))
+    }
+
+    /// The result under each [shadow policy](crate::Policy::shadow) that applied.
+    pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
+        let (_, shadows) = self.entries.split_at(self.enforced());
+        shadows.iter().map(|entry| self.policy_decision(entry))
+    }
+
+    /// The result under the policy of that name, enforced or not; `None` if it did not apply.
+    pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
+        let decisions = self.entries.iter().map(|entry| self.policy_decision(entry));
+        let mut named = decisions.filter(|decision| decision.policy() == policy);
+        named.next()
+    }
+
+    /// The same decision with other entries, such as parts of these.
+    pub(crate) fn with_entries(&self, entries: impl IntoIterator<Item = PolicyEntry>) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            kind: self.kind.clone(),
+            source: self.source,
+            allow_listed: self.allow_listed,
+            admitted: self.admitted,
+            entries: entries.into_iter().collect(),
+            permit: self.permit.clone(),
+        }
+    }
+
+    /// The cache slot of the `RateLimit-Policy` header, if all live policies applied with their own quotas.
+    pub(crate) fn cached_policy_header(&self) -> Option<&OnceLock<HeaderValue>> {
+        let cache = &self.limiter.response_cache;
+        let (enforced, _) = self.entries.split_at(self.enforced());
+        let unchanged =
+            |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.quota_override.is_none();
+        let all = enforced.len() == cache.live && enforced.iter().all(unchanged);
+        all.then_some(&cache.policy_header)
+    }
+
+    /// The cache slot of the problem body, if exactly one policy rejected this request.
+    pub(crate) fn cached_problem(&self) -> Option<&OnceLock<CachedBody>> {
+        let mut rejected = self.policies().filter(|policy| policy.rejected());
+        match (rejected.next(), rejected.next()) {
+            (Some(one), None) => {
+                let problems = &self.limiter.response_cache.problems;
+                problems.get(one.policy_index())
+            }
+            _ => None,
+        }
+    }
+
+    fn policy_decision<'a>(&'a self, entry: &'a PolicyEntry) -> PolicyDecision<'a> {
+        PolicyDecision {
+            limiter: &self.limiter,
+            entry,
+            is_rejection: matches!(self.kind, DecisionKind::Rejected),
+        }
+    }
+
+    /// The number of enforced policies, which come first.
+    fn enforced(&self) -> usize {
+        self.entries.partition_point(|entry| !entry.is_shadow())
+    }
+
+    /// Whether a [ban](crate::Ban) rejected it.
+    pub(crate) fn is_banned(&self) -> bool {
+        let mut policies = self.policies();
+        policies.any(|policy| policy.is_ban() && policy.rejected())
+    }
+
+    /// The wait until the same request would be admitted: the longest of all policies under which it costs something.
+    /// [`Unknown`](RetryAfter::Unknown) if the store failed (responses then have `Retry-After: 1`),
+    /// [`Never`](RetryAfter::Never) if waiting does not help.
+    pub fn retry_after(&self) -> RetryAfter {
+        match &self.kind {
+            DecisionKind::Admitted => longest_wait(&self.limiter, &self.entries),
+            DecisionKind::Rejected => match longest_wait(&self.limiter, &self.entries) {
+                RetryAfter::Now => RetryAfter::Unknown,
+                wait => wait,
+            },
+            DecisionKind::MissingKey { .. }
+            | DecisionKind::DenyListed
+            | DecisionKind::UnknownPolicy(_)
+            | DecisionKind::DuplicatePolicy { .. }
+            | DecisionKind::PartsRequired { .. } => RetryAfter::Never,
+            DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
+        }
+    }
+
+    /// Refunds up to `units` of the request's charge under each policy, to the store that charged it.
+    ///
+    /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
+    /// under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
+    /// refunded twice: clones of a decision, its [`Admission`](crate::Admission) and its layer share what is left of the
+    /// charge.
+    ///
+    /// Returns one result for each of the decision's [`policies`](Decision::policies), in their order, which then have the
+    /// status after the refund. Charges of [shadow policies](crate::Policy::shadow) are refunded too, and not reported.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds: do not
+    /// repeat it. After any other error policies before the one that failed may have been refunded; the units of that one are not
+    /// refunded later, unless the error is a `Timeout` or `Connection`: a call that was sent may have run, or still run.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, refunds that were sent are done nevertheless, and not repeated; the rest can still be
+    /// refunded.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
+    ///     .build()?;
+    /// let mut download = limiter.check(Key::new("alice")).cost(3).await;
+    /// // Two of the three files did not exist.
+    /// for refund in download.refund(2).await? {
+    ///     assert_eq!((refund.policy(), refund.units()), ("downloads", 2));
+    /// }
+    /// // One unit is left to be refunded.
+    /// let refunds = download.clone().refund(5).await?;
+    /// assert_eq!(refunds[0].units(), 1);
+    /// # Ok(()) })
+    /// # }
+    /// ```
+    pub async fn refund(&mut self, units: u64) -> Result<Vec<Refund>, StoreError> {
+        let (mut refunds, mut deferred) = (Vec::with_capacity(self.entries.len()), None);
+        for entry in &mut self.entries {
+            let refunded = entry.refund(&self.limiter, units).await;
+            let refunded = StoreError::set_aside(refunded, &mut deferred)?;
+            if let Some(refunded) = refunded.filter(|_| !entry.is_shadow()) {
+                refunds.push(Refund::new(
+                    self.limiter.bound(entry.policy).policy.name(),
+                    refunded,
+                ));
+            }
+        }
+        deferred.map_or(Ok(refunds), Err)
+    }
+
+    /// Whether its charge depends on the outcome of the request.
+    pub(crate) fn depends_on_outcome(&self) -> bool {
+        let mut entries = self.entries.iter();
+        self.limiter.has_outcome_charges
+            && entries.any(|entry| self.limiter.depends_on_outcome(entry))
+    }
+
+    /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
+    pub(super) fn rollback(&mut self) {
+        self.limiter.refund_detached(&mut self.entries);
+        for entry in &self.entries {
+            entry.receipts.mark_settled();
+        }
+    }
+
+    /// Converts the decision into an [`Admission`] that holds its permits, or into the error of a request that was not
+    /// admitted.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] if the request was not admitted.
+    pub fn into_result(self) -> Result<Admission, Rejected> {
+        if self.is_admitted() {
+            Ok(Admission::of(self))
+        } else {
+            Err(Rejected::new(self))
+        }
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("kind", &self.kind)
+            .field("source", &self.source)
+            .field("policies", &self.policies().collect::<Vec<_>>())
+            .field("shadows", &self.shadows().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Refund {
+    pub(crate) fn new(policy: &str, units: u64) -> Self {
+        let policy = policy.into();
+        Self { policy, units }
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The number of units that were refunded. The rest of a unit that has partly refilled counts as one.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+}

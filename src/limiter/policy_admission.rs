@@ -1,0 +1,213 @@
+//! The charge of a request under one policy, for its handler to correct.
+
+use std::sync::Arc;
+
+use super::{
+    adjust::Adjustment,
+    admission::{Admission, EntryPosition},
+    decision::Refund,
+    meter::UnitMeter,
+    settle::{Charges, SettleError},
+};
+use crate::{
+    error::StoreError,
+    store::{Op, Units},
+    strategy::ChargeReceipt,
+};
+
+/// A handler's handle to the charge of its request under one policy. From [`Admission::policy`].
+///
+/// Its methods may be called at any time: in the handler, in an inner layer, and after the response, in a background task.
+/// Calls for one request run one after the other.
+///
+/// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the permits that it took on arrival.
+/// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) don't change them;
+/// [`refund`](PolicyAdmission::refund) releases them early.
+#[derive(Clone, Debug)]
+pub struct PolicyAdmission {
+    admission: Admission,
+    policy: Arc<str>,
+}
+
+impl PolicyAdmission {
+    pub(super) fn new(admission: Admission, policy: Arc<str>) -> Self {
+        Self { admission, policy }
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The units left under the policy, after this request and its later charges and refunds; `None` if the policy did not
+    /// apply.
+    pub fn remaining(&self) -> Option<u64> {
+        self.admission.remaining(&self.policy)
+    }
+
+    /// Charges `units` more, also if fewer are left: down to a debt of at most one capacity, which has to refill before later
+    /// requests are admitted.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are charged once it responds; after
+    /// [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it is unknown whether they were charged. In none
+    /// of these cases repeat it.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped after it has sent the charge, the units are charged nevertheless.
+    pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
+        let _lock = self.admission.settle_lock().lock_owned().await;
+        let mut deferred = None;
+        for at in self.admission.charges(&self.policy, Charges::Units) {
+            let charged = self.charge_at(at, Units::new(units)).await;
+            StoreError::set_aside(charged, &mut deferred)?;
+        }
+        deferred.map_or(Ok(()), Err)
+    }
+
+    /// Refunds up to `units` of the request's charge, as [`Decision::refund`](crate::Decision::refund) does: only units that
+    /// have not refilled already, and no unit twice. Returns one result for each layer whose policy of this name is enforced
+    /// and applied, the outermost first.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").cost(3).await?;
+    /// let refunds = admission.policy("downloads")?.refund(2).await?;
+    /// assert_eq!(refunds[0].units(), 2);
+    /// assert_eq!(admission.remaining("downloads"), Some(9));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, refunds that were sent are done nevertheless; the rest can still be refunded.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds. After any
+    /// other error charges of layers before the one that failed may have been refunded; the units of that one are not refunded
+    /// later, unless the error is a `Timeout` or `Connection`: a call that was sent may have run, or still run.
+    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
+        let _lock = self.admission.settle_lock().lock_owned().await;
+        let (mut refunds, mut deferred) = (Vec::new(), None);
+        for at in self.admission.charges(&self.policy, Charges::All) {
+            let refunded = self.refund_at(at, units).await;
+            refunds.extend(StoreError::set_aside(refunded, &mut deferred)?.flatten());
+        }
+        deferred.map_or(Ok(refunds), Err)
+    }
+
+    /// Corrects the request's charge under this policy to `true_cost` units, by a charge or a refund: for costs that are known
+    /// only when the work is done, such as an LLM's tokens. May be called again when the cost changes.
+    /// [`Admission::settle_each`] settles several policies at once; a [meter](PolicyAdmission::meter) counts the units of a
+    /// stream.
+    ///
+    /// Shadow candidates [of this policy](crate::Policy::shadow_of) are settled with it, in the same round trip, unless they
+    /// rejected the request, so that [`ShadowStats`](crate::ShadowStats) compare true costs. [`charge`](Self::charge) and
+    /// [`refund`](Self::refund) don't change candidates, which have handles of their own.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_hour()).cost(200))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").await?;
+    /// let tokens = admission.policy("tokens")?;
+    /// // The estimate of 200 becomes 350, then 120.
+    /// tokens.settle(350).await?;
+    /// assert_eq!(tokens.remaining(), Some(650));
+    /// tokens.settle(120).await?;
+    /// assert_eq!(tokens.remaining(), Some(880));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A charge in process, made while the store failed, is settled in process. With
+    /// [`write_back`](crate::LocalFallback::write_back) the estimate stays charged to the store if it was written back before.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it
+    /// is unknown whether the settlement was done, so that the request is charged either as before or its true cost. A
+    /// repetition could charge or refund twice: each further settlement under this policy is
+    /// [`Unconfirmed`](StoreError::Unconfirmed), also after a [`charge`](Self::charge) or [`refund`](Self::refund) that failed
+    /// so. The application may correct it by [`charge`](Self::charge) or [`PolicyHandle::credit`](crate::PolicyHandle::credit).
+    /// After any other error nothing was done, and the settlement can be repeated.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, a settlement that was sent is done nevertheless.
+    pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
+        let settling = [(self.policy.clone(), true_cost)];
+        match self.admission.settle_all(&settling).await {
+            Err(SettleError::Store { error, .. }) => Err(error),
+            Ok(()) | Err(SettleError::UnknownPolicy(_)) => Ok(()),
+        }
+    }
+
+    /// Returns a meter that counts the request's units from zero, and settles them when it is dropped: see [`UnitMeter`] for an
+    /// example.
+    pub fn meter(self) -> UnitMeter {
+        UnitMeter::new(self.admission, vec![self.policy])
+    }
+
+    async fn charge_at(&self, at: EntryPosition, units: Units) -> Result<(), StoreError> {
+        let charging = self.admission.with_entry(at, |limiter, entry| {
+            (!units.is_zero()).then(|| {
+                // Pending from now on: if the future is dropped, it is charged nevertheless, and counts for later calls.
+                entry.receipts.add_pending(units);
+                entry.receipts.mark_settled();
+                let charge = Adjustment {
+                    entry,
+                    receipt: ChargeReceipt::NONE,
+                    units: units.get(),
+                };
+                limiter.adjust(Op::ForceAcquire, &[charge])
+            })
+        });
+        if let Some(Some(charging)) = charging {
+            let charged = charging.await;
+            self.admission.with_entry(at, |_, entry| {
+                if matches!(charged, Err(StoreError::Deferred { .. })) {
+                    // It stays pending, since it will be charged.
+                    return;
+                }
+                entry.receipts.clear_pending(units);
+                match charged.as_deref() {
+                    Ok([charged]) => entry.push_charge(charged),
+                    Ok(_) => {}
+                    Err(error) => entry.receipts.note_failure(error),
+                }
+            });
+            charged?;
+        }
+        Ok(())
+    }
+
+    async fn refund_at(&self, at: EntryPosition, units: u64) -> Result<Option<Refund>, StoreError> {
+        let found = self.admission.with_decision(at.decision, |decision| {
+            let entry = decision.entries.get(at.entry)?;
+            Some((decision.limiter.clone(), entry.clone()))
+        });
+        let Some((limiter, mut entry)) = found.flatten() else {
+            return Ok(None);
+        };
+        let refunded = entry.refund(&limiter, units).await?;
+        self.admission
+            .with_entry(at, |_, own| own.lazy_status = entry.lazy_status);
+        let refund = || Refund::new(limiter.bound(entry.policy).policy.name(), refunded);
+        Ok((!entry.is_shadow()).then(refund))
+    }
+}

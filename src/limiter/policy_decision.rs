@@ -1,0 +1,150 @@
+//! The result of a request under one policy.
+
+use std::{fmt, time::Duration};
+
+use super::{
+    core::LimiterCore,
+    entry::{PolicyEntry, PolicyRole},
+};
+use crate::{
+    clock::Timestamp,
+    key::Key,
+    policy::Policy,
+    quota::Quota,
+    strategy::{QuotaStatus, RetryAfter},
+};
+
+/// The result of a request under one policy: whether it was rejected, the units left, and the waits. From
+/// [`Decision::policies`](crate::Decision::policies) and [`LimitStatus::policies`](crate::LimitStatus::policies).
+#[derive(Clone, Copy)]
+pub struct PolicyDecision<'a> {
+    pub(super) limiter: &'a LimiterCore,
+    pub(super) entry: &'a PolicyEntry,
+    /// Whether any policy rejected the request.
+    pub(super) is_rejection: bool,
+}
+
+impl<'a> PolicyDecision<'a> {
+    pub(crate) fn status(&self) -> QuotaStatus {
+        self.entry.status(self.limiter)
+    }
+
+    /// When it was decided, by the wall clock.
+    pub(crate) fn decided_at(&self) -> Timestamp {
+        let at = self.entry.receipts.first().charged_at;
+        if self.limiter.limit(self.entry).follows_wall_clock() {
+            return at;
+        }
+        self.limiter.store_for(self.entry).wall(at)
+    }
+
+    /// Whether used units become available one by one, not all at once.
+    pub(crate) fn refills_gradually(&self) -> bool {
+        self.limiter.limit(self.entry).rule().refills_gradually()
+    }
+
+    /// The policy's index in its limiter.
+    pub(super) fn policy_index(&self) -> usize {
+        self.entry.policy as usize
+    }
+
+    fn bound_policy(&self) -> &'a Policy {
+        &self.limiter.bound(self.entry.policy).policy
+    }
+
+    /// The remedy, if the request shares its bucket with all others without a key by a mistake of the application.
+    pub(crate) fn missing_key_hint(&self) -> Option<&'a str> {
+        let hint = self.bound_policy().extractor().missing_key_hint();
+        (self.entry.key == Key::missing() && !hint.is_empty()).then_some(hint)
+    }
+
+    /// Whether the policy is a block list, which has no quota that means anything.
+    pub(crate) fn is_block_list(&self) -> bool {
+        self.bound_policy().is_block_list()
+    }
+
+    /// Whether the policy is a ban, or a block list, which is one by hand.
+    pub(crate) fn is_ban(&self) -> bool {
+        self.entry.role == PolicyRole::Ban
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &'a str {
+        self.bound_policy().name()
+    }
+
+    /// The key that the request was counted by; of a credential, its hash.
+    pub fn key(&self) -> Key {
+        self.entry.key
+    }
+
+    /// The key's text, for operators.
+    #[cfg(feature = "admin")]
+    pub(crate) fn key_text(&self) -> String {
+        self.bound_policy().key_text(&self.entry.key)
+    }
+
+    /// The quota that was applied.
+    pub fn quota(&self) -> Quota {
+        match &self.entry.quota_override {
+            Some(quota_override) => quota_override.quota,
+            None => self.bound_policy().quota(),
+        }
+    }
+
+    /// The most units that can be charged at once: the burst, or a window's whole quota.
+    pub fn limit(&self) -> u64 {
+        self.limiter.limit(self.entry).capacity()
+    }
+
+    /// The cost of the request in units, also if it was rejected.
+    pub fn cost(&self) -> u64 {
+        self.entry.cost
+    }
+
+    /// The whole units left, after this request if it was admitted; 0 in debt.
+    pub fn remaining(&self) -> u64 {
+        self.status().remaining
+    }
+
+    /// The wait until another request of the same cost is admitted by this policy.
+    pub fn retry_after(&self) -> RetryAfter {
+        self.status().retry_after
+    }
+
+    /// The wait until the full quota is available, if no other request comes.
+    pub fn reset_after(&self) -> Duration {
+        self.status().reset_after
+    }
+
+    /// Whether this is a shadow policy, which is evaluated and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
+    pub fn is_shadow(&self) -> bool {
+        self.entry.is_shadow()
+    }
+
+    /// Whether this policy rejected the request, or would have if it were enforced.
+    pub fn would_reject(&self) -> bool {
+        self.rejected() || self.entry.is_shadow_rejection()
+    }
+
+    /// Whether this policy rejected the request; false for a shadow policy.
+    pub fn rejected(&self) -> bool {
+        self.is_rejection && !self.is_shadow() && self.entry.rejects(self.limiter)
+    }
+}
+
+impl fmt::Debug for PolicyDecision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyDecision")
+            .field("policy", &self.policy())
+            .field("key", &self.key())
+            .field("limit", &self.limit())
+            .field("cost", &self.cost())
+            .field("remaining", &self.remaining())
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .field("rejected", &self.rejected())
+            .field("would_reject", &self.would_reject())
+            .finish()
+    }
+}

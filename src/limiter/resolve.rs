@@ -1,0 +1,374 @@
+//! From a request, or the keys of a call, to operations of the store.
+
+use std::cell::RefCell;
+
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use super::{
+    bound_policy::{BoundPolicy, Enforcement},
+    check::CheckOverrides,
+    core::LimiterRef,
+    decide::{DecisionBuilder, EarlyDecision, PendingStage},
+    decision::DecisionKind,
+    entry::PolicyEntry,
+    explain::{EvaluationTrace, NotApplied, Untraced},
+    keys::Keys,
+    quota_lookup::{QuotaLookup, quota_of_request, run_lookups},
+    quota_overrides::QuotaOverride,
+};
+use crate::{
+    extract::{Extracted, KeyExtractor},
+    key::Key,
+    policy::skip::path::RequestPath,
+    quota::Quota,
+    store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
+    strategy::ChargeReceipt,
+};
+
+impl LimiterRef {
+    /// Evaluates an HTTP request. Returns what is pending; `None` if the request is decided.
+    pub(crate) fn evaluate_request(
+        &self,
+        builder: &mut DecisionBuilder,
+        parts: &Parts,
+    ) -> Option<PendingStage> {
+        let lookups = self.select_policies(builder, parts, &mut Untraced)?;
+        if lookups.is_empty() {
+            return self.call_store(builder);
+        }
+        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
+    }
+
+    /// Adds an entry for each policy that applies to an HTTP request, and returns the quotas to look up; `None` if the request
+    /// is decided without the policies.
+    #[inline(always)]
+    pub(crate) fn select_policies(
+        &self,
+        builder: &mut DecisionBuilder,
+        parts: &Parts,
+        trace: &mut impl EvaluationTrace,
+    ) -> Option<Vec<QuotaLookup>> {
+        let head = &RequestHead::new(parts);
+        match self.access_check_request(head, trace) {
+            None => {}
+            Some(early) => {
+                self.apply_early(builder, early);
+                return None;
+            }
+        }
+        let mut lookups = Vec::new();
+        for (index, bound) in self.policies.iter().enumerate() {
+            let policy = &bound.policy;
+            if policy.is_by_hand() {
+                trace.on_not_applied(index, || NotApplied::ByHand);
+                continue;
+            }
+            if let Some(matched) = policy.exempting(parts, &head.path) {
+                let exemption = || policy.describe_exemption(matched, parts);
+                trace.on_not_applied(index, || NotApplied::Exempt(exemption()));
+                continue;
+            }
+            let found = trace.find_key(bound, head);
+            let Extracted::Key(key) = found else {
+                let rejects = bound.rejects_without_key(found);
+                trace.on_not_applied(index, || NotApplied::NoKey {
+                    missing: policy.missing_key_name(parts),
+                    rejects,
+                });
+                if rejects {
+                    self.reject_missing_key(builder, index, parts);
+                    return None;
+                }
+                continue;
+            };
+            let quota = quota_of_request(policy, parts, builder.entries.len(), &mut lookups);
+            let cost = bound.cost_of(Some(head));
+            let caller = bound.caller_key(|| bound.extract_caller(head));
+            self.add_entry(builder, (index, bound), key, cost, caller, quota);
+        }
+        Some(lookups)
+    }
+
+    /// Evaluates a call with its own keys. Returns what is pending; `None` if the call is decided.
+    pub(crate) fn evaluate_keys(
+        &self,
+        builder: &mut DecisionBuilder,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<PendingStage> {
+        let op = builder.op;
+        let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
+        let head = parts.map(RequestHead::new);
+        if let Some(early) = self.decide_early(op, keys, overrides, head.as_ref()) {
+            self.apply_early(builder, early);
+            return None;
+        }
+        // A reset of one caller leaves counts of all callers alone, unless all policies have such counts.
+        let resets_caller =
+            op == Op::Reset && self.policies.iter().any(|bound| bound.fixed_key.is_none());
+        let mut lookups = Vec::new();
+        for (index, bound) in self.policies.iter().enumerate() {
+            let policy = &bound.policy;
+            // A policy that is not named does not apply.
+            let Some(key) = self.key_of(bound, keys) else {
+                continue;
+            };
+            if resets_caller && keys.all().is_some_and(|all| all != key) {
+                continue;
+            }
+            if bound.is_ban() && op == Op::ForceAcquire && !keys.names_policy(policy.name()) {
+                continue;
+            }
+            let checks_conditions = concerns_request(op, overrides)
+                && !overrides.is_some_and(|overrides| overrides.any_request);
+            let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
+            if checks_conditions && head.as_ref().is_some_and(skips) {
+                continue;
+            }
+            let call_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
+            let quota = call_quota
+                .or_else(|| quota_of_request(policy, parts?, builder.entries.len(), &mut lookups));
+            let call_cost = self.cost_in_call(bound, overrides);
+            let cost = match call_cost {
+                Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
+                _ => bound.cost_of(head.as_ref()),
+            };
+            let caller = || {
+                let known = overrides.and_then(|overrides| overrides.caller(policy.name()));
+                known.or_else(|| bound.extract_caller(head.as_ref()?))
+            };
+            let caller = bound.caller_key(|| keys.caller_override().or_else(caller));
+            self.add_entry(builder, (index, bound), *key, cost, caller, quota);
+        }
+        if lookups.is_empty() {
+            return self.call_store(builder);
+        }
+        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
+    }
+
+    /// The key of a request under each policy, for a status, and what the request lacks if it would be rejected for that.
+    pub(super) fn keys_of_request(&self, parts: &Parts) -> (Keys, Option<DecisionKind>) {
+        let mut keys: Vec<(String, Key)> = Vec::new();
+        let mut missing = None;
+        let head = RequestHead::new(parts);
+        // A list rejects an ambiguous key of its policy also where the policy does not apply.
+        let is_listed = |name: &str| {
+            let mut lists = self.lists.iter();
+            lists.any(|lists| lists.policies_of_keys().any(|policy| policy == name))
+        };
+        for bound in &self.policies {
+            let policy = &bound.policy;
+            let found = bound.peek_key(&head);
+            if let Extracted::Key(key) = found {
+                keys.push((policy.name().to_owned(), key));
+            } else if bound.rejects_without_key(found)
+                && !policy.is_by_hand()
+                && !policy.skips(parts, &head.path)
+                || found == Extracted::Ambiguous && is_listed(policy.name())
+            {
+                missing.get_or_insert_with(|| bound.missing_key_kind(parts));
+            }
+        }
+        (keys.into(), missing)
+    }
+
+    /// The key of a call under a policy. A shadow of a live policy has the live policy's key, and a policy with a fixed key has
+    /// that in place of one key for all policies.
+    #[inline]
+    pub(crate) fn key_of<'a>(&self, bound: &'a BoundPolicy, keys: &'a Keys) -> Option<&'a Key> {
+        if keys.all().is_some() && bound.fixed_key.is_some() {
+            return bound.fixed_key.as_ref();
+        }
+        let own = keys.of(bound.policy.name());
+        own.or_else(|| keys.of(self.shadowed_policy(bound)?))
+    }
+
+    /// Whether a call names a policy, or the live policy that it would replace.
+    pub(crate) fn is_named(&self, bound: &BoundPolicy, keys: &Keys) -> bool {
+        let named = |name: &str| keys.names_policy(name);
+        named(bound.policy.name()) || self.shadowed_policy(bound).is_some_and(named)
+    }
+
+    /// The cost that a call sets for a policy, or for the live policy that it would replace.
+    #[inline]
+    pub(crate) fn cost_in_call(
+        &self,
+        bound: &BoundPolicy,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<u64> {
+        overrides?.cost(bound.policy.name(), self.shadowed_policy(bound))
+    }
+
+    /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.
+    #[inline(always)]
+    pub(crate) fn add_entry(
+        &self,
+        builder: &mut DecisionBuilder,
+        (index, bound): (usize, &BoundPolicy),
+        key: Key,
+        cost: u64,
+        caller: Option<Box<Key>>,
+        quota: Option<Quota>,
+    ) {
+        let quota_override = quota.and_then(|quota| self.quota_override(bound, quota));
+        let policy = (index as u32, bound.role);
+        builder
+            .entries
+            .push(PolicyEntry::new(policy, key, cost, caller, quota_override));
+    }
+
+    /// The override of a policy's quota by a request's own, if they differ.
+    #[cold]
+    pub(crate) fn quota_override(
+        &self,
+        bound: &BoundPolicy,
+        quota: Quota,
+    ) -> Option<QuotaOverride> {
+        if quota == bound.policy.quota() {
+            return None;
+        }
+        bound.quota_override(&*self.store, quota)
+    }
+
+    /// Calls the store, and applies a response that is ready. Returns what is pending.
+    #[inline(always)]
+    pub(crate) fn call_store(&self, builder: &mut DecisionBuilder) -> Option<PendingStage> {
+        if builder.entries.is_empty() {
+            return None;
+        }
+        match self.execute(builder) {
+            StoreResponse::Ready(response) => {
+                self.apply_response(builder, response);
+                None
+            }
+            StoreResponse::Pending(response) => Some(PendingStage::Store(response)),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn execute(&self, builder: &DecisionBuilder) -> StoreResponse {
+        self.execute_on(&*self.store, builder)
+    }
+
+    #[inline(always)]
+    pub(crate) fn execute_on(&self, store: &dyn Store, builder: &DecisionBuilder) -> StoreResponse {
+        self.with_arrival_ops(builder, |ops| store.execute(builder.op, ops))
+    }
+
+    /// Calls `f` with the operation on each policy's counter when the request arrives.
+    #[inline(always)]
+    pub(crate) fn with_arrival_ops<T>(
+        &self,
+        builder: &DecisionBuilder,
+        f: impl FnOnce(&[CounterOp<'_>]) -> T,
+    ) -> T {
+        let entries = &builder.entries[..];
+        let counter_op = |entry| self.arrival_op(entry, entries, builder.will_retry);
+        match entries {
+            [entry] => f(&[counter_op(entry)]),
+            entries => {
+                let ops: SmallVec<[CounterOp<'_>; 4]> = entries.iter().map(counter_op).collect();
+                f(&ops)
+            }
+        }
+    }
+
+    /// Sets the quotas that were looked up, each by the index of its entry.
+    pub(crate) fn set_quotas(&self, builder: &mut DecisionBuilder, quotas: Vec<(usize, Quota)>) {
+        for (index, quota) in quotas {
+            let entry = &mut builder.entries[index];
+            entry.quota_override = self.quota_override(self.bound(entry.policy), quota);
+        }
+    }
+
+    /// The operation on one policy's counter when the request arrives.
+    #[inline(always)]
+    fn arrival_op<'a>(
+        &'a self,
+        entry: &'a PolicyEntry,
+        entries: &[PolicyEntry],
+        will_retry: bool,
+    ) -> CounterOp<'a> {
+        let bound = self.bound(entry.policy);
+        let (mode, units) = match bound.enforcement {
+            Enforcement::Live => (bound.arrival_mode, entry.units()),
+            Enforcement::Ban if will_retry || bound.policy.is_block_list() => {
+                (bound.arrival_mode, Units::ZERO)
+            }
+            Enforcement::Ban => (bound.arrival_mode, entry.units()),
+            Enforcement::Shadow { of, .. } => {
+                let replaces = of.filter(|_| !will_retry);
+                (bound.shadow_mode(replaces, entries), entry.units())
+            }
+        };
+        CounterOp {
+            limit: bound.limit_of(entry),
+            key: entry.key,
+            units,
+            receipt: ChargeReceipt::NONE,
+            caller: entry.caller.as_deref().copied().unwrap_or(entry.key),
+            mode,
+        }
+    }
+
+    #[cold]
+    fn reject_missing_key(&self, builder: &mut DecisionBuilder, policy: usize, parts: &Parts) {
+        let kind = self.policies[policy].missing_key_kind(parts);
+        builder.decide_without_store(kind, DecisionSource::NotChecked);
+        self.log_rejected(builder);
+    }
+
+    #[cold]
+    fn apply_early(&self, builder: &mut DecisionBuilder, early: EarlyDecision) {
+        builder.decide_early(early);
+        self.log_rejected(builder);
+    }
+}
+
+/// Whether access lists, conditions and costs of requests apply: to checks and peeks, unless they are unconditional.
+pub(crate) fn concerns_request(op: Op, overrides: Option<&CheckOverrides>) -> bool {
+    matches!(op, Op::Acquire(_) | Op::Peek)
+        && !overrides.is_some_and(|overrides| overrides.unconditional)
+}
+
+/// The head of a request that is evaluated: its path is decoded once for the conditions of all policies, and extractors that
+/// several of them share are asked once.
+pub(crate) struct RequestHead<'a> {
+    pub(crate) parts: &'a Parts,
+    pub(crate) path: RequestPath<'a>,
+    /// What was found, by the index that an extractor has among those that are shared.
+    extracted: RefCell<SmallVec<[Option<Extracted>; 2]>>,
+}
+
+impl<'a> RequestHead<'a> {
+    #[inline]
+    pub(crate) fn new(parts: &'a Parts) -> Self {
+        Self {
+            parts,
+            path: RequestPath::of(parts),
+            extracted: RefCell::default(),
+        }
+    }
+
+    /// What an extractor finds; `shared` is its index if others are equal to it.
+    #[inline]
+    pub(crate) fn extract(&self, extractor: &dyn KeyExtractor, shared: Option<usize>) -> Extracted {
+        match shared {
+            None => extractor.extract(self.parts),
+            Some(index) => self.extract_once(extractor, index),
+        }
+    }
+
+    fn extract_once(&self, extractor: &dyn KeyExtractor, index: usize) -> Extracted {
+        if let Some(Some(found)) = self.extracted.borrow().get(index) {
+            return *found;
+        }
+        let found = extractor.extract(self.parts);
+        let mut extracted = self.extracted.borrow_mut();
+        let len = extracted.len().max(index + 1);
+        extracted.resize(len, None);
+        extracted[index] = Some(found);
+        found
+    }
+}

@@ -1,0 +1,415 @@
+//! Settling the charges of a request to their true costs, under several policies together.
+
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use smallvec::SmallVec;
+use tokio::{runtime::Handle, sync::OwnedMutexGuard};
+
+use super::{
+    adjust::{AdjustFuture, Adjustment, AllAdjusted},
+    admission::{Admission, EntryPosition},
+    core::LimiterCore,
+    entry::{PolicyEntry, PolicyRole},
+    receipts::RefundStep,
+};
+use crate::{
+    error::{StoreError, UnknownPolicy},
+    log::LogThrottle,
+    store::{Op, Units},
+    strategy::ChargeReceipt,
+};
+
+/// The error of [`Admission::settle_each`](crate::Admission::settle_each).
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettleError {
+    /// No policy has the name. Nothing was settled.
+    #[error(transparent)]
+    UnknownPolicy(#[from] UnknownPolicy),
+    /// The store failed.
+    #[error("{error}; policies settled nevertheless: {settled:?}")]
+    #[non_exhaustive]
+    Store {
+        /// The policies that were settled nevertheless: those of another layer, or in another slot of a cluster.
+        settled: Vec<Arc<str>>,
+        /// The store's error.
+        #[source]
+        error: StoreError,
+    },
+}
+
+/// Selects charges of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Charges {
+    All,
+    /// All but permits: each has an identity in the store, so their number is not corrected.
+    Units,
+}
+
+/// Upper bound of the adjustments that are sent together. A policy that was charged often has as many receipts.
+const MAX_ADJUSTMENTS: usize = 64;
+
+/// What remains to be charged or refunded to settle one entry.
+pub(super) struct Correction {
+    at: EntryPosition,
+    /// The index of the policy among those that are settled.
+    policy: usize,
+    charge: Units,
+    refund: u64,
+    /// The index of the receipt that was refunded last. Older ones follow.
+    before: usize,
+}
+
+/// A part of a correction: a charge, or a step of a refund.
+pub(super) struct PlannedAdjustment {
+    at: EntryPosition,
+    policy: usize,
+    charge: Units,
+    step: Option<RefundStep>,
+    /// Adjustments of one decision in one shard are one call of the store.
+    pub(super) call: (usize, (bool, usize)),
+}
+
+/// A settlement without a waiter. Dropping it sends it, unless it was sent before.
+struct Settlement {
+    admission: Admission,
+    true_costs: Vec<(Arc<str>, u64)>,
+}
+
+impl Admission {
+    pub(super) async fn settle_all(
+        &self,
+        true_costs: &[(Arc<str>, u64)],
+    ) -> Result<(), SettleError> {
+        let _lock = self.settle_lock().lock_owned().await;
+        let unknown = |error| {
+            let settled = Vec::new();
+            SettleError::Store { settled, error }
+        };
+        let mut corrections = self.corrections(true_costs).map_err(unknown)?;
+        loop {
+            let adjustments = self.next_adjustments(&mut corrections);
+            if adjustments.is_empty() {
+                return Ok(());
+            }
+            // All calls are sent before the first result is awaited.
+            let calls = adjustments.chunk_by(|adjustment, next| adjustment.call == next.call);
+            let calls: Vec<_> = calls
+                .filter_map(|call| Some((call, self.send(call, LimiterCore::adjust)?)))
+                .collect();
+            let (mut failed, mut error) = (Vec::new(), None);
+            for (adjustments, result) in calls {
+                let result = result.await;
+                self.apply_result(adjustments, &result);
+                if let Err(reason) = result {
+                    failed.extend(adjustments.iter().map(|adjustment| adjustment.policy));
+                    error = Some(reason);
+                }
+            }
+            if let Some(error) = error {
+                let unfinished = corrections.iter().filter(|rest| rest.refund > 0);
+                failed.extend(unfinished.map(|rest| rest.policy));
+                let names = true_costs.iter().enumerate();
+                let names = names.filter(|(policy, _)| !failed.contains(policy));
+                let settled = names.map(|(_, (name, _))| name.clone()).collect();
+                return Err(SettleError::Store { settled, error });
+            }
+        }
+    }
+
+    /// Fails if the request was checked, but by no limiter with a policy of that name.
+    pub(super) fn check_policy(&self, policy: &str) -> Result<(), UnknownPolicy> {
+        let mut known = Vec::new();
+        self.for_each_decision(|_, decision| {
+            known.extend(
+                decision
+                    .limiter
+                    .policies()
+                    .map(|policy| policy.name().to_owned()),
+            );
+        });
+        if known.is_empty() || known.iter().any(|known| known == policy) {
+            return Ok(());
+        }
+        Err(UnknownPolicy::new(policy, known))
+    }
+
+    /// The differences between what is charged and each true cost. From now on the response does not change these charges.
+    pub(super) fn corrections(
+        &self,
+        true_costs: &[(Arc<str>, u64)],
+    ) -> Result<Vec<Correction>, StoreError> {
+        let mut corrections = Vec::new();
+        for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
+            for at in self.charges_to_settle(name, true_costs) {
+                let unconfirmed = self.with_entry(at, |_, entry| entry.receipts.is_unconfirmed());
+                if unconfirmed == Some(true) {
+                    let policy = name.clone();
+                    return Err(StoreError::Unconfirmed { policy });
+                }
+                let net = self.with_entry(at, |_, entry| {
+                    entry.receipts.mark_settled();
+                    entry.receipts.net_charged()
+                });
+                let net = net.unwrap_or(*true_cost);
+                corrections.push(Correction {
+                    at,
+                    policy,
+                    charge: Units::new(true_cost.saturating_sub(net)),
+                    refund: net.saturating_sub(*true_cost),
+                    before: usize::MAX,
+                });
+            }
+        }
+        Ok(corrections)
+    }
+
+    /// Takes the next adjustments of the corrections, ordered by call.
+    pub(super) fn next_adjustments(
+        &self,
+        corrections: &mut [Correction],
+    ) -> Vec<PlannedAdjustment> {
+        let mut adjustments = Vec::new();
+        for correction in corrections {
+            let (at, policy) = (correction.at, correction.policy);
+            self.with_entry(at, |limiter, entry| {
+                let call = (at.decision, limiter.shard(entry));
+                let adjustment = |charge, step| PlannedAdjustment {
+                    at,
+                    policy,
+                    charge,
+                    step,
+                    call,
+                };
+                let charge = mem::replace(&mut correction.charge, Units::ZERO);
+                if !charge.is_zero() {
+                    // Pending from now on: if the future is dropped, it is charged nevertheless, and counts for later calls.
+                    entry.receipts.add_pending(charge);
+                    adjustments.push(adjustment(charge, None));
+                }
+                while correction.refund > 0 && adjustments.len() < MAX_ADJUSTMENTS {
+                    let (before, units) = (correction.before, correction.refund);
+                    let Some(step) = entry.receipts.take_refund_step(before, units) else {
+                        correction.refund = 0;
+                        break;
+                    };
+                    correction.refund -= step.units;
+                    correction.before = step.index;
+                    adjustments.push(adjustment(Units::ZERO, Some(step)));
+                }
+            });
+        }
+        adjustments.sort_by_key(|adjustment| adjustment.call);
+        adjustments
+    }
+
+    pub(super) fn apply_result(
+        &self,
+        adjustments: &[PlannedAdjustment],
+        result: &Result<AllAdjusted, StoreError>,
+    ) {
+        for (index, adjustment) in adjustments.iter().enumerate() {
+            self.with_entry(adjustment.at, |_, entry| match (result, &adjustment.step) {
+                (Ok(adjusted), None) => {
+                    entry.receipts.clear_pending(adjustment.charge);
+                    entry.push_charge(&adjusted[index]);
+                }
+                (Ok(adjusted), Some(step)) => {
+                    entry
+                        .receipts
+                        .finish_refund_step(step, adjusted[index].units);
+                    entry.set_status(&adjusted[index]);
+                }
+                (Err(error), None) => {
+                    entry.receipts.clear_pending(adjustment.charge);
+                    entry.receipts.note_failure(error);
+                }
+                (Err(error), Some(step)) if error.had_no_effect() => {
+                    entry.receipts.finish_refund_step(step, 0);
+                }
+                // It may have been refunded, so it is not refunded again.
+                (Err(error), Some(_)) => entry.receipts.note_failure(error),
+            });
+        }
+    }
+
+    /// Sends the adjustments of one call, by a method of their limiter.
+    fn send(
+        &self,
+        adjustments: &[PlannedAdjustment],
+        adjust: impl FnOnce(&LimiterCore, Op, &[Adjustment<'_>]) -> AdjustFuture,
+    ) -> Option<AdjustFuture> {
+        let index = adjustments.first()?.at.decision;
+        self.with_decision(index, |decision| {
+            let adjustments = adjustments.iter().filter_map(|adjustment| {
+                let entry = decision.entries.get(adjustment.at.entry)?;
+                let (receipt, units) = match &adjustment.step {
+                    None => (ChargeReceipt::NONE, adjustment.charge.get()),
+                    Some(step) => (step.receipt, step.units),
+                };
+                Some(Adjustment {
+                    entry,
+                    receipt,
+                    units,
+                })
+            });
+            let adjustments: SmallVec<[_; 4]> = adjustments.collect();
+            adjust(&decision.limiter, Op::Settle, &adjustments)
+        })
+    }
+
+    pub(super) fn with_entry<T>(
+        &self,
+        at: EntryPosition,
+        with: impl FnOnce(&LimiterCore, &mut PolicyEntry) -> T,
+    ) -> Option<T> {
+        self.with_decision(at.decision, |decision| {
+            let entry = decision.entries.get_mut(at.entry)?;
+            Some(with(&decision.limiter, entry))
+        })?
+    }
+
+    /// The charges under a policy.
+    pub(super) fn charges(&self, policy: &str, which: Charges) -> Vec<EntryPosition> {
+        self.find_charges(which, |name, _| name == policy)
+    }
+
+    /// The charges under a policy and under its shadows, except shadows that are settled by their own names.
+    fn charges_to_settle(
+        &self,
+        policy: &str,
+        true_costs: &[(Arc<str>, u64)],
+    ) -> Vec<EntryPosition> {
+        let is_named = |name: &str| true_costs.iter().any(|(named, _)| **named == *name);
+        self.find_charges(Charges::Units, |name, live| {
+            name == policy || live == Some(policy) && !is_named(name)
+        })
+    }
+
+    fn find_charges(
+        &self,
+        which: Charges,
+        includes: impl Fn(&str, Option<&str>) -> bool,
+    ) -> Vec<EntryPosition> {
+        let mut found = Vec::new();
+        self.for_each_decision(|decision_index, decision| {
+            for (index, entry) in decision.entries.iter().enumerate() {
+                let bound = decision.limiter.bound(entry.policy);
+                let live = decision.limiter.shadowed_policy(bound);
+                let included = includes(bound.policy.name(), live)
+                    && (which == Charges::All || !bound.is_permit());
+                // A ban counts rejections, and under a shadow that rejects, the work never began.
+                if included && entry.role != PolicyRole::Ban && !entry.is_shadow_rejection() {
+                    found.push(EntryPosition {
+                        decision: decision_index,
+                        entry: index,
+                    });
+                }
+            }
+        });
+        found
+    }
+
+    /// Settles on any thread, also outside a runtime. What the store can't be sent now, it keeps.
+    pub(super) fn settle_in_background(self, true_costs: Vec<(Arc<str>, u64)>) {
+        let lock = self.settle_lock();
+        let mut settlement = Settlement {
+            admission: self,
+            true_costs,
+        };
+        match (lock.clone().try_lock_owned(), Handle::try_current()) {
+            (Ok(lock), _) => settlement.send(Some(lock)),
+            // Another settlement of this request is in progress: send it afterwards, or when the runtime ends.
+            (Err(_), Ok(runtime)) => drop(runtime.spawn(async move {
+                let lock = lock.lock_owned().await;
+                settlement.send(Some(lock));
+            })),
+            // Charges of that settlement already count as made.
+            (Err(_), Err(_)) => drop(settlement),
+        }
+    }
+
+    /// Notes what was settled. Without an result it counts as settled: it may be, or will be.
+    fn apply_observed(
+        &self,
+        adjustments: &[PlannedAdjustment],
+        result: Result<AllAdjusted, StoreError>,
+    ) {
+        if result.is_ok() {
+            self.apply_result(adjustments, &result);
+        }
+    }
+}
+
+impl Settlement {
+    fn send(&mut self, lock: Option<OwnedMutexGuard<()>>) {
+        let true_costs = mem::take(&mut self.true_costs);
+        if true_costs.is_empty() {
+            return;
+        }
+        let admission = &self.admission;
+        let mut corrections = match admission.corrections(&true_costs) {
+            Ok(corrections) => corrections,
+            Err(error) => return warn(&true_costs, &error),
+        };
+        let mut pending: Vec<(Vec<PlannedAdjustment>, AdjustFuture)> = Vec::new();
+        loop {
+            let mut adjustments = admission.next_adjustments(&mut corrections);
+            if adjustments.is_empty() {
+                break;
+            }
+            while let Some(first) = adjustments.first().map(|adjustment| adjustment.call) {
+                let rest = adjustments
+                    .split_off(adjustments.partition_point(|adjustment| adjustment.call == first));
+                let call = mem::replace(&mut adjustments, rest);
+                let result = admission.send(&call, LimiterCore::adjust_detached);
+                pending.extend(result.map(|result| (call, result)));
+            }
+        }
+        // Results of an in-process store are ready.
+        pending.retain_mut(|(adjustments, result)| {
+            let mut cx = Context::from_waker(Waker::noop());
+            match result.as_mut().poll(&mut cx) {
+                Poll::Ready(result) => {
+                    admission.apply_observed(adjustments, result);
+                    false
+                }
+                Poll::Pending => true,
+            }
+        });
+        if pending.is_empty() {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            let admission = admission.clone();
+            drop(runtime.spawn(async move {
+                let _lock = lock;
+                for (adjustments, result) in pending {
+                    admission.apply_observed(&adjustments, result.await);
+                }
+            }));
+        }
+    }
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        self.send(None);
+    }
+}
+
+fn warn(true_costs: &[(Arc<str>, u64)], error: &StoreError) {
+    static FAILED: LogThrottle = LogThrottle::new();
+    FAILED.log_with(|suppressed| {
+        tracing::warn!(
+            ?true_costs,
+            %error,
+            suppressed,
+            "a request's true cost may not have been settled"
+        );
+    });
+}

@@ -1,0 +1,338 @@
+//! `Limiter::wait`: requests that wait for their turn in place of being rejected.
+//!
+//! Requests with the same keys form a queue (`wait_queue`). Its first is the leader (`wait_leader`): it calls the store for itself and
+//! the mergeable requests behind it, sleeps until a retry can succeed, and wakes the others. When it leaves, the next becomes
+//! leader.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::request::Parts;
+use tokio::{
+    task::coop::poll_proceed,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Limiter,
+    admission::Admission,
+    check::CheckOverrides,
+    core::LimiterRef,
+    decision::Decision,
+    keys::Keys,
+    rejected::Rejected,
+    report::WaitReport,
+    wait_leader::{Leader, Wakeup},
+    wait_queue::{JoinOutcome, WaiterLimits, join},
+    wait_request::WaitRequest,
+};
+use crate::{quota::Quota, runtime::runtime_with_timers, sync::ReplaceableValue};
+
+/// Default bound of the requests that wait for the same keys.
+pub(crate) const DEFAULT_MAX_WAITERS: usize = 1_024;
+
+/// First pause between calls where the time of a retry is unknown: a permit is missing, the store failed, or units were refunded.
+/// Each further pause is twice as long.
+const MIN_POLL: Duration = Duration::from_millis(5);
+
+/// Upper bound of these pauses.
+const MAX_POLL: Duration = Duration::from_millis(250);
+
+/// A request that waits for its turn, from [`Limiter::wait`](crate::Limiter::wait). It joins the queue when it is awaited.
+#[must_use = "nothing is waited for until this is awaited"]
+#[derive(Clone)]
+pub struct Wait {
+    limiter: Limiter,
+    /// The call as it was made. Each time it joins a queue, a copy is completed from the head of its request.
+    request: WaitRequest,
+    timeout: Duration,
+    max_ahead: usize,
+}
+
+impl Wait {
+    pub(crate) fn new(limiter: Limiter, keys: Keys, timeout: Duration) -> Self {
+        let overrides = CheckOverrides {
+            will_retry: true,
+            may_wait: true,
+            ..CheckOverrides::default()
+        };
+        Self {
+            request: WaitRequest {
+                limiter: limiter.local_ref(),
+                keys,
+                overrides,
+            },
+            limiter,
+            timeout,
+            max_ahead: DEFAULT_MAX_WAITERS,
+        }
+    }
+
+    /// Sets the length of the queue: the request is rejected at once if `most` requests wait for the same keys already.
+    /// Default: 1,024. With 0 no request waits.
+    pub fn queue(mut self, most: usize) -> Self {
+        self.max_ahead = most;
+        self
+    }
+
+    /// Sets the cost under every policy to `units`: see [`Check::cost`](crate::Check::cost).
+    pub fn cost(mut self, units: u64) -> Self {
+        self.request.overrides.cost = Some(units);
+        self
+    }
+
+    /// Sets the cost under the policy of that name: see [`Check::cost_for`](crate::Check::cost_for).
+    pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
+        self.request.overrides.costs.push((policy.into(), units));
+        self
+    }
+
+    /// Sets the head of the request that the call is for: see [`Check::parts`](crate::Check::parts). The policies evaluate it
+    /// once, before it waits, and again if the limiter is [reconfigured](Limiter::reconfigure) meanwhile.
+    pub fn parts(mut self, parts: &Parts) -> Self {
+        self.request.overrides.parts = Some(Arc::new(parts.clone()));
+        self
+    }
+
+    /// Sets the client's address for address lists: see [`Check::address`](crate::Check::address).
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.request.overrides.address = Some(address);
+        self
+    }
+
+    /// Sets the quota under the policy of that name: see [`Check::quota_for`](crate::Check::quota_for).
+    pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
+        self.request.overrides.quotas.push((policy.into(), quota));
+        self
+    }
+
+    async fn decide(self) -> Decision {
+        let report = WaitReport::begin(&self.limiter);
+        let (limiter, decision) = self.wait_for_decision().await;
+        if let Some(report) = report {
+            report.finish(&limiter, &decision);
+        }
+        decision
+    }
+
+    /// Returns the decision, and the policies under which it was made.
+    async fn wait_for_decision(self) -> (Arc<LimiterRef>, Decision) {
+        let deadline = Instant::now().checked_add(self.timeout);
+        let mut last_leader = None;
+        loop {
+            let mut request = WaitRequest {
+                limiter: self.limiter.local_ref(),
+                ..self.request.clone()
+            };
+            let limiter = request.limiter.clone();
+            if request.is_decided_without_store() {
+                return (limiter, request.check_once().await);
+            }
+            if request.looks_up_quotas() {
+                // Nothing waits for a lookup of another request.
+                last_leader = None;
+            }
+            request.read_parts().await;
+            let request = Arc::new(request);
+            if request.cannot_or_need_not_wait() {
+                drop(last_leader);
+                return (limiter, request.check_once().await);
+            }
+            let limits = WaiterLimits {
+                request: request.clone(),
+                max_ahead: self.max_ahead,
+                deadline,
+            };
+            match wait_in_queue(limits, last_leader.take()).await {
+                WaitOutcome::Decided(decision) => {
+                    return (limiter, request.finish(decision).await);
+                }
+                WaitOutcome::QueueDropped => return (limiter, request.check_once().await),
+                // It is decided, and waits, under the new policies.
+                WaitOutcome::PoliciesReplaced(leader) => last_leader = Some(leader),
+            }
+        }
+    }
+}
+
+/// How a request's time in a queue ended.
+enum WaitOutcome {
+    /// It was admitted, or finally rejected.
+    Decided(Decision),
+    /// The limiter has other policies, so other queues. The leader of the old queue is kept until the request has joined the new
+    /// one, so that the requests behind it join later.
+    PoliciesReplaced(Leader),
+    /// The queue was dropped with its runtime.
+    QueueDropped,
+}
+
+/// Waits in the queue until the request is admitted or finally rejected. `last_leader` is that of a queue of replaced policies.
+async fn wait_in_queue(limits: WaiterLimits, last_leader: Option<Leader>) -> WaitOutcome {
+    use WaitOutcome::Decided;
+
+    let (request, max_ahead, deadline) =
+        (limits.request.clone(), limits.max_ahead, limits.deadline);
+    let limiter = request.limiter.core();
+    let joined = join(limiter, limits);
+    drop(last_leader);
+    let leader = match joined {
+        JoinOutcome::Rejected(decision) => return Decided(decision),
+        JoinOutcome::Leader(leader) => leader,
+        JoinOutcome::Queued(_) if runtime_with_timers().is_none() => {
+            return Decided(request.limiter.clone().reject_without_runtime());
+        }
+        JoinOutcome::Queued(mut ticket) => {
+            let wakeup = tokio::select! {
+                biased;
+                wakeup = ticket.wakeup() => wakeup,
+                () = until(deadline) => match ticket.leave_with_last_rejection() {
+                    Some(decision) => return Decided(decision),
+                    // The leader has no result yet, but soon will: calls of the store have a timeout.
+                    None => ticket.wakeup().await,
+                },
+            };
+            match wakeup {
+                Some(Wakeup::BecomeLeader(leader)) => leader,
+                Some(Wakeup::Granted(grant)) => {
+                    let decision = grant.into_decision();
+                    return decision.map_or(WaitOutcome::QueueDropped, Decided);
+                }
+                Some(Wakeup::Rejected(decision)) => return Decided(decision),
+                None => return WaitOutcome::QueueDropped,
+            }
+        }
+    };
+    run_leader(leader, request, max_ahead, deadline).await
+}
+
+/// Calls the store and sleeps, until the leader's request is admitted or finally rejected, or the policies were replaced. Dropping
+/// the leader promotes the next waiter, so that all waiters of a queue leave it in their order.
+async fn run_leader(
+    mut leader: Leader,
+    request: Arc<WaitRequest>,
+    max_ahead: usize,
+    deadline: Option<Instant>,
+) -> WaitOutcome {
+    use WaitOutcome::Decided;
+
+    let mut previous = leader.previous_rejection(&request);
+    let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
+    loop {
+        if request.limiter.replaced_flag().is_set() && !leader.has_check_in_flight() {
+            return WaitOutcome::PoliciesReplaced(leader);
+        }
+        let rejection = match previous.take() {
+            Some(rejection) => rejection,
+            None => match leader.call_store(&request).await {
+                Ok(decision) => return Decided(decision),
+                // It says how long to wait under the old policies.
+                Err(_) if request.limiter.replaced_flag().is_set() => continue,
+                Err(rejection) => rejection,
+            },
+        };
+        let now = Instant::now();
+        if max_ahead == 0 || rejection.is_past_deadline(deadline, now) {
+            leader.publish_rejection(rejection.clone());
+            return Decided(rejection.at(now));
+        }
+        if runtime_with_timers().is_none() {
+            leader.publish_rejection(rejection);
+            return Decided(request.limiter.clone().reject_without_runtime());
+        }
+        if rejection.failed && !failing {
+            backoff = PollBackoff(MIN_POLL);
+        }
+        failing = rejection.failed;
+        let next = match rejection.needs_polling {
+            true => rejection.retry_at.max(now + backoff.next()),
+            false if backoff.is_at_max() => rejection.retry_at,
+            false => rejection.retry_at.min(now + backoff.next()),
+        };
+        let next = deadline.map_or(next, |deadline| next.min(deadline));
+        leader.keep_leading(rejection);
+        tokio::select! {
+            biased;
+            // A refund may still be in flight to the store.
+            () = leader.notified() => backoff = PollBackoff(MIN_POLL),
+            () = sleep_until(next) => {}
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Growing pauses between calls where the time of a retry is unknown.
+struct PollBackoff(Duration);
+
+impl PollBackoff {
+    fn is_at_max(&self) -> bool {
+        self.0 >= MAX_POLL
+    }
+
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(MAX_POLL);
+        pause
+    }
+}
+
+impl IntoFuture for Wait {
+    type Output = Result<Admission, Rejected>;
+    type IntoFuture = WaitFuture;
+
+    fn into_future(self) -> WaitFuture {
+        WaitFuture(Some(Box::pin(self.decide())))
+    }
+}
+
+/// The future of a [`Wait`].
+///
+/// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also if the request is admitted at once. Dropping it
+/// leaves the queue, and a charge that was made for it is refunded.
+#[must_use = "futures do nothing unless polled"]
+pub struct WaitFuture(Option<Pin<Box<dyn Future<Output = Decision> + Send>>>);
+
+impl Future for WaitFuture {
+    type Output = Result<Admission, Rejected>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // The future was polled after it was ready.
+        let Some(decision) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let budget = ready!(poll_proceed(cx));
+        let decision = ready!(decision.as_mut().poll(cx));
+        budget.made_progress();
+        self.0 = None;
+        Poll::Ready(decision.into_result())
+    }
+}
+
+impl fmt::Debug for WaitFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitFuture").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wait")
+            .field("keys", &self.request.keys)
+            .field("overrides", &self.request.overrides)
+            .field("timeout", &self.timeout)
+            .field("queue", &self.max_ahead)
+            .finish()
+    }
+}
