@@ -1,10 +1,11 @@
 //! Lists the keys that bans block.
 
-use super::shards::{Shards, lock, now_of};
+use super::shards::{Shards, now_of};
 use crate::{
     error::StoreError,
     store::{BlockedKey, BlockedKeys, Incomplete, LimitHandle, Units},
     strategy::RetryAfter,
+    sync::lock,
 };
 
 impl Shards {

@@ -27,7 +27,7 @@ use crate::{
         ChargeReceipt, Rule, Snapshot,
         rule::{AnyRule, table::hash},
     },
-    sync::CachePadded,
+    sync::{CachePadded, lock},
 };
 
 /// The states of all keys.
@@ -137,11 +137,6 @@ pub(super) fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
         false => clock.now(),
         true => clock.wall(),
     }
-}
-
-pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // State left by a panicking strategy is plain integers, and usable.
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn local_rule<'a>(counter: &'a CounterOp<'_>) -> Option<&'a dyn AnyRule> {

@@ -7,7 +7,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Waker},
@@ -15,6 +15,7 @@ use std::{
 };
 
 use super::Breaker;
+use crate::sync::lock;
 
 /// How often a probe is repeated whose own thread was held up meanwhile.
 pub(crate) const MAX_REPEATS: u32 = 3;
@@ -87,7 +88,7 @@ impl Confirmation {
     }
 
     fn state(&self) -> MutexGuard<'_, (Verdict, Vec<Waker>)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,10 +1,6 @@
 //! The master of a Sentinel deployment.
 
-use std::{
-    fmt,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Mutex, time::Duration};
 
 use deadpool_redis::{Connection, Pool};
 use redis::{ConnectionAddr, ConnectionInfo, Value, aio::MultiplexedConnection};
@@ -14,6 +10,7 @@ use super::pool::{checkout, connect};
 use crate::{
     error::{ConfigError, StoreError},
     store::redis::error_class,
+    sync::lock,
 };
 
 /// Timeout of the sentinels where no request waits.
@@ -110,12 +107,12 @@ impl Sentinel {
     }
 
     fn last_pool(&self) -> Option<Pool> {
-        let master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
+        let master = lock(&self.master);
         master.as_ref().map(|(_, _, pool)| pool.clone())
     }
 
     fn pool(&self, host: String, port: u16) -> Result<Pool, StoreError> {
-        let mut master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut master = lock(&self.master);
         if let Some((known_host, known_port, pool)) = &*master
             && (known_host, *known_port) == (&host, port)
         {

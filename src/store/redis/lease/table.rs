@@ -4,7 +4,7 @@ use std::{
     fmt,
     hash::BuildHasher,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -27,7 +27,7 @@ use crate::{
         CounterMode, CounterOp, LimitHandle, Op, OpResult,
         redis::{request::Recorder, worker::pool::WorkerPool},
     },
-    sync::CachePadded,
+    sync::{CachePadded, lock},
 };
 
 /// A lease to request, which is sent after the request for which it was due.
@@ -364,10 +364,6 @@ impl Leases {
     pub(super) fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
         lock(&self.shards[index])
     }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a lease can decide a request: each counter charges under a limit with leases, or is a ban.

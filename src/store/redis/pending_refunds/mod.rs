@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -28,6 +28,7 @@ use crate::{
     observe::{Event, SharedObservers},
     runtime::runtime_with_io,
     store::Op,
+    sync::lock,
 };
 
 mod unsettled;
@@ -101,7 +102,7 @@ impl PendingRefunds {
             Unsettled::Nothing => {}
             Unsettled::Unsendable => {
                 log_failed(&request, &error);
-                self.refunds().dropped += 1;
+                lock(&self.refunds).dropped += 1;
                 self.report_dropped();
             }
             Unsettled::Kept {
@@ -113,7 +114,7 @@ impl PendingRefunds {
                     error = StoreError::deferred(error);
                 }
                 if is_unconfirmed {
-                    self.refunds().unconfirmed += 1;
+                    lock(&self.refunds).unconfirmed += 1;
                     log_unconfirmed(&request, &error);
                 }
             }
@@ -149,13 +150,13 @@ impl PendingRefunds {
     pub(crate) fn queued(&self) -> usize {
         // One that moves between the two states meanwhile is counted by one of these reads.
         let before = self.sent.load(Ordering::Acquire);
-        let queued = self.refunds().len;
+        let queued = lock(&self.refunds).len;
         queued + before.max(self.sent.load(Ordering::Acquire))
     }
 
     /// The tags with kept refunds.
     pub(crate) fn tags(&self) -> Vec<usize> {
-        self.refunds().by_tag.keys().copied().collect()
+        lock(&self.refunds).by_tag.keys().copied().collect()
     }
 
     /// Keeps it, if there is room.
@@ -165,7 +166,7 @@ impl PendingRefunds {
             counters,
             always,
         } = retry;
-        let mut refunds = self.refunds();
+        let mut refunds = lock(&self.refunds);
         if always || refunds.len < MAX_PENDING_REFUNDS {
             let workers = workers_of(&counters);
             refunds.len += 1;
@@ -196,7 +197,7 @@ impl PendingRefunds {
 
     /// Refunds and charges so far that were sent without a response, and are not sent again.
     pub(crate) fn unconfirmed(&self) -> u64 {
-        self.refunds().unconfirmed
+        lock(&self.refunds).unconfirmed
     }
 
     fn report_dropped(&self) {
@@ -206,7 +207,7 @@ impl PendingRefunds {
 
     /// How many were dropped, so far.
     pub(crate) fn dropped(&self) -> u64 {
-        self.refunds().dropped
+        lock(&self.refunds).dropped
     }
 
     /// Sends one batch of a tag's pending refunds, since its server responds. Each response sends the next batch.
@@ -225,7 +226,7 @@ impl PendingRefunds {
 
     /// Removes the oldest refunds of a tag, at most a batch of them.
     fn take(&self, tag: usize) -> Vec<(Op, CounterOps)> {
-        let mut refunds = self.refunds();
+        let mut refunds = lock(&self.refunds);
         let Some(of_tag) = refunds.by_tag.get_mut(&tag) else {
             return Vec::new();
         };
@@ -242,21 +243,17 @@ impl PendingRefunds {
 
     /// Records that no task retries for a tag any more.
     pub(crate) fn end_retries(&self, tag: usize) {
-        self.refunds().retried.remove(&tag);
+        lock(&self.refunds).retried.remove(&tag);
     }
 
     /// Whether a tag has no pending refunds. If so, its retrying task ends.
     pub(crate) fn is_done(&self, tag: usize) -> bool {
-        let mut refunds = self.refunds();
+        let mut refunds = lock(&self.refunds);
         let done = !refunds.by_tag.contains_key(&tag);
         if done {
             refunds.retried.remove(&tag);
         }
         done
-    }
-
-    fn refunds(&self) -> MutexGuard<'_, RefundsByTag> {
-        self.refunds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -376,7 +373,7 @@ mod tests {
         for index in 0..MAX_PENDING_REFUNDS + 9 {
             fail(&refunds, index % 2, refund_unread(&limit), Sent::No);
         }
-        assert_eq!(refunds.refunds().len, MAX_PENDING_REFUNDS);
+        assert_eq!(lock(&refunds.refunds).len, MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 9);
         assert_eq!(counted.0.load(Ordering::Relaxed), 9);
         assert!(refunds.take(2).is_empty());
@@ -390,11 +387,11 @@ mod tests {
             }
         }
         assert_eq!(
-            (sent, refunds.refunds().len),
+            (sent, lock(&refunds.refunds).len),
             (MAX_PENDING_REFUNDS / 2, MAX_PENDING_REFUNDS / 2)
         );
         while !refunds.take(0).is_empty() {}
-        assert!(!refunds.any.load(Ordering::Relaxed) && refunds.refunds().by_tag.is_empty());
+        assert!(!refunds.any.load(Ordering::Relaxed) && lock(&refunds.refunds).by_tag.is_empty());
     }
 
     #[test]
@@ -421,7 +418,7 @@ mod tests {
         for sent in [Sent::Maybe, Sent::No].repeat(MAX_PENDING_REFUNDS) {
             fail(&refunds, 0, refund_unread(&limit), sent);
         }
-        assert_eq!(refunds.refunds().len, 2 * MAX_PENDING_REFUNDS);
+        assert_eq!(lock(&refunds.refunds).len, 2 * MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 0);
     }
 }

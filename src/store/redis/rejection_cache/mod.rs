@@ -4,7 +4,7 @@ use std::{
     fmt,
     hash::BuildHasher,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicIsize, AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use crate::{
     clock::{Clock, Timestamp},
     store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, Units},
     strategy::RetryAfter,
-    sync::CachePadded,
+    sync::{CachePadded, lock},
 };
 
 pub(crate) mod epoch;
@@ -294,8 +294,7 @@ impl RejectionCache {
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[(hash >> 40) as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[(hash >> 40) as usize % SHARDS])
     }
 
     /// The number of cached rejections, of which some may be over.

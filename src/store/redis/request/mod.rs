@@ -8,7 +8,7 @@ use std::{
     fmt, mem,
     ops::Deref,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -21,6 +21,7 @@ use super::rejection_cache::CacheToken;
 use crate::{
     error::StoreError,
     store::{Op, OpResult},
+    sync::lock,
 };
 
 pub(in crate::store::redis) mod limit;
@@ -142,7 +143,7 @@ impl PendingRequest {
     fn complete(&mut self, result: Result<OpResult, StoreError>) {
         let mut result = Some(result);
         if mem::take(&mut self.has_waiter) | mem::take(&mut self.has_observer) {
-            let waker = self.state.slot().put(&mut result);
+            let waker = lock(&self.state.slot).put(&mut result);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -287,14 +288,10 @@ impl RequestState {
 
     /// Completes the waiter with a timeout, unless it has a result.
     pub(crate) fn expire(&self) {
-        let waker = self.slot().put(&mut Some(Err(StoreError::Timeout)));
+        let waker = lock(&self.slot).put(&mut Some(Err(StoreError::Timeout)));
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-
-    pub(crate) fn slot(&self) -> MutexGuard<'_, ResponseSlot<Result<OpResult, StoreError>, Waker>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

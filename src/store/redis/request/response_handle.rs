@@ -20,6 +20,7 @@ use crate::{
     error::StoreError,
     runtime::runtime_with_timers,
     store::{OpResult, PendingResponse, PollResponse},
+    sync::lock,
 };
 
 /// A response that is waited for. Dropping it cancels the request and refunds what it charged.
@@ -75,7 +76,7 @@ impl ResponseHandle {
         let Some(state) = &self.state else {
             return Poll::Pending;
         };
-        let previous = state.slot().poll_take(cx.waker());
+        let previous = lock(&state.slot).poll_take(cx.waker());
         match (previous, cx.waker()) {
             (ResponseSlot::Ready(result), _) => match self.state.take() {
                 Some(state) => Poll::Ready((state, result)),
@@ -176,7 +177,7 @@ impl Drop for ResponseHandle {
             return;
         };
         state.cancelled.store(true, Ordering::Relaxed);
-        let previous = state.slot().close();
+        let previous = lock(&state.slot).close();
         if let ResponseSlot::Ready(Ok(result)) = &previous {
             state.refund_unread(result);
         }

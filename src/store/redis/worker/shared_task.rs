@@ -9,12 +9,13 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
 };
 
+use crate::sync::lock;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::Notify,
@@ -95,7 +96,7 @@ impl SharedTask {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SharedFuture>> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.work)
     }
 }
 
