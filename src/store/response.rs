@@ -36,6 +36,14 @@ impl StoreResponse {
     ) -> Self {
         Self::Pending(PendingResponse(Pending::Boxed(Box::pin(result))))
     }
+
+    /// Awaits the result.
+    pub(crate) async fn result(self) -> Result<OpResult, StoreError> {
+        match self {
+            Self::Ready(result) => result,
+            Self::Pending(response) => response.await,
+        }
+    }
 }
 
 /// A future of a response, which may be polled on any runtime, or outside of one.
@@ -184,13 +192,23 @@ impl OpResult {
         admitted: u64,
         counters: impl IntoIterator<Item = CounterResult>,
     ) -> Self {
+        Self::of(at, admitted, counters.into_iter().collect())
+    }
+
+    /// As [`new`](Self::new), without a copy of the counters.
+    #[inline]
+    pub(crate) const fn of(
+        at: Timestamp,
+        admitted: u64,
+        counters: SmallVec<[CounterResult; 1]>,
+    ) -> Self {
         Self {
             admitted,
             at,
             age: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
-            counters: counters.into_iter().collect(),
+            counters,
         }
     }
 

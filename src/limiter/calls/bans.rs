@@ -15,7 +15,7 @@ use crate::{
         keys::Keys,
         status::LimitStatus,
     },
-    store::{CounterOp, LimitHandle, Op, StoreResponse},
+    store::{CounterOp, LimitHandle, Op},
 };
 
 impl Limiter {
@@ -66,10 +66,8 @@ impl Limiter {
         let counters = limits.iter();
         let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
         let counters: SmallVec<[CounterOp<'_>; 1]> = counters.collect();
-        match limiter.store.execute(Op::ForceAcquire, &counters) {
-            StoreResponse::Ready(result) => result?,
-            StoreResponse::Pending(result) => result.await?,
-        };
+        let response = limiter.store.execute(Op::ForceAcquire, &counters);
+        response.result().await?;
         limiter.report_manual_bans(&bans, time);
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::{
         evaluate::{quota_lookup::run_lookups, trace::RecordedTrace},
     },
     log::without_events,
-    store::{Op, OpResult, StoreResponse, TOO_FEW_RESULTS},
+    store::{Op, OpResult, TOO_FEW_RESULTS},
 };
 
 impl Limiter {
@@ -130,9 +130,7 @@ impl LimiterRef {
     }
 
     async fn read(&self, op: Op, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
-        match self.with_arrival_ops(builder, |ops| self.store.execute(op, ops)) {
-            StoreResponse::Ready(result) => result,
-            StoreResponse::Pending(response) => response.await,
-        }
+        let response = self.with_arrival_ops(builder, |ops| self.store.execute(op, ops));
+        response.result().await
     }
 }

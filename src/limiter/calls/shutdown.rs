@@ -11,7 +11,7 @@ use crate::{
     key::Key,
     limiter::{Limiter, core::LimiterCore},
     runtime::runtime_with_timers,
-    store::{CounterOp, Op, StoreResponse},
+    store::{CounterOp, Op},
 };
 
 /// The pause before a store that failed is called again.
@@ -130,11 +130,7 @@ impl LimiterCore {
             return false;
         };
         let op = CounterOp::new(&bound.limit, Key::unique());
-        let result = match self.store.execute(Op::Peek, &[op]) {
-            StoreResponse::Ready(result) => result,
-            StoreResponse::Pending(result) => result.await,
-        };
-        result.is_ok()
+        self.store.execute(Op::Peek, &[op]).result().await.is_ok()
     }
 }
 

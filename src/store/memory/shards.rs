@@ -7,7 +7,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use hashbrown::DefaultHashBuilder;
@@ -20,7 +19,7 @@ use crate::{
     key::Key,
     log::LogThrottle,
     store::{
-        CounterMode, CounterOp, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units,
+        CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Units,
         fit::{admit, fit, fit_excluding, rejected_charge},
     },
     strategy::{
@@ -380,15 +379,7 @@ impl Shards {
                 ..CounterResult::new(reported, snapshot)
             });
         }
-        let result = OpResult {
-            admitted,
-            at: clocks.now,
-            age: Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: results,
-        };
-        Ok((result, uncounted))
+        Ok((OpResult::of(clocks.now, admitted, results), uncounted))
     }
 
     /// Makes room for the keys that are charged and not held yet. If there is none, it fails, unless the charge is not needed:

@@ -139,7 +139,7 @@ impl RedisStore {
             Err(error) => return StoreResponse::Ready(Err(error)),
         };
         let workers = &self.inner.workers;
-        if cross_slot::spans_slots(workers, &counters) {
+        if workers.spans_slots(counters.iter().map(|counter| &counter.key)) {
             return cross_slot::execute(workers, op, counters);
         }
         let deadline = workers.deadline();
@@ -342,7 +342,7 @@ impl Store for RedisStore {
         match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
             // Each slot responds by itself, so there is no one response.
-            Ok(counters) if cross_slot::spans_slots(workers, &counters) => {
+            Ok(counters) if workers.spans_slots(counters.iter().map(|counter| &counter.key)) => {
                 for part in cross_slot::parts(workers, counters) {
                     workers.execute_detached(op, part.counters);
                 }

@@ -4,7 +4,6 @@
 use std::{
     mem,
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
 };
 
 use redis::{Cmd, Value};
@@ -15,7 +14,7 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     store::{
-        CounterMode, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units,
+        CounterMode, CounterResult, LimitHandle, Op, OpResult, Units,
         redis::{
             error_class::{self, ErrorAction},
             key_names::KeyBuf,
@@ -287,15 +286,10 @@ fn distribute(
                 *shadow -= counter.units.min(*shadow);
             }
         }
-        let result = OpResult {
-            admitted: own,
-            at,
-            age: Duration::ZERO,
+        request.succeed(OpResult {
             admitted_after,
-            source: DecisionSource::Store,
-            counters,
-        };
-        request.succeed(result);
+            ..OpResult::of(at, own, counters)
+        });
     }
 }
 

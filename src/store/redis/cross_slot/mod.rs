@@ -16,8 +16,8 @@ pub(crate) mod acquire;
 mod before;
 mod parts;
 
+pub(crate) use self::parts::parts;
 use self::parts::{PartReply, await_replies, charged, merge, send_parts};
-pub(crate) use self::parts::{parts, spans_slots};
 use super::{request::op::CounterOps, worker::pool::WorkerPool};
 use crate::store::{Op, StoreResponse};
 

@@ -162,12 +162,9 @@ impl LeasedKey {
             });
         }
         let result = OpResult {
-            admitted: 1,
-            at: last_response.at,
             age: now.monotonic.since(last_response.received_at),
-            admitted_after: 0,
             source: DecisionSource::Lease,
-            counters: results,
+            ..OpResult::of(last_response.at, 1, results)
         };
         if is_any_spent {
             self.leases.retain(|lease| !lease.is_spent());

@@ -223,7 +223,8 @@ impl Leases {
     #[cold]
     fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
         let workers = self.workers.upgrade();
-        if workers.is_none_or(|workers| spans_slots(&workers, counters)) {
+        let keys = counters.iter().map(|counter| &counter.key);
+        if workers.is_none_or(|workers| workers.spans_slots(keys)) {
             return;
         }
         let location = KeyLocation::shared(hash);
@@ -379,15 +380,6 @@ fn is_leasable(counters: &[CounterOp<'_>]) -> bool {
         }
     }
     charges
-}
-
-/// Whether the counters' keys are in several slots of a cluster.
-fn spans_slots(workers: &WorkerPool, counters: &[CounterOp<'_>]) -> bool {
-    workers.tags().is_some_and(|tags| {
-        let mut slots = counters.iter().map(|counter| tags.of(&counter.key));
-        let first = slots.next();
-        slots.any(|slot| Some(slot) != first)
-    })
 }
 
 impl fmt::Debug for Leases {

@@ -116,15 +116,11 @@ impl RejectionCache {
             return None;
         }
         let counters = rejection.counters.iter();
+        let counters = counters.map(|counter| CounterResult::new(0, counter.snapshot));
         Some(OpResult {
-            admitted: 0,
-            at: rejection.decided_at,
             age: now.since(rejection.received_at),
-            admitted_after: 0,
             source: DecisionSource::RejectionCache,
-            counters: counters
-                .map(|counter| CounterResult::new(0, counter.snapshot))
-                .collect(),
+            ..OpResult::new(rejection.decided_at, 0, counters)
         })
     }
 

@@ -133,9 +133,7 @@ impl PendingRequest {
 
     /// Whether the waiter has dropped its handle and the operation need not be sent any more. Refunds are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.has_waiter
-            && self.cancelled.load(Ordering::Relaxed)
-            && matches!(self.op, Op::Acquire(_) | Op::Peek | Op::Inspect)
+        self.has_waiter && self.cancelled.load(Ordering::Relaxed) && self.op.needs_reader()
     }
 
     /// Completes the waiter, unless it has a result already, and refunds a charge that no waiter reads.
@@ -333,14 +331,12 @@ pub(crate) fn ended() -> StoreError {
 mod tests {
     use std::task::{Context, Poll};
 
-    use smallvec::SmallVec;
-
     use super::{op::OwnedCounterOp, response_handle::ResponseHandle, *};
     use crate::{
         clock::Timestamp,
         key::Key,
         quota::Quota,
-        store::{CounterOp, DecisionSource, LimitHandle},
+        store::{CounterOp, LimitHandle},
         strategy::{Gcra, Strategy},
     };
 
@@ -352,14 +348,7 @@ mod tests {
     }
 
     fn admitted() -> OpResult {
-        OpResult {
-            admitted: 1,
-            at: Timestamp::default(),
-            age: std::time::Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: SmallVec::new(),
-        }
+        OpResult::new(Timestamp::default(), 1, [])
     }
 
     fn read(response: &mut ResponseHandle) -> Option<Result<u64, StoreError>> {

@@ -13,6 +13,7 @@ use tokio::{
 use super::runtimes::{RuntimeWorkers, Runtimes, running, worker_of};
 use crate::{
     error::StoreError,
+    key::Key,
     runtime::runtime_with_io,
     store::{
         Op, OpResult,
@@ -72,6 +73,16 @@ impl WorkerPool {
     /// The hash tags, on a cluster.
     pub(crate) fn tags(&self) -> Option<&HashTags> {
         self.shared.topology.tags()
+    }
+
+    /// Whether the keys of a request are in several slots of a cluster.
+    #[inline]
+    pub(crate) fn spans_slots<'a>(&self, mut keys: impl ExactSizeIterator<Item = &'a Key>) -> bool {
+        let Some(tags) = self.tags().filter(|_| keys.len() > 1) else {
+            return false;
+        };
+        let first = keys.next().map(|key| tags.of(key));
+        keys.any(|key| Some(tags.of(key)) != first)
     }
 
     /// The sets of all runtimes, with this one's among them unless it is shutting down.
@@ -310,9 +321,8 @@ mod tests {
     use crate::{
         RedisStore,
         clock::Timestamp,
-        key::Key,
         quota::Quota,
-        store::{CounterOp, CounterResult, DecisionSource, LimitHandle},
+        store::{CounterOp, CounterResult, LimitHandle},
         strategy::{Gcra, Snapshot, Strategy},
     };
 
@@ -327,14 +337,8 @@ mod tests {
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
-        let rejected = OpResult {
-            admitted: 0,
-            at: Timestamp::default(),
-            age: Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: [CounterResult::new(0, Snapshot::new([1_200_000_000]))].into(),
-        };
+        let minute = CounterResult::new(0, Snapshot::new([1_200_000_000]));
+        let rejected = OpResult::new(Timestamp::default(), 0, [minute]);
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
             let counter = OwnedCounterOp::of(&CounterOp::new(&limit, Key::new(key)));
             let counters = CounterOps::from([counter.clone()]);
