@@ -129,9 +129,10 @@ impl Observer for Metrics {
         if let Some(elapsed) = event.elapsed
             && event.outcome != DecisionOutcome::Cancelled
         {
-            match event.waits {
-                true => self.wait_seconds.record(elapsed),
-                false => self.decision_seconds[event.source as usize].record(elapsed),
+            if event.waits {
+                self.wait_seconds.record(elapsed);
+            } else {
+                self.decision_seconds[event.source as usize].record(elapsed);
             }
         }
     }

@@ -214,9 +214,10 @@ impl PolicyEvent<'_> {
     /// The result of those within the limit.
     #[inline]
     pub(crate) fn result_within(&self, near_percent: u8) -> PolicyResult {
-        match self.is_near(near_percent) {
-            true => PolicyResult::Near,
-            false => PolicyResult::Within,
+        if self.is_near(near_percent) {
+            PolicyResult::Near
+        } else {
+            PolicyResult::Within
         }
     }
 

@@ -96,9 +96,10 @@ impl Counts {
             let requests = local.requests();
             requests.decided[DecisionOutcome::Admitted as usize][source as usize].add(1);
             for policy in policies.clone() {
-                let result = match policy.is_near {
-                    true => PolicyResult::Near,
-                    false => PolicyResult::Within,
+                let result = if policy.is_near {
+                    PolicyResult::Near
+                } else {
+                    PolicyResult::Within
                 };
                 let counters = local.policy(&self.threads, policy.index, policy.name);
                 counters.requests[result as usize].add(1);

@@ -111,18 +111,20 @@ impl Clocks {
     fn read(clock: &dyn Clock, counters: &[CounterOp<'_>]) -> Self {
         let now = clock.now();
         let follows_wall = |counter: &CounterOp<'_>| counter.limit.follows_wall_clock();
-        let wall = match counters.iter().any(follows_wall) {
-            true => clock.wall(),
-            false => now,
+        let wall = if counters.iter().any(follows_wall) {
+            clock.wall()
+        } else {
+            now
         };
         Self { now, wall }
     }
 
     /// The instant on the clock that a limit counts by.
     fn of(&self, limit: &LimitHandle) -> Timestamp {
-        match limit.follows_wall_clock() {
-            false => self.now,
-            true => self.wall,
+        if limit.follows_wall_clock() {
+            self.wall
+        } else {
+            self.now
         }
     }
 }
@@ -132,9 +134,10 @@ const OTHER_STORE: StoreError = StoreError::Unsupported("a limit registered by a
 /// The present instant on the clock that a limit counts by.
 #[inline]
 pub(super) fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
-    match limit.follows_wall_clock() {
-        false => clock.now(),
-        true => clock.wall(),
+    if limit.follows_wall_clock() {
+        clock.wall()
+    } else {
+        clock.now()
     }
 }
 

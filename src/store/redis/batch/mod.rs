@@ -103,9 +103,10 @@ impl Batch {
             group.begin(&request);
             // Refunds first: a request that follows a refund of its key may be in a group that is there already.
             let is_refund = |group: &OpGroup| matches!(group.op, Op::Refund);
-            let position = match is_refund(&group) {
-                true => groups.iter().take_while(|group| is_refund(group)).count(),
-                false => groups.len(),
+            let position = if is_refund(&group) {
+                groups.iter().take_while(|group| is_refund(group)).count()
+            } else {
+                groups.len()
             };
             groups.insert(position, group);
             position

@@ -44,9 +44,10 @@ impl Batch {
         self.call_number = CALL_SEQ.fetch_add(1, Ordering::Relaxed);
         let epoch = epoch.filter(|_| self.invalidates());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
-        match with_text {
-            true => cmd.arg("EVAL").arg(&script.text),
-            false => cmd.arg("EVALSHA").arg(&script.sha),
+        if with_text {
+            cmd.arg("EVAL").arg(&script.text)
+        } else {
+            cmd.arg("EVALSHA").arg(&script.sha)
         };
         cmd.arg(self.keys + usize::from(epoch.is_some()));
         let mut name = KeyBuf::default();
@@ -299,9 +300,10 @@ impl Reply<'_> {
     fn int(&mut self) -> Result<i64, StoreError> {
         let int = self.0.int();
         let int = int.ok_or_else(|| malformed("a number is missing"))?;
-        match int.unsigned_abs() <= MAX_NUMBER {
-            true => Ok(int),
-            false => Err(malformed("a number is out of range")),
+        if int.unsigned_abs() <= MAX_NUMBER {
+            Ok(int)
+        } else {
+            Err(malformed("a number is out of range"))
         }
     }
 

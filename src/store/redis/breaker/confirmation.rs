@@ -74,9 +74,10 @@ impl Confirmation {
     }
 
     pub(crate) fn decide(&self, answered: bool) {
-        let verdict = match answered {
-            true => Verdict::Answered,
-            false => Verdict::Unanswered,
+        let verdict = if answered {
+            Verdict::Answered
+        } else {
+            Verdict::Unanswered
         };
         let (_, wakers) = std::mem::replace(&mut *self.state(), (verdict, Vec::new()));
         wakers.into_iter().for_each(Waker::wake);

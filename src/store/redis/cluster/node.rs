@@ -94,12 +94,13 @@ impl ClusterNode {
         let slots = connection.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
         let slots = slots.map_err(|error| error_class::to_store_error(&error))?;
         let ranges = read_slots(slots, &self.host);
-        match ranges.is_empty() {
-            true => Err(StoreError::Server {
+        if ranges.is_empty() {
+            Err(StoreError::Server {
                 code: "CLUSTERDOWN".into(),
                 message: "no slot is served".into(),
-            }),
-            false => Ok(ranges),
+            })
+        } else {
+            Ok(ranges)
         }
     }
 }

@@ -57,13 +57,12 @@ impl Sentinel {
     /// A connection to the master.
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
         let mut connection = checkout(&self.master_pool(Via::Pool).await?).await?;
-        match is_master(&mut connection).await? {
-            true => Ok(connection),
-            false => {
-                // Not returned to the pool.
-                drop(Connection::take(connection));
-                Err(no_master())
-            }
+        if is_master(&mut connection).await? {
+            Ok(connection)
+        } else {
+            // Not returned to the pool.
+            drop(Connection::take(connection));
+            Err(no_master())
         }
     }
 
@@ -71,9 +70,10 @@ impl Sentinel {
     /// [`ConnectionSource::connect`](super::ConnectionSource::connect).
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
         let mut connection = connect(&self.master_pool(Via::NewConnection).await?).await?;
-        match is_master(&mut connection).await? {
-            true => Ok(connection),
-            false => Err(no_master()),
+        if is_master(&mut connection).await? {
+            Ok(connection)
+        } else {
+            Err(no_master())
         }
     }
 

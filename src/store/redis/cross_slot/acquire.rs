@@ -100,9 +100,10 @@ pub(crate) fn execute(
         charges_rejections,
         shadows,
     };
-    match charges_rejections {
-        true => StoreResponse::pending(read(RunToCompletion::new(acquire.run()))),
-        false => StoreResponse::pending(read(acquire.run())),
+    if charges_rejections {
+        StoreResponse::pending(read(RunToCompletion::new(acquire.run())))
+    } else {
+        StoreResponse::pending(read(acquire.run()))
     }
 }
 

@@ -150,9 +150,10 @@ impl LeaseTask {
         let result = match response {
             Ok(result) => result,
             Err(error) => {
-                self.state = match error.had_no_effect() {
-                    true => State::Unsent(request.number),
-                    false => State::Waiting(request),
+                self.state = if error.had_no_effect() {
+                    State::Unsent(request.number)
+                } else {
+                    State::Waiting(request)
                 };
                 return;
             }

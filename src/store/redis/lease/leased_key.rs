@@ -201,9 +201,10 @@ impl LeasedKey {
         let is_low = units.any(|(index, own)| {
             own.held.saturating_add(self.requested.units(index)) < own.due_below
         });
-        match is_low && self.sizing.is_ready(at) {
-            true => self.next_lease(counters, is_admitted, now),
-            false => None,
+        if is_low && self.sizing.is_ready(at) {
+            self.next_lease(counters, is_admitted, now)
+        } else {
+            None
         }
     }
 
@@ -372,9 +373,10 @@ impl LeasedKey {
         let index = leases.position(|lease| lease.number == number)?;
         let lease = self.leases.remove(index)?;
         for (own, left) in self.units.iter_mut().zip(&lease.left) {
-            match lease.has_ended {
-                true => own.ended -= left,
-                false => own.held -= left,
+            if lease.has_ended {
+                own.ended -= left;
+            } else {
+                own.held -= left;
             }
         }
         let own = self.counters.iter().cloned();

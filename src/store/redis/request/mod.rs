@@ -161,9 +161,10 @@ impl PendingRequest {
     /// Completes the waiter with a timeout.
     pub(crate) fn expire(&mut self, is_sent: bool) {
         if self.has_waiter {
-            let error = match !is_sent && self.is_by_hand() {
-                true => StoreError::deferred(StoreError::Timeout),
-                false => StoreError::Timeout,
+            let error = if !is_sent && self.is_by_hand() {
+                StoreError::deferred(StoreError::Timeout)
+            } else {
+                StoreError::Timeout
             };
             self.complete(Err(error));
         }

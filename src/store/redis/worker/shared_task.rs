@@ -86,12 +86,13 @@ impl SharedTask {
     /// Waits until the future is notified.
     pub(crate) async fn notified(&self) {
         let mut woken = std::pin::pin!(self.wake.notified());
-        poll_fn(
-            |cx| match self.notified_inline.swap(false, Ordering::Relaxed) {
-                true => Poll::Ready(()),
-                false => woken.as_mut().poll(cx),
-            },
-        )
+        poll_fn(|cx| {
+            if self.notified_inline.swap(false, Ordering::Relaxed) {
+                Poll::Ready(())
+            } else {
+                woken.as_mut().poll(cx)
+            }
+        })
         .await;
     }
 
