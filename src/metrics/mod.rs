@@ -15,8 +15,7 @@ use ::metrics::{Histogram, Recorder};
 
 pub use self::table::BUCKETS;
 use self::{
-    collect::{Collected, Sources},
-    config_loads::ConfigLoads,
+    collect::{Collected, ConfigLoads, Sources},
     nodes::Nodes,
     recorder::LimiterRecorder,
     table::{DECISION_SECONDS, WAIT_SECONDS},
@@ -30,7 +29,6 @@ use crate::{
 };
 
 mod collect;
-mod config_loads;
 mod nodes;
 mod recorder;
 mod table;

@@ -17,7 +17,6 @@ use crate::{
     strategy::Rule,
 };
 
-mod blocks;
 mod builder;
 mod shard;
 mod shards;

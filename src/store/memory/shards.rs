@@ -19,11 +19,12 @@ use crate::{
     key::Key,
     log::LogThrottle,
     store::{
-        CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Units,
+        BlockedKey, BlockedKeys, CounterMode, CounterOp, CounterResult, Incomplete, LimitHandle,
+        Op, OpResult, Units,
         fit::{admit, fit, fit_excluding, rejected_charge},
     },
     strategy::{
-        ChargeReceipt, Rule, Snapshot,
+        ChargeReceipt, RetryAfter, Rule, Snapshot,
         rule::{AnyRule, table::hash},
     },
     sync::{CachePadded, lock},
@@ -133,7 +134,7 @@ const OTHER_STORE: StoreError = StoreError::Unsupported("a limit registered by a
 
 /// The present instant on the clock that a limit counts by.
 #[inline]
-pub(super) fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
+fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
     if limit.follows_wall_clock() {
         clock.wall()
     } else {
@@ -464,8 +465,42 @@ impl Shards {
         Some(local_rule(&counter)?.callers(state, now))
     }
 
+    /// The keys that these limits block, up to `max`. Each shard is locked while it is looked through.
+    pub(super) fn blocked_keys(
+        &self,
+        limits: &[LimitHandle],
+        max: usize,
+    ) -> Result<BlockedKeys, StoreError> {
+        let mut found = BlockedKeys::new(Vec::new(), None);
+        for (index, limit) in limits.iter().enumerate() {
+            let table = self.table_index(limit);
+            let rule = limit.rule().local_rule().map(|rule| rule.0);
+            let (Some(table), Some(rule)) = (table, rule) else {
+                return Err(StoreError::Unsupported("a limit of another store"));
+            };
+            for shard in &self.shards {
+                let (mut shard, now) = (lock(shard), now_of(&*self.clock, limit));
+                let Some(states) = shard.table(table) else {
+                    continue;
+                };
+                states.for_each(&mut |key, state| {
+                    let snapshot = rule.snapshot(Some(state), now, 1);
+                    let status = limit.status(&snapshot, now, Units::ONE);
+                    match status.retry_after {
+                        RetryAfter::In(ends_in) if found.keys.len() < max => {
+                            found.keys.push(BlockedKey::new(index, *key, now, ends_in));
+                        }
+                        RetryAfter::In(_) => found.incomplete = Some(Incomplete::Limit),
+                        _ => {}
+                    }
+                });
+            }
+        }
+        Ok(found)
+    }
+
     /// The table of a limit; `None` if the limit is of another store.
-    pub(super) fn table_index(&self, limit: &LimitHandle) -> Option<TableIndex> {
+    fn table_index(&self, limit: &LimitHandle) -> Option<TableIndex> {
         Some(limit.context::<TableRef>()?.index)
     }
 

@@ -5,10 +5,10 @@ use std::{collections::VecDeque, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
+    grant::RefundTask,
     held_lease::{
         ClockReading, HeldLease, LeaseRequest, LeasedUnits, Unspent, charged_units, window_ids,
     },
-    refund_task::RefundTask,
     requested::RequestedLeases,
     size::{LastResponse, Sizing},
     stripes::MIN_STRIPING_RATE,
