@@ -15,13 +15,8 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{PendingRequest, RequestState, ended, limit::workers_of, response_slot::ResponseSlot};
-use crate::{
-    error::StoreError,
-    runtime::runtime_with_timers,
-    store::{OpResult, PendingResponse, PollResponse},
-    sync::lock,
-};
+use super::{PendingRequest, RequestState, limit::workers_of, response_slot::ResponseSlot};
+use crate::{error::StoreError, runtime::runtime_with_timers, store::OpResult, sync::lock};
 
 /// A response that is waited for. Dropping it cancels the request and refunds what it charged.
 #[derive(Debug)]
@@ -39,7 +34,10 @@ impl PendingRequest {
         state: Arc<RequestState>,
         worker: Option<runtime::Id>,
     ) -> (Self, ResponseHandle) {
-        let response = ResponseHandle::new(state.clone(), worker);
+        let response = ResponseHandle {
+            state: Some(state.clone()),
+            timed_by: worker,
+        };
         let mut request = Self::detached(state);
         request.has_waiter = true;
         (request, response)
@@ -58,14 +56,6 @@ impl PendingRequest {
 }
 
 impl ResponseHandle {
-    /// A handle to a request that a worker of a runtime has.
-    pub(crate) fn new(state: Arc<RequestState>, worker: Option<runtime::Id>) -> Self {
-        Self {
-            state: Some(state),
-            timed_by: worker,
-        }
-    }
-
     /// Takes the response, with the state of its request.
     #[inline]
     fn poll_read(
@@ -134,40 +124,6 @@ impl ResponseHandle {
         let (state, result) = poll_fn(|cx| self.poll_read(cx)).await;
         let result = Some(result?);
         Ok(RollbackGuard { state, result })
-    }
-}
-
-impl From<ResponseHandle> for PendingResponse {
-    fn from(mut handle: ResponseHandle) -> Self {
-        match handle.state.take() {
-            Some(state) => Self::shared(state, handle.timed_by),
-            None => Self::ready(Err(ended())),
-        }
-    }
-}
-
-impl PollResponse for RequestState {
-    #[inline]
-    fn poll_response(
-        self: Arc<Self>,
-        cx: &Context<'_>,
-        runtime: &mut Option<runtime::Id>,
-    ) -> Result<Result<OpResult, StoreError>, Arc<dyn PollResponse>> {
-        let mut handle = ResponseHandle::new(self, *runtime);
-        match handle.poll_response(cx) {
-            Poll::Ready(response) => Ok(response),
-            Poll::Pending => {
-                *runtime = handle.timed_by;
-                match handle.state.take() {
-                    Some(state) => Err(state),
-                    None => Ok(Err(ended())),
-                }
-            }
-        }
-    }
-
-    fn cancel(self: Arc<Self>) {
-        drop(ResponseHandle::new(self, None));
     }
 }
 
