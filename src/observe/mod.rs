@@ -89,7 +89,6 @@ pub use self::{
 pub(crate) use self::{
     decision::{PolicyResults, fewest_left},
     observers::{Observers, SharedObservers},
-    stats::StatsSource,
 };
 
 /// Receives what a limiter does.

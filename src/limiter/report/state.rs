@@ -9,11 +9,11 @@ use crate::{
     decision::{PolicyEntry, PolicyRole},
     key::Key,
     limiter::{
-        Limiter, LimiterShared,
+        Limiter,
         core::{BoundPolicy, Enforcement, LimiterCore, LimiterRef},
         evaluate::decision_builder::DecisionBuilder,
     },
-    observe::{Event, LimiterStats, PolicyKind, PolicyStats, StatsHandle, StatsSource},
+    observe::{Event, LimiterStats, PolicyKind, PolicyStats, StatsHandle},
     store::{DecisionSource, Op, OpResult},
 };
 
@@ -44,19 +44,14 @@ impl Limiter {
                 shares.observe(observer);
             }
         }
-        let shared: Arc<dyn StatsSource> = self.shared.clone();
-        let (stats, handle) = (core.stats(), StatsHandle::new(Arc::downgrade(&shared)));
+        let shared = Arc::downgrade(&self.shared);
+        let handle = StatsHandle::new(move || Some(shared.upgrade()?.refs.local().stats()));
+        let stats = core.stats();
         let event = Event::PoliciesInForce {
             stats: &stats,
             handle: &handle,
         };
         observers.on_event(&event);
-    }
-}
-
-impl StatsSource for LimiterShared {
-    fn stats(&self) -> LimiterStats {
-        self.refs.local().stats()
     }
 }
 
