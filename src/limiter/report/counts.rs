@@ -3,7 +3,7 @@
 use crate::{
     decision::PolicyRole,
     limiter::{core::LimiterRef, evaluate::decision_builder::DecisionBuilder},
-    observe::counts::AdmittedBy,
+    observe::{DecisionOutcome, PolicyResult, counts::PolicyCount},
     store::Op,
 };
 
@@ -25,13 +25,21 @@ impl LimiterRef {
         };
         for counts in counts {
             let near_percent = counts.near_percent();
-            let policies = builder.entries.iter().map(|entry| AdmittedBy {
-                index: entry.policy as usize,
-                name: self.bound(entry.policy).policy.name(),
-                charged: entry.receipts.first().remaining,
-                is_near: self.is_near(entry, near_percent),
+            let policies = builder.entries.iter().map(|entry| {
+                let within = PolicyResult::within(self.is_near(entry, near_percent));
+                PolicyCount {
+                    index: entry.policy as usize,
+                    name: self.bound(entry.policy).policy.name(),
+                    results: [(within, 1), (PolicyResult::Over, 0)],
+                    charged: entry.receipts.first().remaining,
+                }
             });
-            counts.count_admission(builder.source, policies);
+            counts.count(
+                builder.source,
+                [(DecisionOutcome::Admitted, 1)],
+                0,
+                policies,
+            );
         }
         true
     }
