@@ -15,12 +15,9 @@ use tokio::time::sleep;
 
 use self::unsettled::{Retry, Unsettled};
 use super::{
+    Inner,
     batch::MAX_BATCH_KEYS,
-    request::{
-        PendingRequest, Sent, UndeliveredGuard, ended,
-        limit::{Workers, workers_of},
-        op::CounterOps,
-    },
+    request::{PendingRequest, Sent, UndeliveredGuard, ended, limit::store_of, op::CounterOps},
 };
 use crate::{
     error::StoreError,
@@ -168,17 +165,17 @@ impl PendingRefunds {
         } = retry;
         let mut refunds = lock(&self.refunds);
         if always || refunds.len < MAX_PENDING_REFUNDS {
-            let workers = workers_of(&counters);
+            let store = store_of(&counters);
             refunds.len += 1;
             let queue = refunds.by_tag.entry(tag).or_default();
             queue.push_back((op, counters));
             self.any.store(true, Ordering::Relaxed);
-            let retries = workers.zip(runtime_with_io());
+            let retries = store.zip(runtime_with_io());
             let begins = retries.is_some() && refunds.retried.insert(tag);
             // A runtime that is shutting down drops spawned tasks at once: not under the lock.
             drop(refunds);
-            if let Some((workers, runtime)) = retries.filter(|_| begins) {
-                drop(runtime.spawn(resend_until_done(Retrying(Arc::downgrade(&workers), tag))));
+            if let Some((store, runtime)) = retries.filter(|_| begins) {
+                drop(runtime.spawn(resend_until_done(Retrying(Arc::downgrade(&store), tag))));
             }
             return true;
         }
@@ -218,8 +215,8 @@ impl PendingRefunds {
         let _sending = self.undelivered();
         for (op, counters) in self.take(tag) {
             // A refund that cannot be sent is queued here again.
-            if let Some(workers) = workers_of(&counters) {
-                workers.execute_detached(op, counters);
+            if let Some(store) = store_of(&counters) {
+                store.workers.execute_detached(op, counters);
             }
         }
     }
@@ -258,17 +255,17 @@ impl PendingRefunds {
 }
 
 /// Records the end of a tag's retrying task, also if it ends with its runtime.
-struct Retrying(Weak<dyn Workers>, usize);
+struct Retrying(Weak<Inner>, usize);
 
 /// Sends a tag's refunds periodically until there are none: without other requests, no response would send them.
 async fn resend_until_done(retrying: Retrying) {
-    let Retrying(workers, tag) = &retrying;
+    let Retrying(store, tag) = &retrying;
     loop {
         sleep(RETRY_INTERVAL).await;
-        let Some(workers) = workers.upgrade() else {
+        let Some(store) = store.upgrade() else {
             return;
         };
-        if !workers.retry_refunds(*tag) {
+        if !store.shared.retry_refunds(*tag) {
             return;
         }
     }
@@ -276,9 +273,9 @@ async fn resend_until_done(retrying: Retrying) {
 
 impl Drop for Retrying {
     fn drop(&mut self) {
-        let Self(workers, tag) = self;
-        if let Some(workers) = workers.upgrade() {
-            workers.end_refund_retries(*tag);
+        let Self(store, tag) = self;
+        if let Some(store) = store.upgrade() {
+            store.shared.pending_refunds.end_retries(*tag);
         }
     }
 }

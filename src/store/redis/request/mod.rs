@@ -16,7 +16,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::{limit::workers_of, op::CounterOps, response_slot::ResponseSlot};
+use self::{limit::store_of, op::CounterOps, response_slot::ResponseSlot};
 use super::rejection_cache::CacheToken;
 use crate::{
     error::StoreError,
@@ -220,9 +220,11 @@ impl PendingRequest {
         let settles = matches!(self.op, Op::ForceAcquire | Op::Refund | Op::Settle);
         if settles
             && self.retries_refunds()
-            && let Some(workers) = workers_of(&self.counters)
+            && let Some(store) = store_of(&self.counters)
         {
-            workers.keep_lost(self.op, self.counters.clone(), self.sent);
+            store
+                .workers
+                .keep_lost(self.op, self.counters.clone(), self.sent);
         }
         if self.has_waiter {
             self.complete(Err(ended()));
@@ -266,21 +268,23 @@ impl RequestState {
         if !matches!(self.op, Op::Acquire(_)) || result.admitted == 0 {
             return;
         }
-        let Some(workers) = workers_of(&self.counters) else {
+        let Some(store) = store_of(&self.counters) else {
             return;
         };
         let mut counters = self.counters.clone();
         for (counter, charged) in counters.iter_mut().zip(&result.counters) {
             counter.set_refund(charged.units, &charged.snapshot, result.at);
         }
-        workers.execute_detached(Op::Refund, counters);
+        store.workers.execute_detached(Op::Refund, counters);
     }
 
     /// Caches its rejection.
     #[cold]
     pub(crate) fn cache_rejection(&self, result: &OpResult) {
-        let workers = workers_of(&self.counters);
-        if let Some((cache_token, workers)) = self.cache_token.as_ref().zip(workers) {
+        if let Some(cache_token) = &self.cache_token
+            && let Some(store) = store_of(&self.counters)
+        {
+            let workers = &store.workers;
             workers.cache_rejection(&self.counters, self.deadline, result, cache_token);
         }
     }

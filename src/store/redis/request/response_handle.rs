@@ -15,7 +15,7 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{PendingRequest, RequestState, limit::workers_of, response_slot::ResponseSlot};
+use super::{PendingRequest, RequestState, limit::store_of, response_slot::ResponseSlot};
 use crate::{error::StoreError, runtime::runtime_with_timers, store::OpResult, sync::lock};
 
 /// A response that is waited for. Dropping it cancels the request and refunds what it charged.
@@ -97,8 +97,8 @@ impl ResponseHandle {
         let Some(state) = self.state.clone() else {
             return;
         };
-        let workers = workers_of(&state.counters);
-        let other = || workers.and_then(|workers| workers.other_runtime(before));
+        let store = store_of(&state.counters);
+        let other = || store.and_then(|store| store.workers.other_runtime(before));
         if let Some(runtime) = runtime_with_timers().or_else(other) {
             drop(runtime.spawn(async move {
                 sleep_until(state.deadline).await;

@@ -23,7 +23,6 @@ use crate::{
             rejection_cache::CacheToken,
             request::{
                 PendingRequest, Recorder, RefundRetry, RequestState, Sent, UndeliveredGuard, ended,
-                limit::Workers,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
             },
@@ -254,20 +253,9 @@ impl WorkerPool {
         }
         true
     }
-}
 
-impl Drop for WorkerPool {
-    fn drop(&mut self) {
-        self.runtimes.close();
-    }
-}
-
-impl Workers for WorkerPool {
-    fn execute_detached(self: Arc<Self>, op: Op, counters: CounterOps) {
-        Self::execute_detached(&self, op, counters);
-    }
-
-    fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent) {
+    /// Keeps what can be sent again of a charge or refund that was lost with its runtime.
+    pub(crate) fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent) {
         let tag = counters.first();
         let tag = tag.map_or(0, |counter| self.shared.topology.tag_of(&counter.key));
         let state = RequestState::new(op, counters, self.deadline(), 0);
@@ -275,7 +263,8 @@ impl Workers for WorkerPool {
         refunds.fail_and_keep(tag, PendingRequest::detached(state), ended(), sent);
     }
 
-    fn cache_rejection(
+    /// Caches the rejection of a request with this deadline.
+    pub(crate) fn cache_rejection(
         &self,
         counters: &CounterOps,
         deadline: Instant,
@@ -290,21 +279,12 @@ impl Workers for WorkerPool {
         self.shared.refresh_rejection_epoch();
     }
 
-    fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
+    /// A runtime that uses the store, other than `stalled`.
+    pub(crate) fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
         let sets = self.runtimes.load();
         running(&sets, stalled).map(|set| set.runtime.clone())
     }
 
-    fn retry_refunds(&self, tag: usize) -> bool {
-        self.shared.retry_refunds(tag)
-    }
-
-    fn end_refund_retries(&self, tag: usize) {
-        self.shared.pending_refunds.end_retries(tag);
-    }
-}
-
-impl WorkerPool {
     /// The deadline of a request that arrives now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout()
@@ -312,6 +292,12 @@ impl WorkerPool {
 
     pub(crate) fn timeout(&self) -> Duration {
         self.shared.timeout
+    }
+}
+
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        self.runtimes.close();
     }
 }
 
