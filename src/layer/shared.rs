@@ -1,14 +1,16 @@
 //! The settings of a layer, which can be replaced while it serves requests.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread::LocalKey,
 };
 
 use super::snapshot::{LayerConfig, LayerSnapshot};
 use crate::{
     limiter::{Limiter, LimiterRefs},
-    sync::{CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
+    sync::{
+        CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs, lock,
+    },
 };
 
 /// What the clones of a layer and its services share: the limiter, and the settings in force.
@@ -66,8 +68,7 @@ impl LayerShared {
     /// The same settings with the limiter's new policies.
     #[cold]
     fn with_new_policies(&self) -> Arc<LayerSnapshot> {
-        let replacing = self.replacing.lock();
-        let replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        let replacing = lock(&self.replacing);
         let last = self.current.all();
         // Another thread may have been here first.
         if last.first().limiter.replaced_flag().is_set() {
@@ -80,8 +81,7 @@ impl LayerShared {
 
     /// Replaces the settings together with the policies.
     pub(crate) fn replace(&self, policies: &LimiterRefs, config: &LayerConfig) {
-        let replacing = self.replacing.lock();
-        let _replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        let _replacing = lock(&self.replacing);
         self.current.replace(snapshots(policies, config));
     }
 }

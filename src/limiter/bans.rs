@@ -35,10 +35,8 @@ impl LimiterRef {
         let counters = limits.iter();
         let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
         let counters: SmallVec<[CounterOp<'_>; 1]> = counters.collect();
-        match self.store.execute(Op::ForceAcquire, &counters) {
-            StoreResponse::Ready(result) => result?,
-            StoreResponse::Pending(result) => result.await?,
-        };
+        let response = self.store.execute(Op::ForceAcquire, &counters);
+        response.result().await?;
         self.report_manual_bans(&bans, time);
         Ok(())
     }

@@ -291,10 +291,8 @@ impl LimiterRef {
     }
 
     async fn read(&self, op: Op, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
-        match self.with_arrival_ops(builder, |ops| self.store.execute(op, ops)) {
-            StoreResponse::Ready(result) => result,
-            StoreResponse::Pending(response) => response.await,
-        }
+        let response = self.with_arrival_ops(builder, |ops| self.store.execute(op, ops));
+        response.result().await
     }
 }
 

@@ -35,7 +35,7 @@ use crate::store::Store;
 use crate::{
     changes::Changes,
     error::{CallError, ConfigError, UnknownPolicy},
-    observe::{Event, LimiterStats, ShadowStats, StatsHandle, StatsSource},
+    observe::{Event, LimiterStats, ShadowStats, StatsHandle},
     policy::Policy,
     setting::Setting,
     store::{Op, health::HealthReport},
@@ -828,8 +828,9 @@ impl Limiter {
                 shares.observe(observer);
             }
         }
-        let shared: Arc<dyn StatsSource> = self.shared.clone();
-        let (stats, handle) = (core.stats(), StatsHandle::new(Arc::downgrade(&shared)));
+        let shared = Arc::downgrade(&self.shared);
+        let handle = StatsHandle::new(move || Some(shared.upgrade()?.refs.local().stats()));
+        let stats = core.stats();
         let event = Event::PoliciesInForce {
             stats: &stats,
             handle: &handle,
@@ -881,11 +882,5 @@ impl fmt::Debug for Limiter {
             .field("on_store_error", &limiter.on_store_error)
             .field("on_misconfiguration", &limiter.on_misconfiguration)
             .finish()
-    }
-}
-
-impl StatsSource for LimiterShared {
-    fn stats(&self) -> LimiterStats {
-        self.refs.local().stats()
     }
 }

@@ -22,7 +22,7 @@ use super::{
     keys::Keys,
 };
 #[cfg(any(feature = "admin", feature = "metrics"))]
-use crate::observe::counts::AdmittedBy;
+use crate::observe::{PolicyResult, counts::PolicyCount};
 use crate::{
     error::StoreError,
     key::Key,
@@ -262,13 +262,17 @@ impl LimiterRef {
         };
         for counts in counts {
             let near_percent = counts.near_percent();
-            let policies = builder.entries.iter().map(|entry| AdmittedBy {
-                index: entry.policy as usize,
-                name: self.bound(entry.policy).policy.name(),
-                charged: entry.receipts.first().remaining,
-                is_near: self.event_status(entry).is_near(near_percent),
+            let policies = builder.entries.iter().map(|entry| {
+                let within = PolicyResult::within(self.event_status(entry).is_near(near_percent));
+                PolicyCount {
+                    index: entry.policy as usize,
+                    name: self.bound(entry.policy).policy.name(),
+                    results: [(within, 1), (PolicyResult::Over, 0)],
+                    charged: entry.receipts.first().remaining,
+                }
             });
-            counts.count_admission(builder.source, policies);
+            let admitted = [(DecisionOutcome::Admitted, 1)];
+            counts.count(builder.source, admitted, 0, policies);
         }
         true
     }

@@ -8,7 +8,7 @@ use super::core::LimiterCore;
 use crate::{
     key::Key,
     runtime::runtime_with_timers,
-    store::{CounterOp, Op, StoreResponse},
+    store::{CounterOp, Op},
 };
 
 /// The pause before a store that failed is called again.
@@ -92,11 +92,7 @@ impl LimiterCore {
             return false;
         };
         let op = CounterOp::new(&bound.limit, Key::unique());
-        let result = match self.store.execute(Op::Peek, &[op]) {
-            StoreResponse::Ready(result) => result,
-            StoreResponse::Pending(result) => result.await,
-        };
-        result.is_ok()
+        self.store.execute(Op::Peek, &[op]).result().await.is_ok()
     }
 }
 

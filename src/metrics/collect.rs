@@ -2,14 +2,16 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use metrics::SharedString;
 
 use super::{
-    config_loads::ConfigLoads,
     nodes::Nodes,
     recorder::LimiterRecorder,
     table::{
@@ -70,6 +72,15 @@ struct ResettableCounter {
     sum: u64,
 }
 
+/// Loads of a changed configuration file.
+#[derive(Debug, Default)]
+pub(super) struct ConfigLoads {
+    applied: AtomicU64,
+    failed: AtomicU64,
+    /// When one was last applied, in seconds of Unix time.
+    applied_at: AtomicU64,
+}
+
 impl Collected {
     pub(super) fn collect(&mut self, recorder: &LimiterRecorder, sources: &Sources<'_>) {
         let stats = &sources.stats;
@@ -90,7 +101,7 @@ impl Collected {
         set(recorder, &WRITE_BACKS_QUEUED, stats.queued_write_backs);
         sources.nodes.collect(recorder, &stats.store.nodes);
         self.collect_store(recorder, &stats.store);
-        collect_config_loads(recorder, sources.config_loads);
+        sources.config_loads.collect(recorder);
     }
 
     fn collect_store(&mut self, recorder: &LimiterRecorder, store: &StoreStats) {
@@ -241,21 +252,31 @@ fn collect_policy_state(recorder: &LimiterRecorder, policy: &Arc<str>, now: Opti
     }
 }
 
-fn collect_config_loads(recorder: &LimiterRecorder, loads: &ConfigLoads) {
-    for (result, loads) in [("applied", &loads.applied), ("failed", &loads.failed)] {
-        let counter = recorder.counter(&CONFIG_LOADS, [result.into()]);
-        counter.absolute(loads.load(Ordering::Relaxed));
-    }
-    set(
-        recorder,
-        &CONFIG_LOADED_TIMESTAMP,
-        loads.applied_at.load(Ordering::Relaxed),
-    );
-}
-
 /// Sets a gauge without labels of its own.
 fn set(recorder: &LimiterRecorder, metric: &Metric, value: u64) {
     recorder.gauge(metric, []).set(value as f64);
+}
+
+impl ConfigLoads {
+    pub(super) fn add(&self, applied: bool) {
+        if applied {
+            self.applied.fetch_add(1, Ordering::Relaxed);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now = now.map_or(0, |now| now.as_secs());
+            self.applied_at.store(now, Ordering::Relaxed);
+        } else {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn collect(&self, recorder: &LimiterRecorder) {
+        for (result, loads) in [("applied", &self.applied), ("failed", &self.failed)] {
+            let counter = recorder.counter(&CONFIG_LOADS, [result.into()]);
+            counter.absolute(loads.load(Ordering::Relaxed));
+        }
+        let applied_at = self.applied_at.load(Ordering::Relaxed);
+        set(recorder, &CONFIG_LOADED_TIMESTAMP, applied_at);
+    }
 }
 
 impl ShadowRequests {

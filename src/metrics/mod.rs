@@ -8,26 +8,27 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use ::metrics::{Histogram, Recorder};
 
 pub use self::table::BUCKETS;
 use self::{
-    collect::{Collected, Sources},
-    config_loads::ConfigLoads,
+    collect::{Collected, ConfigLoads, Sources},
     nodes::Nodes,
     recorder::LimiterRecorder,
     table::{DECISION_SECONDS, WAIT_SECONDS},
 };
-use crate::observe::{
-    DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, NEAR_PERCENT, Observer,
-    StatsHandle, StoreCallEvent, UnitsEvent, counts::Counts,
+use crate::{
+    observe::{
+        DecisionEvent, DecisionOutcome, DecisionSource, Event, LimiterStats, NEAR_PERCENT,
+        Observer, StatsHandle, StoreCallEvent, UnitsEvent, counts::Counts,
+    },
+    sync::lock,
 };
 
 mod collect;
-mod config_loads;
 mod nodes;
 mod recorder;
 mod table;
@@ -95,7 +96,7 @@ impl Metrics {
     ///
     /// It calls no store, and registers counters and gauges anew, so that a recorder that forgets idle ones finds them again.
     pub fn collect(&self) {
-        let mut collected = self.collected();
+        let mut collected = lock(&self.collected);
         // Read under the lock: what two collections have read is added in the order in which it was read.
         let sources = Sources {
             counts: &self.counts,
@@ -108,25 +109,15 @@ impl Metrics {
 
     /// The state of the limiter, if there is one.
     fn stats(&self) -> Option<LimiterStats> {
-        let handle = self.handle().clone();
+        let handle = lock(&self.handle).clone();
         handle?.stats()
-    }
-
-    fn handle(&self) -> MutexGuard<'_, Option<StatsHandle>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn collected(&self) -> MutexGuard<'_, Collected> {
-        self.collected
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Goes on with the state of these policies.
     fn replace_policies(&self, stats: &LimiterStats, handle: &StatsHandle) {
-        let mut collected = self.collected();
+        let mut collected = lock(&self.collected);
         collected.replace_policies(self.stats().as_ref(), stats);
-        *self.handle() = Some(handle.clone());
+        *lock(&self.handle) = Some(handle.clone());
     }
 }
 
@@ -136,9 +127,10 @@ impl Observer for Metrics {
         if let Some(elapsed) = event.elapsed
             && event.outcome != DecisionOutcome::Cancelled
         {
-            match event.waits {
-                true => self.wait_seconds.record(elapsed),
-                false => self.decision_seconds[event.source as usize].record(elapsed),
+            if event.waits {
+                self.wait_seconds.record(elapsed);
+            } else {
+                self.decision_seconds[event.source as usize].record(elapsed);
             }
         }
     }

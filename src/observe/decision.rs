@@ -118,19 +118,13 @@ impl DecisionEvent<'_> {
     /// The outcomes of the requests, and their numbers: one, or two where some of several requests were admitted and the others
     /// rejected.
     pub fn outcomes(&self) -> impl Iterator<Item = (DecisionOutcome, u64)> {
-        let rejected = self.rejected_of_admitted();
+        let rejected = match self.outcome {
+            DecisionOutcome::Admitted => self.requests.saturating_sub(self.admitted),
+            _ => 0,
+        };
         let first = (self.outcome, self.requests - rejected);
         let rest = (rejected > 0).then_some((DecisionOutcome::Rejected, rejected));
         [first].into_iter().chain(rest)
-    }
-
-    /// How many of several requests were rejected, while others were admitted.
-    #[inline]
-    pub(crate) fn rejected_of_admitted(&self) -> u64 {
-        match self.outcome {
-            DecisionOutcome::Admitted => self.requests.saturating_sub(self.admitted),
-            _ => 0,
-        }
     }
 }
 
@@ -199,33 +193,20 @@ impl PolicyEvent<'_> {
     /// Those within the limit are [near](PolicyResult::Near) it if more than `near_percent` of it are used afterwards;
     /// [`NEAR_PERCENT`] is a good value.
     pub fn results(&self, near_percent: u8) -> impl Iterator<Item = (PolicyResult, u64)> {
-        let within = (self.result_within(near_percent), self.within());
-        let over = (self.result_over(), self.over);
-        let results = [within, over].into_iter();
+        let results = self.both_results(near_percent).into_iter();
         results.filter(|(_, requests)| *requests > 0)
     }
 
-    /// How many of the requests were within the limit.
+    /// The results of the requests within the limit and of those over it, and their numbers, which may be 0.
     #[inline]
-    pub(crate) fn within(&self) -> u64 {
-        self.requests.saturating_sub(self.over)
-    }
-
-    /// The result of those within the limit.
-    #[inline]
-    pub(crate) fn result_within(&self, near_percent: u8) -> PolicyResult {
-        match self.is_near(near_percent) {
-            true => PolicyResult::Near,
-            false => PolicyResult::Within,
-        }
-    }
-
-    /// The result of those over the limit.
-    pub(crate) fn result_over(&self) -> PolicyResult {
-        match self.kind {
+    pub(crate) fn both_results(&self, near_percent: u8) -> [(PolicyResult, u64); 2] {
+        let within = self.requests.saturating_sub(self.over);
+        let is_near = within > 0 && self.is_near(near_percent);
+        let over = match self.kind {
             PolicyKind::Shadow => PolicyResult::ShadowOver,
             PolicyKind::Live | PolicyKind::Ban => PolicyResult::Over,
-        }
+        };
+        [(PolicyResult::within(is_near), within), (over, self.over)]
     }
 
     /// Whether more than this share of the limit is used afterwards.
@@ -283,6 +264,12 @@ impl PolicyKind {
 impl PolicyResult {
     /// All results.
     pub const ALL: [Self; 4] = [Self::Within, Self::Near, Self::Over, Self::ShadowOver];
+
+    /// The result of a request within the limit.
+    #[inline]
+    pub(crate) const fn within(is_near: bool) -> Self {
+        if is_near { Self::Near } else { Self::Within }
+    }
 
     /// Its name in metrics: `within`, `near`, `over` or `shadow_over`.
     pub const fn as_str(self) -> &'static str {

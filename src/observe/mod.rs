@@ -77,7 +77,6 @@ use std::fmt;
 pub(crate) use self::{
     decision::EventStatus,
     observers::{Observers, SharedObservers},
-    stats::StatsSource,
 };
 pub use self::{
     decision::{

@@ -1,6 +1,6 @@
 //! The state of a limiter and of its store at one moment, for gauges.
 
-use std::{fmt, sync::Arc, sync::Weak};
+use std::{fmt, sync::Arc};
 
 use super::decision::PolicyKind;
 use crate::quota::Quota;
@@ -176,12 +176,7 @@ pub enum BreakerState {
 /// Reads the state of a limiter later: from [`Event::PoliciesInForce`](super::Event::PoliciesInForce), for an observer that
 /// reports gauges. It does not keep the limiter alive.
 #[derive(Clone)]
-pub struct StatsHandle(Weak<dyn StatsSource>);
-
-/// What a [`StatsHandle`] reads.
-pub(crate) trait StatsSource: Send + Sync {
-    fn stats(&self) -> LimiterStats;
-}
+pub struct StatsHandle(Arc<dyn Fn() -> Option<LimiterStats> + Send + Sync>);
 
 impl ShadowStats {
     /// Requests whose decision the shadow policy would have changed: the sum of `stricter` and `looser`.
@@ -202,13 +197,14 @@ impl NodeStats {
 }
 
 impl StatsHandle {
-    pub(crate) fn new(source: Weak<dyn StatsSource>) -> Self {
-        Self(source)
+    /// A handle by which `stats` is called, with a weak reference to the limiter.
+    pub(crate) fn new(stats: impl Fn() -> Option<LimiterStats> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(stats))
     }
 
     /// The [state](crate::Limiter::stats) of the limiter; `None` once it was dropped.
     pub fn stats(&self) -> Option<LimiterStats> {
-        Some(self.0.upgrade()?.stats())
+        (self.0)()
     }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 
-use crate::log::LogThrottle;
+use crate::{log::LogThrottle, sync::lock};
 
 /// The error of a body that `on_rejection` returned.
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
@@ -57,10 +57,7 @@ impl RejectionBody {
     pub(crate) fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Bytes(bytes) => bytes.is_none(),
-            Kind::Custom(body) => {
-                let body = body.lock().unwrap_or_else(PoisonError::into_inner);
-                body.is_end_stream()
-            }
+            Kind::Custom(body) => lock(body).is_end_stream(),
         }
     }
 
@@ -69,10 +66,7 @@ impl RejectionBody {
             Kind::Bytes(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Kind::Custom(body) => {
-                let body = body.lock().unwrap_or_else(PoisonError::into_inner);
-                body.size_hint()
-            }
+            Kind::Custom(body) => lock(body).size_hint(),
         }
     }
 }

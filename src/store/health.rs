@@ -232,9 +232,10 @@ impl HealthReport {
         if self.issues.iter().any(|listed| listed.to_string() == text) {
             return;
         }
-        match self.issues.len() < MAX_ISSUES {
-            true => self.issues.push(issue),
-            false => self.unlisted_issues = self.unlisted_issues.saturating_add(1),
+        if self.issues.len() < MAX_ISSUES {
+            self.issues.push(issue);
+        } else {
+            self.unlisted_issues = self.unlisted_issues.saturating_add(1);
         }
     }
 

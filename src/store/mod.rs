@@ -4,9 +4,18 @@
 //! number of processes. A store of your own implements [`Store`]: it [registers](Store::register) a limit for each policy, and
 //! [executes](Store::execute) one [`Op`] for each request, on one [`CounterOp`] for each policy that applies.
 
-use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use self::health::HealthReport;
+#[cfg(feature = "redis")]
+use self::redis::request::response_handle::ResponseHandle;
 pub use self::units::Units;
 use crate::{
     clock::Timestamp,
@@ -24,16 +33,14 @@ pub mod memory;
 mod op;
 #[cfg(feature = "redis")]
 pub mod redis;
-mod response;
+mod result;
 pub(crate) mod units;
 
 pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
-#[cfg(feature = "redis")]
-pub(crate) use response::PollResponse;
-pub(crate) use response::TOO_FEW_RESULTS;
-pub use response::{CounterResult, OpResult, PendingResponse, StoreResponse};
+pub(crate) use result::TOO_FEW_RESULTS;
+pub use result::{CounterResult, OpResult};
 
 #[doc(inline)]
 pub use crate::observe::DecisionSource;
@@ -300,6 +307,92 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// [`Limiter::shutdown`](crate::Limiter::shutdown) awaits it, and drops it at its timeout. Default: completes at once.
     fn flush(&self) -> FlushFuture {
         Box::pin(std::future::ready(()))
+    }
+}
+
+/// The response of [`Store::execute`]: a result, or a future of it.
+///
+/// An error means that the store could not do the operation, or that it is unknown whether it was done. A request's check is
+/// then handled as [`OnStoreError`](crate::OnStoreError) says; every other call returns the error.
+#[must_use]
+pub enum StoreResponse {
+    /// The operation was done or has failed.
+    Ready(Result<OpResult, StoreError>),
+    /// The operation is in flight.
+    Pending(PendingResponse),
+}
+
+impl StoreResponse {
+    /// A pending response that completes with `result`, which is boxed. See [`PendingResponse`] for what the future has to do
+    /// when it is dropped.
+    pub fn pending(
+        result: impl Future<Output = Result<OpResult, StoreError>> + Send + 'static,
+    ) -> Self {
+        Self::Pending(PendingResponse(Pending::Boxed(Box::pin(result))))
+    }
+
+    /// Awaits the result.
+    pub(crate) async fn result(self) -> Result<OpResult, StoreError> {
+        match self {
+            Self::Ready(result) => result,
+            Self::Pending(response) => response.await,
+        }
+    }
+}
+
+/// A future of a response, which may be polled on any runtime, or outside of one.
+///
+/// It is dropped when the request is cancelled, for example because the client disconnected. The store then has to refund what
+/// it has charged, or charges later, since only the store knows the charge. Operations other than
+/// [`Op::Acquire`] are not undone.
+#[must_use = "dropping it cancels the request"]
+pub struct PendingResponse(Pending);
+
+enum Pending {
+    Boxed(Pin<Box<dyn Future<Output = Result<OpResult, StoreError>> + Send>>),
+    /// Not boxed: the request is shared with the store's tasks already.
+    #[cfg(feature = "redis")]
+    Redis(ResponseHandle),
+}
+
+impl PendingResponse {
+    /// A response that is ready.
+    pub(crate) fn ready(response: Result<OpResult, StoreError>) -> Self {
+        Self(Pending::Boxed(Box::pin(std::future::ready(response))))
+    }
+}
+
+#[cfg(feature = "redis")]
+impl From<ResponseHandle> for PendingResponse {
+    fn from(response: ResponseHandle) -> Self {
+        Self(Pending::Redis(response))
+    }
+}
+
+impl Future for PendingResponse {
+    type Output = Result<OpResult, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Pending::Boxed(response) => response.as_mut().poll(cx),
+            #[cfg(feature = "redis")]
+            Pending::Redis(response) => response.poll_response(cx),
+        }
+    }
+}
+
+impl fmt::Debug for PendingResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingResponse").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for StoreResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
+            Self::Pending(_) => f.debug_tuple("Pending").finish_non_exhaustive(),
+        }
     }
 }
 

@@ -59,6 +59,13 @@ impl Op {
         }
     }
 
+    /// Whether it has no use unless its response is read: it is not sent once its waiter is gone, and what it has charged is
+    /// refunded.
+    #[cfg(feature = "redis")]
+    pub(crate) fn needs_reader(self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Peek | Self::Inspect)
+    }
+
     /// Whether, after it, a rejected key may be admitted before its `Retry-After`: cached rejections of the key are invalid.
     #[cfg(feature = "redis")]
     pub(crate) fn may_admit_sooner(self) -> bool {

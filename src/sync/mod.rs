@@ -3,7 +3,7 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -12,6 +12,11 @@ use std::{
 mod replaceable;
 
 pub(crate) use self::replaceable::{Replaceable, ReplaceableValue, ReplacedFlag, ThreadRefs};
+
+/// Locks a mutex, also after a thread has panicked while it held the lock: the values that are guarded are usable after each step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A value on cache lines of its own: writes to its neighbours do not slow it down. 128 bytes, because processors fetch
 /// lines of 64 bytes in pairs.

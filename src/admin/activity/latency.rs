@@ -1,7 +1,8 @@
 //! How long calls of the store took.
 
+use crate::sync::lock;
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -38,7 +39,7 @@ impl Latency {
     }
 
     pub(super) fn record(&self, elapsed: Duration) {
-        let mut windows = self.windows();
+        let mut windows = lock(&self.0);
         windows.pass(Instant::now());
         windows.current[bucket(elapsed)] += 1;
         windows.calls += 1;
@@ -46,12 +47,12 @@ impl Latency {
 
     /// The number of calls.
     pub(super) fn calls(&self) -> u64 {
-        self.windows().calls
+        lock(&self.0).calls
     }
 
     /// The duration that this share of the last calls, in percent, took at most; `None` without calls.
     pub(super) fn quantile_us(&self, percent: u64) -> Option<u64> {
-        let windows = self.windows();
+        let windows = lock(&self.0);
         let counts = windows.current.iter().zip(&windows.last);
         let counts: Vec<u64> = counts.map(|(current, last)| current + last).collect();
         let total: u64 = counts.iter().sum();
@@ -62,10 +63,6 @@ impl Latency {
             below >= rank
         });
         index.map(highest_us)
-    }
-
-    fn windows(&self) -> MutexGuard<'_, Windows> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

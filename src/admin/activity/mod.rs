@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     process,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use arc_swap::ArcSwap;
@@ -24,6 +24,7 @@ use crate::{
         UnitsKind,
         counts::{Counts, PolicyTotals},
     },
+    sync::lock,
 };
 
 mod latency;
@@ -228,10 +229,6 @@ fn lease_info(stats: &LeaseStats) -> LeaseInfo {
         lapsed: stats.lapsed,
         held: stats.held,
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for Activity {

@@ -27,13 +27,14 @@ pub struct Counts {
     threads: Threads,
 }
 
-/// What is counted of an admitted request under one policy.
-pub(crate) struct AdmittedBy<'a> {
+/// What is counted of a decision under one policy.
+pub(crate) struct PolicyCount<'a> {
+    /// The policy's index among those of its limiter, and its name.
     pub(crate) index: usize,
     pub(crate) name: &'a str,
+    /// As [`PolicyEvent::both_results`](super::PolicyEvent::both_results).
+    pub(crate) results: [(PolicyResult, u64); 2],
     pub(crate) charged: u64,
-    /// As in [`PolicyEvent::is_near`](super::PolicyEvent::is_near).
-    pub(crate) is_near: bool,
 }
 
 impl Default for Counts {
@@ -51,29 +52,49 @@ impl Counts {
         }
     }
 
+    /// The share of a limit, in percent, above which a request is near it.
+    pub(crate) fn near_percent(&self) -> u8 {
+        self.near_percent
+    }
+
     /// Counts a decision.
     #[inline]
     pub(crate) fn on_decision(&self, event: &DecisionEvent<'_>) {
+        let uncounted = if event.uncounted { event.admitted } else { 0 };
+        let policies = event.policies.into_iter().map(|policy| PolicyCount {
+            index: policy.index,
+            name: policy.policy,
+            results: policy.both_results(self.near_percent),
+            charged: policy.charged,
+        });
+        self.count(event.source, event.outcomes(), uncounted, policies);
+    }
+
+    /// Counts the requests of a decision by their outcomes, those that were admitted without being counted by a store, and the
+    /// results under each policy.
+    #[inline]
+    pub(crate) fn count<'a>(
+        &self,
+        source: DecisionSource,
+        outcomes: impl IntoIterator<Item = (DecisionOutcome, u64)>,
+        uncounted: u64,
+        policies: impl IntoIterator<Item = PolicyCount<'a>>,
+    ) {
+        let (mut outcomes, mut policies) = (outcomes.into_iter(), policies.into_iter());
         with_local(&self.threads, |local| {
-            let requests = local.requests();
-            let source = event.source as usize;
-            let rejected = event.rejected_of_admitted();
-            requests.decided[event.outcome as usize][source].add(event.requests - rejected);
-            if rejected > 0 {
-                requests.decided[DecisionOutcome::Rejected as usize][source].add(rejected);
+            let counters = local.requests();
+            for (outcome, requests) in outcomes.by_ref() {
+                counters.decided[outcome as usize][source as usize].add(requests);
             }
-            if event.uncounted {
-                requests.uncounted.add(event.admitted);
+            if uncounted > 0 {
+                counters.uncounted.add(uncounted);
             }
-            for policy in event.policies {
-                let counters = local.policy(&self.threads, policy.index, policy.policy);
-                let within = policy.within();
-                if within > 0 {
-                    let result = policy.result_within(self.near_percent);
-                    counters.requests[result as usize].add(within);
-                }
-                if policy.over > 0 {
-                    counters.requests[policy.result_over() as usize].add(policy.over);
+            for policy in policies.by_ref() {
+                let counters = local.policy(&self.threads, policy.index, policy.name);
+                for (result, requests) in policy.results {
+                    if requests > 0 {
+                        counters.requests[result as usize].add(requests);
+                    }
                 }
                 counters.units[UnitsKind::Charged as usize].add(policy.charged);
             }
@@ -81,32 +102,6 @@ impl Counts {
     }
 
     /// Counts units.
-    pub(crate) fn near_percent(&self) -> u8 {
-        self.near_percent
-    }
-
-    /// Counts an admitted request like its event. None of the policies is a shadow.
-    #[inline]
-    pub(crate) fn count_admission<'a>(
-        &self,
-        source: DecisionSource,
-        policies: impl Iterator<Item = AdmittedBy<'a>> + Clone,
-    ) {
-        with_local(&self.threads, |local| {
-            let requests = local.requests();
-            requests.decided[DecisionOutcome::Admitted as usize][source as usize].add(1);
-            for policy in policies.clone() {
-                let result = match policy.is_near {
-                    true => PolicyResult::Near,
-                    false => PolicyResult::Within,
-                };
-                let counters = local.policy(&self.threads, policy.index, policy.name);
-                counters.requests[result as usize].add(1);
-                counters.units[UnitsKind::Charged as usize].add(policy.charged);
-            }
-        });
-    }
-
     pub(crate) fn on_units(&self, event: &UnitsEvent<'_>) {
         with_local(&self.threads, |local| {
             let counters = local.policy(&self.threads, event.index, event.policy);

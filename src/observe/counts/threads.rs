@@ -1,11 +1,12 @@
 //! The counters of all threads.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
 use super::counters::{Counters, Totals};
+use crate::sync::lock;
 
 /// The counters of all threads, and the names of all policies.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ impl Default for Threads {
 impl Threads {
     /// The sums of all counters.
     pub(super) fn totals(&self) -> Totals {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.collect_left();
         let mut totals = state.left.clone();
         for counters in &state.counters {
@@ -47,7 +48,7 @@ impl Threads {
 
     /// The slot of a policy's name, which is added if it is new.
     pub(super) fn slot(&self, name: impl Into<Arc<str>> + AsRef<str>) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let mut policies = state.left.policies().iter();
         let known = policies.position(|policy| **policy.name() == *name.as_ref());
         known.unwrap_or_else(|| {
@@ -58,7 +59,7 @@ impl Threads {
 
     /// Counters for one thread, with a slot for each policy, and the policies' names.
     pub(super) fn new_counters(&self) -> (Arc<Counters>, Vec<Arc<str>>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.collect_left();
         let policies = state.left.policies().iter();
         let names: Vec<_> = policies.map(|policy| policy.name().clone()).collect();
@@ -70,11 +71,11 @@ impl Threads {
     /// The counters that are not summed up for good.
     #[cfg(test)]
     pub(super) fn counters(&self) -> Vec<std::sync::Weak<Counters>> {
-        self.state().counters.iter().map(Arc::downgrade).collect()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+            .counters
+            .iter()
+            .map(Arc::downgrade)
+            .collect()
     }
 }
 

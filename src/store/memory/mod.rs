@@ -1,13 +1,13 @@
 //! The in-process store.
 
-use std::{fmt, future::ready, sync::Arc, time::Duration};
+use std::{fmt, future::ready, sync::Arc};
 
 use smallvec::SmallVec;
 
 use self::shards::Shards;
 use super::{
-    BlockedKeysFuture, CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource,
-    LimitHandle, Op, OpResult, Store, StoreResponse,
+    BlockedKeysFuture, CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op,
+    OpResult, Store, StoreResponse,
 };
 use crate::{
     clock::{Timestamp, wall_offset_us},
@@ -17,7 +17,6 @@ use crate::{
     strategy::Rule,
 };
 
-mod blocks;
 mod builder;
 mod shard;
 mod shards;
@@ -114,17 +113,9 @@ impl Store for MemoryStore {
                 self.shards
                     .try_charge_existing(counter.limit, &counter.key, times, counter.units)
         {
-            return StoreResponse::Ready(Ok(OpResult {
-                admitted,
-                at,
-                age: Duration::ZERO,
-                admitted_after: 0,
-                source: DecisionSource::Store,
-                counters: SmallVec::from_buf([CounterResult::new(
-                    counter.units.of(admitted),
-                    snapshot,
-                )]),
-            }));
+            let counter = CounterResult::new(counter.units.of(admitted), snapshot);
+            let counters = SmallVec::from_buf([counter]);
+            return StoreResponse::Ready(Ok(OpResult::of(at, admitted, counters)));
         }
         StoreResponse::Ready(self.shards.execute(op, counters))
     }

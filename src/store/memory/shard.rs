@@ -64,9 +64,10 @@ struct PolicyTable {
 impl PolicyTable {
     /// What the table's clock shows at an instant of the store's clock, if the wall clock is `wall_offset_us` ahead of that.
     fn at(&self, time: Timestamp, wall_offset_us: i64) -> Timestamp {
-        match self.follows_wall_clock {
-            false => time,
-            true => time.shifted(wall_offset_us),
+        if self.follows_wall_clock {
+            time.shifted(wall_offset_us)
+        } else {
+            time
         }
     }
 }
@@ -171,9 +172,10 @@ impl Shard {
         if sweeps {
             self.sweep(&kept, &now);
         }
-        let evicted = match self.len() > max_len {
-            false => 0,
-            true => self.evict(index, max_len, &kept, &now),
+        let evicted = if self.len() > max_len {
+            self.evict(index, max_len, &kept, &now)
+        } else {
+            0
         };
         if self.len() > max_len && !sweeps {
             self.sweep(&kept, &now);
@@ -217,9 +219,10 @@ impl Shard {
         loop {
             let share = capacity / lens.len().max(1);
             for (len, table) in &mut lens {
-                let max = match *table == index && *len > share {
-                    true => *len,
-                    false => len.saturating_sub(share),
+                let max = if *table == index && *len > share {
+                    *len
+                } else {
+                    len.saturating_sub(share)
                 };
                 let (removed, has_room) = evict(*table, max);
                 *len -= removed;

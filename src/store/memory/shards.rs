@@ -7,7 +7,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use hashbrown::DefaultHashBuilder;
@@ -20,14 +19,15 @@ use crate::{
     key::Key,
     log::LogThrottle,
     store::{
-        CounterMode, CounterOp, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units,
+        BlockedKey, BlockedKeys, CounterMode, CounterOp, CounterResult, Incomplete, LimitHandle,
+        Op, OpResult, Units,
         fit::{admit, fit, fit_excluding, rejected_charge},
     },
     strategy::{
-        ChargeReceipt, Rule, Snapshot,
+        ChargeReceipt, RetryAfter, Rule, Snapshot,
         rule::{AnyRule, table::hash},
     },
-    sync::CachePadded,
+    sync::{CachePadded, lock},
 };
 
 /// The states of all keys.
@@ -112,18 +112,20 @@ impl Clocks {
     fn read(clock: &dyn Clock, counters: &[CounterOp<'_>]) -> Self {
         let now = clock.now();
         let follows_wall = |counter: &CounterOp<'_>| counter.limit.follows_wall_clock();
-        let wall = match counters.iter().any(follows_wall) {
-            true => clock.wall(),
-            false => now,
+        let wall = if counters.iter().any(follows_wall) {
+            clock.wall()
+        } else {
+            now
         };
         Self { now, wall }
     }
 
     /// The instant on the clock that a limit counts by.
     fn of(&self, limit: &LimitHandle) -> Timestamp {
-        match limit.follows_wall_clock() {
-            false => self.now,
-            true => self.wall,
+        if limit.follows_wall_clock() {
+            self.wall
+        } else {
+            self.now
         }
     }
 }
@@ -132,16 +134,12 @@ const OTHER_STORE: StoreError = StoreError::Unsupported("a limit registered by a
 
 /// The present instant on the clock that a limit counts by.
 #[inline]
-pub(super) fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
-    match limit.follows_wall_clock() {
-        false => clock.now(),
-        true => clock.wall(),
+fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
+    if limit.follows_wall_clock() {
+        clock.wall()
+    } else {
+        clock.now()
     }
-}
-
-pub(super) fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // State left by a panicking strategy is plain integers, and usable.
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn local_rule<'a>(counter: &'a CounterOp<'_>) -> Option<&'a dyn AnyRule> {
@@ -385,15 +383,7 @@ impl Shards {
                 ..CounterResult::new(reported, snapshot)
             });
         }
-        let result = OpResult {
-            admitted,
-            at: clocks.now,
-            age: Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: results,
-        };
-        Ok((result, uncounted))
+        Ok((OpResult::of(clocks.now, admitted, results), uncounted))
     }
 
     /// Makes room for the keys that are charged and not held yet. If there is none, it fails, unless the charge is not needed:
@@ -475,8 +465,42 @@ impl Shards {
         Some(local_rule(&counter)?.callers(state, now))
     }
 
+    /// The keys that these limits block, up to `max`. Each shard is locked while it is looked through.
+    pub(super) fn blocked_keys(
+        &self,
+        limits: &[LimitHandle],
+        max: usize,
+    ) -> Result<BlockedKeys, StoreError> {
+        let mut found = BlockedKeys::new(Vec::new(), None);
+        for (index, limit) in limits.iter().enumerate() {
+            let table = self.table_index(limit);
+            let rule = limit.rule().local_rule().map(|rule| rule.0);
+            let (Some(table), Some(rule)) = (table, rule) else {
+                return Err(StoreError::Unsupported("a limit of another store"));
+            };
+            for shard in &self.shards {
+                let (mut shard, now) = (lock(shard), now_of(&*self.clock, limit));
+                let Some(states) = shard.table(table) else {
+                    continue;
+                };
+                states.for_each(&mut |key, state| {
+                    let snapshot = rule.snapshot(Some(state), now, 1);
+                    let status = limit.status(&snapshot, now, Units::ONE);
+                    match status.retry_after {
+                        RetryAfter::In(ends_in) if found.keys.len() < max => {
+                            found.keys.push(BlockedKey::new(index, *key, now, ends_in));
+                        }
+                        RetryAfter::In(_) => found.incomplete = Some(Incomplete::Limit),
+                        _ => {}
+                    }
+                });
+            }
+        }
+        Ok(found)
+    }
+
     /// The table of a limit; `None` if the limit is of another store.
-    pub(super) fn table_index(&self, limit: &LimitHandle) -> Option<TableIndex> {
+    fn table_index(&self, limit: &LimitHandle) -> Option<TableIndex> {
         Some(limit.context::<TableRef>()?.index)
     }
 

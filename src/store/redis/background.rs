@@ -4,13 +4,13 @@ use std::{
     cell::Cell,
     future::pending,
     io, process,
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{Mutex, mpsc},
     thread,
 };
 
 use tokio::runtime::{Builder, Handle};
 
-use crate::log::LogThrottle;
+use crate::{log::LogThrottle, sync::lock};
 
 /// The process that started the thread, and the thread's runtime. A forked process has no thread.
 static THREAD: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
@@ -24,7 +24,7 @@ thread_local! {
 ///
 /// Its tasks hold no store and no limiter across an await.
 pub(crate) fn background_runtime() -> Option<Handle> {
-    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut thread = lock(&THREAD);
     let process = process::id();
     if let Some((_, runtime)) = thread.as_ref().filter(|(starter, _)| *starter == process) {
         return Some(runtime.clone());

@@ -22,10 +22,7 @@ use crate::{
     error::StoreError,
     key::Key,
     runtime::runtime_with_io,
-    store::{
-        BlockedKey, BlockedKeys, CounterOp, Incomplete, LimitHandle, Op, Store, StoreResponse,
-        Units,
-    },
+    store::{BlockedKey, BlockedKeys, CounterOp, Incomplete, LimitHandle, Op, Store, Units},
     strategy::RetryAfter,
 };
 
@@ -139,11 +136,7 @@ impl RedisStore {
             });
             let calls: Vec<_> = calls.collect();
             for (index, key, response) in calls {
-                let result = match response {
-                    StoreResponse::Ready(result) => result,
-                    StoreResponse::Pending(response) => response.await,
-                };
-                let result = match result {
+                let result = match response.result().await {
                     Err(StoreError::CorruptKey { .. }) => continue,
                     result => result?,
                 };

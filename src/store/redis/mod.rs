@@ -103,6 +103,7 @@ pub struct RedisStore {
     inner: Arc<Inner>,
 }
 
+/// What the clones of a store share, and the limits that it has registered refer to.
 struct Inner {
     shared: Arc<StoreState>,
     workers: Arc<WorkerPool>,
@@ -139,8 +140,8 @@ impl RedisStore {
             Err(error) => return StoreResponse::Ready(Err(error)),
         };
         let workers = &self.inner.workers;
-        if cross_slot::spans_slots(workers, &counters) {
-            return cross_slot::execute(workers, op, counters);
+        if workers.spans_slots(counters.iter().map(|counter| &counter.key)) {
+            return cross_slot::execute(&self.inner, op, counters);
         }
         let deadline = workers.deadline();
         let token = shared
@@ -220,8 +221,8 @@ impl Store for RedisStore {
         let tags = self.inner.shared.topology.tags().cloned();
         let names = KeyNames::new(&self.inner.shared.prefix, tags, &*rule, policy);
         let script_index = scripts.number(StrategyScript::from(&script));
-        let workers = Arc::downgrade(&self.inner.workers);
-        let context = RedisLimit::new(names, script_index, &*rule, &script, workers);
+        let store = Arc::downgrade(&self.inner);
+        let context = RedisLimit::new(names, script_index, &*rule, &script, store);
         let limit = LimitHandle::new(policy, rule, context);
         self.inner.leases.record_limit(&limit);
         Ok(limit)
@@ -342,7 +343,7 @@ impl Store for RedisStore {
         match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
             // Each slot responds by itself, so there is no one response.
-            Ok(counters) if cross_slot::spans_slots(workers, &counters) => {
+            Ok(counters) if workers.spans_slots(counters.iter().map(|counter| &counter.key)) => {
                 for part in cross_slot::parts(workers, counters) {
                     workers.execute_detached(op, part.counters);
                 }

@@ -2,7 +2,7 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -26,6 +26,7 @@ use crate::{
     extract,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
+    sync::lock,
 };
 
 /// Counts nothing: each call gets the reply that was set last.
@@ -48,7 +49,7 @@ impl Store for ScriptedStore {
             PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
         request.time_synced = true;
         let _ = batch.push(request);
-        let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = lock(&self.reply);
         let reply = wire::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));
         drop(bytes);
         drop(batch);
@@ -138,8 +139,8 @@ pub fn script_reply(bytes: &[u8]) {
     };
     // One at a time has its reply there.
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    *reply.lock().unwrap_or_else(PoisonError::into_inner) = bytes.to_vec();
+    let _turn = lock(&TURN);
+    *lock(reply) = bytes.to_vec();
     for layer in layers {
         let mut service = layer.layer(Hello);
         let Ok(response) = now(service.call(Request::new(())));

@@ -1,6 +1,6 @@
 //! Which server has a worker's keys, and how its batches get there.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 
@@ -16,7 +16,7 @@ use super::{
     },
     error_class,
 };
-use crate::{error::StoreError, key::Key};
+use crate::{error::StoreError, key::Key, sync::lock};
 
 /// One server or a cluster.
 #[derive(Clone, Debug)]
@@ -210,7 +210,7 @@ impl NodeConnections {
     }
 
     fn connection(&self, tag: usize, node: &Arc<ClusterNode>) -> Arc<SharedConnection> {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = lock(&self.nodes);
         if let Some((_, connections)) = nodes.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
             return connections[tag % connections.len()].clone();
         }

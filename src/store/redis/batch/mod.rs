@@ -81,11 +81,10 @@ impl Batch {
             || self.keys + request.counters.len() <= MAX_BATCH_KEYS
                 && !self.exclusive
                 && !request.send_alone;
-        let merges = matches!(request.op, Op::Acquire(_) | Op::Peek | Op::Inspect);
         let groups = &mut self.groups;
         let group = groups.iter_mut().position(|group| group.accepts(&request));
         let hash = request.hash;
-        if merges
+        if request.op.needs_reader()
             && let Some(group) = group
             && let Some(entry) = groups[group].find_equal(hash, &request)
         {
@@ -104,9 +103,10 @@ impl Batch {
             group.begin(&request);
             // Refunds first: a request that follows a refund of its key may be in a group that is there already.
             let is_refund = |group: &OpGroup| matches!(group.op, Op::Refund);
-            let position = match is_refund(&group) {
-                true => groups.iter().take_while(|group| is_refund(group)).count(),
-                false => groups.len(),
+            let position = if is_refund(&group) {
+                groups.iter().take_while(|group| is_refund(group)).count()
+            } else {
+                groups.len()
             };
             groups.insert(position, group);
             position
@@ -196,9 +196,8 @@ impl Batch {
         }
         let now = Instant::now();
         let is_overdue = |request: &mut PendingRequest| {
-            let is_skippable = matches!(request.op, Op::Acquire(_) | Op::Peek | Op::Inspect);
             // One that is awaited for longer has a waiter.
-            is_skippable && !request.has_waiter() && request.deadline <= now
+            request.op.needs_reader() && !request.has_waiter() && request.deadline <= now
         };
         for group in &mut self.groups {
             let keys = group.limits.len();

@@ -4,7 +4,6 @@
 use std::{
     mem,
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
 };
 
 use redis::{Cmd, Value};
@@ -15,7 +14,7 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     store::{
-        CounterMode, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units,
+        CounterMode, CounterResult, LimitHandle, Op, OpResult, Units,
         redis::{
             error_class::{self, ErrorAction},
             key_names::KeyBuf,
@@ -45,9 +44,10 @@ impl Batch {
         self.call_number = CALL_SEQ.fetch_add(1, Ordering::Relaxed);
         let epoch = epoch.filter(|_| self.invalidates());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
-        match with_text {
-            true => cmd.arg("EVAL").arg(&script.text),
-            false => cmd.arg("EVALSHA").arg(&script.sha),
+        if with_text {
+            cmd.arg("EVAL").arg(&script.text)
+        } else {
+            cmd.arg("EVALSHA").arg(&script.sha)
         };
         cmd.arg(self.keys + usize::from(epoch.is_some()));
         let mut name = KeyBuf::default();
@@ -287,15 +287,10 @@ fn distribute(
                 *shadow -= counter.units.min(*shadow);
             }
         }
-        let result = OpResult {
-            admitted: own,
-            at,
-            age: Duration::ZERO,
+        request.succeed(OpResult {
             admitted_after,
-            source: DecisionSource::Store,
-            counters,
-        };
-        request.succeed(result);
+            ..OpResult::of(at, own, counters)
+        });
     }
 }
 
@@ -305,9 +300,10 @@ impl Reply<'_> {
     fn int(&mut self) -> Result<i64, StoreError> {
         let int = self.0.int();
         let int = int.ok_or_else(|| malformed("a number is missing"))?;
-        match int.unsigned_abs() <= MAX_NUMBER {
-            true => Ok(int),
-            false => Err(malformed("a number is out of range")),
+        if int.unsigned_abs() <= MAX_NUMBER {
+            Ok(int)
+        } else {
+            Err(malformed("a number is out of range"))
         }
     }
 

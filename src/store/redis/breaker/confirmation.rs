@@ -7,7 +7,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Waker},
@@ -15,6 +15,7 @@ use std::{
 };
 
 use super::Breaker;
+use crate::sync::lock;
 
 /// How often a probe is repeated whose own thread was held up meanwhile.
 pub(crate) const MAX_REPEATS: u32 = 3;
@@ -73,9 +74,10 @@ impl Confirmation {
     }
 
     pub(crate) fn decide(&self, answered: bool) {
-        let verdict = match answered {
-            true => Verdict::Answered,
-            false => Verdict::Unanswered,
+        let verdict = if answered {
+            Verdict::Answered
+        } else {
+            Verdict::Unanswered
         };
         let (_, wakers) = std::mem::replace(&mut *self.state(), (verdict, Vec::new()));
         wakers.into_iter().for_each(Waker::wake);
@@ -87,7 +89,7 @@ impl Confirmation {
     }
 
     fn state(&self) -> MutexGuard<'_, (Verdict, Vec<Waker>)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

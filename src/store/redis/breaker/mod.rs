@@ -5,14 +5,14 @@ use std::{
     num::NonZeroU32,
     process,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use self::confirmation::Confirmation;
-use crate::{error::StoreError, observe, random::random_u64};
+use crate::{error::StoreError, observe, random::random_u64, sync::lock};
 
 pub(crate) mod confirmation;
 
@@ -189,7 +189,7 @@ impl Breaker {
     }
 
     fn state(&self) -> MutexGuard<'_, BreakerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -87,11 +87,12 @@ fn breaker(threshold: Option<u32>) -> SettingValue {
 }
 
 fn cache(staleness: Duration, capacity: usize) -> SettingValue {
-    match staleness.is_zero() {
-        true => SettingValue::Flag(false),
-        false => SettingValue::table([
+    if staleness.is_zero() {
+        SettingValue::Flag(false)
+    } else {
+        SettingValue::table([
             ("staleness", duration(staleness)),
             ("capacity", number(capacity)),
-        ]),
+        ])
     }
 }

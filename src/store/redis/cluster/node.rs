@@ -1,7 +1,7 @@
 //! The nodes of a cluster, and the redirects in their errors.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::{
     error::StoreError,
     store::redis::{connection::ConnectionSource, error_class},
+    sync::lock,
 };
 
 /// A node that serves slots, or did.
@@ -66,7 +67,7 @@ impl ClusterNode {
         since: Instant,
         timeout: Duration,
     ) -> Option<ProbeGuard> {
-        let (mut probed, now) = (self.probed(), Instant::now());
+        let (mut probed, now) = (lock(&self.probed), Instant::now());
         let was_probed = probed.begun.max(probed.ended).is_some_and(|at| at > since);
         let is_in_flight =
             probed.ended.is_none() && probed.begun.is_some_and(|at| now < at + timeout);
@@ -83,10 +84,6 @@ impl ClusterNode {
         })
     }
 
-    fn probed(&self) -> MutexGuard<'_, ProbeState> {
-        self.probed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn has_address(&self, host: &str, port: u16) -> bool {
         self.host == host && self.port == port
     }
@@ -97,26 +94,27 @@ impl ClusterNode {
         let slots = connection.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
         let slots = slots.map_err(|error| error_class::to_store_error(&error))?;
         let ranges = read_slots(slots, &self.host);
-        match ranges.is_empty() {
-            true => Err(StoreError::Server {
+        if ranges.is_empty() {
+            Err(StoreError::Server {
                 code: "CLUSTERDOWN".into(),
                 message: "no slot is served".into(),
-            }),
-            false => Ok(ranges),
+            })
+        } else {
+            Ok(ranges)
         }
     }
 }
 
 impl ProbeGuard {
     pub(crate) fn succeed(self) {
-        *self.node.probed() = ProbeState::default();
+        *lock(&self.node.probed) = ProbeState::default();
     }
 }
 
 /// The probe is over, with a response or without.
 impl Drop for ProbeGuard {
     fn drop(&mut self) {
-        let mut probed = self.node.probed();
+        let mut probed = lock(&self.node.probed);
         if probed.begun == Some(self.begun) {
             probed.ended = Some(Instant::now());
         }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -27,6 +27,7 @@ use crate::{
         connection::{ConnectionSource, RunError, sentinel},
         error_class,
     },
+    sync::lock,
 };
 
 /// Nodes queried at a time for the slot map. The first reply counts.
@@ -220,15 +221,11 @@ impl Cluster {
 
     /// The result of the last refresh, if it is recent.
     fn last_refresh(&self) -> Option<Result<(), StoreError>> {
-        let last = self.last();
+        let last = lock(&self.last);
         let (_, error) = last
             .as_ref()
             .filter(|(at, _)| at.elapsed() < REFRESH_INTERVAL)?;
         Some(error.clone().map_or(Ok(()), Err))
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<(Instant, Option<StoreError>)>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refreshes the slot map. Concurrent callers await one refresh.
@@ -241,7 +238,7 @@ impl Cluster {
         let slots = timeout(REFRESH_TIMEOUT, self.query_nodes()).await;
         let slots = slots.unwrap_or(Err(StoreError::Timeout));
         let error = slots.as_ref().err().cloned();
-        *self.last() = Some((begun, error));
+        *lock(&self.last) = Some((begun, error));
         self.apply_slots(&slots?);
         Ok(())
     }
@@ -322,9 +319,10 @@ impl Cluster {
             let connection = node.source.checkout().await;
             let connection = connection.inspect_err(|_| self.schedule_refresh());
             let connection = connection.map_err(RunError::NotConnected)?;
-            let reply = match asking {
-                false => connection.query(cmd).await,
-                true => connection.query_with_asking(cmd).await,
+            let reply = if asking {
+                connection.query_with_asking(cmd).await
+            } else {
+                connection.query(cmd).await
             };
             let error = match reply.and_then(|value| Ok(T::from_redis_value(value)?)) {
                 Ok(reply) => return Ok(reply),

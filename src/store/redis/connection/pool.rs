@@ -59,9 +59,10 @@ impl PooledConnection {
 
     async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
         let connection = self.connection()?;
-        let reply = match asking {
-            false => cmd.query_async(connection).await,
-            true => query_with_asking(connection, cmd).await,
+        let reply = if asking {
+            query_with_asking(connection, cmd).await
+        } else {
+            cmd.query_async(connection).await
         };
         let reconnect = |error| error_class::classify(error).reconnect;
         if !reply.as_ref().is_err_and(reconnect) {
@@ -197,9 +198,10 @@ mod tests {
             let connection = source.checkout().await.expect("a connection");
             proxy.hold();
             let ping = cmd("PING");
-            let left = match asking {
-                false => give_up(&pool, connection.query(&ping)).await,
-                true => give_up(&pool, connection.query_with_asking(&ping)).await,
+            let left = if asking {
+                give_up(&pool, connection.query_with_asking(&ping)).await
+            } else {
+                give_up(&pool, connection.query(&ping)).await
             };
             assert_eq!(left, 0);
             proxy.pass();

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use super::pool::{checkout, connect};
 use crate::{
     error::{ConfigError, StoreError},
     store::redis::error_class,
+    sync::lock,
 };
 
 /// Timeout of the sentinels where no request waits.
@@ -63,13 +64,12 @@ impl Sentinel {
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
         let open = async |pool: Pool| {
             let mut connection = checkout(&pool).await?;
-            match is_master(&mut connection).await? {
-                true => Ok(connection),
-                false => {
-                    // Not returned to the pool.
-                    drop(Connection::take(connection));
-                    Err(no_master())
-                }
+            if is_master(&mut connection).await? {
+                Ok(connection)
+            } else {
+                // Not returned to the pool.
+                drop(Connection::take(connection));
+                Err(no_master())
             }
         };
         self.first_master(Via::Pool, open).await
@@ -80,9 +80,10 @@ impl Sentinel {
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
         let open = async |pool: Pool| {
             let mut connection = connect(&pool).await?;
-            match is_master(&mut connection).await? {
-                true => Ok(connection),
-                false => Err(no_master()),
+            if is_master(&mut connection).await? {
+                Ok(connection)
+            } else {
+                Err(no_master())
             }
         };
         self.first_master(Via::NewConnection, open).await
@@ -159,9 +160,7 @@ impl Sentinel {
     }
 
     fn last_master(&self) -> MutexGuard<'_, Option<(Address, Pool)>> {
-        self.last_master
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.last_master)
     }
 }
 

@@ -38,12 +38,13 @@ impl Tls {
     pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
         let given = self.root.is_some() || self.client.is_some();
         if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-            return match given {
-                true => Err(ConfigError::new(
+            return if given {
+                Err(ConfigError::new(
                     "certificates for an unencrypted connection",
                     "a rediss:// address",
-                )),
-                false => Ok(info),
+                ))
+            } else {
+                Ok(info)
             };
         }
         if rustls::crypto::CryptoProvider::get_default().is_none() {

@@ -23,18 +23,19 @@ use crate::{
     store::{
         CounterMode, CounterResult, Op, OpResult, StoreResponse, Units,
         redis::{
+            Inner,
             request::{
                 RefundRetry,
                 op::{CounterOps, OwnedCounterOp},
             },
-            worker::pool::WorkerPool,
         },
     },
 };
 
 /// An acquire in progress.
 struct CrossSlotAcquire {
-    workers: Arc<WorkerPool>,
+    /// It lives until the request is done, since what its parts refund is sent by it.
+    store: Arc<Inner>,
     deadline: Instant,
     times: u32,
     count: usize,
@@ -55,8 +56,8 @@ struct CompletedAcquire {
 }
 
 /// Sends all counters but the shadows. Nothing is charged yet for rejections.
-pub(crate) fn execute(
-    workers: &Arc<WorkerPool>,
+pub(super) fn execute(
+    store: &Arc<Inner>,
     times: u32,
     counters: CounterOps,
     deadline: Instant,
@@ -78,6 +79,7 @@ pub(crate) fn execute(
             shadows.push((index, counter, replaced));
         }
     }
+    let workers = &store.workers;
     let mut parts = parts(workers, counters);
     parts.iter_mut().for_each(SlotPart::drop_shadows);
     parts.retain(|part| !part.counters.is_empty());
@@ -93,16 +95,17 @@ pub(crate) fn execute(
     });
     let acquire = CrossSlotAcquire {
         pending: pending.collect(),
-        workers: workers.clone(),
+        store: store.clone(),
         deadline,
         times,
         count,
         charges_rejections,
         shadows,
     };
-    match charges_rejections {
-        true => StoreResponse::pending(read(RunToCompletion::new(acquire.run()))),
-        false => StoreResponse::pending(read(acquire.run())),
+    if charges_rejections {
+        StoreResponse::pending(read(RunToCompletion::new(acquire.run())))
+    } else {
+        StoreResponse::pending(read(acquire.run()))
     }
 }
 
@@ -193,7 +196,7 @@ impl CrossSlotAcquire {
         }
         refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
-        let refunds = send_parts(&self.workers, Op::Refund, refunds, self.deadline);
+        let refunds = send_parts(&self.store.workers, Op::Refund, refunds, self.deadline);
         let (replies, error) = await_replies(Some(self.deadline), refunds).await;
         if let Some(error) = error {
             return Err(error);
@@ -238,8 +241,9 @@ impl CrossSlotAcquire {
             (op, SlotPart::of(*index, counter.clone()))
         });
         let followups = rejections.chain(shadows);
+        let workers = &self.store.workers;
         let followups =
-            followups.flat_map(|(op, part)| send_parts(&self.workers, op, [part], self.deadline));
+            followups.flat_map(|(op, part)| send_parts(workers, op, [part], self.deadline));
         followups.collect()
     }
 }

@@ -16,20 +16,21 @@ pub(crate) mod acquire;
 mod before;
 mod parts;
 
+pub(crate) use self::parts::parts;
 use self::parts::{PartReply, await_replies, charged, merge, send_parts};
-pub(crate) use self::parts::{parts, spans_slots};
-use super::{request::op::CounterOps, worker::pool::WorkerPool};
+use super::{Inner, request::op::CounterOps};
 use crate::store::{Op, StoreResponse};
 
 /// Executes a request whose keys are in several slots.
-pub(crate) fn execute(workers: &Arc<WorkerPool>, op: Op, counters: CounterOps) -> StoreResponse {
+pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> StoreResponse {
+    let workers = &store.workers;
     let deadline = workers.deadline();
     if let Op::Acquire(times) = op {
-        return acquire::execute(workers, times, counters, deadline);
+        return acquire::execute(store, times, counters, deadline);
     }
     let count = counters.len();
     let pending = send_parts(workers, op, parts(workers, counters), deadline);
-    let workers = workers.clone();
+    let store = store.clone();
     StoreResponse::pending(async move {
         let (mut replies, error) = await_replies(None, pending).await;
         let Some(error) = error else {
@@ -39,7 +40,8 @@ pub(crate) fn execute(workers: &Arc<WorkerPool>, op: Op, counters: CounterOps) -
             // As if it had not been sent: all or nothing.
             for PartReply { part, guard } in &mut replies {
                 if let Some(result) = guard.read() {
-                    workers.execute_detached(Op::Refund, charged(part, &result, 1, 1).counters);
+                    let refund = charged(part, &result, 1, 1).counters;
+                    store.workers.execute_detached(Op::Refund, refund);
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::{
     error::StoreError,
     runtime::runtime_with_timers,
     store::{
-        CounterMode, CounterResult, DecisionSource, Op, OpResult, Units,
+        CounterMode, CounterResult, Op, OpResult, Units,
         redis::{
             request::{
                 RefundRetry,
@@ -39,17 +39,6 @@ pub(super) struct PendingPart {
 pub(crate) struct PartReply {
     pub(super) part: SlotPart,
     pub(super) guard: RollbackGuard,
-}
-
-/// Whether a request's keys are in several slots.
-pub(crate) fn spans_slots(workers: &WorkerPool, counters: &CounterOps) -> bool {
-    let Some((first, rest)) = counters.split_first().filter(|(_, rest)| !rest.is_empty()) else {
-        return false;
-    };
-    workers.tags().is_some_and(|tags| {
-        let tag = tags.of(&first.key);
-        rest.iter().any(|counter| tags.of(&counter.key) != tag)
-    })
 }
 
 /// Splits a request's counters by slot.
@@ -138,13 +127,10 @@ pub(super) async fn await_replies(
 
 /// Reads the parts' responses, and merges them into one, dated by the earliest of their instants.
 pub(super) fn merge(replies: &mut [PartReply], count: usize) -> OpResult {
+    let counters = SmallVec::from_elem(CounterResult::new(0, Snapshot::default()), count);
     let mut merged = OpResult {
-        admitted: u64::MAX,
-        at: Timestamp::default(),
-        age: Default::default(),
         admitted_after: u64::MAX,
-        source: DecisionSource::Store,
-        counters: SmallVec::from_elem(CounterResult::new(0, Snapshot::default()), count),
+        ..OpResult::of(Timestamp::default(), u64::MAX, counters)
     };
     let instants = replies.iter_mut();
     let instants = instants.filter_map(|part| Some(part.guard.result()?.at));

@@ -165,9 +165,10 @@ impl Rate {
     /// The units that requests are charged per second under a policy. In the first interval: the units
     /// per request until now, times the assumed rate.
     pub(super) fn units_per_second(&self, demand: Demand) -> f64 {
-        match self.is_assumed {
-            true => demand.used as f64 / self.requests.max(1) as f64 * self.per_second,
-            false => demand.per_second,
+        if self.is_assumed {
+            demand.used as f64 / self.requests.max(1) as f64 * self.per_second
+        } else {
+            demand.per_second
         }
     }
 

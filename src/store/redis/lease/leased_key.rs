@@ -5,10 +5,10 @@ use std::{collections::VecDeque, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
+    grant::RefundTask,
     held_lease::{
         ClockReading, HeldLease, LeaseRequest, LeasedUnits, Unspent, charged_units, window_ids,
     },
-    refund_task::RefundTask,
     requested::RequestedLeases,
     size::{LastResponse, Sizing},
     stripes::MIN_STRIPING_RATE,
@@ -162,12 +162,9 @@ impl LeasedKey {
             });
         }
         let result = OpResult {
-            admitted: 1,
-            at: last_response.at,
             age: now.monotonic.since(last_response.received_at),
-            admitted_after: 0,
             source: DecisionSource::Lease,
-            counters: results,
+            ..OpResult::of(last_response.at, 1, results)
         };
         if is_any_spent {
             self.leases.retain(|lease| !lease.is_spent());
@@ -204,9 +201,10 @@ impl LeasedKey {
         let is_low = units.any(|(index, own)| {
             own.held.saturating_add(self.requested.units(index)) < own.due_below
         });
-        match is_low && self.sizing.is_ready(at) {
-            true => self.next_lease(counters, is_admitted, now),
-            false => None,
+        if is_low && self.sizing.is_ready(at) {
+            self.next_lease(counters, is_admitted, now)
+        } else {
+            None
         }
     }
 
@@ -375,9 +373,10 @@ impl LeasedKey {
         let index = leases.position(|lease| lease.number == number)?;
         let lease = self.leases.remove(index)?;
         for (own, left) in self.units.iter_mut().zip(&lease.left) {
-            match lease.has_ended {
-                true => own.ended -= left,
-                false => own.held -= left,
+            if lease.has_ended {
+                own.ended -= left;
+            } else {
+                own.held -= left;
             }
         }
         let own = self.counters.iter().cloned();

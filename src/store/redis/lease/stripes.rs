@@ -55,9 +55,10 @@ impl KeyLocation {
 
     /// The most keys of its shard.
     pub(super) fn max_keys(self) -> usize {
-        match self.is_striped() {
-            true => MAX_STRIPE_KEYS,
-            false => MAX_SHARD_KEYS,
+        if self.is_striped() {
+            MAX_STRIPE_KEYS
+        } else {
+            MAX_SHARD_KEYS
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     hash::BuildHasher,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -27,7 +27,7 @@ use crate::{
         CounterMode, CounterOp, LimitHandle, Op, OpResult,
         redis::{request::Recorder, worker::pool::WorkerPool},
     },
-    sync::CachePadded,
+    sync::{CachePadded, lock},
 };
 
 /// A lease to request, which is sent after the request for which it was due.
@@ -223,7 +223,8 @@ impl Leases {
     #[cold]
     fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
         let workers = self.workers.upgrade();
-        if workers.is_none_or(|workers| spans_slots(&workers, counters)) {
+        let keys = counters.iter().map(|counter| &counter.key);
+        if workers.is_none_or(|workers| workers.spans_slots(keys)) {
             return;
         }
         let location = KeyLocation::shared(hash);
@@ -366,10 +367,6 @@ impl Leases {
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whether a lease can decide a request: each counter charges under a limit with leases, or is a ban.
 fn is_leasable(counters: &[CounterOp<'_>]) -> bool {
     let mut charges = false;
@@ -383,15 +380,6 @@ fn is_leasable(counters: &[CounterOp<'_>]) -> bool {
         }
     }
     charges
-}
-
-/// Whether the counters' keys are in several slots of a cluster.
-fn spans_slots(workers: &WorkerPool, counters: &[CounterOp<'_>]) -> bool {
-    workers.tags().is_some_and(|tags| {
-        let mut slots = counters.iter().map(|counter| tags.of(&counter.key));
-        let first = slots.next();
-        slots.any(|slot| Some(slot) != first)
-    })
 }
 
 impl fmt::Debug for Leases {

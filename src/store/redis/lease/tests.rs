@@ -14,10 +14,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     demand::HotKeyDetector,
-    grant::{self, Refund},
+    grant::{self, Refund, RefundTask},
     held_lease::{ClockReading, LeaseRequest, Unspent},
     leased_key::LeasedKey,
-    refund_task::RefundTask,
     stripes::KeyLocation,
     table::{EVICTION_INTERVAL, Leases},
     totals::Totals,

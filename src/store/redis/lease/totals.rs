@@ -1,6 +1,6 @@
 //! Counts the units of leases, by policy.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{
     held_lease::{LeaseRequest, Unspent},
@@ -9,6 +9,7 @@ use super::{
 use crate::{
     observe::LeaseStats,
     store::{OpResult, redis::request::op::OwnedCounterOp},
+    sync::lock,
 };
 
 /// The units that were leased since the store was built, except spent ones and those that a [`LeasedKey`] holds.
@@ -83,7 +84,7 @@ impl Totals {
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<LeaseStats>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -15,12 +15,9 @@ use tokio::time::sleep;
 
 use self::unsettled::{Retry, Unsettled};
 use super::{
+    Inner,
     batch::MAX_BATCH_KEYS,
-    request::{
-        PendingRequest, Sent, UndeliveredGuard, ended,
-        limit::{Workers, workers_of},
-        op::CounterOps,
-    },
+    request::{PendingRequest, Sent, UndeliveredGuard, ended, limit::store_of, op::CounterOps},
 };
 use crate::{
     error::StoreError,
@@ -28,6 +25,7 @@ use crate::{
     observe::{Event, SharedObservers},
     runtime::runtime_with_io,
     store::Op,
+    sync::lock,
 };
 
 mod unsettled;
@@ -101,7 +99,7 @@ impl PendingRefunds {
             Unsettled::Nothing => {}
             Unsettled::Unsendable => {
                 log_failed(&request, &error);
-                self.refunds().dropped += 1;
+                lock(&self.refunds).dropped += 1;
                 self.report_dropped();
             }
             Unsettled::Kept {
@@ -113,7 +111,7 @@ impl PendingRefunds {
                     error = StoreError::deferred(error);
                 }
                 if is_unconfirmed {
-                    self.refunds().unconfirmed += 1;
+                    lock(&self.refunds).unconfirmed += 1;
                     log_unconfirmed(&request, &error);
                 }
             }
@@ -149,13 +147,13 @@ impl PendingRefunds {
     pub(crate) fn queued(&self) -> usize {
         // One that moves between the two states meanwhile is counted by one of these reads.
         let before = self.sent.load(Ordering::Acquire);
-        let queued = self.refunds().len;
+        let queued = lock(&self.refunds).len;
         queued + before.max(self.sent.load(Ordering::Acquire))
     }
 
     /// The tags with kept refunds.
     pub(crate) fn tags(&self) -> Vec<usize> {
-        self.refunds().by_tag.keys().copied().collect()
+        lock(&self.refunds).by_tag.keys().copied().collect()
     }
 
     /// Keeps it, if there is room.
@@ -165,19 +163,19 @@ impl PendingRefunds {
             counters,
             always,
         } = retry;
-        let mut refunds = self.refunds();
+        let mut refunds = lock(&self.refunds);
         if always || refunds.len < MAX_PENDING_REFUNDS {
-            let workers = workers_of(&counters);
+            let store = store_of(&counters);
             refunds.len += 1;
             let queue = refunds.by_tag.entry(tag).or_default();
             queue.push_back((op, counters));
             self.any.store(true, Ordering::Relaxed);
-            let retries = workers.zip(runtime_with_io());
+            let retries = store.zip(runtime_with_io());
             let begins = retries.is_some() && refunds.retried.insert(tag);
             // A runtime that is shutting down drops spawned tasks at once: not under the lock.
             drop(refunds);
-            if let Some((workers, runtime)) = retries.filter(|_| begins) {
-                drop(runtime.spawn(resend_until_done(Retrying(Arc::downgrade(&workers), tag))));
+            if let Some((store, runtime)) = retries.filter(|_| begins) {
+                drop(runtime.spawn(resend_until_done(Retrying(Arc::downgrade(&store), tag))));
             }
             return true;
         }
@@ -196,7 +194,7 @@ impl PendingRefunds {
 
     /// Refunds and charges so far that were sent without a response, and are not sent again.
     pub(crate) fn unconfirmed(&self) -> u64 {
-        self.refunds().unconfirmed
+        lock(&self.refunds).unconfirmed
     }
 
     fn report_dropped(&self) {
@@ -206,7 +204,7 @@ impl PendingRefunds {
 
     /// How many were dropped, so far.
     pub(crate) fn dropped(&self) -> u64 {
-        self.refunds().dropped
+        lock(&self.refunds).dropped
     }
 
     /// Sends one batch of a tag's pending refunds, since its server responds. Each response sends the next batch.
@@ -217,15 +215,15 @@ impl PendingRefunds {
         let _sending = self.undelivered();
         for (op, counters) in self.take(tag) {
             // A refund that cannot be sent is queued here again.
-            if let Some(workers) = workers_of(&counters) {
-                workers.execute_detached(op, counters);
+            if let Some(store) = store_of(&counters) {
+                store.workers.execute_detached(op, counters);
             }
         }
     }
 
     /// Removes the oldest refunds of a tag, at most a batch of them.
     fn take(&self, tag: usize) -> Vec<(Op, CounterOps)> {
-        let mut refunds = self.refunds();
+        let mut refunds = lock(&self.refunds);
         let Some(of_tag) = refunds.by_tag.get_mut(&tag) else {
             return Vec::new();
         };
@@ -242,36 +240,32 @@ impl PendingRefunds {
 
     /// Records that no task retries for a tag any more.
     pub(crate) fn end_retries(&self, tag: usize) {
-        self.refunds().retried.remove(&tag);
+        lock(&self.refunds).retried.remove(&tag);
     }
 
     /// Whether a tag has no pending refunds. If so, its retrying task ends.
     pub(crate) fn is_done(&self, tag: usize) -> bool {
-        let mut refunds = self.refunds();
+        let mut refunds = lock(&self.refunds);
         let done = !refunds.by_tag.contains_key(&tag);
         if done {
             refunds.retried.remove(&tag);
         }
         done
     }
-
-    fn refunds(&self) -> MutexGuard<'_, RefundsByTag> {
-        self.refunds.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Records the end of a tag's retrying task, also if it ends with its runtime.
-struct Retrying(Weak<dyn Workers>, usize);
+struct Retrying(Weak<Inner>, usize);
 
 /// Sends a tag's refunds periodically until there are none: without other requests, no response would send them.
 async fn resend_until_done(retrying: Retrying) {
-    let Retrying(workers, tag) = &retrying;
+    let Retrying(store, tag) = &retrying;
     loop {
         sleep(RETRY_INTERVAL).await;
-        let Some(workers) = workers.upgrade() else {
+        let Some(store) = store.upgrade() else {
             return;
         };
-        if !workers.retry_refunds(*tag) {
+        if !store.shared.retry_refunds(*tag) {
             return;
         }
     }
@@ -279,9 +273,9 @@ async fn resend_until_done(retrying: Retrying) {
 
 impl Drop for Retrying {
     fn drop(&mut self) {
-        let Self(workers, tag) = self;
-        if let Some(workers) = workers.upgrade() {
-            workers.end_refund_retries(*tag);
+        let Self(store, tag) = self;
+        if let Some(store) = store.upgrade() {
+            store.shared.pending_refunds.end_retries(*tag);
         }
     }
 }
@@ -376,7 +370,7 @@ mod tests {
         for index in 0..MAX_PENDING_REFUNDS + 9 {
             fail(&refunds, index % 2, refund_unread(&limit), Sent::No);
         }
-        assert_eq!(refunds.refunds().len, MAX_PENDING_REFUNDS);
+        assert_eq!(lock(&refunds.refunds).len, MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 9);
         assert_eq!(counted.0.load(Ordering::Relaxed), 9);
         assert!(refunds.take(2).is_empty());
@@ -390,11 +384,11 @@ mod tests {
             }
         }
         assert_eq!(
-            (sent, refunds.refunds().len),
+            (sent, lock(&refunds.refunds).len),
             (MAX_PENDING_REFUNDS / 2, MAX_PENDING_REFUNDS / 2)
         );
         while !refunds.take(0).is_empty() {}
-        assert!(!refunds.any.load(Ordering::Relaxed) && refunds.refunds().by_tag.is_empty());
+        assert!(!refunds.any.load(Ordering::Relaxed) && lock(&refunds.refunds).by_tag.is_empty());
     }
 
     #[test]
@@ -421,7 +415,7 @@ mod tests {
         for sent in [Sent::Maybe, Sent::No].repeat(MAX_PENDING_REFUNDS) {
             fail(&refunds, 0, refund_unread(&limit), sent);
         }
-        assert_eq!(refunds.refunds().len, 2 * MAX_PENDING_REFUNDS);
+        assert_eq!(lock(&refunds.refunds).len, 2 * MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 0);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,6 +16,7 @@ use crate::{
     error::StoreError,
     key::Key,
     store::redis::{cluster::hash_tags::HashTags, topology::Topology},
+    sync::lock,
 };
 
 /// The TTL of the key. When it expires, the epoch is another one.
@@ -100,7 +101,7 @@ impl Epoch {
         max_staleness: Duration,
     ) {
         let clock_offset = time.as_micros().saturating_sub(read_at.as_micros());
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         let moved = Duration::from_micros(clock_offset.abs_diff(last.clock_offset));
         last.clock_offset = clock_offset;
         if self.number() == 0 || last.value != value || moved > max_staleness {

@@ -4,7 +4,7 @@ use std::{
     fmt,
     hash::BuildHasher,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicIsize, AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use crate::{
     clock::{Clock, Timestamp},
     store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, Units},
     strategy::RetryAfter,
-    sync::CachePadded,
+    sync::{CachePadded, lock},
 };
 
 pub(crate) mod epoch;
@@ -116,15 +116,11 @@ impl RejectionCache {
             return None;
         }
         let counters = rejection.counters.iter();
+        let counters = counters.map(|counter| CounterResult::new(0, counter.snapshot));
         Some(OpResult {
-            admitted: 0,
-            at: rejection.decided_at,
             age: now.since(rejection.received_at),
-            admitted_after: 0,
             source: DecisionSource::RejectionCache,
-            counters: counters
-                .map(|counter| CounterResult::new(0, counter.snapshot))
-                .collect(),
+            ..OpResult::new(rejection.decided_at, 0, counters)
         })
     }
 
@@ -294,8 +290,7 @@ impl RejectionCache {
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[(hash >> 40) as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[(hash >> 40) as usize % SHARDS])
     }
 
     /// The number of cached rejections, of which some may be over.

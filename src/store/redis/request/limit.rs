@@ -1,22 +1,11 @@
-//! What the Redis store attaches to a `LimitHandle`, and the way from there back to the store's workers.
+//! What the Redis store attaches to a `LimitHandle`, and the way from there back to the store.
 
-use std::{
-    fmt,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
-use tokio::{
-    runtime::{self, Handle},
-    time::Instant,
-};
-
-use super::{Sent, op::CounterOps};
+use super::op::CounterOps;
 use crate::{
     clock::Timestamp,
-    store::{
-        Op, OpResult,
-        redis::{key_names::KeyNames, rejection_cache::CacheToken, script::msgpack::MsgPackWriter},
-    },
+    store::redis::{Inner, key_names::KeyNames, script::msgpack::MsgPackWriter},
     strategy::{LuaScript, Rule},
 };
 
@@ -27,8 +16,8 @@ const MAX_FLAT_PARAMS: usize = 24;
 #[derive(Debug)]
 pub(in crate::store::redis) struct RedisLimit {
     pub(in crate::store::redis) names: KeyNames,
-    /// The workers of its store, which refund what was charged under it.
-    pub(in crate::store::redis) workers: Weak<dyn Workers>,
+    /// The store that registered it, by which a request that is dropped refunds what it charged.
+    store: Weak<Inner>,
     /// The strategy's number in the script.
     script_index: usize,
     /// How many numbers of a snapshot the script replies.
@@ -44,11 +33,11 @@ impl RedisLimit {
         script_index: usize,
         rule: &dyn Rule,
         script: &LuaScript,
-        workers: Weak<dyn Workers>,
+        store: Weak<Inner>,
     ) -> Self {
         let mut limit = Self {
             names,
-            workers,
+            store,
             script_index,
             snapshot_len: script.snapshot_len.clamp(1, 3),
             params: script.params.clone(),
@@ -94,37 +83,8 @@ impl RedisLimit {
     }
 }
 
-/// The workers of a store, as requests on their way see them.
-///
-/// A limit has a weak reference to the workers of its store, through which a dropped request is refunded.
-pub(crate) trait Workers: fmt::Debug + Send + Sync {
-    /// Executes an operation without a waiter.
-    fn execute_detached(self: Arc<Self>, op: Op, counters: CounterOps);
-
-    /// Keeps what can be sent again of a charge or refund that was lost with its runtime.
-    fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent);
-
-    /// Caches the rejection of a request with this deadline.
-    fn cache_rejection(
-        &self,
-        counters: &CounterOps,
-        deadline: Instant,
-        result: &OpResult,
-        cache_token: &CacheToken,
-    );
-
-    /// A runtime that uses the store, other than `stalled`.
-    fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle>;
-
-    /// Sends some of the pending refunds of a hash tag, unless its server is being probed. Returns false once there are none.
-    fn retry_refunds(&self, tag: usize) -> bool;
-
-    /// Records that the task which retried the refunds of a hash tag has ended.
-    fn end_refund_retries(&self, tag: usize);
-}
-
-/// The workers of the store that registered the limits of a request, unless the store is gone.
-pub(crate) fn workers_of(counters: &CounterOps) -> Option<Arc<dyn Workers>> {
+/// The store that registered the limits of a request, unless it is gone.
+pub(in crate::store::redis) fn store_of(counters: &CounterOps) -> Option<Arc<Inner>> {
     let limit = &counters.first()?.limit;
-    limit.context::<RedisLimit>()?.workers.upgrade()
+    limit.context::<RedisLimit>()?.store.upgrade()
 }

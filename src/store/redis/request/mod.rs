@@ -8,7 +8,7 @@ use std::{
     fmt, mem,
     ops::Deref,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -16,11 +16,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::{limit::workers_of, op::CounterOps, response_slot::ResponseSlot};
+use self::{limit::store_of, op::CounterOps, response_slot::ResponseSlot};
 use super::rejection_cache::CacheToken;
 use crate::{
     error::StoreError,
     store::{Op, OpResult},
+    sync::lock,
 };
 
 pub(in crate::store::redis) mod limit;
@@ -132,9 +133,7 @@ impl PendingRequest {
 
     /// Whether the waiter has dropped its handle and the operation need not be sent any more. Refunds are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.has_waiter
-            && self.cancelled.load(Ordering::Relaxed)
-            && matches!(self.op, Op::Acquire(_) | Op::Peek | Op::Inspect)
+        self.has_waiter && self.cancelled.load(Ordering::Relaxed) && self.op.needs_reader()
     }
 
     /// Completes the waiter, unless it has a result already, and refunds a charge that no waiter reads.
@@ -142,7 +141,7 @@ impl PendingRequest {
     fn complete(&mut self, result: Result<OpResult, StoreError>) {
         let mut result = Some(result);
         if mem::take(&mut self.has_waiter) | mem::take(&mut self.has_observer) {
-            let waker = self.state.slot().put(&mut result);
+            let waker = lock(&self.state.slot).put(&mut result);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -162,9 +161,10 @@ impl PendingRequest {
     /// Completes the waiter with a timeout.
     pub(crate) fn expire(&mut self, is_sent: bool) {
         if self.has_waiter {
-            let error = match !is_sent && self.is_by_hand() {
-                true => StoreError::deferred(StoreError::Timeout),
-                false => StoreError::Timeout,
+            let error = if !is_sent && self.is_by_hand() {
+                StoreError::deferred(StoreError::Timeout)
+            } else {
+                StoreError::Timeout
             };
             self.complete(Err(error));
         }
@@ -220,9 +220,11 @@ impl PendingRequest {
         let settles = matches!(self.op, Op::ForceAcquire | Op::Refund | Op::Settle);
         if settles
             && self.retries_refunds()
-            && let Some(workers) = workers_of(&self.counters)
+            && let Some(store) = store_of(&self.counters)
         {
-            workers.keep_lost(self.op, self.counters.clone(), self.sent);
+            store
+                .workers
+                .keep_lost(self.op, self.counters.clone(), self.sent);
         }
         if self.has_waiter {
             self.complete(Err(ended()));
@@ -266,35 +268,33 @@ impl RequestState {
         if !matches!(self.op, Op::Acquire(_)) || result.admitted == 0 {
             return;
         }
-        let Some(workers) = workers_of(&self.counters) else {
+        let Some(store) = store_of(&self.counters) else {
             return;
         };
         let mut counters = self.counters.clone();
         for (counter, charged) in counters.iter_mut().zip(&result.counters) {
             counter.set_refund(charged.units, &charged.snapshot, result.at);
         }
-        workers.execute_detached(Op::Refund, counters);
+        store.workers.execute_detached(Op::Refund, counters);
     }
 
     /// Caches its rejection.
     #[cold]
     pub(crate) fn cache_rejection(&self, result: &OpResult) {
-        let workers = workers_of(&self.counters);
-        if let Some((cache_token, workers)) = self.cache_token.as_ref().zip(workers) {
+        if let Some(cache_token) = &self.cache_token
+            && let Some(store) = store_of(&self.counters)
+        {
+            let workers = &store.workers;
             workers.cache_rejection(&self.counters, self.deadline, result, cache_token);
         }
     }
 
     /// Completes the waiter with a timeout, unless it has a result.
     pub(crate) fn expire(&self) {
-        let waker = self.slot().put(&mut Some(Err(StoreError::Timeout)));
+        let waker = lock(&self.slot).put(&mut Some(Err(StoreError::Timeout)));
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-
-    pub(crate) fn slot(&self) -> MutexGuard<'_, ResponseSlot<Result<OpResult, StoreError>, Waker>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -336,14 +336,12 @@ pub(crate) fn ended() -> StoreError {
 mod tests {
     use std::task::{Context, Poll};
 
-    use smallvec::SmallVec;
-
     use super::{op::OwnedCounterOp, response_handle::ResponseHandle, *};
     use crate::{
         clock::Timestamp,
         key::Key,
         quota::Quota,
-        store::{CounterOp, DecisionSource, LimitHandle},
+        store::{CounterOp, LimitHandle},
         strategy::{Gcra, Strategy},
     };
 
@@ -355,14 +353,7 @@ mod tests {
     }
 
     fn admitted() -> OpResult {
-        OpResult {
-            admitted: 1,
-            at: Timestamp::default(),
-            age: std::time::Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: SmallVec::new(),
-        }
+        OpResult::new(Timestamp::default(), 1, [])
     }
 
     fn read(response: &mut ResponseHandle) -> Option<Result<u64, StoreError>> {

@@ -15,12 +15,8 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{PendingRequest, RequestState, ended, limit::workers_of, response_slot::ResponseSlot};
-use crate::{
-    error::StoreError,
-    runtime::runtime_with_timers,
-    store::{OpResult, PendingResponse, PollResponse},
-};
+use super::{PendingRequest, RequestState, limit::store_of, response_slot::ResponseSlot};
+use crate::{error::StoreError, runtime::runtime_with_timers, store::OpResult, sync::lock};
 
 /// A response that is waited for. Dropping it cancels the request and refunds what it charged.
 #[derive(Debug)]
@@ -38,7 +34,10 @@ impl PendingRequest {
         state: Arc<RequestState>,
         worker: Option<runtime::Id>,
     ) -> (Self, ResponseHandle) {
-        let response = ResponseHandle::new(state.clone(), worker);
+        let response = ResponseHandle {
+            state: Some(state.clone()),
+            timed_by: worker,
+        };
         let mut request = Self::detached(state);
         request.has_waiter = true;
         (request, response)
@@ -57,14 +56,6 @@ impl PendingRequest {
 }
 
 impl ResponseHandle {
-    /// A handle to a request that a worker of a runtime has.
-    pub(crate) fn new(state: Arc<RequestState>, worker: Option<runtime::Id>) -> Self {
-        Self {
-            state: Some(state),
-            timed_by: worker,
-        }
-    }
-
     /// Takes the response, with the state of its request.
     #[inline]
     fn poll_read(
@@ -75,7 +66,7 @@ impl ResponseHandle {
         let Some(state) = &self.state else {
             return Poll::Pending;
         };
-        let previous = state.slot().poll_take(cx.waker());
+        let previous = lock(&state.slot).poll_take(cx.waker());
         match (previous, cx.waker()) {
             (ResponseSlot::Ready(result), _) => match self.state.take() {
                 Some(state) => Poll::Ready((state, result)),
@@ -106,8 +97,8 @@ impl ResponseHandle {
         let Some(state) = self.state.clone() else {
             return;
         };
-        let workers = workers_of(&state.counters);
-        let other = || workers.and_then(|workers| workers.other_runtime(before));
+        let store = store_of(&state.counters);
+        let other = || store.and_then(|store| store.workers.other_runtime(before));
         if let Some(runtime) = runtime_with_timers().or_else(other) {
             drop(runtime.spawn(async move {
                 sleep_until(state.deadline).await;
@@ -136,47 +127,13 @@ impl ResponseHandle {
     }
 }
 
-impl From<ResponseHandle> for PendingResponse {
-    fn from(mut handle: ResponseHandle) -> Self {
-        match handle.state.take() {
-            Some(state) => Self::shared(state, handle.timed_by),
-            None => Self::ready(Err(ended())),
-        }
-    }
-}
-
-impl PollResponse for RequestState {
-    #[inline]
-    fn poll_response(
-        self: Arc<Self>,
-        cx: &Context<'_>,
-        runtime: &mut Option<runtime::Id>,
-    ) -> Result<Result<OpResult, StoreError>, Arc<dyn PollResponse>> {
-        let mut handle = ResponseHandle::new(self, *runtime);
-        match handle.poll_response(cx) {
-            Poll::Ready(response) => Ok(response),
-            Poll::Pending => {
-                *runtime = handle.timed_by;
-                match handle.state.take() {
-                    Some(state) => Err(state),
-                    None => Ok(Err(ended())),
-                }
-            }
-        }
-    }
-
-    fn cancel(self: Arc<Self>) {
-        drop(ResponseHandle::new(self, None));
-    }
-}
-
 impl Drop for ResponseHandle {
     fn drop(&mut self) {
         let Some(state) = self.state.take() else {
             return;
         };
         state.cancelled.store(true, Ordering::Relaxed);
-        let previous = state.slot().close();
+        let previous = lock(&state.slot).close();
         if let ResponseSlot::Ready(Ok(result)) = &previous {
             state.refund_unread(result);
         }

@@ -335,9 +335,10 @@ async fn execute(
         *call = StoreCall::begin(shared, batch);
         batch.is_sent = true;
         let (sender, closer) = connection.split();
-        let reply = match asking {
-            false => reply_of(worker, batch, closer, sender.query(&command)).await,
-            true => reply_of(worker, batch, closer, sender.query_with_asking(&command)).await,
+        let reply = if asking {
+            reply_of(worker, batch, closer, sender.query_with_asking(&command)).await
+        } else {
+            reply_of(worker, batch, closer, sender.query(&command)).await
         };
         let error = match reply {
             None => return Err(BatchOutcome::timed_out(Some(connection))),
@@ -519,18 +520,20 @@ fn begin_confirmation(worker: &Worker, batch: &mut Batch, late_by: Duration) {
     batch.is_held_up = late_by > timeout / 8;
     let left = batch.last_deadline();
     let left = left.map_or(Duration::ZERO, |last| last - now);
-    let limit = match batch.is_held_up {
-        true => timeout / 2,
-        false => left - left / 8,
+    let limit = if batch.is_held_up {
+        timeout / 2
+    } else {
+        left - left / 8
     };
     if worker.breaker.is_open() || limit < timeout / 4 {
         return;
     }
     // A clock of tokio that a test has moved ahead: there was no time for a reply or a probe.
     let is_moved = now.into_std() > std::time::Instant::now();
-    batch.confirmation = Some(match is_moved {
-        true => Confirmation::unanswered(),
-        false => probe::request_confirmation(&worker.shared, &worker.breaker, worker.tag, limit),
+    batch.confirmation = Some(if is_moved {
+        Confirmation::unanswered()
+    } else {
+        probe::request_confirmation(&worker.shared, &worker.breaker, worker.tag, limit)
     });
 }
 

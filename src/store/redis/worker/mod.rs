@@ -17,7 +17,7 @@ use std::{
     future::{Future, pending, poll_fn},
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
@@ -37,7 +37,10 @@ use super::{
     state::StoreState,
     topology::Route,
 };
-use crate::{error::StoreError, sync::CachePadded};
+use crate::{
+    error::StoreError,
+    sync::{CachePadded, lock},
+};
 
 pub(crate) mod dispatch;
 pub(crate) mod pool;
@@ -303,7 +306,7 @@ impl Worker {
     }
 
     fn queue(&self) -> MutexGuard<'_, RequestQueue<PendingRequest>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 

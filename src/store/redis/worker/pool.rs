@@ -13,6 +13,7 @@ use tokio::{
 use super::runtimes::{RuntimeWorkers, Runtimes, running, worker_of};
 use crate::{
     error::StoreError,
+    key::Key,
     runtime::runtime_with_io,
     store::{
         Op, OpResult,
@@ -22,7 +23,6 @@ use crate::{
             rejection_cache::CacheToken,
             request::{
                 PendingRequest, Recorder, RefundRetry, RequestState, Sent, UndeliveredGuard, ended,
-                limit::Workers,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
             },
@@ -72,6 +72,16 @@ impl WorkerPool {
     /// The hash tags, on a cluster.
     pub(crate) fn tags(&self) -> Option<&HashTags> {
         self.shared.topology.tags()
+    }
+
+    /// Whether the keys of a request are in several slots of a cluster.
+    #[inline]
+    pub(crate) fn spans_slots<'a>(&self, mut keys: impl ExactSizeIterator<Item = &'a Key>) -> bool {
+        let Some(tags) = self.tags().filter(|_| keys.len() > 1) else {
+            return false;
+        };
+        let first = keys.next().map(|key| tags.of(key));
+        keys.any(|key| Some(tags.of(key)) != first)
     }
 
     /// The sets of all runtimes, with this one's among them unless it is shutting down.
@@ -243,20 +253,9 @@ impl WorkerPool {
         }
         true
     }
-}
 
-impl Drop for WorkerPool {
-    fn drop(&mut self) {
-        self.runtimes.close();
-    }
-}
-
-impl Workers for WorkerPool {
-    fn execute_detached(self: Arc<Self>, op: Op, counters: CounterOps) {
-        Self::execute_detached(&self, op, counters);
-    }
-
-    fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent) {
+    /// Keeps what can be sent again of a charge or refund that was lost with its runtime.
+    pub(crate) fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent) {
         let tag = counters.first();
         let tag = tag.map_or(0, |counter| self.shared.topology.tag_of(&counter.key));
         let state = RequestState::new(op, counters, self.deadline(), 0);
@@ -264,7 +263,8 @@ impl Workers for WorkerPool {
         refunds.fail_and_keep(tag, PendingRequest::detached(state), ended(), sent);
     }
 
-    fn cache_rejection(
+    /// Caches the rejection of a request with this deadline.
+    pub(crate) fn cache_rejection(
         &self,
         counters: &CounterOps,
         deadline: Instant,
@@ -279,21 +279,12 @@ impl Workers for WorkerPool {
         self.shared.refresh_rejection_epoch();
     }
 
-    fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
+    /// A runtime that uses the store, other than `stalled`.
+    pub(crate) fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
         let sets = self.runtimes.load();
         running(&sets, stalled).map(|set| set.runtime.clone())
     }
 
-    fn retry_refunds(&self, tag: usize) -> bool {
-        self.shared.retry_refunds(tag)
-    }
-
-    fn end_refund_retries(&self, tag: usize) {
-        self.shared.pending_refunds.end_retries(tag);
-    }
-}
-
-impl WorkerPool {
     /// The deadline of a request that arrives now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout()
@@ -304,15 +295,20 @@ impl WorkerPool {
     }
 }
 
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        self.runtimes.close();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         RedisStore,
         clock::Timestamp,
-        key::Key,
         quota::Quota,
-        store::{CounterOp, CounterResult, DecisionSource, LimitHandle},
+        store::{CounterOp, CounterResult, LimitHandle},
         strategy::{Gcra, Snapshot, Strategy},
     };
 
@@ -327,14 +323,8 @@ mod tests {
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
-        let rejected = OpResult {
-            admitted: 0,
-            at: Timestamp::default(),
-            age: Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: [CounterResult::new(0, Snapshot::new([1_200_000_000]))].into(),
-        };
+        let minute = CounterResult::new(0, Snapshot::new([1_200_000_000]));
+        let rejected = OpResult::new(Timestamp::default(), 0, [minute]);
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
             let counter = OwnedCounterOp::of(&CounterOp::new(&limit, Key::new(key)));
             let counters = CounterOps::from([counter.clone()]);

@@ -151,9 +151,10 @@ async fn run_probes(probing: &ProbingGuard, store: &Weak<StoreState>, tag: usize
             shared.topology.schedule_refresh();
         }
         if probing.end_probe(healthy, Instant::now()) {
-            report(match healthy {
-                true => BreakerState::Closed,
-                false => BreakerState::Open,
+            report(if healthy {
+                BreakerState::Closed
+            } else {
+                BreakerState::Open
             });
         }
     }

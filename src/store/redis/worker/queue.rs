@@ -50,9 +50,10 @@ impl<T> RequestQueue<T> {
             return PushOutcome::Closed(item);
         }
         self.waiting.push(item);
-        let wakes = match self.in_flight {
-            true => self.waiting.len().is_multiple_of(wake_every),
-            false => self.waiting.len() == 1,
+        let wakes = if self.in_flight {
+            self.waiting.len().is_multiple_of(wake_every)
+        } else {
+            self.waiting.len() == 1
         };
         if wakes {
             PushOutcome::Wake

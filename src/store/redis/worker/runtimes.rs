@@ -5,7 +5,7 @@
 //! use one store, each polls the queues of the others.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -16,7 +16,10 @@ use tokio::{
 };
 
 use super::Worker;
-use crate::store::redis::{request::PendingRequest, state::StoreState, topology::Route};
+use crate::{
+    store::redis::{request::PendingRequest, state::StoreState, topology::Route},
+    sync::lock,
+};
 
 /// How often a runtime polls the queues of the others.
 const STEAL_INTERVAL: Duration = Duration::from_millis(250);
@@ -146,9 +149,7 @@ impl Runtimes {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        self.write_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.write_lock)
     }
 }
 

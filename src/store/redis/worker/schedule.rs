@@ -382,9 +382,10 @@ mod tests {
         schedule.drain(&mut queue, 0);
         let mut taken = Vec::new();
         for last in [1, 4, 6] {
-            schedule.fill(|request| match request > last {
-                true => Err(Box::new(request)),
-                false => {
+            schedule.fill(|request| {
+                if request > last {
+                    Err(Box::new(request))
+                } else {
                     taken.push(request);
                     Ok(())
                 }

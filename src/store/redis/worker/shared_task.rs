@@ -9,12 +9,13 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
 };
 
+use crate::sync::lock;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::Notify,
@@ -85,17 +86,18 @@ impl SharedTask {
     /// Waits until the future is notified.
     pub(crate) async fn notified(&self) {
         let mut woken = std::pin::pin!(self.wake.notified());
-        poll_fn(
-            |cx| match self.notified_inline.swap(false, Ordering::Relaxed) {
-                true => Poll::Ready(()),
-                false => woken.as_mut().poll(cx),
-            },
-        )
+        poll_fn(|cx| {
+            if self.notified_inline.swap(false, Ordering::Relaxed) {
+                Poll::Ready(())
+            } else {
+                woken.as_mut().poll(cx)
+            }
+        })
         .await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SharedFuture>> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.work)
     }
 }
 

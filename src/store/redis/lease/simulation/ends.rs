@@ -50,9 +50,10 @@ impl History {
         let in_block = |block: &Block| {
             let in_store = block.in_store.unwrap_or(self.end);
             let by_lease = self.by_lease.iter().filter(|(at, process)| {
-                let from = match *process == block.process {
-                    true => block.from,
-                    false => in_store + spread,
+                let from = if *process == block.process {
+                    block.from
+                } else {
+                    in_store + spread
                 };
                 (from..block.until).contains(at)
             });

@@ -37,9 +37,10 @@ pub(super) const MS: i64 = 1_000;
 /// The counters of a request that costs so many units under each limit.
 pub(super) fn counters_of<'a>(limits: &'a [LimitHandle], costs: &[u64]) -> Vec<CounterOp<'a>> {
     let counters = limits.iter().zip(costs).map(|(limit, cost)| {
-        let mode = match limit.rule().counts_rejections() {
-            true => CounterMode::CountRejections,
-            false => CounterMode::Charge,
+        let mode = if limit.rule().counts_rejections() {
+            CounterMode::CountRejections
+        } else {
+            CounterMode::Charge
         };
         let counter = CounterOp::new(limit, Key::new("hot"));
         counter.with_units(Units::new(*cost)).with_mode(mode)

@@ -125,9 +125,12 @@ fn no_more_is_held_under_any_policy_than_its_requests_use_within_a_ttl() {
     let policies = [of_window(100_000), of_window(1_000_000_000_000)];
     // The second policy is by size: 100 bytes, or 20 MB.
     for large in [200_000, 20_000_000] {
-        let done = run(&policies, |number| match is_large(number) {
-            true => vec![1, large],
-            false => vec![1, 1],
+        let done = run(&policies, |number| {
+            if is_large(number) {
+                vec![1, large]
+            } else {
+                vec![1, 1]
+            }
         });
         assert_held(&done, &[1, large]);
         assert!(done.by_lease * 100 >= done.admitted * 90, "{done:?}");
@@ -176,9 +179,12 @@ fn no_more_is_held_under_a_policy_for_some_of_the_requests() {
         Setting::calendar_window(1_000_000, 3_600 * SECOND, 2 * TTL),
         Setting::sliding_log(100_000, 100 * SECOND, 4 * TTL),
     ];
-    let done = run(&policies, |number| match is_large(number) {
-        true => vec![1, 400, 3],
-        false => vec![1, 0, 2],
+    let done = run(&policies, |number| {
+        if is_large(number) {
+            vec![1, 400, 3]
+        } else {
+            vec![1, 0, 2]
+        }
     });
     assert_held(&done, &[1, 400, 3]);
     assert!(

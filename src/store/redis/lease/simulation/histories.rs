@@ -281,9 +281,10 @@ impl History {
                 self.after(delay, Event::Charge(process, tier, request));
             }
         }
-        let pause = match self.rng.one_in(40) {
-            true => self.rng.below(3 * self.ttl),
-            false => self.rng.below(4 * MS),
+        let pause = if self.rng.one_in(40) {
+            self.rng.below(3 * self.ttl)
+        } else {
+            self.rng.below(4 * MS)
         };
         self.after(pause, Event::Demand(process));
     }

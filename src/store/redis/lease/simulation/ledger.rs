@@ -314,9 +314,10 @@ impl Ledger {
     fn respond(&mut self, newest: bool) -> Result<(), TestCaseError> {
         let mut requested = self.requested.iter();
         let is_charged = |requested: &Requested| requested.charged.is_some();
-        let index = match newest {
-            true => requested.rposition(is_charged),
-            false => requested.position(is_charged),
+        let index = if newest {
+            requested.rposition(is_charged)
+        } else {
+            requested.position(is_charged)
         };
         let Some(requested) = index.and_then(|index| self.requested.remove(index)) else {
             return Ok(());

@@ -149,11 +149,10 @@ impl Run {
                 let op = Op::Acquire(self.greed);
                 let result = self.world.execute_owned(self.now, op, &request.counters);
                 let delay = self.delay();
-                match self.rng.one_in(12) {
-                    true => self.after(delay, Event::Lost(process, generation, request.number)),
-                    false => {
-                        self.after(delay, Event::Response(process, generation, request, result));
-                    }
+                if self.rng.one_in(12) {
+                    self.after(delay, Event::Lost(process, generation, request.number));
+                } else {
+                    self.after(delay, Event::Response(process, generation, request, result));
                 }
             }
             Event::Response(process, generation, request, result) => {

@@ -28,9 +28,10 @@ fn retries_hold(setting: &Setting, seed: u64) -> (usize, usize) {
     let mut process = Process::new(&world, 0, Clocks::EXACT);
     let (mut at, mut rejections, mut by_leases) = (0, 0, 0);
     for _ in 0..1_000 {
-        at += match rng.one_in(100) {
-            true => rng.below(4 * setting.ttl),
-            false => rng.below(MS),
+        at += if rng.one_in(100) {
+            rng.below(4 * setting.ttl)
+        } else {
+            rng.below(MS)
         };
         let costs = [rng.one_of(&[1, 1, 1, 2, 5, 20])];
         let (by_lease, due) = process.decide(&mut world, at, &costs);

@@ -46,14 +46,7 @@ impl<'a> Several<'a> {
             let ends = at + Duration::from_secs(*secs);
             CounterResult::new(0, Snapshot::new([*used, ends.as_micros()]))
         });
-        let result = OpResult {
-            admitted: 0,
-            at,
-            age: Duration::ZERO,
-            admitted_after: 0,
-            source: DecisionSource::Store,
-            counters: snapshot.collect(),
-        };
+        let result = OpResult::new(at, 0, snapshot);
         let (rejection_cache, token) = (
             &self.scene.rejection_cache,
             token.expect("it concerns the cache"),

@@ -28,7 +28,6 @@ use crate::{
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
             },
-            worker::pool::WorkerPool,
         },
     },
     strategy::{Gcra, Snapshot, Strategy as _, TokenBucket},
@@ -93,13 +92,7 @@ impl Scene {
             }
             let policy = format!("p{index}");
             let names = KeyNames::new("tg:", None, &*rule, &policy);
-            let context = RedisLimit::new(
-                names,
-                strategies.len(),
-                &*rule,
-                &script,
-                Weak::<WorkerPool>::new(),
-            );
+            let context = RedisLimit::new(names, strategies.len(), &*rule, &script, Weak::new());
             limits.push(LimitHandle::new(&policy, rule, context));
         }
         let without = |strategy: &StrategyScript| StrategyScript {
@@ -131,7 +124,7 @@ impl Scene {
         // The fourth is the deepest debt.
         script.params.resize(params, 1 << 52);
         let names = KeyNames::new("tg:", None, &*rule, policy);
-        let context = RedisLimit::new(names, 1, &*rule, &script, Weak::<WorkerPool>::new());
+        let context = RedisLimit::new(names, 1, &*rule, &script, Weak::new());
         self.limits.push(LimitHandle::new(policy, rule, context));
         self.limits.len() - 1
     }

@@ -1,149 +1,10 @@
-//! Responses of a store.
+//! The result of an operation.
 
-#[cfg(feature = "redis")]
-use std::sync::Arc;
-use std::{
-    fmt,
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use smallvec::SmallVec;
-#[cfg(feature = "redis")]
-use tokio::runtime;
 
 use crate::{clock::Timestamp, error::StoreError, observe::DecisionSource, strategy::Snapshot};
-
-/// The response of [`Store::execute`](super::Store::execute): a result, or a future of it.
-///
-/// An error means that the store could not do the operation, or that it is unknown whether it was done. A request's check is
-/// then handled as [`OnStoreError`](crate::OnStoreError) says; every other call returns the error.
-#[must_use]
-pub enum StoreResponse {
-    /// The operation was done or has failed.
-    Ready(Result<OpResult, StoreError>),
-    /// The operation is in flight.
-    Pending(PendingResponse),
-}
-
-impl StoreResponse {
-    /// A pending response that completes with `result`, which is boxed. See [`PendingResponse`] for what the future has to do
-    /// when it is dropped.
-    pub fn pending(
-        result: impl Future<Output = Result<OpResult, StoreError>> + Send + 'static,
-    ) -> Self {
-        Self::Pending(PendingResponse(Pending::Boxed(Box::pin(result))))
-    }
-}
-
-/// A future of a response, which may be polled on any runtime, or outside of one.
-///
-/// It is dropped when the request is cancelled, for example because the client disconnected. The store then has to refund what
-/// it has charged, or charges later, since only the store knows the charge. Operations other than
-/// [`Op::Acquire`](super::Op::Acquire) are not undone.
-#[must_use = "dropping it cancels the request"]
-pub struct PendingResponse(Pending);
-
-enum Pending {
-    Boxed(Pin<Box<dyn Future<Output = Result<OpResult, StoreError>> + Send>>),
-    #[cfg(feature = "redis")]
-    Shared(SharedResponse),
-}
-
-/// The pending response of a shared request.
-#[cfg(feature = "redis")]
-struct SharedResponse {
-    /// `None` once the response was returned.
-    request: Option<Arc<dyn PollResponse>>,
-    /// The runtime on which it was polled last; before that, the one that sends it.
-    runtime: Option<runtime::Id>,
-}
-
-/// A request that a store's tasks share with the caller, so that the response is read from it without another allocation.
-#[cfg(feature = "redis")]
-pub(crate) trait PollResponse: Send + Sync {
-    /// Returns the response, or the request itself, to be polled again after the waker was called. `runtime` is the runtime on
-    /// which it was polled last, and is set to the current one.
-    fn poll_response(
-        self: Arc<Self>,
-        cx: &Context<'_>,
-        runtime: &mut Option<runtime::Id>,
-    ) -> Result<Result<OpResult, StoreError>, Arc<dyn PollResponse>>;
-
-    /// Cancels the request: nothing will read its response.
-    fn cancel(self: Arc<Self>);
-}
-
-impl PendingResponse {
-    /// A response that is ready.
-    pub(crate) fn ready(response: Result<OpResult, StoreError>) -> Self {
-        Self(Pending::Boxed(Box::pin(std::future::ready(response))))
-    }
-
-    /// The response of a shared request, which is sent from `runtime`.
-    #[cfg(feature = "redis")]
-    pub(crate) fn shared(request: Arc<dyn PollResponse>, runtime: Option<runtime::Id>) -> Self {
-        Self(Pending::Shared(SharedResponse {
-            request: Some(request),
-            runtime,
-        }))
-    }
-}
-
-impl Future for PendingResponse {
-    type Output = Result<OpResult, StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Pending::Boxed(response) => response.as_mut().poll(cx),
-            #[cfg(feature = "redis")]
-            Pending::Shared(shared) => shared.poll(cx),
-        }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl SharedResponse {
-    #[inline]
-    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
-        let Some(request) = self.request.take() else {
-            return Poll::Pending;
-        };
-        match request.poll_response(cx, &mut self.runtime) {
-            Ok(response) => Poll::Ready(response),
-            Err(request) => {
-                self.request = Some(request);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Drop for SharedResponse {
-    fn drop(&mut self) {
-        if let Some(request) = self.request.take() {
-            request.cancel();
-        }
-    }
-}
-
-impl fmt::Debug for PendingResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingResponse").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for StoreResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
-            Self::Pending(_) => f.debug_tuple("Pending").finish_non_exhaustive(),
-        }
-    }
-}
 
 /// The result of an [operation](super::Op).
 ///
@@ -184,13 +45,23 @@ impl OpResult {
         admitted: u64,
         counters: impl IntoIterator<Item = CounterResult>,
     ) -> Self {
+        Self::of(at, admitted, counters.into_iter().collect())
+    }
+
+    /// As [`new`](Self::new), without a copy of the counters.
+    #[inline]
+    pub(crate) const fn of(
+        at: Timestamp,
+        admitted: u64,
+        counters: SmallVec<[CounterResult; 1]>,
+    ) -> Self {
         Self {
             admitted,
             at,
             age: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
-            counters: counters.into_iter().collect(),
+            counters,
         }
     }
 
