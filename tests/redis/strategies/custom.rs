@@ -328,3 +328,105 @@ async fn a_strategy_for_in_process_only_is_a_config_error_on_redis() {
     let limiter = World::memory().limiter([policy]);
     assert_eq!(send(&limiter, KEY, 3).await, 1);
 }
+
+/// Counts small and large quotas by rules of two types, which share their state.
+#[derive(Clone, Copy, Debug)]
+struct BySize;
+
+#[derive(Debug)]
+struct Sized<const LARGE: bool>(u64);
+
+#[derive(Debug, Default)]
+struct Count(u64);
+
+impl Strategy for BySize {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let units = quota.amount();
+        Ok(match units > 100 {
+            true => Arc::new(Sized::<true>(units)),
+            false => Arc::new(Sized::<false>(units)),
+        })
+    }
+}
+
+impl State for Count {
+    fn expires_at(&self) -> Timestamp {
+        Timestamp::from_micros(i64::MAX)
+    }
+}
+
+impl<const LARGE: bool> LocalRule for Sized<LARGE> {
+    type State = Count;
+
+    fn available(&self, state: &mut Count, _now: Timestamp) -> i64 {
+        self.0 as i64 - state.0 as i64
+    }
+
+    fn charge(&self, state: &mut Count, _now: Timestamp, units: u64, _caller: &Key) {
+        state.0 += units;
+    }
+
+    fn refund(
+        &self,
+        state: &mut Count,
+        _: Timestamp,
+        _: &ChargeReceipt,
+        want: u64,
+        _: &Key,
+    ) -> u64 {
+        state.0 -= want;
+        want
+    }
+
+    fn snapshot(&self, state: &Count, _now: Timestamp, _cost: u64) -> Snapshot {
+        Snapshot::new([state.0 as i64])
+    }
+}
+
+impl<const LARGE: bool> Rule for Sized<LARGE> {
+    fn state_format(&self) -> &'static str {
+        "z3"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0
+    }
+
+    fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+        let [used] = snapshot.values();
+        let left = self.0.saturating_sub(used as u64);
+        let retry_after = match cost <= left {
+            true => tollgate::RetryAfter::Now,
+            false => tollgate::RetryAfter::Never,
+        };
+        QuotaStatus::new(left, retry_after, Duration::ZERO)
+    }
+
+    fn script(&self) -> Option<LuaScript> {
+        None
+    }
+
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
+    }
+}
+
+#[tokio::test]
+async fn a_strategy_may_count_its_quotas_by_rules_of_several_types_over_one_state() {
+    let small = Policy::new("p", Quota::requests(5).per_day()).strategy(BySize);
+    let large = Quota::requests(200).per_day();
+    let limiter = World::memory().limiter([small.tier_quotas([large])]);
+    let under_large = || limiter.check(KEY).quota_for("p", large);
+    assert_eq!(send(&limiter, KEY, 3).await, 3);
+    assert_eq!(under_large().times(150).await.admitted(), 150);
+    assert_eq!(send(&limiter, KEY, 1).await, 0, "153 of 5 are used");
+    let mut last = under_large().cost(47).await;
+    assert!(admitted_by_store(&last));
+    assert!(!admitted_by_store(&under_large().await));
+    assert_eq!(refund(&mut last, 47).await, 47);
+    // The rule of a policy that replaces it finds the same state.
+    let larger = Policy::new("p", Quota::requests(160).per_day()).strategy(BySize);
+    let changes = limiter.reconfigure(Limiter::builder().policy(larger));
+    changes.expect("the same store");
+    assert_eq!(left(&limiter, KEY).await, 7, "153 of 160 are used");
+}
