@@ -43,6 +43,7 @@ mod overrides;
 mod reconfigure;
 mod report;
 mod status;
+mod validate;
 mod wait;
 
 pub use self::{

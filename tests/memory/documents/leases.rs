@@ -214,7 +214,7 @@ fn each_mistake_in_a_lease_is_found_at_its_place_with_what_would_be_valid() {
             "100/s",
             "lease = { max_units = 64 }\nshadow_of = 'live'\n[policies.live]\nquota = '1/s'",
             &format!(
-                "4:13: policies.api.shadow_of: found a lease together with shadow; expected {together}"
+                "4:13: policies.api.shadow_of: found a lease together with shadow_of; expected {together}"
             ),
         ),
         (
