@@ -100,7 +100,7 @@ pub(crate) fn nearest<'a>(text: &str, names: &[&'a str]) -> Option<&'a str> {
 }
 
 /// The number of characters that have to be inserted, removed or replaced to make `b` of `a`.
-fn edits(a: &str, b: &str) -> usize {
+pub(super) fn edits(a: &str, b: &str) -> usize {
     let b: Vec<_> = b.chars().take(64).collect();
     let mut row: Vec<_> = (0..=b.len()).collect();
     for (index, of_a) in a.chars().take(64).enumerate() {

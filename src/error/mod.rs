@@ -34,6 +34,7 @@ pub struct ConfigError {
     policy: Option<String>,
     value: String,
     expected: String,
+    field: Option<Field>,
 }
 
 impl ConfigError {
@@ -42,25 +43,56 @@ impl ConfigError {
             policy: None,
             value: value.into(),
             expected: expected.into(),
+            field: None,
         }
     }
 
     pub(crate) fn of(policy: &str, invalid: InvalidValue) -> Self {
         Self {
             policy: Some(policy.to_owned()),
-            value: invalid.value,
-            expected: invalid.expected,
+            ..Self::at("", invalid)
         }
     }
 
     /// An error outside of policies; the value is described after `prefix`.
     pub(crate) fn at(prefix: &str, invalid: InvalidValue) -> Self {
-        Self::new(format!("{prefix}{}", invalid.value), invalid.expected)
+        Self {
+            field: invalid.field,
+            ..Self::new(format!("{prefix}{}", invalid.value), invalid.expected)
+        }
+    }
+
+    /// The same error, which is in this field.
+    #[cfg(feature = "redis")]
+    pub(crate) fn in_field(mut self, name: &'static str) -> Self {
+        self.field = Some(Field { name, index: 0 });
+        self
+    }
+
+    /// The field that the value is in, if it is known.
+    #[cfg(feature = "config")]
+    pub(crate) fn field(&self) -> Option<&Field> {
+        self.field.as_ref()
     }
 
     /// The name of the invalid policy; `None` if the store or the limiter as a whole is invalid.
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
+    }
+
+    /// The invalid setting, by its path in a configuration document: within the [policy](Self::policy) that has it, such as `cost`,
+    /// `lease.ttl` or `skip.paths[1]`, or else in the whole, such as `store.timeout`. `None` if it is not in one setting, but in a
+    /// policy's name, or in what documents don't have.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// let policy = Policy::new("burst", Quota::requests(10).per_second()).cost(11);
+    /// let error = Limiter::builder().policy(policy).build().unwrap_err();
+    /// assert_eq!(error.setting().as_deref(), Some("cost"));
+    /// ```
+    pub fn setting(&self) -> Option<String> {
+        self.field.as_ref().map(ToString::to_string)
     }
 
     /// The invalid value, described in words.
@@ -85,6 +117,24 @@ impl fmt::Display for ConfigError {
 
 impl error::Error for ConfigError {}
 
+/// The field of a configuration document that has a setting, within its policy or store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    /// Such as `lease.ttl`, or `skip.paths[]` for an entry of an array.
+    pub(crate) name: &'static str,
+    /// The entry's index.
+    pub(crate) index: usize,
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.split_once("[]") {
+            Some((array, rest)) => write!(f, "{array}[{}]{rest}", self.index),
+            None => f.write_str(self.name),
+        }
+    }
+}
+
 /// The error of a [`Strategy`](crate::strategy::Strategy), a [`Store`](crate::store::Store) or a
 /// [`KeyExtractor`](crate::KeyExtractor) for a setting that it can't use. The limiter that is built with it returns a
 /// [`ConfigError`].
@@ -92,6 +142,8 @@ impl error::Error for ConfigError {}
 pub struct InvalidValue {
     value: String,
     expected: String,
+    /// Set by what asks for the value to be checked, since what checks it may be the application's.
+    field: Option<Field>,
     #[cfg(feature = "config")]
     unresolved: Option<Reference>,
 }
@@ -102,9 +154,21 @@ impl InvalidValue {
         Self {
             value: value.into(),
             expected: expected.into(),
+            field: None,
             #[cfg(feature = "config")]
             unresolved: None,
         }
+    }
+
+    /// The same error, which is in this field.
+    pub(crate) fn in_field(self, name: &'static str) -> Self {
+        self.in_entry(name, 0)
+    }
+
+    /// The same error, which is in the entry at `index` of a field: `name` has `[]` where the index stands.
+    pub(crate) fn in_entry(mut self, name: &'static str, index: usize) -> Self {
+        self.field = Some(Field { name, index });
+        self
     }
 
     /// The same error, which is that `reference` can't be resolved.

@@ -1,4 +1,4 @@
-//! Validates a builder's settings, and binds its policies to limits of the store.
+//! Binds a builder's policies to limits of the store.
 
 use std::{
     borrow::Cow,
@@ -40,12 +40,14 @@ impl<T> LimiterBuilder<T> {
                 "at least one",
             ));
         }
-        let store = store_of(self.store, old)?;
-        let in_general = |invalid| ConfigError::at("", invalid);
-        self.on_store_error
-            .unwrap_or_default()
-            .validate()
-            .map_err(in_general)?;
+        let store = store_of(self.store.clone(), old)?;
+        let mut first = None;
+        self.validate(Some(&*store), &mut |error| {
+            first.get_or_insert(error);
+        });
+        if let Some(error) = first {
+            return Err(error);
+        }
         let old_policies = old.iter().flat_map(|old| &old.policies);
         let old_policies = old_policies.map(|bound| (bound.policy.name(), bound));
         let mut binder = Binder {
@@ -54,26 +56,15 @@ impl<T> LimiterBuilder<T> {
             on_store_error: self.on_store_error,
             shares: old.and_then(|old| old.local_shares.clone()),
         };
-        let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
         for policy in shadow::with_settings_of_live(self.policies) {
             let name = policy.shared_name();
-            let of = |invalid| ConfigError::of(&name, invalid);
-            policy.validate_name().map_err(of)?;
-            if !names.insert(name.clone()) {
-                return Err(of(InvalidValue::new(
-                    "a second policy of this name",
-                    "a unique name for each policy of a limiter",
-                )));
-            }
-            policies.push(binder.bind_policy(policy).map_err(of)?);
+            let bound = binder.bind_policy(policy);
+            policies.push(bound.map_err(|invalid| ConfigError::of(&name, invalid))?);
         }
         policies.sort_by_key(|bound| bound.role);
         share_extractors(&mut policies, &self.lists);
-        shadow::resolve_shadowed(&mut policies)?;
-        self.skips.validate().map_err(in_general)?;
-        let is_policy = |name: &str| names.contains(name);
-        self.lists.validate(is_policy).map_err(in_general)?;
+        shadow::resolve_shadowed(&mut policies);
         let permit_ttls = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
         let permit_ttl = permit_ttls.min().unwrap_or(Duration::MAX);
         let observers = match (Observers::new(&self.observers), old) {
@@ -176,8 +167,8 @@ struct Binder<'a> {
 }
 
 impl Binder<'_> {
+    /// An error if the store or the strategy has another answer than when it was asked by `validate`.
     fn bind_policy(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
-        policy.validate()?;
         let old = self.old.get(policy.name()).copied();
         // Of the old policy, if both count the same quotas by the same strategy.
         let same_limit = old.filter(|old| policy.counts_like(&old.policy));
@@ -188,9 +179,6 @@ impl Binder<'_> {
         };
         let rule = quota_overrides.bind(&policy, policy.quota())?;
         let bans = rule.counts_rejections();
-        if bans {
-            policy.validate_ban()?;
-        }
         let limit = match same_limit {
             Some(old) => old.limit.clone(),
             None => {
@@ -199,9 +187,6 @@ impl Binder<'_> {
                 limit
             }
         };
-        if !bans {
-            quota_overrides.check_cost(&policy, &limit)?;
-        }
         let enforcement = match policy.shadow_config() {
             Some(_) => Enforcement::Shadow {
                 of: None,
@@ -214,7 +199,6 @@ impl Binder<'_> {
             None => Enforcement::Live,
         };
         let on_store_error = policy.on_store_error.or(self.on_store_error);
-        on_store_error.unwrap_or_default().validate()?;
         let local_share = match on_store_error {
             Some(OnStoreError::LocalFallback(fallback))
                 if !matches!(enforcement, Enforcement::Shadow { .. }) =>

@@ -77,6 +77,7 @@ mod settle;
 mod shadow;
 mod shutdown;
 mod status;
+mod validate;
 mod wait;
 mod wait_leader;
 mod wait_queue;

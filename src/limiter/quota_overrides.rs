@@ -9,7 +9,7 @@ use crate::{
     error::{ConfigError, InvalidValue},
     log::LogThrottle,
     policy::Policy,
-    quota::{DurationText, Quota},
+    quota::Quota,
     store::{LimitHandle, Store},
     strategy::{Rule, TierRefills},
 };
@@ -47,36 +47,6 @@ impl QuotaOverrideCache {
             overrides.insert(*quota, Ok(terms.into()));
         }
         Ok(())
-    }
-
-    /// Fails if a policy's default cost is more than its quota and its declared quotas can ever admit.
-    pub(crate) fn check_cost(
-        &self,
-        policy: &Policy,
-        limit: &LimitHandle,
-    ) -> Result<(), InvalidValue> {
-        let overrides = self
-            .overrides
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        // Not the quotas that requests have had.
-        let declared = policy.declared_quotas().iter();
-        let declared = declared.filter_map(|quota| overrides.get(quota)?.as_ref().ok());
-        let capacities = declared
-            .map(|declared| &declared.limit)
-            .chain([limit])
-            .map(|limit| limit.rule().capacity());
-        let (cost, most) = (policy.default_cost(), capacities.max().unwrap_or(0));
-        if cost <= most {
-            return Ok(());
-        }
-        let lease = policy.lease_setting().map_or_else(String::new, |lease| {
-            format!(" with a lease of {}", DurationText(lease.lifetime()))
-        });
-        Err(InvalidValue::new(
-            format!("a cost of {cost} under {}{lease}", policy.quota()),
-            format!("a cost of at most {most}, or a larger quota among Policy::tier_quotas"),
-        ))
     }
 
     pub(crate) fn open(

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     charge::ChargeTime,
-    error::{ConfigError, InvalidValue},
     log::LogThrottle,
     observe::{ShadowStats, UnitsKind},
     policy::Policy,
@@ -26,7 +25,6 @@ pub(crate) fn with_settings_of_live(policies: Vec<Policy>) -> Vec<Policy> {
     let live = policies.iter().filter(|own| own.shadow_config().is_none());
     let live: HashMap<_, _> = live.map(|own| (own.shared_name(), own.clone())).collect();
     let complete = |mut policy: Policy| {
-        // `resolve_shadowed` reports a name that no live policy has.
         let live = policy
             .shadow_config()
             .and_then(|shadow| live.get(shadow.replaces.as_ref()?));
@@ -39,7 +37,7 @@ pub(crate) fn with_settings_of_live(policies: Vec<Policy>) -> Vec<Policy> {
 }
 
 /// Sets the live policy that each shadow would replace.
-pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), ConfigError> {
+pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) {
     let live = policies
         .iter()
         .zip(0..)
@@ -52,21 +50,11 @@ pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), Confi
             .policy
             .shadow_config()
             .and_then(|shadow| shadow.replaces.as_ref());
-        let Some(name) = shadowed else {
-            continue;
-        };
-        let Some(found) = live.get(name) else {
-            let unfit = InvalidValue::new(
-                format!("a shadow of {name:?}"),
-                "the name of an enforced policy of the limiter that is no ban",
-            );
-            return Err(ConfigError::of(bound.policy.name(), unfit));
-        };
+        let found = shadowed.and_then(|name| live.get(name).copied());
         if let Enforcement::Shadow { of, .. } = &mut bound.enforcement {
-            *of = Some(*found);
+            *of = found;
         }
     }
-    Ok(())
 }
 
 impl BoundPolicy {

@@ -6,7 +6,7 @@ use super::{
     Cost, Policy,
     skip::path::{PathPattern, RequestPath},
 };
-use crate::setting::SettingValue;
+use crate::{error::InvalidValue, setting::SettingValue};
 
 /// Costs of requests by method and path.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +42,20 @@ impl CostRules {
             }
         }
         highest.max(1)
+    }
+
+    /// The cost of each rule.
+    pub(super) fn costs(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().map(|rule| rule.cost)
+    }
+
+    /// Reports the paths that no rule can have.
+    pub(super) fn validate_paths(&self, report: &mut dyn FnMut(InvalidValue)) {
+        for (index, rule) in self.0.iter().enumerate() {
+            if let Some(Err(invalid)) = rule.path.as_ref().map(PathPattern::validate) {
+                report(invalid.in_entry("cost[].path", index));
+            }
+        }
     }
 
     pub(super) fn value(&self) -> SettingValue {

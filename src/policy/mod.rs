@@ -41,6 +41,8 @@ pub(crate) use cost::CostRules;
 pub(crate) use key_text::stored_text;
 #[cfg(feature = "admin")]
 pub(crate) use key_text::{caller_text, short_text};
+#[cfg(feature = "config")]
+pub(crate) use validate::{stand_in, validate_range};
 
 /// A named limit: a quota, the strategy that counts it, the key of a request, and its cost.
 ///

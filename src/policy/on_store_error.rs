@@ -185,7 +185,8 @@ impl OnStoreError {
             Self::LocalFallback(LocalFallback { processes: 0, .. }) => Err(InvalidValue::new(
                 "a local fallback shared by 0 processes",
                 "at least 1: as many as share the store",
-            )),
+            )
+            .in_field("on_store_error.local_fallback.processes")),
             _ => Ok(()),
         }
     }

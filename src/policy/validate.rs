@@ -2,12 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Policy, QuotaSource};
+#[cfg(feature = "config")]
+use super::Cost;
+use super::{Policy, QuotaSource, ShadowConfig, on_store_error::OnStoreError};
 use crate::{
     charge::ChargeTime,
     error::InvalidValue,
-    quota::{MAX_CAPACITY, Quota},
-    strategy::{Rule, TierRefills, format},
+    quota::{DurationText, MAX_CAPACITY, Quota},
+    store::{Store, memory::local_rule},
+    strategy::{Lease, Rule, TierRefills, format},
 };
 
 impl Policy {
@@ -39,55 +42,259 @@ impl Policy {
         Ok(rule)
     }
 
-    /// An error for settings that contradict each other, or an extractor that can never find a key.
-    pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
-        if self.charge.when == ChargeTime::Response && self.charge.rejected {
-            return Err(InvalidValue::new(
-                "charge_after together with charge_rejected",
-                "refund_unless, or a charge on arrival, with charge_rejected",
-            ));
-        }
-        if self.charge.when == ChargeTime::Response && self.quota.is_concurrent() {
-            return Err(InvalidValue::new(
-                "charge_after for an in-flight limit",
-                "a charge on arrival: a request is in flight from its arrival on",
-            ));
-        }
-        if self.charge.rejected && self.quota.is_concurrent() {
-            return Err(InvalidValue::new(
-                "charge_rejected for an in-flight limit",
-                "an in-flight limit without charge_rejected: a rejected request is not in flight",
-            ));
-        }
-        if matches!(self.quota_source, QuotaSource::Lookup(_, Duration::ZERO)) {
-            return Err(InvalidValue::new(
-                "a quota_lookup with a timeout of 0",
-                "a longer timeout",
-            ));
-        }
-        if self.shadow.is_some() && self.charge.rejected {
-            return Err(InvalidValue::new(
-                "charge_rejected for a shadow policy",
-                "a shadow policy without charge_rejected: it rejects nothing",
-            ));
-        }
-        self.validate_lease()?;
-        self.skips.validate()?;
-        let caller = self.caller.as_ref();
-        caller.map_or(Ok(()), |caller| caller.validate())?;
-        self.extractor().validate()
+    /// The rule for a quota on a store, if it can be counted there. It shares no refill times with the rules that count, so that
+    /// quotas that are only tried change no debt.
+    fn trial(
+        &self,
+        quota: &Quota,
+        store: Option<&dyn Store>,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let rule = self.bind(quota, &TierRefills::default())?;
+        store.map_or(Ok(()), |store| store.supports(&*rule))?;
+        Ok(rule)
     }
 
-    /// An error for a ban with a charge mode or as a shadow: it counts what other policies reject.
-    pub(crate) fn validate_ban(&self) -> Result<(), InvalidValue> {
-        let charges_on_arrival = self.charge.when == ChargeTime::Arrival && !self.charge.rejected;
-        if charges_on_arrival && self.shadow.is_none() {
-            return Ok(());
+    /// Reports each mistake in the settings but the name, with the field that it is in. The first one reported is the error of a
+    /// builder. Nothing is registered.
+    ///
+    /// `live` is the policy that this one is a candidate for, `store` the one that will count, if it is known, and `on_store_error`
+    /// the limiter's setting. In place of a mistake something valid is used from there on: a quota of 1,000 per minute, the default
+    /// strategy, no lease.
+    pub(crate) fn validate(
+        &self,
+        live: Option<&Self>,
+        store: Option<&dyn Store>,
+        on_store_error: Option<OnStoreError>,
+        report: &mut dyn FnMut(InvalidValue),
+    ) {
+        let mut policy = self.clone();
+        if let Some(live) = live {
+            policy.inherit(live);
         }
-        Err(InvalidValue::new(
-            "a ban with charge_after, refund_unless, charge_rejected or shadow",
-            "a ban without them: it counts the requests that other policies reject",
-        ))
+        policy.validate_settings(report);
+        if !policy.validate_lease(report) {
+            policy.lease = None;
+        }
+        policy.skips.validate(report);
+        #[cfg(feature = "config")]
+        if let Some(Cost::Rules(rules)) = &policy.cost {
+            rules.validate_paths(report);
+        }
+        let caller = policy.caller.as_ref();
+        for (field, extractor) in [
+            ("caller", caller.map(|caller| caller.validate())),
+            ("key", Some(policy.extractor().validate())),
+        ] {
+            if let Some(Err(invalid)) = extractor {
+                report(invalid.in_field(field));
+            }
+        }
+        policy.validate_quota(self.strategy.is_some(), store, report);
+        let rule = policy.trial(&policy.quota, store).ok();
+        let bans = rule.as_ref().is_some_and(|rule| rule.counts_rejections());
+        if bans {
+            policy.validate_ban(report);
+        }
+        let mut capacity = rule.map(|rule| rule.capacity());
+        for (index, quota) in policy.tier_quotas.iter().enumerate() {
+            match policy.trial(quota, store) {
+                Ok(rule) => capacity = capacity.max(Some(rule.capacity())),
+                Err(invalid) => report(invalid.in_entry("tier_quotas[]", index)),
+            }
+        }
+        if let Some(capacity) = capacity.filter(|_| !bans) {
+            policy.validate_cost(capacity, report);
+        }
+        policy.validate_fallback(on_store_error, report);
+    }
+
+    /// Reports settings that contradict each other, each at the one that a document sets last.
+    fn validate_settings(&self, report: &mut dyn FnMut(InvalidValue)) {
+        let after = self.charge.when == ChargeTime::Response;
+        let rejected = self.charge.rejected;
+        let concurrent = self.quota.is_concurrent();
+        let no_timeout = matches!(self.quota_source, QuotaSource::Lookup(_, Duration::ZERO));
+        for (is_mistake, field, value, expected) in [
+            (
+                after && rejected,
+                "charge_rejected",
+                "charge_after together with charge_rejected",
+                "refund_unless, or a charge on arrival, with charge_rejected",
+            ),
+            (
+                after && concurrent,
+                "charge",
+                "charge_after for an in-flight limit",
+                "a charge on arrival: a request is in flight from its arrival on",
+            ),
+            (
+                rejected && concurrent,
+                "charge_rejected",
+                "charge_rejected for an in-flight limit",
+                "an in-flight limit without charge_rejected: a rejected request is not in flight",
+            ),
+            (
+                no_timeout,
+                "quota_lookup.timeout",
+                "a quota_lookup with a timeout of 0",
+                "a longer timeout",
+            ),
+            (
+                self.shadow.is_some() && rejected,
+                self.shadow_field(),
+                "charge_rejected for a shadow policy",
+                "a shadow policy without charge_rejected: it rejects nothing",
+            ),
+        ] {
+            if is_mistake {
+                report(InvalidValue::new(value, expected).in_field(field));
+            }
+        }
+    }
+
+    /// The field by which a shadow is one.
+    fn shadow_field(&self) -> &'static str {
+        match &self.shadow {
+            Some(ShadowConfig { replaces: Some(_) }) => "shadow_of",
+            _ => "shadow",
+        }
+    }
+
+    /// The fields that charge otherwise than an enforced policy does on arrival, of which `charge` is one if `by_outcome`.
+    fn other_charges(&self, by_outcome: bool) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            (by_outcome, "charge"),
+            (self.charge.rejected, "charge_rejected"),
+            (self.shadow.is_some(), self.shadow_field()),
+        ];
+        let set = fields.into_iter().filter(|(is_set, _)| *is_set);
+        set.map(|(_, field)| field)
+    }
+
+    /// Reports a lease that is out of range, or whose policy can't charge units before they are needed. Returns whether it is in
+    /// range.
+    fn validate_lease(&self, report: &mut dyn FnMut(InvalidValue)) -> bool {
+        let Some(lease) = &self.lease else {
+            return true;
+        };
+        let mut in_range = true;
+        validate_range(lease, &mut |invalid| {
+            in_range = false;
+            report(invalid);
+        });
+        for field in self.other_charges(self.charge.when == ChargeTime::Response) {
+            let name = match field {
+                "charge" => "charge_after",
+                field => field,
+            };
+            let invalid = InvalidValue::new(
+                format!("a lease together with {name}"),
+                "one of them: a lease charges units before the requests that spend them",
+            );
+            report(invalid.in_field(field));
+        }
+        in_range
+    }
+
+    /// Reports a quota, strategy or lease that can't be counted, and puts what can be in its place. A strategy that is a candidate's
+    /// own is the mistake if the default one could count the quota.
+    fn validate_quota(
+        &mut self,
+        is_own_strategy: bool,
+        store: Option<&dyn Store>,
+        report: &mut dyn FnMut(InvalidValue),
+    ) {
+        if self.trial(&self.quota, store).is_ok() {
+            return;
+        }
+        let lease = self.lease.take();
+        if let Err(invalid) = self.trial(&self.quota, store) {
+            self.strategy = None;
+            let by_default = self.trial(&self.quota, store);
+            let field = match by_default {
+                Ok(_) if is_own_strategy => "strategy",
+                _ => "quota",
+            };
+            if by_default.is_err() {
+                self.quota = stand_in();
+            }
+            report(invalid.in_field(field));
+        }
+        self.lease = lease;
+        if let Err(invalid) = self.trial(&self.quota, store)
+            && self.lease.take().is_some()
+        {
+            report(invalid.in_field("lease"));
+        }
+    }
+
+    /// Reports a ban with a charge mode or as a shadow: it counts what other policies reject.
+    fn validate_ban(&self, report: &mut dyn FnMut(InvalidValue)) {
+        for field in self.other_charges(self.charge.when != ChargeTime::Arrival) {
+            let invalid = InvalidValue::new(
+                "a ban with charge_after, refund_unless, charge_rejected or shadow",
+                "a ban without them: it counts the requests that other policies reject",
+            );
+            report(invalid.in_field(field));
+        }
+    }
+
+    /// Reports costs that are more than the quota and its tiers can ever admit.
+    fn validate_cost(&self, capacity: u64, report: &mut dyn FnMut(InvalidValue)) {
+        let lease = self.lease.map_or_else(String::new, |lease| {
+            format!(" with a lease of {}", DurationText(lease.lifetime()))
+        });
+        let mut check = |cost, field, index| {
+            if cost > capacity {
+                let invalid = InvalidValue::new(
+                    format!("a cost of {cost} under {}{lease}", self.quota),
+                    format!(
+                        "a cost of at most {capacity}, or a larger quota among Policy::tier_quotas"
+                    ),
+                );
+                report(invalid.in_entry(field, index));
+            }
+        };
+        check(self.default_cost(), "cost", 0);
+        #[cfg(feature = "config")]
+        if let Some(Cost::Rules(rules)) = &self.cost {
+            for (index, cost) in rules.costs().enumerate() {
+                check(cost, "cost[].cost", index);
+            }
+        }
+    }
+
+    /// Reports a local fallback that no process shares, or whose share can't be counted in process.
+    fn validate_fallback(
+        &self,
+        of_limiter: Option<OnStoreError>,
+        report: &mut dyn FnMut(InvalidValue),
+    ) {
+        if let Some(own) = self.on_store_error
+            && let Err(invalid) = own.validate()
+        {
+            report(invalid);
+        }
+        let Some(action @ OnStoreError::LocalFallback(fallback)) =
+            self.on_store_error.or(of_limiter)
+        else {
+            return;
+        };
+        if action.validate().is_err() || self.shadow.is_some() {
+            return;
+        }
+        // It counts in process, where units are spent as they are charged.
+        let share = self.clone().without_lease();
+        let rule = share.trial(&fallback.share(self.quota), None);
+        if let Err(invalid) = rule.and_then(|rule| local_rule(&*rule).map(drop)) {
+            report(invalid.in_field("on_store_error"));
+        }
+    }
+
+    /// Whether the strategy counts what other policies reject.
+    pub(crate) fn is_ban(&self) -> bool {
+        let rule = self.trial(&self.quota, None);
+        rule.is_ok_and(|rule| rule.counts_rejections())
     }
 
     /// An error for a name that can't be a string of a structured field (RFC 9651, section 3.3.3) without escapes.
@@ -102,5 +309,23 @@ impl Policy {
             ));
         }
         Ok(())
+    }
+}
+
+/// A quota in place of one that is a mistake, which almost any strategy counts.
+pub(crate) fn stand_in() -> Quota {
+    Quota::requests(1_000).per_minute()
+}
+
+/// Reports what of a lease is out of range.
+pub(crate) fn validate_range(lease: &Lease, report: &mut dyn FnMut(InvalidValue)) {
+    let units = Lease::max_units(lease.most()).validate();
+    for (field, checked) in [
+        ("lease.max_units", units),
+        ("lease.ttl", lease.validate_ttl()),
+    ] {
+        if let Err(invalid) = checked {
+            report(invalid.in_field(field));
+        }
     }
 }

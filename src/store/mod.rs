@@ -137,11 +137,16 @@ pub use crate::observe::DecisionSource;
 ///
 /// impl Store for MapStore {
 ///     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+///         self.supports(&*rule)?;
+///         Ok(LimitHandle::new(policy, rule, ()))
+///     }
+///
+///     fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
 ///         if rule.local_rule().is_none() {
 ///             let found = format!("{rule:?}, which does not count in process");
 ///             return Err(InvalidValue::new(found, "a strategy that does"));
 ///         }
-///         Ok(LimitHandle::new(policy, rule, ()))
+///         Ok(())
 ///     }
 ///
 ///     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
@@ -199,6 +204,19 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// [`InvalidValue`] if the store can't count by that rule. It becomes the limiter's [`ConfigError`](crate::ConfigError);
     /// for a request's own quota it is logged, and the policy's quota is used.
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
+
+    /// Checks whether the store can count by a rule, and changes nothing: settings are checked by it before any of them is
+    /// registered, so that those that have a mistake leave nothing behind. [`register`](Store::register) returns the same error.
+    ///
+    /// Default: no error, so that a rule that the store can't count by is found when it is registered.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidValue`] if the store can't count by that rule.
+    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
+        let _ = rule;
+        Ok(())
+    }
 
     /// Executes one operation for one request, and returns its result.
     ///

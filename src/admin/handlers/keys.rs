@@ -34,6 +34,7 @@ use crate::{
     limiter::{Limiter, PolicyRole},
     policy::caller_text,
     quota::Quota,
+    strategy::TierRefills,
 };
 
 /// The longest block, ten years.
@@ -307,7 +308,7 @@ fn quota_of_tier(
     let quota = quota.parse().map_err(Failure::bad_request)?;
     let core = limiter.local_ref();
     let bound = &core.policies[core.find(policy)?];
-    let counted = bound.quota_overrides.bind(&bound.policy, quota);
+    let counted = bound.policy.bind(&quota, &TierRefills::default());
     counted.map_err(|invalid| Failure::bad_request(ConfigError::of(policy, invalid)))?;
     Ok(vec![(policy.to_owned(), quota)])
 }

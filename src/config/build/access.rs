@@ -14,7 +14,7 @@ use super::{Build, listed};
 use crate::{
     access::{AccessList, AddressList, KeyList},
     config::{
-        document::access::{AddressesSection, ClientIpSection, KeyText, KeysSection, ListSection},
+        document::access::{AddressesSection, KeyText, KeysSection, ListSection},
         secret::expand,
         tree::path::Path,
     },
@@ -36,13 +36,8 @@ impl Build<'_> {
         match (&list.addresses, &list.policy, &list.keys) {
             (Some(addresses), None, None) => {
                 let list = self.addresses(&path.key("addresses"), addresses)?;
-                let client = self
-                    .document
-                    .client_ip
-                    .as_ref()
-                    .map(ClientIpSection::extractor);
-                Some(match client {
-                    Some(client) => list.client_ip(client).into(),
+                Some(match self.document.client_ip {
+                    Some(_) => list.client_ip(self.registry.client_ip()).into(),
                     None => list.into(),
                 })
             }

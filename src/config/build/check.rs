@@ -43,8 +43,8 @@ impl Document {
                 return Ok(document);
             }
             let mut build = Build::new(&document, registry);
-            drop(build.limiter::<()>());
-            drop(build.store());
+            let store = build.store();
+            drop(build.limiter::<()>(store));
             drop(build.responses());
             let lacks_policy = mistakes.iter().any(is_whole_policy);
             build.mistakes.retain(|mistake| {

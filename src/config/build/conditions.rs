@@ -21,13 +21,10 @@ impl Build<'_> {
         for (name, section) in [("skip", skip), ("only", only)] {
             let skips = name == "skip";
             let path = path.key(name);
-            for (index, text) in section.paths.iter().enumerate() {
-                let path = path.key("paths").index(index);
-                if self.value(&path, valid_path(text)).is_some() {
-                    match skips {
-                        true => rules.add_path(text),
-                        false => rules.only_path(text),
-                    }
+            for text in &section.paths {
+                match skips {
+                    true => rules.add_path(text),
+                    false => rules.only_path(text),
                 }
             }
             for (index, text) in section.methods.iter().enumerate() {
@@ -50,13 +47,6 @@ impl Build<'_> {
         }
         rules
     }
-}
-
-/// An error for a path that no condition can have.
-pub(super) fn valid_path(text: &str) -> Result<(), InvalidValue> {
-    let mut rules = SkipRules::default();
-    rules.add_path(text);
-    rules.validate()
 }
 
 /// A method, in upper case if it is one of HTTP's.

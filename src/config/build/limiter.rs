@@ -1,8 +1,8 @@
 //! A limiter's settings outside of policies.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use super::Build;
+use super::{Build, with};
 use crate::{
     config::{
         document::store_error::{OnStoreErrorSection, StoreErrorAction},
@@ -10,11 +10,12 @@ use crate::{
     },
     limiter::LimiterBuilder,
     policy::on_store_error::{LocalFallback, OnStoreError},
+    store::Store,
 };
 
 impl Build<'_> {
-    /// The builder with all settings but the store.
-    pub(super) fn limiter<T>(&mut self) -> LimiterBuilder<T> {
+    /// The builder with all settings. `store` is the one that will count, if it is known.
+    pub(super) fn limiter<T>(&mut self, store: Option<Arc<dyn Store>>) -> LimiterBuilder<T> {
         let document = self.document;
         let root = Path::default();
         let mut builder = LimiterBuilder::new().shared_by_keys(self.shared_by_keys());
@@ -38,42 +39,41 @@ impl Build<'_> {
             }
         }
         builder = builder.conditions(self.conditions(&root, &document.skip, &document.only));
-        if let Some(action) = &document.on_store_error {
-            builder = match self.on_store_error(&root.key("on_store_error"), action) {
-                Some(action) => builder.on_store_error(action),
-                None => builder,
-            };
-        }
-        if let Some(action) = document.on_misconfiguration {
-            builder = builder.on_misconfiguration(action);
-        }
-        if let Some(action) = document.on_unknown_address {
-            builder = builder.on_unknown_address(action);
-        }
-        match document.count_preflights {
-            Some(count) => builder.count_preflights(count),
-            None => builder,
-        }
+        let action = document.on_store_error.as_ref();
+        let action = action.map(OnStoreErrorSection::action);
+        builder = with(builder, action, LimiterBuilder::on_store_error);
+        builder = with(
+            builder,
+            document.on_misconfiguration,
+            LimiterBuilder::on_misconfiguration,
+        );
+        builder = with(
+            builder,
+            document.on_unknown_address,
+            LimiterBuilder::on_unknown_address,
+        );
+        builder = with(
+            builder,
+            document.count_preflights,
+            LimiterBuilder::count_preflights,
+        );
+        builder.validate(store.as_deref(), &mut |error| self.found_by_builder(&error));
+        with(builder, store, LimiterBuilder::stored)
     }
+}
 
-    pub(super) fn on_store_error(
-        &mut self,
-        path: &Path,
-        action: &OnStoreErrorSection,
-    ) -> Option<OnStoreError> {
-        let action = match action {
-            OnStoreErrorSection::Action(StoreErrorAction::Admit) => OnStoreError::Admit,
-            OnStoreErrorSection::Action(StoreErrorAction::Reject) => OnStoreError::Reject,
-            OnStoreErrorSection::Local(section) => {
+impl OnStoreErrorSection {
+    pub(super) fn action(&self) -> OnStoreError {
+        match self {
+            Self::Action(StoreErrorAction::Admit) => OnStoreError::Admit,
+            Self::Action(StoreErrorAction::Reject) => OnStoreError::Reject,
+            Self::Local(section) => {
                 let section = &section.local_fallback;
                 let fallback = LocalFallback::shared_by(section.processes);
                 fallback
                     .write_back(section.write_back.unwrap_or_default())
                     .into()
             }
-        };
-        let processes = path.key("local_fallback").key("processes");
-        self.value(&processes, action.validate())?;
-        Some(action)
+        }
     }
 }

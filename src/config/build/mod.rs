@@ -45,13 +45,9 @@ impl Document {
     /// [`LimiterBuilder::build`] would reject.
     pub fn limiter(&self, registry: &Registry) -> Result<Limiter, LoadError> {
         let mut build = Build::new(self, registry);
-        let builder = build.limiter();
         let store = build.store();
+        let builder = build.limiter(store);
         build.finish()?;
-        let builder = match store {
-            Some(store) => builder.stored(store),
-            None => builder,
-        };
         builder.build().map_err(|error| self.config_error(&error))
     }
 
@@ -79,11 +75,10 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// Those of [`limiter`](Self::limiter), but for the store. What depends on several policies together is found when the
-    /// builder builds.
+    /// Those of [`limiter`](Self::limiter), but for the store: a strategy that can't count there is found when the builder builds.
     pub fn builder(&self, registry: &Registry) -> Result<LimiterBuilder, LoadError> {
         let mut build = Build::new(self, registry);
-        let builder = build.limiter();
+        let builder = build.limiter(None);
         build.finish()?;
         Ok(builder)
     }
@@ -110,14 +105,10 @@ impl Document {
     /// Those of [`limiter`](Self::limiter).
     pub fn layer(&self, registry: &Registry) -> Result<RateLimitLayer, LoadError> {
         let mut build = Build::new(self, registry);
-        let builder = build.limiter();
         let store = build.store();
+        let builder: LimiterBuilder = build.limiter(store);
         let responses = build.responses();
         build.finish()?;
-        let builder: LimiterBuilder = match store {
-            Some(store) => builder.stored(store),
-            None => builder,
-        };
         let limiter = builder.build().map_err(|error| self.config_error(&error))?;
         Ok(responses.set(RateLimitLayer::new(limiter)))
     }
@@ -139,7 +130,7 @@ impl Document {
         registry: &Registry,
     ) -> Result<Changes, LoadError> {
         let mut build = Build::new(self, registry);
-        let builder = build.limiter();
+        let builder = build.limiter(Some(limiter.store()));
         let credentials = build.same_store(limiter);
         build.finish()?;
         let changes = limiter.reconfigure(builder);
@@ -158,7 +149,7 @@ impl Document {
         registry: &Registry,
     ) -> Result<Changes, LoadError> {
         let mut build = Build::new(self, registry);
-        let builder = build.limiter();
+        let builder = build.limiter(Some(layer.limiter().store()));
         let credentials = build.same_store(layer.limiter());
         let responses = build.responses();
         build.finish()?;
@@ -167,13 +158,36 @@ impl Document {
         Ok(changes.with_unused_credentials(&credentials))
     }
 
-    /// The mistake that a builder has found in the whole, which none of its parts has.
+    /// The error that a store has returned when a policy was registered.
     fn config_error(&self, error: &ConfigError) -> LoadError {
-        let path = match error.policy() {
-            Some(policy) => Path::default().key("policies").key(policy),
-            None => Path::default(),
-        };
+        let path = self.path_of(error);
         self.error(vec![self.mistake(&path, error.value(), error.expected())])
+    }
+
+    /// The path of what a builder's error is about.
+    fn path_of(&self, error: &ConfigError) -> Path {
+        let mut path = Path::default();
+        let mut section = None;
+        if let Some(policy) = error.policy() {
+            path = path.key("policies").key(policy);
+            section = self.policies.get(policy);
+        }
+        let Some(field) = error.field() else {
+            return path;
+        };
+        if let Some(section) = section.filter(|_| field.name == "tier_quotas[]")
+            && let Some(tier) = field.index.checked_sub(section.tier_quotas.len())
+        {
+            let tier = section.tiers.iter().nth(tier);
+            return path.key("tiers").key(tier.map_or("", |(name, _)| name));
+        }
+        for key in field.name.split('.') {
+            path = match key.strip_suffix("[]") {
+                Some(array) => path.key(array).index(field.index),
+                None => path.key(key),
+            };
+        }
+        path
     }
 }
 
@@ -187,8 +201,12 @@ impl<'a> Build<'a> {
         for mistake in registry.mistakes() {
             let _: Option<()> = build.value(&Path::default(), Err(mistake.clone()));
         }
+        let known = build.mistakes.len();
         build.check_client_ip();
-        if let Some(section) = &document.client_ip {
+        // The keys and lists of a mistake are checked with addresses as they are found by default.
+        if let Some(section) = &document.client_ip
+            && build.mistakes.len() == known
+        {
             build.registry = build.registry.with_client_ip(section.extractor());
         }
         if let Some(hash_key) = build.hash_key() {
@@ -237,6 +255,17 @@ impl<'a> Build<'a> {
         self.note(mistake);
     }
 
+    /// Notes a mistake that a builder has found, unless one at its place is known, from which it may follow.
+    fn found_by_builder(&mut self, error: &ConfigError) {
+        if self.mistakes.len() < MAX_MISTAKES {
+            let path = self.document.path_of(error);
+            let text = path.to_string();
+            if !self.mistakes.iter().any(|known| known.path() == text) {
+                self.found(&path, error.value(), error.expected());
+            }
+        }
+    }
+
     fn note(&mut self, mistake: Mistake) {
         if self.mistakes.len() < MAX_MISTAKES {
             self.mistakes.push(mistake);
@@ -267,6 +296,14 @@ impl<'a> Build<'a> {
     fn secret(&mut self, path: &Path, secret: &Secret) -> Option<String> {
         let value = secret.value(self.document.folder());
         self.value(path, value)
+    }
+}
+
+/// The builder with a setting, if the document has it.
+fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
+        None => builder,
     }
 }
 

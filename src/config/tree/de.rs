@@ -1,9 +1,9 @@
 //! A deserializer of trees, whose errors have the path of the value.
 
-use std::fmt;
+use std::{fmt, marker::PhantomData};
 
 use serde::{
-    Deserializer,
+    Deserialize, Deserializer,
     de::{
         self, DeserializeSeed, EnumAccess, Error as _, Expected, IntoDeserializer, MapAccess,
         SeqAccess, Unexpected, VariantAccess, Visitor,
@@ -11,8 +11,35 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-use super::{Entry, Node, Path, Value, path::Segment, secret::SECRET};
-use crate::redact::redacted;
+use super::{Entry, Node, Path, Value, path::Segment};
+use crate::{config::names::edits, redact::redacted};
+
+/// The name of a type that marks a value as a secret for the deserializer of trees.
+const SECRET: &str = "tollgate::config::Secret";
+
+/// Reads a field that holds secrets. Errors don't show what stands there in place of them: a secret in the wrong form is a
+/// secret still.
+pub(crate) fn secret<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct SecretVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for SecretVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a secret")
+        }
+
+        fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<T, D::Error> {
+            T::deserialize(value)
+        }
+    }
+
+    deserializer.deserialize_newtype_struct(SECRET, SecretVisitor(PhantomData))
+}
 
 /// A value that is not what a field takes.
 #[derive(Debug)]
@@ -117,10 +144,7 @@ impl de::Error for ReadError {
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        let near = expected
-            .iter()
-            .map(|name| (distance(field, name), name))
-            .min();
+        let near = expected.iter().map(|name| (edits(field, name), name)).min();
         let expected = match near {
             Some((0..=2, near)) => format!("{near}, or another field"),
             _ => one_of(expected, |name| (*name).to_owned()),
@@ -137,24 +161,6 @@ impl de::Error for ReadError {
 fn one_of(names: &[&str], show: impl Fn(&&str) -> String) -> String {
     let names: Vec<_> = names.iter().map(show).collect();
     format!("one of {}", names.join(", "))
-}
-
-/// How many characters have to be replaced, added or removed to make one name of another.
-pub(super) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 /// Text in quotes. A URL, which is in the wrong place, is shown without its secrets.

@@ -14,13 +14,12 @@ mod de;
 mod parse;
 pub(crate) mod path;
 mod read;
-mod secret;
 mod toml;
 #[cfg(feature = "config-yaml")]
 mod yaml;
 
 use self::path::{Path, Segment};
-pub(crate) use self::{parse::parse, read::read, secret::secret};
+pub(crate) use self::{de::secret, parse::parse, read::read};
 
 /// A value and where it is.
 #[derive(Clone, Debug, PartialEq)]

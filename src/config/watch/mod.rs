@@ -2,18 +2,15 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use self::{hangup::Hangup, reloader::Reloader};
+use self::{reloader::Reloader, watcher::Hangup};
 use super::Registry;
 use crate::runtime::runtime_with_timers;
 
-mod hangup;
 mod reloader;
-mod status;
 mod target;
-mod task;
 mod watcher;
 
-pub use self::{status::WatchStatus, target::WatchTarget, watcher::Watcher};
+pub use self::{reloader::WatchStatus, target::WatchTarget, watcher::Watcher};
 
 /// How often a file is read unless said otherwise.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,9 +1,6 @@
 //! Leases of a policy.
 
-use crate::{
-    charge::ChargeTime, error::InvalidValue, policy::Policy, quota::DurationText,
-    setting::SettingValue, strategy::Lease,
-};
+use crate::{policy::Policy, quota::DurationText, setting::SettingValue, strategy::Lease};
 
 impl Policy {
     /// Lets each process lease units of hot keys: it charges them in the store before they are needed, in the same batches as
@@ -80,30 +77,6 @@ impl Policy {
     pub(crate) fn without_lease(mut self) -> Self {
         self.lease = None;
         self
-    }
-
-    /// An error for a lease that is out of range, or whose policy can't charge units before they are needed.
-    pub(in crate::policy) fn validate_lease(&self) -> Result<(), InvalidValue> {
-        let Some(lease) = &self.lease else {
-            return Ok(());
-        };
-        lease.validate()?;
-        let when = match self.charge.when {
-            ChargeTime::Response => Some("charge_after"),
-            ChargeTime::Arrival | ChargeTime::Reserve => None,
-        };
-        let shadow = self.shadow.as_ref().map(|shadow| match shadow.replaces {
-            Some(_) => "shadow_of",
-            None => "shadow",
-        });
-        let other = self.charge.rejected.then_some("charge_rejected");
-        if let Some(other) = when.or(other).or(shadow) {
-            return Err(InvalidValue::new(
-                format!("a lease together with {other}"),
-                "one of them: a lease charges units before the requests that spend them",
-            ));
-        }
-        Ok(())
     }
 
     /// The settings, as a value to compare.

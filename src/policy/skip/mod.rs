@@ -10,7 +10,7 @@ use http::{
 
 use self::{
     exemption::{ConditionMatch, Exemption},
-    path::{PathPattern, RequestPath, has_parameters, is_unambiguous},
+    path::{PathPattern, RequestPath},
 };
 use crate::{
     error::InvalidValue,
@@ -118,32 +118,21 @@ impl SkipRules {
         ]
     }
 
-    pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
+    /// Reports the paths that no condition can have.
+    pub(crate) fn validate(&self, report: &mut dyn FnMut(InvalidValue)) {
         let Some(conditions) = &self.0 else {
-            return Ok(());
+            return;
         };
-        let invalid = |path: &str| {
-            let exact = path.strip_suffix("/*").unwrap_or(path);
-            exact.contains(['*', '?', '#']) || !path.starts_with('/') || !is_unambiguous(exact)
-        };
-        let expected = |path: &str| match () {
-            // No request would match it, so that its limit would never apply.
-            () if has_parameters(path) => Some(
-                "a path as clients send it, not a router's pattern: /users/* for all beneath one, or a function by \
-                 only_with and skip_with",
-            ),
-            () if invalid(path) => Some(
-                "a path such as /health, or all beneath one: /static/*; without segments . and .., ; and \\, and their \
-                 like in percent-encoding",
-            ),
-            () => None,
-        };
-        let paths = conditions.skip.paths.iter().chain(&conditions.only.paths);
-        let mut paths = paths.map(|pattern| &*pattern.text);
-        let mistake = paths.find_map(|path| Some((path, expected(path)?)));
-        mistake.map_or(Ok(()), |(path, expected)| {
-            Err(InvalidValue::new(format!("the path {path:?}"), expected))
-        })
+        for (field, matches) in [
+            ("skip.paths[]", &conditions.skip),
+            ("only.paths[]", &conditions.only),
+        ] {
+            for (index, pattern) in matches.paths.iter().enumerate() {
+                if let Err(invalid) = pattern.validate() {
+                    report(invalid.in_entry(field, index));
+                }
+            }
+        }
     }
 }
 

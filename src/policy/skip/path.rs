@@ -5,7 +5,7 @@ use std::{borrow::Cow, cell::OnceCell};
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-use crate::extract::original_path;
+use crate::{error::InvalidValue, extract::original_path};
 
 /// Longer paths are not decoded: they match no condition to skip, and each condition to apply.
 const MAX_DECODED_BYTES: usize = 8 * 1024;
@@ -41,6 +41,26 @@ impl PathPattern {
             text: text.into(),
             decoded: decoded(text).into(),
         }
+    }
+
+    /// An error for a path that no condition can have.
+    pub(in crate::policy) fn validate(&self) -> Result<(), InvalidValue> {
+        let path = &*self.text;
+        let exact = path.strip_suffix("/*").unwrap_or(path);
+        let expected = if has_parameters(path) {
+            // No request would match it, so that its limit would never apply.
+            "a path as clients send it, not a router's pattern: /users/* for all beneath one, or a function by only_with and \
+             skip_with"
+        } else if exact.contains(['*', '?', '#'])
+            || !path.starts_with('/')
+            || !is_unambiguous(exact)
+        {
+            "a path such as /health, or all beneath one: /static/*; without segments . and .., ; and \\, and their like in \
+             percent-encoding"
+        } else {
+            return Ok(());
+        };
+        Err(InvalidValue::new(format!("the path {path:?}"), expected))
     }
 
     /// Whether every server reads `path` as this one.
@@ -115,7 +135,7 @@ impl<'a> Reading<'a> {
 /// Whether all servers read a path, or the end of one, alike. A router that resolves or decodes `/static/../admin` responds as
 /// for `/admin`; servlets drop what follows a `;`, others what follows a NUL; decoders that accept overlong UTF-8 read
 /// `%c0%ae` as a dot.
-pub(super) fn is_unambiguous(path: &str) -> bool {
+fn is_unambiguous(path: &str) -> bool {
     let dots = path.split('/').any(|segment| matches!(segment, "." | ".."));
     let mut escapes = path.split('%').skip(1).map(|escape| escape.get(..2));
     let steers = |escape: &str| {
@@ -130,7 +150,7 @@ pub(super) fn is_unambiguous(path: &str) -> bool {
 }
 
 /// Whether a named path has the parameters of a router's pattern: `/users/{id}`, or `/users/:id`.
-pub(super) fn has_parameters(name: &str) -> bool {
+fn has_parameters(name: &str) -> bool {
     name.contains(['{', '}']) || name.contains("/:")
 }
 

@@ -14,7 +14,7 @@ use crate::{
     error::InvalidValue,
     key::Key,
     observe::StoreStats,
-    strategy::Rule,
+    strategy::{ErasedLocalRule, Rule},
 };
 
 mod builder;
@@ -99,10 +99,24 @@ impl MemoryStore {
     }
 }
 
+/// The half of a rule that counts in process.
+pub(crate) fn local_rule(rule: &dyn Rule) -> Result<ErasedLocalRule<'_>, InvalidValue> {
+    rule.local_rule().ok_or_else(|| {
+        InvalidValue::new(
+            format!("{rule:?}, which counts on Redis only"),
+            "a strategy with an in-process half, or a RedisStore",
+        )
+    })
+}
+
 impl Store for MemoryStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let table = self.shards.table(policy, &*rule)?;
         Ok(LimitHandle::new(policy, rule, table))
+    }
+
+    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
+        local_rule(rule).map(drop)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {

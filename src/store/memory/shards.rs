@@ -174,12 +174,7 @@ impl Shards {
 
     /// The table of a policy's states, which is added if there is none.
     pub(super) fn table(&self, policy: &str, rule: &dyn Rule) -> Result<TableRef, InvalidValue> {
-        let Some(local) = rule.local_rule().map(|rule| rule.0) else {
-            return Err(InvalidValue::new(
-                format!("{rule:?}, which counts on Redis only"),
-                "a strategy with an in-process half, or a RedisStore",
-            ));
-        };
+        let local = super::local_rule(rule)?.0;
         let format = rule.state_format();
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let policy_and_format = (Arc::from(policy), format);

@@ -41,7 +41,7 @@ use crate::{
     key::Key,
     observe::{Observer, StoreStats},
     runtime::runtime_with_io,
-    strategy::Rule,
+    strategy::{LuaScript, Rule},
 };
 
 mod background;
@@ -200,22 +200,28 @@ fn callers_in(list: &[Vec<u8>]) -> Vec<Key> {
     callers
 }
 
+/// The half of a rule that counts on Redis.
+fn script_of(rule: &dyn Rule) -> Result<LuaScript, InvalidValue> {
+    let Some(script) = rule.script() else {
+        return Err(InvalidValue::new(
+            format!("{rule:?}, which counts in process only"),
+            "a strategy with a half for Redis, or a MemoryStore",
+        ));
+    };
+    // `RedisLimit::capacity` reads it there.
+    let capacity = script.params.first().map(|first| u64::try_from(*first));
+    if capacity != Some(Ok(rule.capacity())) {
+        return Err(InvalidValue::new(
+            format!("{rule:?} with the script parameters {:?}", script.params),
+            format!("its capacity, {}, as the first parameter", rule.capacity()),
+        ));
+    }
+    Ok(script)
+}
+
 impl Store for RedisStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        let Some(script) = rule.script() else {
-            return Err(InvalidValue::new(
-                format!("{rule:?}, which counts in process only"),
-                "a strategy with a half for Redis, or a MemoryStore",
-            ));
-        };
-        // `RedisLimit::capacity` reads it there.
-        let capacity = script.params.first().map(|first| u64::try_from(*first));
-        if capacity != Some(Ok(rule.capacity())) {
-            return Err(InvalidValue::new(
-                format!("{rule:?} with the script parameters {:?}", script.params),
-                format!("its capacity, {}, as the first parameter", rule.capacity()),
-            ));
-        }
+        let script = script_of(&*rule)?;
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
         let tags = self.inner.shared.topology.tags().cloned();
@@ -226,6 +232,10 @@ impl Store for RedisStore {
         let limit = LimitHandle::new(policy, rule, context);
         self.inner.leases.record_limit(&limit);
         Ok(limit)
+    }
+
+    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
+        script_of(rule).map(drop)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {

@@ -1,10 +1,11 @@
 //! Leases of policies: how they are set, written and changed, and the mistakes in them.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use tollgate::{
-    SlidingWindow,
+    FixedWindow, InvalidValue, Quota, SlidingWindow,
     config::{Document, Format, Registry},
+    strategy::{Rule, Strategy},
 };
 
 use crate::documents::support::{document, registry};
@@ -72,6 +73,30 @@ fn a_registered_strategy_is_leased_as_it_is_without_a_name() {
         text.contains("[policies.api.lease]\nmax_units = 8\n"),
         "{text}"
     );
+}
+
+/// A strategy of an application that was written before there were leases.
+#[derive(Debug)]
+struct Own;
+
+impl Strategy for Own {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        FixedWindow.bind(quota)
+    }
+}
+
+#[test]
+fn a_registered_strategy_that_knows_nothing_of_leases_is_not_leased() {
+    let registry = Registry::new().strategy("mine", Own);
+    let limiter = |lease| {
+        let text = leased("100/s", &format!("strategy = 'mine'\n{lease}"));
+        document(&text).limiter(&registry)
+    };
+    let error = limiter("lease = { max_units = 8 }").expect_err("a lease");
+    let expected = "4:9: policies.api.lease: found a lease under Own; \
+                    expected a strategy that can be leased, such as Gcra or FixedWindow, or no lease";
+    assert_eq!(error.to_string(), expected);
+    limiter("").expect("a limiter");
 }
 
 #[test]
@@ -189,7 +214,7 @@ fn each_mistake_in_a_lease_is_found_at_its_place_with_what_would_be_valid() {
             "100/s",
             "lease = { max_units = 64 }\nshadow_of = 'live'\n[policies.live]\nquota = '1/s'",
             &format!(
-                "4:13: policies.api.shadow_of: found a lease together with shadow; expected {together}"
+                "4:13: policies.api.shadow_of: found a lease together with shadow_of; expected {together}"
             ),
         ),
         (

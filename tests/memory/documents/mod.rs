@@ -4,6 +4,7 @@ mod any_text;
 mod bounds;
 mod building;
 mod describing;
+mod fields;
 mod guide;
 mod inputs;
 mod leases;

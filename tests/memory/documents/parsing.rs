@@ -135,6 +135,51 @@ fn a_mistake_stands_for_a_missing_value_only_if_it_is_within_it() {
 }
 
 #[test]
+fn a_number_that_is_none_is_a_mistake_rather_than_no_setting() {
+    for (number, shown) in [("inf", "inf"), ("nan", "NaN"), ("1e400", "inf")] {
+        for (setting, path) in [
+            (format!("store.timeout = {number}"), "store.timeout"),
+            (format!("count_preflights = {number}"), "count_preflights"),
+            (
+                format!("policies.api.quota_lookup = {{ name = 'a', timeout = {number} }}"),
+                "policies.api.quota_lookup.timeout",
+            ),
+            (
+                format!("policies.api.tier_quotas = ['1/s', {number}]"),
+                "policies.api.tier_quotas[1]",
+            ),
+        ] {
+            let found = mistakes(&format!("policies.api.quota = '1/s'\n{setting}"));
+            let [found] = &*found else {
+                panic!("{setting}: {found:?}");
+            };
+            assert!(
+                found.contains(&format!(" {path}: found {shown}")),
+                "{found}"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_of_several_entries_of_the_wrong_form_is_found_at_its_own_place() {
+    let text = "[policies.api]\nquota = '1/s'\ntier_quotas = [1, '2/s', true, '3/x', '4/s']\nskip.paths = [5, '/a', 6]";
+    let found = mistakes(text);
+    let places: Vec<_> = found
+        .iter()
+        .map(|mistake| mistake.split_once(": found ").expect("a mistake").0)
+        .collect();
+    let expected = [
+        "3:16: policies.api.tier_quotas[0]",
+        "3:26: policies.api.tier_quotas[2]",
+        "3:32: policies.api.tier_quotas[3]",
+        "4:15: policies.api.skip.paths[0]",
+        "4:24: policies.api.skip.paths[2]",
+    ];
+    assert_eq!(places, expected, "{found:?}");
+}
+
+#[test]
 fn the_largest_number_is_written_in_each_format() {
     let text = "policies.api = { quota = '1/s', cost = 18446744073709551615 }";
     let document = Document::parse(text, Format::Toml).expect("a document");

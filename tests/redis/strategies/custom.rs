@@ -1,10 +1,18 @@
 //! Strategies from outside the crate: on both stores, beside the crate's own, batched and merged like them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use tollgate::{
-    InvalidValue, Key, Keys, Limiter, Policy, Quota, StoreError, Timestamp,
+    InvalidValue, Key, Keys, Limiter, MemoryStore, Policy, Quota, StoreError, Timestamp,
+    config::{Document, Format, Registry},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
         Strategy,
@@ -327,4 +335,208 @@ async fn a_strategy_for_in_process_only_is_a_config_error_on_redis() {
     assert!(error.expected().contains("MemoryStore"), "{error}");
     let limiter = World::memory().limiter([policy]);
     assert_eq!(send(&limiter, KEY, 3).await, 1);
+}
+
+#[test]
+fn a_document_has_strategies_that_its_store_can_count_by() {
+    let registry = Registry::new()
+        .strategy("on-redis", Broken::new(true))
+        .strategy("in-process", Local)
+        .strategy(
+            "inaccurate",
+            Broken {
+                tidy: true,
+                surplus: 1,
+            },
+        );
+    let memory = World::memory().limiter([trial("other")]);
+    for (store, strategy, missing) in [
+        ("url = 'redis://127.0.0.1:1'", "on-redis", None),
+        ("max_keys = 9", "in-process", None),
+        ("max_keys = 9", "on-redis", Some("or a RedisStore")),
+        (
+            "url = 'redis://127.0.0.1:1'",
+            "in-process",
+            Some("or a MemoryStore"),
+        ),
+        (
+            "url = 'redis://127.0.0.1:1'",
+            "inaccurate",
+            Some("its capacity, 5"),
+        ),
+    ] {
+        let text = |store: &str| {
+            format!("{store}\n[policies.p]\nquota = '5/min'\nstrategy = '{strategy}'")
+        };
+        let document =
+            |store: &str| Document::parse(&text(store), Format::Toml).expect("a document");
+        let of_store = document(&format!("[store]\n{store}"));
+        let built = of_store.limiter(&registry).map(drop);
+        let expected = built.as_ref().err().map(|error| {
+            let mistake = &error.mistakes()[0];
+            assert_eq!(error.mistakes().len(), 1, "{error}");
+            assert_eq!(mistake.path(), "policies.p.strategy");
+            mistake.expected()
+        });
+        match (expected, missing) {
+            (Some(expected), Some(missing)) => assert!(expected.contains(missing), "{expected}"),
+            (expected, missing) => assert_eq!(expected, missing),
+        }
+        // The store of a builder is not known yet.
+        drop(of_store.builder(&registry).expect("a builder"));
+        let replaced = document("").reconfigure(&memory, &registry);
+        assert_eq!(replaced.is_ok(), strategy == "in-process");
+    }
+}
+
+/// A store that counts how often a limit was registered.
+#[derive(Clone, Debug)]
+struct Registering(MemoryStore, Arc<AtomicUsize>);
+
+impl Store for Registering {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.register(policy, rule)
+    }
+
+    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
+        self.0.supports(rule)
+    }
+
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.0.execute(op, counters)
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        self.0.execute_detached(op, counters);
+    }
+
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.0.callers(limit, key)
+    }
+}
+
+#[test]
+fn settings_with_a_mistake_register_nothing() {
+    let registered = Arc::new(AtomicUsize::new(0));
+    let store = Registering(MemoryStore::new(), registered.clone());
+    let builder =
+        || Limiter::builder().policy(trial("p").tier_quotas([Quota::requests(9).per_day()]));
+    let limiter = builder().store(store.clone()).build().expect("a limiter");
+    assert_eq!(registered.load(Ordering::Relaxed), 2);
+    let unsupported = Policy::new("q", Quota::requests(5).per_minute()).strategy(Broken::new(true));
+    let first = || Limiter::builder().policy(trial("first"));
+    for mistake in [
+        first().policy(trial("q").cost(6)),
+        first().policy(unsupported),
+        first().policy(trial("q").shadow_of("none")),
+        first().skip_path("no path"),
+    ] {
+        limiter.reconfigure(mistake.clone()).expect_err("a mistake");
+        let built = mistake.store(store.clone()).build();
+        built.expect_err("a mistake");
+    }
+    assert_eq!(registered.load(Ordering::Relaxed), 2);
+}
+
+/// Counts small and large quotas by rules of two types, which share their state.
+#[derive(Clone, Copy, Debug)]
+struct BySize;
+
+#[derive(Debug)]
+struct Sized<const LARGE: bool>(u64);
+
+#[derive(Debug, Default)]
+struct Count(u64);
+
+impl Strategy for BySize {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let units = quota.amount();
+        Ok(match units > 100 {
+            true => Arc::new(Sized::<true>(units)),
+            false => Arc::new(Sized::<false>(units)),
+        })
+    }
+}
+
+impl State for Count {
+    fn expires_at(&self) -> Timestamp {
+        Timestamp::from_micros(i64::MAX)
+    }
+}
+
+impl<const LARGE: bool> LocalRule for Sized<LARGE> {
+    type State = Count;
+
+    fn available(&self, state: &mut Count, _now: Timestamp) -> i64 {
+        self.0 as i64 - state.0 as i64
+    }
+
+    fn charge(&self, state: &mut Count, _now: Timestamp, units: u64, _caller: &Key) {
+        state.0 += units;
+    }
+
+    fn refund(
+        &self,
+        state: &mut Count,
+        _: Timestamp,
+        _: &ChargeReceipt,
+        want: u64,
+        _: &Key,
+    ) -> u64 {
+        state.0 -= want;
+        want
+    }
+
+    fn snapshot(&self, state: &Count, _now: Timestamp, _cost: u64) -> Snapshot {
+        Snapshot::new([state.0 as i64])
+    }
+}
+
+impl<const LARGE: bool> Rule for Sized<LARGE> {
+    fn state_format(&self) -> &'static str {
+        "z3"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0
+    }
+
+    fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+        let [used] = snapshot.values();
+        let left = self.0.saturating_sub(used as u64);
+        let retry_after = match cost <= left {
+            true => tollgate::RetryAfter::Now,
+            false => tollgate::RetryAfter::Never,
+        };
+        QuotaStatus::new(left, retry_after, Duration::ZERO)
+    }
+
+    fn script(&self) -> Option<LuaScript> {
+        None
+    }
+
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
+    }
+}
+
+#[tokio::test]
+async fn a_strategy_may_count_its_quotas_by_rules_of_several_types_over_one_state() {
+    let small = Policy::new("p", Quota::requests(5).per_day()).strategy(BySize);
+    let large = Quota::requests(200).per_day();
+    let limiter = World::memory().limiter([small.tier_quotas([large])]);
+    let under_large = || limiter.check(KEY).quota_for("p", large);
+    assert_eq!(send(&limiter, KEY, 3).await, 3);
+    assert_eq!(under_large().times(150).await.admitted(), 150);
+    assert_eq!(send(&limiter, KEY, 1).await, 0, "153 of 5 are used");
+    let mut last = under_large().cost(47).await;
+    assert!(admitted_by_store(&last));
+    assert!(!admitted_by_store(&under_large().await));
+    assert_eq!(refund(&mut last, 47).await, 47);
+    // The rule of a policy that replaces it finds the same state.
+    let larger = Policy::new("p", Quota::requests(160).per_day()).strategy(BySize);
+    let changes = limiter.reconfigure(Limiter::builder().policy(larger));
+    changes.expect("the same store");
+    assert_eq!(left(&limiter, KEY).await, 7, "153 of 160 are used");
 }

@@ -156,6 +156,53 @@ async fn a_tier_that_cannot_be_counted_is_a_config_error() {
     );
 }
 
+/// A debt that is deeper than any tier of the policies in force allows is cut to one burst, also after settings with a longer
+/// tier were tried, and not put in force.
+#[tokio::test]
+async fn a_reload_that_fails_leaves_the_deepest_debt_as_it_was() {
+    use tollgate::config::{Document, Format, Registry};
+
+    for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
+        for world in World::both() {
+            let _case = Case(format!("{strategy:?} in {}", world.name()));
+            let live = || strategy.policy("p", "10/min");
+            let limiter = world.limiter([live()]);
+            let long = || live().tier_quotas([quota("1/400days")]);
+            let invalid = Policy::new("q", quota("0/min"));
+            let builder = || tollgate::Limiter::builder().policy(long());
+            let failed = limiter.reconfigure(builder().policy(invalid));
+            assert_eq!(failed.expect_err("a mistake").policy(), Some("q"));
+            let text = "[policies.p]\nquota = '10/min'\ntier_quotas = ['1/400days']\n[policies.q]\nquota = '0/min'";
+            let document = Document::parse(text, Format::Toml).expect("a document");
+            let failed = document.reconfigure(&limiter, &Registry::new());
+            failed.expect_err("a mistake");
+
+            // Another process has a tier that takes a day to refill.
+            let other = world.limiter([live().tier_quotas([quota("10/day")])]);
+            let used = other.check(KEY).quota_for("p", quota("10/day")).cost(10);
+            assert!(admitted_by_store(&used.await));
+            let reset_after = async || {
+                let peeked = limiter.peek(KEY).await.expect("a response");
+                peeked.policy("p").map(|policy| policy.reset_after())
+            };
+            assert_eq!(reset_after().await, Some(secs(60)));
+
+            // Put in force, the longer tier keeps the debt of the day.
+            assert!(admitted_by_store(
+                &other
+                    .check("bob")
+                    .quota_for("p", quota("10/day"))
+                    .cost(10)
+                    .await
+            ));
+            limiter.reconfigure(builder()).expect("valid");
+            let peeked = limiter.peek("bob").await.expect("a response");
+            let reset_after = peeked.policy("p").map(|policy| policy.reset_after());
+            assert_eq!(reset_after, Some(secs(86_400)));
+        }
+    }
+}
+
 /// The deepest debt is two bursts, and one more request is evaluated on top of it.
 #[tokio::test]
 async fn the_deepest_debt_admits_nothing() {

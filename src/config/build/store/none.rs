@@ -10,9 +10,11 @@ use crate::{
 };
 
 impl Build<'_> {
-    /// The store that the document opens; `None` if it says nothing of one.
+    /// The store that the document opens, in process if it says nothing of one.
     pub(in crate::config::build) fn store(&mut self) -> Option<Arc<dyn Store>> {
-        let section = self.document.store.as_ref()?;
+        let Some(section) = &self.document.store else {
+            return Some(in_process(None));
+        };
         if !is_in_process(section) {
             let expected = "the feature `redis` of tollgate, or max_keys alone";
             self.found(&Path::default().key("store"), "a store on Redis", expected);

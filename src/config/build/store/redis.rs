@@ -6,7 +6,7 @@ use super::{THE_OPEN_STORE, in_process};
 use crate::{
     config::{
         Secret,
-        build::Build,
+        build::{Build, with},
         document::store::{BreakerSection, RejectionCacheSection, StoreSection},
         tree::path::Path,
     },
@@ -30,25 +30,22 @@ enum Stored {
     OnRedis(Box<RedisStoreBuilder>),
 }
 
-/// A store that is set up field by field, so that a mistake is found at its field.
-struct Fields<'b, 'a> {
-    build: &'b mut Build<'a>,
-    path: Path,
-    builder: RedisStoreBuilder,
-    sources: Vec<(String, SettingValue)>,
-    in_process: bool,
-}
+/// The values of secrets, each with its source.
+type Sources = Vec<(String, SettingValue)>;
 
 impl Build<'_> {
-    /// The store that the document opens; `None` if it says nothing of one.
+    /// The store that the document opens, in process if it says nothing of one; `None` if it is a mistake.
     pub(in crate::config::build) fn store(&mut self) -> Option<Arc<dyn Store>> {
-        let section = self.document.store.as_ref()?;
-        let Stored::OnRedis(builder) = self.stored(section)? else {
-            return Some(in_process(section.max_keys));
+        let Some(section) = &self.document.store else {
+            return Some(in_process(None));
         };
-        let store = builder.build();
-        let store = self.checked(&Path::default().key("store"), store)?;
-        Some(Arc::new(store))
+        match self.stored(section)? {
+            Stored::InProcess => Some(in_process(section.max_keys)),
+            Stored::OnRedis(builder) => {
+                let store = self.checked(&Path::default().key("store"), builder.build())?;
+                Some(Arc::new(store))
+            }
+        }
     }
 
     /// Notes a mistake if the document has another store than the limiter. Nothing is opened. Returns the settings in which the
@@ -86,202 +83,170 @@ impl Build<'_> {
         credentials
     }
 
-    /// Where the document stores counts, unless that is a mistake.
+    /// Where the document stores counts, unless there is a mistake in it.
     fn stored(&mut self, section: &StoreSection) -> Option<Stored> {
-        let mut fields = Fields {
-            build: self,
-            path: Path::default().key("store"),
-            builder: RedisStore::builder(),
-            sources: Vec::new(),
-            in_process: false,
+        let known = self.mistakes.len();
+        let path = Path::default().key("store");
+        let mut sources = Sources::new();
+        let servers = self.servers(&path, section, &mut sources);
+        let builder = match &servers {
+            Some(Stored::OnRedis(builder)) => (**builder).clone(),
+            // The other settings are checked with a server that is never called.
+            Some(Stored::InProcess) | None => RedisStore::builder().url(UNUSED_URL),
         };
-        let has_servers = fields.servers(section);
-        if !has_servers || section.url.is_none() && fields.in_process {
-            fields.builder = fields.builder.url(UNUSED_URL);
-        }
-        fields.settings(section);
-        fields.tls(section);
-        let stored = match fields.in_process {
-            true => Stored::InProcess,
-            false => Stored::OnRedis(Box::new(fields.builder.by_document(fields.sources))),
-        };
-        has_servers.then_some(stored)
-    }
-}
-
-impl Fields<'_, '_> {
-    /// Changes the builder, unless the result can't be built.
-    fn set(
-        &mut self,
-        path: &Path,
-        change: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
-    ) -> bool {
-        let changed = change(self.builder.clone());
-        let built = changed.clone().build();
-        let is_valid = self.build.checked(path, built).is_some();
-        if is_valid {
-            self.builder = changed;
-        }
-        is_valid
+        let builder = settings(builder, section);
+        let encrypted = self.tls(&path.key("tls"), section, builder.clone(), &mut sources);
+        // Whether certificates fit servers is not known of servers that are a mistake.
+        let builder = servers.as_ref().map_or(builder, |_| encrypted);
+        builder.validate(&mut |error| self.found_by_builder(&error));
+        let is_valid = self.mistakes.len() == known;
+        servers.filter(|_| is_valid).map(|servers| match servers {
+            Stored::InProcess => Stored::InProcess,
+            Stored::OnRedis(_) => Stored::OnRedis(Box::new(builder.by_document(sources))),
+        })
     }
 
     /// The value of a secret, of which the source is kept.
-    fn secret(&mut self, path: &Path, secret: &Secret) -> Option<String> {
-        let value = self.build.secret(path, secret)?;
-        let source = secret.source(self.build.document.folder());
-        self.sources.push((value.clone(), source));
+    fn sourced(&mut self, path: &Path, secret: &Secret, sources: &mut Sources) -> Option<String> {
+        let value = self.secret(path, secret)?;
+        let source = secret.source(self.document.folder());
+        sources.push((value.clone(), source));
         Some(value)
     }
 
-    fn secrets(&mut self, path: &Path, secrets: &[Secret]) -> Option<Vec<String>> {
+    fn all_sourced(
+        &mut self,
+        path: &Path,
+        secrets: &[Secret],
+        sources: &mut Sources,
+    ) -> Option<Vec<String>> {
         let values = secrets.iter().enumerate();
         let values: Vec<_> = values
-            .map(|(index, secret)| self.secret(&path.index(index), secret))
+            .map(|(index, secret)| self.sourced(&path.index(index), secret, sources))
             .collect();
         values.into_iter().collect()
     }
 
-    /// Whether there are servers, without a mistake.
-    fn servers(&mut self, section: &StoreSection) -> bool {
-        let path = self.path.clone();
-        // Certificates fit `rediss://` addresses alone, so they are checked together.
-        match (&section.url, &section.cluster, &section.sentinel) {
-            (Some(url), None, None) => {
-                let path = path.key("url");
-                let url = self.secret(&path, url);
-                self.in_process = url.as_deref() == Some(IN_PROCESS);
-                // The other settings are checked with a server that is never called.
-                let url = url.map(|url| match self.in_process {
-                    true => UNUSED_URL.to_owned(),
-                    false => url,
-                });
-                url.is_some_and(|url| self.set(&path, |builder| builder.url(url)))
-            }
+    /// The servers; `None` if there are none, or if their addresses are not known.
+    fn servers(
+        &mut self,
+        path: &Path,
+        section: &StoreSection,
+        sources: &mut Sources,
+    ) -> Option<Stored> {
+        let builder = RedisStore::builder();
+        let builder = match (&section.url, &section.cluster, &section.sentinel) {
+            (Some(url), None, None) => match self.sourced(&path.key("url"), url, sources)? {
+                url if url == IN_PROCESS => return Some(Stored::InProcess),
+                url => builder.url(url),
+            },
             (None, Some(urls), None) => {
-                let path = path.key("cluster");
-                let urls = self.secrets(&path, urls);
-                urls.is_some_and(|urls| self.set(&path, |builder| builder.cluster(urls)))
+                builder.cluster(self.all_sourced(&path.key("cluster"), urls, sources)?)
             }
             (None, None, Some(sentinel)) => {
                 let path = path.key("sentinel");
-                let urls = self.secrets(&path.key("urls"), &sentinel.urls);
+                let urls = self.all_sourced(&path.key("urls"), &sentinel.urls, sources);
                 let server = sentinel.server_url.as_ref();
-                let server = server.map(|url| self.secret(&path.key("server_url"), url));
-                let (Some(urls), Some(server)) =
-                    (urls, server.map_or(Some(None), |url| url.map(Some)))
-                else {
-                    return false;
-                };
-                let with_urls =
-                    |builder: RedisStoreBuilder| builder.sentinel(&sentinel.master, urls);
-                self.set(&path.key("urls"), with_urls)
-                    && server.is_none_or(|url| {
-                        let path = path.key("server_url");
-                        self.set(&path, |builder| builder.server_url_template(url))
-                    })
+                let server = server.map(|url| self.sourced(&path.key("server_url"), url, sources));
+                let builder = builder.sentinel(&sentinel.master, urls?);
+                match server {
+                    Some(url) => builder.server_url_template(url?),
+                    None => builder,
+                }
             }
-            (None, None, None) if section.max_keys.is_some() => {
-                self.in_process = true;
-                true
-            }
+            (None, None, None) if section.max_keys.is_some() => return Some(Stored::InProcess),
             (None, None, None) => {
                 let expected =
                     "one of url, cluster and sentinel, or max_keys for counts in process";
-                self.build.found(&path, "no server", expected);
-                false
+                self.found(path, "no server", expected);
+                return None;
             }
             _ => {
                 let found = "more than one of url, cluster and sentinel";
-                self.build.found(&path, found, "one of them");
-                false
+                self.found(path, found, "one of them");
+                return None;
             }
-        }
-    }
-
-    fn settings(&mut self, section: &StoreSection) {
-        let path = self.path.clone();
-        if let Some(prefix) = &section.prefix {
-            self.set(&path.key("prefix"), |builder| builder.prefix(prefix));
-        }
-        if let Some(timeout) = section.timeout {
-            self.set(&path.key("timeout"), |builder| builder.timeout(timeout));
-        }
-        if let Some(connections) = section.connections {
-            self.set(&path.key("connections"), |builder| {
-                builder.connections(connections)
-            });
-        }
-        if let Some(tags) = section.hash_tags {
-            self.set(&path.key("hash_tags"), |builder| builder.hash_tags(tags));
-        }
-        let breaker = path.key("circuit_breaker_threshold");
-        match section.circuit_breaker_threshold {
-            None | Some(BreakerSection::Enabled(true)) => {}
-            Some(BreakerSection::Enabled(false)) => {
-                self.set(&breaker, RedisStoreBuilder::no_circuit_breaker);
-            }
-            Some(BreakerSection::Threshold(failures)) => {
-                self.set(&breaker, |builder| {
-                    builder.circuit_breaker_threshold(failures)
-                });
-            }
-        }
-        let cache = path.key("rejection_cache");
-        match &section.rejection_cache {
-            None | Some(RejectionCacheSection::Enabled(true)) => {}
-            Some(RejectionCacheSection::Enabled(false)) => {
-                let none = Duration::ZERO;
-                self.set(&cache, |builder| builder.rejection_cache_staleness(none));
-            }
-            Some(RejectionCacheSection::Settings(settings)) => {
-                if let Some(bound) = settings.staleness {
-                    let path = cache.key("staleness");
-                    self.set(&path, |builder| builder.rejection_cache_staleness(bound));
-                }
-                if let Some(most) = settings.capacity {
-                    let path = cache.key("capacity");
-                    self.set(&path, |builder| builder.rejection_cache_capacity(most));
-                }
-            }
-        }
+        };
+        Some(Stored::OnRedis(Box::new(builder)))
     }
 
     #[cfg(not(feature = "redis-tls"))]
-    fn tls(&mut self, section: &StoreSection) {
+    fn tls(
+        &mut self,
+        path: &Path,
+        section: &StoreSection,
+        builder: RedisStoreBuilder,
+        _: &mut Sources,
+    ) -> RedisStoreBuilder {
         if section.tls.is_some() {
             let expected = "the feature `redis-tls` of tollgate, or no certificates";
-            self.build
-                .found(&self.path.key("tls"), "certificates", expected);
+            self.found(path, "certificates", expected);
         }
+        builder
     }
 
     #[cfg(feature = "redis-tls")]
-    fn tls(&mut self, section: &StoreSection) {
+    fn tls(
+        &mut self,
+        path: &Path,
+        section: &StoreSection,
+        mut builder: RedisStoreBuilder,
+        sources: &mut Sources,
+    ) -> RedisStoreBuilder {
         let Some(tls) = &section.tls else {
-            return;
+            return builder;
         };
-        let path = self.path.key("tls");
-        if let Some(pem) = &tls.root_certificates {
-            let path = path.key("root_certificates");
-            if let Some(pem) = self.secret(&path, pem) {
-                self.set(&path, |builder| builder.root_certificates(pem));
-            }
+        if let Some(pem) = &tls.root_certificates
+            && let Some(pem) = self.sourced(&path.key("root_certificates"), pem, sources)
+        {
+            builder = builder.root_certificates(pem);
         }
         match (&tls.client_certificate, &tls.client_key) {
             (None, None) => {}
             (Some(certificate), Some(key)) => {
-                let certificate = self.secret(&path.key("client_certificate"), certificate);
-                let key = self.secret(&path.key("client_key"), key);
+                let path_of = |name| path.key(name);
+                let certificate =
+                    self.sourced(&path_of("client_certificate"), certificate, sources);
+                let key = self.sourced(&path_of("client_key"), key, sources);
                 if let (Some(certificate), Some(key)) = (certificate, key) {
-                    self.set(&path, |builder| {
-                        builder.client_certificate(certificate, key)
-                    });
+                    builder = builder.client_certificate(certificate, key);
                 }
             }
             _ => {
                 let found = "one of client_certificate and client_key";
-                self.build.found(&path, found, "both of them, or none");
+                self.found(path, found, "both of them, or none");
             }
         }
+        builder
     }
+}
+
+/// The builder with the settings besides servers and certificates.
+fn settings(mut builder: RedisStoreBuilder, section: &StoreSection) -> RedisStoreBuilder {
+    builder = with(builder, section.prefix.as_ref(), RedisStoreBuilder::prefix);
+    builder = with(builder, section.timeout, RedisStoreBuilder::timeout);
+    builder = with(builder, section.connections, RedisStoreBuilder::connections);
+    builder = with(builder, section.hash_tags, RedisStoreBuilder::hash_tags);
+    match section.circuit_breaker_threshold {
+        None | Some(BreakerSection::Enabled(true)) => {}
+        Some(BreakerSection::Enabled(false)) => builder = builder.no_circuit_breaker(),
+        Some(BreakerSection::Threshold(failures)) => {
+            builder = builder.circuit_breaker_threshold(failures);
+        }
+    }
+    let (staleness, capacity) = match &section.rejection_cache {
+        None | Some(RejectionCacheSection::Enabled(true)) => (None, None),
+        Some(RejectionCacheSection::Enabled(false)) => (Some(Duration::ZERO), None),
+        Some(RejectionCacheSection::Settings(settings)) => (settings.staleness, settings.capacity),
+    };
+    builder = with(
+        builder,
+        staleness,
+        RedisStoreBuilder::rejection_cache_staleness,
+    );
+    with(
+        builder,
+        capacity,
+        RedisStoreBuilder::rejection_cache_capacity,
+    )
 }

@@ -331,6 +331,35 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Reports each mistake in the settings. The first one reported is the error of [`build`](Self::build). Nothing connects.
+    pub(crate) fn validate(&self, report: &mut dyn FnMut(ConfigError)) {
+        if let Err(error) = key_names::check_prefix(&self.prefix) {
+            report(error.in_field("store.prefix"));
+        }
+        if !(Duration::from_millis(1)..=MAX_TIMEOUT).contains(&self.timeout) {
+            let error = ConfigError::new(
+                format!("a timeout of {:?}", self.timeout),
+                "at least 1 ms, at most a day",
+            );
+            report(error.in_field("store.timeout"));
+        }
+        if self.breaker == Some(0) {
+            let error = ConfigError::new(
+                "a circuit breaker with a threshold of 0",
+                "at least 1; `no_circuit_breaker` for none",
+            );
+            report(error.in_field("store.circuit_breaker_threshold"));
+        }
+        if self.rejection_cache > MAX_STALENESS {
+            let error = ConfigError::new(
+                format!("a rejection cache staleness of {:?}", self.rejection_cache),
+                "at most an hour; zero for not at all",
+            );
+            report(error.in_field("store.rejection_cache.staleness"));
+        }
+        self.connect.validate(report);
+    }
+
     /// Builds the store. Nothing is connected before the first request.
     ///
     /// # Errors
@@ -341,24 +370,12 @@ impl RedisStoreBuilder {
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         #[cfg(feature = "config")]
         let settings = self.settings();
-        key_names::check_prefix(&self.prefix)?;
-        if !(Duration::from_millis(1)..=MAX_TIMEOUT).contains(&self.timeout) {
-            return Err(ConfigError::new(
-                format!("a timeout of {:?}", self.timeout),
-                "at least 1 ms, at most a day",
-            ));
-        }
-        if self.breaker == Some(0) {
-            return Err(ConfigError::new(
-                "a circuit breaker with a threshold of 0",
-                "at least 1; `no_circuit_breaker` for none",
-            ));
-        }
-        if self.rejection_cache > MAX_STALENESS {
-            return Err(ConfigError::new(
-                format!("a rejection cache staleness of {:?}", self.rejection_cache),
-                "at most an hour; zero for not at all",
-            ));
+        let mut first = None;
+        self.validate(&mut |error| {
+            first.get_or_insert(error);
+        });
+        if let Some(error) = first {
+            return Err(error);
         }
         let (workers, id) = (self.connect.workers, self.connect.id(&self.prefix));
         let topology = self.connect.servers()?;

@@ -96,6 +96,9 @@ impl Default for ConnectConfig {
     }
 }
 
+/// Sets one setting to that of the second configuration.
+type Setter = fn(&mut ConnectConfig, &ConnectConfig);
+
 impl ConnectConfig {
     /// Equal for stores with the same servers and prefix.
     pub(crate) fn id(&self, prefix: &str) -> u64 {
@@ -116,13 +119,53 @@ impl ConnectConfig {
         hasher.finish()
     }
 
-    pub(crate) fn servers(mut self) -> Result<Topology, ConfigError> {
+    /// Reports each mistake. Servers that are one leave what depends on them unchecked.
+    pub(crate) fn validate(&self, report: &mut dyn FnMut(ConfigError)) {
         if !(1..=64).contains(&self.workers) {
-            return Err(ConfigError::new(
-                format!("{} connections", self.workers),
-                "1 to 64",
-            ));
+            let error = ConfigError::new(format!("{} connections", self.workers), "1 to 64");
+            report(error.in_field("store.connections"));
         }
+        if self.clone().servers().is_ok() {
+            return;
+        }
+        // One setting after the other, each with those before it that are no mistakes.
+        let mut trial = Self::default();
+        let servers = match &self.servers {
+            Some(ServerConfig::Cluster(_)) => "store.cluster",
+            Some(ServerConfig::Sentinel { .. }) => "store.sentinel.urls",
+            _ => "store.url",
+        };
+        let settings: &[(&'static str, Setter)] = &[
+            (servers, |trial, own| trial.servers = own.servers.clone()),
+            ("store.hash_tags", |trial, own| {
+                trial.hash_tags = own.hash_tags
+            }),
+            ("store.sentinel.server_url", |trial, own| {
+                trial.server_url_template = own.server_url_template.clone();
+            }),
+            #[cfg(feature = "redis-tls")]
+            ("store.tls.root_certificates", |trial, own| {
+                trial.tls.root = own.tls.root.clone();
+            }),
+            #[cfg(feature = "redis-tls")]
+            ("store.tls", |trial, own| {
+                trial.tls.client = own.tls.client.clone();
+            }),
+        ];
+        for (field, set) in settings {
+            let mut next = trial.clone();
+            set(&mut next, self);
+            match next.clone().servers() {
+                Ok(_) => trial = next,
+                Err(error) => report(error.in_field(field)),
+            }
+            if trial.servers.is_none() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn servers(mut self) -> Result<Topology, ConfigError> {
         let none = || {
             ConfigError::new(
                 "a Redis store without a server",

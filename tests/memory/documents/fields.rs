@@ -1,0 +1,300 @@
+//! A mistake of a builder is found in a document, too: at the setting that it is in, with the same words.
+
+use std::time::Duration;
+
+use tollgate::{
+    Ban, ConfigError, FixedWindow, Lease, Limiter, LocalFallback, Policy, Quota, SlidingLog,
+    config::Registry, extract, outcome,
+};
+
+use crate::documents::support::{document, paths_of, registry};
+
+/// The error of a limiter with these policies.
+fn of_builder(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
+    let policies = policies.into_iter();
+    let builder = policies.fold(Limiter::builder(), |all, one| all.policy(one));
+    builder.build().expect_err("a mistake")
+}
+
+fn policy(quota: &str) -> Policy {
+    Policy::new("api", quota.parse::<Quota>().expect(quota))
+}
+
+fn leased(quota: &str) -> Policy {
+    policy(quota).lease(Lease::max_units(64))
+}
+
+#[test]
+fn a_builder_and_a_document_find_a_mistake_in_the_same_setting() {
+    let lease = "lease = { max_units = 64 }";
+    let short = Lease::max_units(64).ttl(Duration::from_millis(1));
+    let charged_after = |quota: &str| policy(quota).charge_after(outcome::success);
+    let ban = || policy("8/min").strategy(Ban::for_duration(Duration::from_secs(600)));
+    for (setting, quota, settings, policy) in [
+        ("quota", "0/min", "", policy("0/min")),
+        (
+            "quota",
+            "0/min",
+            "strategy = 'fixed_window'",
+            policy("0/min").strategy(FixedWindow),
+        ),
+        ("quota", "1/401days", lease, leased("1/401days")),
+        (
+            "strategy",
+            "10/min burst 20",
+            "strategy = 'fixed_window'",
+            policy("10/min burst 20").strategy(FixedWindow),
+        ),
+        (
+            "strategy",
+            "10/min",
+            "strategy = 'concurrency'",
+            policy("10/min").strategy(tollgate::Concurrency::new()),
+        ),
+        (
+            "lease.max_units",
+            "100/s",
+            "lease = { max_units = 1 }",
+            policy("100/s").lease(Lease::max_units(1)),
+        ),
+        (
+            "lease.ttl",
+            "100/s",
+            "lease = { max_units = 64, ttl = '1ms' }",
+            policy("100/s").lease(short),
+        ),
+        ("lease", "100/s burst 3", lease, leased("100/s burst 3")),
+        (
+            "lease",
+            "100/s",
+            "strategy = 'sliding_log'\nlease = { max_units = 64 }",
+            leased("100/s").strategy(SlidingLog),
+        ),
+        (
+            "charge",
+            "100/s",
+            "lease = { max_units = 64 }\ncharge = { after = 'success' }",
+            leased("100/s").charge_after(outcome::success),
+        ),
+        (
+            "charge_rejected",
+            "100/s",
+            "lease = { max_units = 64 }\ncharge_rejected = true",
+            leased("100/s").charge_rejected(true),
+        ),
+        (
+            "shadow",
+            "100/s",
+            "lease = { max_units = 64 }\nshadow = true",
+            leased("100/s").shadow(),
+        ),
+        (
+            "charge_rejected",
+            "10/min",
+            "charge = { after = 'success' }\ncharge_rejected = true",
+            charged_after("10/min").charge_rejected(true),
+        ),
+        (
+            "charge",
+            "8 concurrent",
+            "charge = { after = 'success' }",
+            charged_after("8 concurrent"),
+        ),
+        (
+            "charge_rejected",
+            "8 concurrent",
+            "charge_rejected = true",
+            policy("8 concurrent").charge_rejected(true),
+        ),
+        (
+            "shadow",
+            "10/min",
+            "charge_rejected = true\nshadow = true",
+            policy("10/min").charge_rejected(true).shadow(),
+        ),
+        (
+            "charge",
+            "8/min",
+            "strategy = 'ban 10min'\ncharge = { refund_unless = 'success' }",
+            ban().refund_unless(outcome::success),
+        ),
+        (
+            "shadow",
+            "8/min",
+            "strategy = 'ban 10min'\nshadow = true",
+            ban().shadow(),
+        ),
+        (
+            "quota_lookup.timeout",
+            "10/min",
+            "quota_lookup = { name = 'lookup', timeout = '0s' }",
+            policy("10/min").quota_lookup(Duration::ZERO, |_| async { None }),
+        ),
+        (
+            "tier_quotas[1]",
+            "10/min",
+            "tier_quotas = ['20/min', '1/401days']",
+            policy("10/min")
+                .tier_quotas(["20/min", "1/401days"].map(|tier| tier.parse().expect(tier))),
+        ),
+        ("cost", "10/min", "cost = 11", policy("10/min").cost(11)),
+        (
+            "skip.paths[1]",
+            "10/min",
+            "skip.paths = ['/a', 'health']",
+            policy("10/min").skip_path("/a").skip_path("health"),
+        ),
+        (
+            "only.paths[0]",
+            "10/min",
+            "only.paths = ['/users/:id']",
+            policy("10/min").only_path("/users/:id"),
+        ),
+        (
+            "on_store_error.local_fallback.processes",
+            "10/min",
+            "on_store_error = { local_fallback = { processes = 0 } }",
+            policy("10/min").on_store_error(LocalFallback::shared_by(0)),
+        ),
+    ] {
+        let error = of_builder([policy]);
+        assert_eq!(error.policy(), Some("api"));
+        assert_eq!(error.setting().as_deref(), Some(setting), "{error}");
+        let text = format!("[policies.api]\nquota = '{quota}'\n{settings}\n");
+        let in_document = document(&text).limiter(&registry()).expect_err(&text);
+        let [mistake] = in_document.mistakes() else {
+            panic!("{in_document}\n{text}");
+        };
+        let found = (mistake.found(), mistake.expected());
+        assert_eq!(found, (error.value(), error.expected()), "{text}");
+        let path = format!("policies.api.{setting}");
+        assert_eq!(mistake.path(), path, "{text}");
+    }
+}
+
+#[test]
+fn a_mistake_of_several_policies_is_in_the_setting_of_one() {
+    let live = "[policies.live]\nquota = '10/min'\n";
+    let live_policy = || Policy::new("live", "10/min".parse().expect("a quota"));
+    for (setting, of_live, settings, policies) in [
+        // The strategy is the live policy's.
+        (
+            "quota",
+            "strategy = 'fixed_window'",
+            "quota = '5/min burst 6'\nshadow_of = 'live'",
+            [
+                live_policy().strategy(FixedWindow),
+                policy("5/min burst 6").shadow_of("live"),
+            ],
+        ),
+        (
+            "strategy",
+            "strategy = 'fixed_window'",
+            "quota = '5/min burst 6'\nstrategy = 'fixed_window'\nshadow_of = 'live'",
+            [
+                live_policy().strategy(FixedWindow),
+                policy("5/min burst 6")
+                    .strategy(FixedWindow)
+                    .shadow_of("live"),
+            ],
+        ),
+        (
+            "cost",
+            "cost = 9",
+            "quota = '5/min'\nshadow_of = 'live'",
+            [live_policy().cost(9), policy("5/min").shadow_of("live")],
+        ),
+        (
+            "shadow_of",
+            "strategy = 'ban 10min'",
+            "quota = '5/min'\nstrategy = 'gcra'\nshadow_of = 'live'",
+            [
+                live_policy().strategy(Ban::for_duration(Duration::from_secs(600))),
+                policy("5/min").strategy(tollgate::Gcra).shadow_of("live"),
+            ],
+        ),
+        (
+            "shadow_of",
+            "",
+            "quota = '100/s'\nlease = { max_units = 64 }\nshadow_of = 'live'",
+            [live_policy(), leased("100/s").shadow_of("live")],
+        ),
+    ] {
+        let error = of_builder(policies);
+        assert_eq!(error.policy(), Some("api"), "{error}");
+        assert_eq!(error.setting().as_deref(), Some(setting), "{error}");
+        let text = format!("{live}{of_live}\n[policies.api]\n{settings}\n");
+        let in_document = document(&text).limiter(&registry()).expect_err(&text);
+        let [mistake] = in_document.mistakes() else {
+            panic!("{in_document}\n{text}");
+        };
+        assert_eq!(mistake.path(), format!("policies.api.{setting}"), "{text}");
+        let found = (mistake.found(), mistake.expected());
+        assert_eq!(found, (error.value(), error.expected()), "{text}");
+    }
+}
+
+#[test]
+fn a_mistake_outside_of_policies_has_the_path_of_its_field() {
+    for (setting, text, builder) in [
+        (
+            "skip.paths[0]",
+            "skip.paths = ['a']",
+            Limiter::builder().skip_path("a"),
+        ),
+        (
+            "on_store_error.local_fallback.processes",
+            "on_store_error = { local_fallback = { processes = 0 } }",
+            Limiter::builder().on_store_error(LocalFallback::shared_by(0)),
+        ),
+    ] {
+        let error = builder.policy(policy("1/s")).build().expect_err(setting);
+        assert_eq!(error.setting().as_deref(), Some(setting));
+        let text = format!("policies.api.quota = '1/s'\n{text}");
+        let in_document = document(&text).limiter(&registry()).expect_err(&text);
+        assert_eq!(paths_of(&in_document), [setting]);
+    }
+}
+
+#[test]
+fn what_depends_on_a_mistake_is_no_mistake_of_its_own() {
+    for (text, expected) in [
+        // A tier without its function still allows a cost.
+        (
+            "quota = '10/min'\ncost = 99\ntier = 'plans'\ntiers = { pro = '100/min' }",
+            vec!["policies.api.tier"],
+        ),
+        // A lease may fit the strategy that was meant, but has to be in range.
+        (
+            "quota = '1/s'\nstrategy = 'fixed'\nlease = { max_units = 1 }",
+            vec!["policies.api.strategy", "policies.api.lease.max_units"],
+        ),
+        // The client's address is found otherwise.
+        (
+            "quota = '1/s'\nkey = 'client_ip'\n[client_ip]\nhops = 65",
+            vec!["client_ip"],
+        ),
+        (
+            "quota = '0/min'\nstrategy = 'fixed_window'\ncost = 10\nlease = { max_units = 64 }",
+            vec!["policies.api.quota"],
+        ),
+        (
+            "quota = '10/min'\ncost = [{ method = 'get', cost = 11 }]",
+            vec!["policies.api.cost[0].method", "policies.api.cost[0].cost"],
+        ),
+    ] {
+        let text = format!("[policies.api]\n{text}");
+        let error = document(&text).limiter(&registry()).expect_err(&text);
+        assert_eq!(paths_of(&error), expected, "{error}");
+    }
+}
+
+#[test]
+fn an_extractor_of_the_application_that_can_never_find_a_key_is_a_mistake_in_its_field() {
+    let registry = Registry::new().key("mine", extract::header("x key"));
+    for field in ["key", "caller"] {
+        let text = format!("[policies.api]\nquota = '1/s'\n{field} = 'mine'\ncost = 1");
+        let error = document(&text).limiter(&registry).expect_err(&text);
+        assert_eq!(paths_of(&error), [format!("policies.api.{field}")]);
+    }
+}
