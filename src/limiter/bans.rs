@@ -19,7 +19,7 @@ use crate::{
     clock::Timestamp,
     error::{CallError, StoreError},
     key::Key,
-    store::{CounterOp, LimitHandle, Op, StoreResponse},
+    store::{CounterOp, LimitHandle, Op},
 };
 
 impl LimiterRef {

@@ -28,7 +28,7 @@ use crate::{
     log::without_events,
     observe::{DecisionOutcome, DecisionSource},
     policy::skip::exemption::Exemption,
-    store::{Op, OpResult, StoreResponse, TOO_FEW_RESULTS},
+    store::{Op, OpResult, TOO_FEW_RESULTS},
     strategy::RetryAfter,
 };
 
