@@ -79,8 +79,18 @@ impl Backend {
         };
         let expires_at = server.expires_at(name);
         let mut line = format!("key {} {kind} {expires_at}", escape(name));
+        let values = values.into_iter().map(|value| self.renamed(value.text()));
+        let mut values: Vec<String> = values.collect();
+        if kind == "zset" {
+            // Members of one score are ordered by their bytes, which are other ones before they are renamed.
+            let mut pairs: Vec<_> = values.chunks(2).map(|pair| (&pair[1], &pair[0])).collect();
+            pairs.sort_by_key(|(score, member)| (score.parse::<i64>().ok(), *member));
+            values = pairs
+                .into_iter()
+                .flat_map(|(score, member)| [member.clone(), score.clone()])
+                .collect();
+        }
         for value in values {
-            let value = self.renamed(value.text());
             write!(line, " {}", escape(&value)).expect("a string grows");
         }
         line
