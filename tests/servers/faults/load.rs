@@ -33,6 +33,8 @@ pub(crate) struct Counts {
     decisions: [AtomicU64; 2],
     /// Admitted requests for the shared key.
     shared: [AtomicU64; 2],
+    /// Requests for the shared key that were decided by this process's share: not by the store, nor from its cached rejections.
+    by_share: AtomicU64,
 }
 
 fn index(source: DecisionSource) -> usize {
@@ -67,6 +69,15 @@ impl Load {
             decisions()
                 .zip(&before)
                 .all(|(now, before)| now >= before + many)
+        })
+        .await;
+    }
+
+    /// Waits until each process has decided so many requests for the shared key by its share.
+    pub(crate) async fn wait_for_shares(&self, many: u64) {
+        until("decisions by the shares", async || {
+            let mut each = self.processes.iter();
+            each.all(|(_, counts)| counts.by_share.load(Relaxed) >= many)
         })
         .await;
     }
@@ -112,6 +123,8 @@ async fn run(limiter: Limiter, timeout: Duration, counts: Arc<Counts>, is_over: 
                 let admitted = u64::from(key == KEY && decision.is_admitted());
                 counts.shared[source].fetch_add(admitted, Relaxed);
                 counts.decisions[source].fetch_add(1, Relaxed);
+                let is_by_share = key == KEY && decision.source() == DecisionSource::Fallback;
+                counts.by_share.fetch_add(is_by_share.into(), Relaxed);
                 tokio::time::sleep(REST).await;
             }
         })
