@@ -1,25 +1,17 @@
 //! Text without its secrets, for `Debug`, errors and documents.
 //!
-//! What is shown is what is known to be harmless: variables of the environment, and of a URL of Redis its scheme, user, host,
-//! port, database, path of a socket, and some parameters. `***` stands in place of everything else.
+//! What is shown is what is known to be harmless: variables of the environment, and of a URL of Redis its scheme, host, port and
+//! database, or the path of its socket, and a user whose password is a variable. `***` stands in place of everything else.
+
+use std::net::Ipv6Addr;
+
+use crate::error::InvalidValue;
 
 /// What stands in place of a secret.
 pub(crate) const HIDDEN: &str = "***";
 
 /// What stands for code of the application in a document.
 pub(crate) const CODE: &str = "code";
-
-/// The schemes of URLs that are shown: those of Redis, and that of no store.
-const SCHEMES: [&str; 8] = [
-    "redis",
-    "rediss",
-    "valkey",
-    "valkeys",
-    "redis+unix",
-    "valkey+unix",
-    "unix",
-    "memory",
-];
 
 /// The most digits of a port or a database that are shown: more may be a password.
 const MAX_DIGITS: usize = 5;
@@ -33,258 +25,161 @@ pub(crate) struct Variable<'a> {
 
 impl<'a> Variable<'a> {
     /// The variable whose `$` is followed by this text, and what follows the variable.
-    pub(crate) fn at(text: &'a str) -> Option<(Self, &'a str)> {
+    fn at(text: &'a str) -> Option<(Self, &'a str)> {
         let (text, after) = text.strip_prefix('{')?.split_once('}')?;
         let (name, default) = match text.split_once(":-") {
             Some((name, default)) => (name, Some(default)),
             None => (text, None),
         };
-        is_variable_name(name).then_some((Self { name, default }, after))
-    }
-
-    /// The variable, with its default as `show` shows it.
-    fn redacted(&self, show: impl Fn(&str) -> Option<String>) -> Option<String> {
-        let Self { name, default } = self;
-        Some(match default {
-            None => format!("${{{name}}}"),
-            Some("") => format!("${{{name}:-}}"),
-            Some(default) => format!("${{{name}:-{}}}", show(default)?),
-        })
+        let is_name = !name.is_empty()
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_name.then_some((Self { name, default }, after))
     }
 }
 
-fn is_variable_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes
-        .next()
-        .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// A character of a text, or a variable in it, whose default is not looked into for the characters that separate the parts of a
-/// URL.
-#[derive(Clone, Copy)]
-enum Part<'a> {
-    Char(char),
-    Variable(Variable<'a>),
-}
-
-impl Part<'_> {
-    fn is(&self, other: char) -> bool {
-        matches!(self, Self::Char(char) if *char == other)
-    }
-}
-
-fn parts(text: &str) -> Vec<Part<'_>> {
-    let mut parts = Vec::new();
+/// The text with the value of each variable in its place, and `$` in that of `$$`.
+pub(crate) fn expand(
+    text: &str,
+    value: impl Fn(Variable<'_>) -> Result<String, InvalidValue>,
+) -> Result<String, InvalidValue> {
+    let mut expanded = String::new();
     let mut rest = text;
-    while let Some(char) = rest.chars().next() {
-        rest = &rest[char.len_utf8()..];
-        match (char, Variable::at(rest)) {
-            ('$', Some((variable, after))) => {
-                parts.push(Part::Variable(variable));
-                rest = after;
+    while let Some((before, after)) = rest.split_once('$') {
+        expanded.push_str(before);
+        rest = match after.strip_prefix('$') {
+            Some(after) => {
+                expanded.push('$');
+                after
             }
-            // An escaped $, which begins no variable.
-            ('$', None) if rest.starts_with('$') => {
-                parts.extend([Part::Char('$'), Part::Char('$')]);
-                rest = &rest[1..];
+            None => {
+                let (variable, after) = Variable::at(after).ok_or_else(|| {
+                    let found = "a $ that is not followed by the name of a variable in braces";
+                    InvalidValue::new(found, "\"${NAME}\", or \"$$\" for a $")
+                })?;
+                expanded.push_str(&value(variable)?);
+                after
             }
-            _ => parts.push(Part::Char(char)),
-        }
+        };
     }
-    parts
+    expanded.push_str(rest);
+    Ok(expanded)
+}
+
+/// The text with the defaults of its variables, and `unset` in place of those without one.
+fn with_defaults(text: &str, unset: &str) -> Option<String> {
+    let value = |variable: Variable<'_>| Ok(variable.default.unwrap_or(unset).to_owned());
+    expand(text, value).ok()
+}
+
+/// Whether the text consists of variables without a default, or with an empty one.
+fn is_variables(text: &str) -> bool {
+    with_defaults(text, "").is_some_and(|text| text.is_empty())
 }
 
 /// Text without secrets. Text that is neither a URL of Redis nor consists of variables is `***` as a whole.
 pub(crate) fn redacted(text: &str) -> String {
-    if text == CODE {
+    if text == CODE || is_variables(text) {
         return text.to_owned();
     }
-    let parts = parts(text);
-    only_variables(&parts, |default| Some(redacted(default)))
-        .or_else(|| url(&parts))
-        .unwrap_or_else(|| HIDDEN.to_owned())
+    match text.strip_prefix('$').and_then(Variable::at) {
+        Some((Variable { name, default }, "")) => {
+            let default = redacted_url(default.unwrap_or_default());
+            format!("${{{name}:-{default}}}")
+        }
+        _ => redacted_url(text),
+    }
 }
 
 /// The value of a text, in which a `$` begins no variable, without secrets.
 #[cfg(feature = "redis")]
 pub(crate) fn redacted_value(value: &str) -> String {
-    let parts: Vec<_> = value.chars().map(Part::Char).collect();
-    or_hidden(url(&parts))
+    // Percent-encoded, as in a URL.
+    redacted_url(&value.replace('$', "%24"))
 }
 
-/// Text that consists of variables, if `show` shows their defaults.
-fn only_variables(parts: &[Part<'_>], show: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let shown = parts.iter().map(|part| match part {
-        Part::Variable(variable) => variable.redacted(&show),
-        Part::Char(_) => None,
-    });
-    shown.collect()
+fn redacted_url(text: &str) -> String {
+    match text.split_once("://") {
+        Some((scheme, rest)) if is_scheme(scheme) => {
+            let shown = redacted_authority(rest, scheme.ends_with("unix"));
+            format!("{scheme}://{}", shown.as_deref().unwrap_or(HIDDEN))
+        }
+        _ => HIDDEN.to_owned(),
+    }
 }
 
-/// Text that consists of plain characters, and of variables whose defaults do.
-fn plain(parts: &[Part<'_>], is_plain: impl Fn(char) -> bool) -> Option<String> {
-    let text = |text: &str| text.chars().all(&is_plain).then(|| text.to_owned());
-    let shown = parts.iter().map(|part| match part {
-        Part::Variable(variable) => variable.redacted(text),
-        Part::Char(char) => is_plain(*char).then(|| char.to_string()),
-    });
-    shown.collect()
+/// Whether it is a scheme of Redis, or that of no store.
+fn is_scheme(scheme: &str) -> bool {
+    let schemes = "redis rediss valkey valkeys redis+unix valkey+unix unix memory";
+    schemes
+        .split(' ')
+        .any(|known| known.eq_ignore_ascii_case(scheme))
 }
 
-fn or_hidden(shown: Option<String>) -> String {
-    shown.unwrap_or_else(|| HIDDEN.to_owned())
-}
-
-fn split_once<'a, 'b>(
-    parts: &'b [Part<'a>],
-    separator: char,
-) -> Option<(&'b [Part<'a>], &'b [Part<'a>])> {
-    let at = parts.iter().position(|part| part.is(separator))?;
-    Some((&parts[..at], &parts[at + 1..]))
-}
-
-fn url(parts: &[Part<'_>]) -> Option<String> {
-    let (scheme, rest) = split_once(parts, ':')?;
-    let scheme = plain(scheme, |char| char.is_ascii_alphabetic() || char == '+')?;
-    if !SCHEMES.contains(&scheme.to_ascii_lowercase().as_str()) {
+/// What follows the scheme of a URL: the server, with what is before its `@` and after its `?` only if these are variables.
+/// Nothing if the rest is not what a server looks like.
+fn redacted_authority(text: &str, is_socket: bool) -> Option<String> {
+    let (user_info, rest) = text.split_at(text.rfind('@').map_or(0, |at| at + 1));
+    let (server, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+    // A password with a separator in it, which belongs in percent-encoding: no part need be what it looks like.
+    if with_defaults(user_info, "0")?.contains(['/', '?', '#']) {
         return None;
     }
-    let rest = match rest {
-        [first, second, rest @ ..] if first.is('/') && second.is('/') => rest,
-        _ => return None,
-    };
-    let is_end = |part: &Part<'_>| ['/', '?', '#'].iter().any(|end| part.is(*end));
-    let end = rest.iter().position(is_end).unwrap_or(rest.len());
-    let (authority, rest) = rest.split_at(end);
-    // A password with a separator in it, which belongs in percent-encoding: so no part is what it looks like.
-    if rest.iter().any(|part| part.is('@')) {
-        return Some(format!("{scheme}://{HIDDEN}"));
+    if !is_server(&with_defaults(server, "0")?, is_socket) {
+        return None;
     }
-    let (rest, fragment) = match split_once(rest, '#') {
-        Some((rest, fragment)) => (rest, Some(fragment)),
-        None => (rest, None),
+    let user_info = match user_info.strip_suffix('@') {
+        Some(text) if !is_user_info(text) => "***@",
+        _ => user_info,
     };
-    let (path, query) = match split_once(rest, '?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (rest, None),
+    let query = match query.strip_prefix('?') {
+        Some(text) if !is_variables(text) => "?***",
+        _ => query,
     };
-    let mut shown = format!("{scheme}://{}", redacted_authority(authority));
-    shown += &redacted_path(path, scheme.contains("unix"));
-    if let Some(query) = query {
-        let pairs = query.split(|part| part.is('&')).map(redacted_pair);
-        shown = shown + "?" + &pairs.collect::<Vec<_>>().join("&");
+    Some(format!("{user_info}{server}{query}"))
+}
+
+/// Whether it is a variable, or a user and a variable. A user without a password may be the password.
+fn is_user_info(text: &str) -> bool {
+    let (user, password) = text.split_once(':').unwrap_or(("", text));
+    let is_user = with_defaults(user, "0").is_some_and(|user| is_name(&user));
+    is_user && is_variables(password) && !password.is_empty()
+}
+
+/// Whether it is `host`, `host:port`, one of them with `/database`, the path of a socket, or empty.
+fn is_server(text: &str, is_socket: bool) -> bool {
+    if is_socket {
+        return text.starts_with('/') && text.split('/').all(is_name);
     }
-    if let Some(fragment) = fragment {
-        let is_insecure = plain(fragment, |_| true).is_some_and(|shown| shown == "insecure");
-        shown = shown + "#" + if is_insecure { "insecure" } else { HIDDEN };
-    }
-    Some(shown)
-}
-
-fn redacted_authority(authority: &[Part<'_>]) -> String {
-    match authority.iter().rposition(|part| part.is('@')) {
-        Some(at) => {
-            let (user_info, server) = (&authority[..at], &authority[at + 1..]);
-            redacted_user_info(user_info) + "@" + &redacted_server(server)
-        }
-        None => redacted_server(authority),
-    }
-}
-
-/// The user and the password. A user without a password may be the password.
-fn redacted_user_info(user_info: &[Part<'_>]) -> String {
-    match split_once(user_info, ':') {
-        Some((user, password)) if !password.is_empty() => {
-            or_hidden(name(user)) + ":" + &or_hidden(only_variables(password, |_| None))
-        }
-        _ => or_hidden(only_variables(user_info, |_| None)),
-    }
-}
-
-/// The host and the port.
-fn redacted_server(server: &[Part<'_>]) -> String {
-    let (host, port) = match server {
-        // An IPv6 address, which has colons.
-        [first, address @ ..] if first.is('[') => match split_once(address, ']') {
-            Some((address, rest)) => {
-                let is_address = |char: char| char.is_ascii_hexdigit() || ":.".contains(char);
-                let address = plain(address, is_address).map(|address| format!("[{address}]"));
-                match rest {
-                    [colon, port @ ..] if colon.is(':') => (address, Some(port)),
-                    [] => (address, None),
-                    _ => (None, None),
-                }
-            }
-            None => (None, None),
-        },
-        _ => match split_once(server, ':') {
-            Some((host, port)) => (name(host), Some(port)),
-            None => (name(server), None),
-        },
+    let (address, database) = text.split_once('/').unwrap_or((text, ""));
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ => (address, ""),
     };
-    let port = port.map(|port| format!(":{}", or_hidden(number(port))));
-    or_hidden(host) + &port.unwrap_or_default()
-}
-
-/// The database, or the path of a socket.
-fn redacted_path(path: &[Part<'_>], is_socket: bool) -> String {
-    let Some((_, path)) = path.split_first() else {
-        return String::new();
+    let is_host = match host.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
+        Some(ip) => ip.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && is_name(host),
     };
-    let is_file = |char: char| char.is_ascii_alphanumeric() || "/._-".contains(char);
-    let path = if is_socket {
-        plain(path, is_file)
-    } else {
-        number(path)
-    };
-    format!("/{}", or_hidden(path))
+    text.is_empty() || is_host && is_number(port) && is_number(database)
 }
 
-/// A parameter and its value.
-fn redacted_pair(pair: &[Part<'_>]) -> String {
-    let shown = split_once(pair, '=').and_then(|(parameter, value)| {
-        let parameter = plain(parameter, |char| char.is_ascii_lowercase())?;
-        let value = match parameter.as_str() {
-            "db" => number(value),
-            "protocol" => protocol(value),
-            "user" => name(value),
-            "pass" | "password" => only_variables(value, |_| None),
-            _ => return None,
-        };
-        Some(format!("{parameter}={}", or_hidden(value)))
-    });
-    or_hidden(shown)
+/// Whether it consists of the characters of names of users and hosts.
+fn is_name(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// The name of a user or a host.
-fn name(parts: &[Part<'_>]) -> Option<String> {
-    plain(parts, |char| {
-        char.is_ascii_alphanumeric() || "._-".contains(char)
-    })
-}
-
-/// A version of Redis's protocol: any other text may be a secret.
-fn protocol(parts: &[Part<'_>]) -> Option<String> {
-    let known = |text: &str| {
-        ["2", "3", "resp2", "resp3"]
-            .contains(&text)
-            .then(|| text.to_owned())
-    };
-    only_variables(parts, known)
-        .or_else(|| known(&plain(parts, |char| char.is_ascii_alphanumeric())?))
-}
-
-/// A port, or the number of a database.
-fn number(parts: &[Part<'_>]) -> Option<String> {
-    let is_short = parts.len() <= MAX_DIGITS;
-    let shown = plain(parts, |char| char.is_ascii_digit());
-    shown.filter(|_| is_short)
+/// Whether it is a port or the number of a database, or empty.
+fn is_number(text: &str) -> bool {
+    text.len() <= MAX_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+
     use super::*;
 
     #[test]
@@ -296,60 +191,76 @@ mod tests {
             ("redis://${HOST}:6379", "redis://${HOST}:6379"),
             ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
             ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
-            ("rediss://host#insecure", "rediss://host#insecure"),
-            (
-                "REDIS://host/?protocol=resp3",
-                "REDIS://host/?protocol=resp3",
-            ),
-            ("redis://host?protocol=hunter2", "redis://host?protocol=***"),
-            (
-                "redis://host?protocol=${PROTOCOL:-resp3}",
-                "redis://host?protocol=${PROTOCOL:-resp3}",
-            ),
-            (
-                "redis://host?protocol=${PROTOCOL:-hunter2}",
-                "redis://host?protocol=***",
-            ),
-            ("redis://user:hunter2@host/0", "redis://user:***@host/0"),
-            ("redis://:hunter2@host:6379", "redis://:***@host:6379"),
+            ("rediss://[::1]", "rediss://[::1]"),
+            ("rediss://host#insecure", "rediss://***"),
+            ("REDIS://host/?protocol=resp3", "REDIS://host/?***"),
+            ("redis://host?protocol=hunter2", "redis://host?***"),
+            ("redis://host?protocol=${PROTOCOL}", "redis://host?***"),
+            ("redis://host?${QUERY}", "redis://host?${QUERY}"),
+            ("redis://host?${QUERY:-hunter2}", "redis://host?***"),
+            ("redis://user:hunter2@host/0", "redis://***@host/0"),
+            ("redis://:hunter2@host:6379", "redis://***@host:6379"),
             ("redis://u:${PASSWORD}@host", "redis://u:${PASSWORD}@host"),
+            ("redis://:${PASSWORD}@host", "redis://:${PASSWORD}@host"),
+            ("redis://${U}:${PASS}@host/0", "redis://${U}:${PASS}@host/0"),
             ("redis://${USER_INFO}@host", "redis://${USER_INFO}@host"),
-            ("redis://u:$${hunter2}@host", "redis://u:***@host"),
-            ("redis://u:hun@ter2@host", "redis://u:***@host"),
-            ("redis://u:hun:ter2@host", "redis://u:***@host"),
+            ("redis://u:hunter2${PASSWORD}@host", "redis://***@host"),
+            ("redis://hunter%32:${PASSWORD}@host", "redis://***@host"),
+            ("redis://u:$${hunter2}@host", "redis://***@host"),
+            ("redis://u:hun$ter2@host", "redis://***"),
+            ("redis://u:hun@ter2@host", "redis://***@host"),
+            ("redis://u:hun:ter2@host", "redis://***@host"),
+            ("redis://u:hun ter2@host", "redis://***@host"),
+            ("redis://u:hun%2Fter2@host", "redis://***@host"),
             ("redis://hunter2@host", "redis://***@host"),
             ("redis://hunter2:@host", "redis://***@host"),
             ("redis://u:hun/ter2@host", "redis://***"),
             ("redis://u:12/ter2@host", "redis://***"),
             ("redis://u:hunter2?@host", "redis://***"),
-            ("redis://u:hunter2", "redis://u:***"),
-            ("redis://u:4815162342", "redis://u:***"),
-            ("redis://host/hunter2", "redis://host/***"),
+            ("redis://u:hunter2#@host", "redis://***"),
+            ("redis://u:hunter2", "redis://***"),
+            ("redis://u:4815162342", "redis://***"),
+            ("redis://:48151", "redis://***"),
+            ("redis://u:48151@", "redis://***@"),
+            ("redis://host/hunter2", "redis://***"),
+            ("redis://host/4815162342", "redis://***"),
+            ("redis://host:6379 hunter2", "redis://***"),
             ("redis://[hunter2", "redis://***"),
+            ("redis://[hunter2]", "redis://***"),
             ("redis://[::1]hunter2", "redis://***"),
             ("redis://host?hunter2", "redis://host?***"),
-            ("redis://host/?hunter=2&db=1", "redis://host/?***&db=1"),
-            ("redis://host#hunter2", "redis://host#***"),
+            ("redis://host/?hunter=2&db=1", "redis://host/?***"),
+            ("redis://host#hunter2", "redis://***"),
+            ("redis://h1,redis://u:hunter2@h2", "redis://***"),
+            ("redis://u:hunter2@h1 redis://h2", "redis://***"),
+            ("unix:///run/a-b.sock", "unix:///run/a-b.sock"),
             (
                 "redis+unix:///run/a-b.sock?user=u&pass=hunter2&db=1",
-                "redis+unix:///run/a-b.sock?user=u&pass=***&db=1",
+                "redis+unix:///run/a-b.sock?***",
             ),
-            ("unix:///a?pass=${PASSWORD}", "unix:///a?pass=${PASSWORD}"),
+            ("unix:///a?pass=${PASSWORD}", "unix:///a?***"),
+            ("unix:///a&pass=hunter2", "unix://***"),
+            ("unix://hunter2", "unix://***"),
             (
                 "redis+unix:///socket?user=u&pass=hun@ter2",
                 "redis+unix://***",
             ),
             ("redis://host:6379/?x=a@b&password=hunter2", "redis://***"),
             ("hunter2", "***"),
+            ("u:hunter2@host:6379", "***"),
             ("hunter2://hunter2", "***"),
             ("redis:hunter2@host", "***"),
             ("x${HASH_KEY}", "***"),
             ("", ""),
             ("code", "code"),
+            ("memory://", "memory://"),
             ("${REDIS_URL:-memory://}", "${REDIS_URL:-memory://}"),
-            ("${URL:-redis://:hunter2@host}", "${URL:-redis://:***@host}"),
+            ("${URL:-redis://:hunter2@host}", "${URL:-redis://***@host}"),
             ("${HASH_KEY:-hunter2}", "${HASH_KEY:-***}"),
-            ("redis://u:${PASSWORD:-hunter2}@host", "redis://u:***@host"),
+            ("${HASH_KEY:-code}", "${HASH_KEY:-***}"),
+            ("${HASH_KEY:-hun}ter2}", "***"),
+            ("${A:-hunter2}${B}", "***"),
+            ("redis://u:${PASSWORD:-hunter2}@host", "redis://***@host"),
             (
                 "redis://u:${PASSWORD:-}@host",
                 "redis://u:${PASSWORD:-}@host",
@@ -359,7 +270,8 @@ mod tests {
                 "redis://${HOST:-localhost}:${PORT:-6379}/0",
             ),
             ("redis://${HOST:-u:hunter2}", "redis://***"),
-            ("redis://${HOST:-u:hunter2@host}/0", "redis://***/0"),
+            ("redis://${HOST:-u:hunter2@host}/0", "redis://***"),
+            ("redis://${HOST:-u:hun@${ter2}", "redis://***"),
         ] {
             assert_eq!(redacted(text), expected, "{text}");
         }
@@ -369,12 +281,94 @@ mod tests {
     #[test]
     fn a_value_has_no_variables() {
         for (value, expected) in [
-            ("redis://u:hunter2@host:6379/0", "redis://u:***@host:6379/0"),
-            ("redis://u:${hunter2}@host", "redis://u:***@host"),
+            ("redis://u:hunter2@host:6379/0", "redis://***@host:6379/0"),
+            ("redis://u:${hunter2}@host", "redis://***@host"),
+            ("redis://u:hun$ter2@host", "redis://***@host"),
+            ("redis://host?${hunter2}", "redis://host?***"),
+            ("redis://${hunter2}", "redis://***"),
             ("${hunter2}", "***"),
             ("code", "***"),
         ] {
             assert_eq!(redacted_value(value), expected, "{value}");
+        }
+    }
+
+    /// The ends of each password. No other text has them.
+    const ENDS: [&str; 2] = ["Xq7k", "Zw9p"];
+
+    fn password() -> impl Strategy<Value = String> {
+        let middle = prop_oneof![
+            "[ !-/:-@\\[-`{-~\\t\\n]{0,4}",
+            "[@:/?#&=,${}%]{1,3}",
+            "\\PC{0,3}",
+        ];
+        middle.prop_map(|middle| format!("{}{middle}{}", ENDS[0], ENDS[1]))
+    }
+
+    /// Text around a password, with what separates the parts of a URL.
+    fn around() -> impl Strategy<Value = String> {
+        let parts = select(vec![
+            "redis://", "unix:///", "u", "host", "[::1]", "6379", "0", ":", "@", "/", "?", "#",
+            "&", "=", "%", ",", " ", "$", "}", "${A}", "${A:-", "pass=", "code", "***", "\u{e4}",
+        ]);
+        vec(parts, 0..6).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn no_part_of_a_password_is_shown_wherever_it_stands(
+            password in password(),
+            scheme in select(vec!["redis", "REDISS", "redis+unix", "unix", "memory"]),
+            before in around(),
+            after in around(),
+        ) {
+            // What is behind the last `@` may be a host.
+            let no_at = password.replace('@', "!");
+            for text in [
+                format!("{scheme}://{before}:{password}@{after}"),
+                format!("{scheme}://{before}{password}@{after}"),
+                format!("{scheme}://{before}:{no_at}"),
+                format!("redis://{before}/{password}{after}"),
+                format!("{scheme}://{before}?{password}{after}"),
+                format!("{scheme}://{before}#{password}{after}"),
+                format!("redis://{before},{scheme}://:{password}@{after}"),
+                format!("{scheme}://u:${{A:-{password}}}@{after}"),
+                format!("{scheme}://${{A:-u:{no_at}}}{after}"),
+                format!("${{A:-{scheme}://{before}:{password}@{after}}}"),
+                format!("{before}{password}{after}").replace('/', ""),
+                format!("x{before}{password}{after}"),
+            ] {
+                let shown = redacted(&text);
+                for end in ENDS {
+                    prop_assert!(!shown.contains(end), "{text}: {shown}");
+                }
+                prop_assert!(shown == text || shown.contains(HIDDEN), "{text}: {shown}");
+                prop_assert_eq!(redacted(&shown), shown);
+            }
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn of_a_url_that_can_be_used_the_address_alone_is_shown(
+            scheme in select(vec!["redis", "redis+unix", "unix"]),
+            before in around(),
+            after in around(),
+        ) {
+            use redis::IntoConnectionInfo;
+
+            let text = format!("{scheme}://{before}{}{after}", ENDS[0]);
+            if let Ok(info) = text.as_str().into_connection_info()
+                && !info.addr().to_string().contains(ENDS[0])
+            {
+                let shown = redacted_value(&text);
+                prop_assert!(!shown.contains(ENDS[0]), "{text}: {shown}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::error::Reference;
+use crate::{error::Reference, redact::HIDDEN};
 
 /// The most characters of what was found that an error shows: a bad document can be a mebibyte, and each error is logged.
 const MAX_FOUND_CHARS: usize = 300;
@@ -85,20 +85,12 @@ impl LoadError {
     }
 }
 
-/// The text without what may be the password of a URL, which may stand at a path where no secret is expected.
-fn without_password(text: String) -> String {
-    let Some((before, url)) = text.split_once("://") else {
-        return text;
-    };
-    let (url, has_query) = match url.split_once('?') {
-        Some((url, query)) if !query.contains('@') => (url, true),
-        _ => (url, false),
-    };
-    let shown = match url.rsplit_once('@') {
-        Some((_, host)) => format!("{before}://***@{host}"),
-        None => format!("{before}://{url}"),
-    };
-    if has_query { shown + "?***" } else { shown }
+/// The text without what follows the scheme of a URL, which may stand at a path where no secret is expected: it may be a password.
+fn without_url(text: String) -> String {
+    match text.split_once("://") {
+        Some((before, _)) => format!("{before}://{HIDDEN}"),
+        None => text,
+    }
 }
 
 /// The text, without its rest if it is long: it may be a whole document.
@@ -119,7 +111,7 @@ impl Mistake {
         Self {
             path: path.to_string(),
             position: None,
-            found: shortened(without_password(found.into())),
+            found: shortened(without_url(found.into())),
             expected: expected.into(),
             unresolved: None,
         }

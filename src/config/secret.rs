@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::content;
 use crate::{
     error::{InvalidValue, Reference},
-    redact::{CODE, HIDDEN, Variable, redacted},
+    redact::{self, CODE, HIDDEN, Variable, redacted},
     setting::SettingValue,
 };
 
@@ -22,8 +22,9 @@ use crate::{
 /// `${NAME:-text}` is the text if the variable is not set or empty.
 ///
 /// `Debug`, errors and [`Document::to_text`](super::Document::to_text) show where the value is from, and never the value: the
-/// names of variables, the path of the file, and of a URL of Redis what is known to be no secret, such as its host. `***` stands
-/// in place of everything else. No limiter can be built of a document with a secret that contains `***`.
+/// names of variables, the path of the file, and of a URL of Redis the host, the port and the database, or the path of the
+/// socket. `***` stands in place of everything else, such as the parameters of a URL. No limiter can be built of a document with
+/// a secret that contains `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Source);
 
@@ -87,39 +88,11 @@ impl Secret {
             }
         }
     }
-
-    /// Where it is from: the text without secrets.
-    fn redacted(&self) -> String {
-        match &self.0 {
-            Source::Text(text) => redacted(text),
-            Source::File(path) => path.display().to_string(),
-        }
-    }
 }
 
 /// Text with the values of the environment's variables.
 pub(super) fn expand(text: &str) -> Result<String, InvalidValue> {
-    let mut value = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('$') {
-        value.push_str(before);
-        rest = match after.strip_prefix('$') {
-            Some(after) => {
-                value.push('$');
-                after
-            }
-            None => {
-                let (variable, after) = Variable::at(after).ok_or_else(|| {
-                    let found = "a $ that is not followed by the name of a variable in braces";
-                    InvalidValue::new(found, "\"${NAME}\", or \"$$\" for a $")
-                })?;
-                value.push_str(&variable.value()?);
-                after
-            }
-        };
-    }
-    value.push_str(rest);
-    Ok(value)
+    redact::expand(text, |variable| variable.value())
 }
 
 impl Variable<'_> {
@@ -147,8 +120,8 @@ impl Variable<'_> {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Source::Text(_) => write!(f, "Secret({})", self.redacted()),
-            Source::File(_) => write!(f, "Secret(file {})", self.redacted()),
+            Source::Text(text) => write!(f, "Secret({})", redacted(text)),
+            Source::File(path) => write!(f, "Secret(file {})", path.display()),
         }
     }
 }
@@ -179,6 +152,13 @@ impl<'de> Deserialize<'de> for Secret {
 
 struct SecretVisitor;
 
+impl SecretVisitor {
+    /// The error of a number, which may be a secret without its quotes.
+    fn found_number<E: serde::de::Error>(&self) -> E {
+        E::invalid_type(serde::de::Unexpected::Other("a number"), self)
+    }
+}
+
 impl<'de> serde::de::Visitor<'de> for SecretVisitor {
     type Value = Secret;
 
@@ -190,26 +170,16 @@ impl<'de> serde::de::Visitor<'de> for SecretVisitor {
         Ok(Secret::text(text))
     }
 
-    // A number may be a secret without its quotes.
     fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Secret, E> {
-        Err(E::invalid_type(
-            serde::de::Unexpected::Other("a number"),
-            &self,
-        ))
+        Err(self.found_number())
     }
 
     fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Secret, E> {
-        Err(E::invalid_type(
-            serde::de::Unexpected::Other("a number"),
-            &self,
-        ))
+        Err(self.found_number())
     }
 
     fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Secret, E> {
-        Err(E::invalid_type(
-            serde::de::Unexpected::Other("a number"),
-            &self,
-        ))
+        Err(self.found_number())
     }
 
     fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Secret, A::Error> {

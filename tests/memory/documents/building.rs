@@ -369,17 +369,19 @@ fn a_misspelled_placeholder_and_a_media_type_without_a_slash_are_mistakes() {
 }
 
 #[test]
-fn a_url_at_a_path_where_no_secret_is_expected_is_shown_without_its_password() {
+fn of_a_url_at_a_path_where_no_secret_is_expected_the_scheme_alone_is_shown() {
     for text in [
         r#"policies.api = { quota = "1/s", key = "redis://user:hunter2@host" }"#,
         r#"policies.api = { quota = "redis://user:hunter2@host/?pass=hunter2" }"#,
         r#"policies.api = { quota = "1/s", cost = "redis://hunter2@host:1" }"#,
+        r#"policies.api = { quota = "1/s", cost = "redis://:hunter2" }"#,
+        r#"policies.api = { quota = "redis://host/?pass=a@hunter2" }"#,
     ] {
         let document = Document::parse(text, Format::Toml);
         let built = document.and_then(|document| document.layer(&Registry::new()));
         let error = built.expect_err("a mistake");
         let shown = format!("{error} {error:?}");
-        assert!(shown.contains("redis://***@host"), "{shown}");
+        assert!(shown.contains("redis://***;"), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }

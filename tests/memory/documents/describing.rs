@@ -134,7 +134,7 @@ policy = "api"
 keys = ["hash:o-gRed7DFDig3M1qYlN6", "bob"]
 
 [store]
-url = "redis://user:***@127.0.0.1:1"
+url = "redis://***@127.0.0.1:1"
 
 [policies.api]
 quota = "10/min"

@@ -62,9 +62,7 @@ proptest! {
     #[test]
     fn no_part_of_a_password_in_a_url_is_shown(password in password(), encoded: bool) {
         let password = if encoded { percent_encoded(&password) } else { password };
-        // With a colon it is a user and a password.
-        let is_user = |url: &str| url == "redis://{}@host" && password.contains(':');
-        for url in URLS.into_iter().filter(|url| !is_user(url)) {
+        for url in URLS {
             let secret = Secret::text(url.replacen("{}", &password, 1));
             let mut document = Document::default();
             let mut store = StoreSection::default();
