@@ -224,8 +224,9 @@ impl Session {
             test.display()
         );
         self.start_service(&command, 0);
-        // Its first load is logged once it listens. The shell forgets which `sleep` it has found.
-        let wait = "until grep -q 'configuration file' service.log || [ -e service.ended ]; do command -p sleep 0.02; done\n\
+        // Its first load is logged by another task than the one that listens. The shell forgets which `sleep` it has found.
+        let wait = "until grep -q 'configuration file' service.log && grep -q http:// service.log || [ -e service.ended ]; do\n\
+                    command -p sleep 0.02; done\n\
                     hash -r; grep http:// service.log";
         let line = self.shell.run(wait);
         self.listens(&line);
