@@ -172,15 +172,17 @@
 //! |---|---|
 //! | request | an HTTP request, or one call of [`Limiter::check`] |
 //! | quota, burst, period, cost, unit | so many units per period, with a burst; a request costs units |
-//! | strategy, rule | how units are counted; a strategy bound to a quota |
+//! | strategy, rule, limit handle | how units are counted; a strategy bound to a quota; a policy's rule as its store knows it |
 //! | policy | a named limit: quota, strategy, key extractor, cost, charge mode, conditions |
+//! | call by hand | a call of a [`Limiter`] by the application, rather than by a layer |
 //! | admit, reject, deny | the policies allow a request; a policy rejects it; a deny list forbids it |
 //! | charge, refund, credit, settle | take units; give a charge's units back; add units by hand; correct a charge to the true cost. A dropped request is rolled back by a refund |
 //! | decision, policy decision | the result for a request; for one policy of it: limit, remaining, retry-after, reset-after |
 //! | receipt | what was charged where, so that it can be refunded once |
 //! | admission | a handler's handle to its request's decision |
 //! | snapshot, state format | a key's state as read from the store; the version of its encoding, two characters in every key |
-//! | shadow policy, ban | evaluated and reported, not enforced; blocks a key that is rejected too often |
+//! | enforced policy, live policy | one that rejects requests, also a ban; an enforced policy that is no ban |
+//! | shadow policy, candidate, ban | evaluated and reported, not enforced; a shadow that may replace a live policy; blocks a key that is rejected too often |
 //! | permit, permit TTL, heartbeat | one slot of an in-flight limit; how long it lives without renewal; its renewal |
 //! | store, op, counter op | keeps the counts; an operation for one request; its part for one policy |
 //! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
@@ -188,7 +190,7 @@
 //! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
 //! | held up, confirmation | of a process: its threads read replies late; the probe that tells this from a server that does not respond |
-//! | local fallback, write-back | limiting in process while the store fails; charging that to the store afterwards |
+//! | local fallback, share, write-back | limiting in process while the store fails; the part of a quota that one process has then; charging that to the store afterwards |
 //! | leader, waiter | the first in the queue of [`Limiter::wait`], which calls the store; the others |
 //! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |
 //! | timeout, deadline | a `Duration`; an `Instant` |

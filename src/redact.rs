@@ -1,4 +1,4 @@
-//! Text without its secrets, for `Debug`, errors and documents.
+//! Text without its secrets, for `Debug`, errors and documents; and the syntax of environment variables in documents.
 //!
 //! What is shown is what is known to be harmless: variables of the environment, and of a URL of Redis its scheme, host, port and
 //! database, or the path of its socket, and a user whose password is a variable. `***` stands in place of everything else.
@@ -40,7 +40,7 @@ impl<'a> Variable<'a> {
     }
 }
 
-/// The text with the value of each variable in its place, and `$` in that of `$$`.
+/// The text with each variable replaced by its value, and each `$$` by `$`.
 pub(crate) fn expand(
     text: &str,
     value: impl Fn(Variable<'_>) -> Result<String, InvalidValue>,
@@ -68,7 +68,7 @@ pub(crate) fn expand(
     Ok(expanded)
 }
 
-/// The text with the defaults of its variables, and `unset` in place of those without one.
+/// The text with each variable replaced by its default, or by `unset` if it has none; `None` if a `$` begins no variable.
 fn with_defaults(text: &str, unset: &str) -> Option<String> {
     let value = |variable: Variable<'_>| Ok(variable.default.unwrap_or(unset).to_owned());
     expand(text, value).ok()
@@ -93,13 +93,14 @@ pub(crate) fn redacted(text: &str) -> String {
     }
 }
 
-/// The value of a text, in which a `$` begins no variable, without secrets.
+/// A value whose variables were expanded before, without secrets: a `$` in it is a `$`.
 #[cfg(feature = "redis")]
 pub(crate) fn redacted_value(value: &str) -> String {
     // Percent-encoded, as in a URL.
     redacted_url(&value.replace('$', "%24"))
 }
 
+/// A URL of Redis without its secrets; `***` for other text.
 fn redacted_url(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => {
@@ -110,7 +111,7 @@ fn redacted_url(text: &str) -> String {
     }
 }
 
-/// Whether it is a scheme of Redis, or that of no store.
+/// Whether it is a scheme of Redis, or `memory`, which stands for counting in process.
 fn is_scheme(scheme: &str) -> bool {
     let schemes = "redis rediss valkey valkeys redis+unix valkey+unix unix memory";
     schemes
@@ -123,7 +124,7 @@ fn is_scheme(scheme: &str) -> bool {
 fn redacted_authority(text: &str, is_socket: bool) -> Option<String> {
     let (user_info, rest) = text.split_at(text.rfind('@').map_or(0, |at| at + 1));
     let (server, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
-    // A password with a separator in it, which belongs in percent-encoding: no part need be what it looks like.
+    // A separator before the `@` is that of a password that was not percent-encoded, so no part need be what it looks like.
     if with_defaults(user_info, "0")?.contains(['/', '?', '#']) {
         return None;
     }
@@ -141,7 +142,7 @@ fn redacted_authority(text: &str, is_socket: bool) -> Option<String> {
     Some(format!("{user_info}{server}{query}"))
 }
 
-/// Whether it is a variable, or a user and a variable. A user without a password may be the password.
+/// Whether it is a variable, or a user and a variable. A user alone is not shown, since it may be a password.
 fn is_user_info(text: &str) -> bool {
     let (user, password) = text.split_once(':').unwrap_or(("", text));
     let is_user = with_defaults(user, "0").is_some_and(|user| is_name(&user));

@@ -1,4 +1,5 @@
-//! The error of a document: all of its mistakes, each with its place.
+//! The error of a document: all of its mistakes, each with its path and its position. `Document::mistake` looks the
+//! position up by the path, in the `Positions` of `config/tree`.
 
 use std::{
     error, fmt,

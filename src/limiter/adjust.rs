@@ -22,7 +22,7 @@ use crate::{
 /// A charge to make, or units of a receipt to refund.
 pub(crate) struct Adjustment<'a> {
     pub(crate) entry: &'a PolicyEntry,
-    /// The receipt, of a refund.
+    /// The receipt that is refunded; [`ChargeReceipt::NONE`] for a charge.
     pub(crate) receipt: ChargeReceipt,
     pub(crate) units: u64,
 }
@@ -39,14 +39,15 @@ pub(crate) type AllAdjusted = SmallVec<[Adjusted; 1]>;
 pub(crate) struct Adjusted {
     /// Units that were charged or refunded.
     pub(crate) units: u64,
-    /// The receipt, of a charge.
+    /// The receipt of a charge; not read for a refund.
     pub(crate) receipt: ChargeReceipt,
     /// The status afterwards.
     pub(crate) status: QuotaStatus,
 }
 
 impl LimiterCore {
-    /// Which store, and which of its shards, has the counter. Adjustments in one shard are made together, all or none.
+    /// Where the counter is: whether this process's local share counts it, and in which shard of its store. Adjustments in one
+    /// shard are made together, all or none.
     pub(super) fn shard(&self, entry: &PolicyEntry) -> (bool, usize) {
         let store = self.store_for(entry);
         (self.is_local_share(entry), store.shard(&entry.key))
@@ -61,8 +62,8 @@ impl LimiterCore {
         )
     }
 
-    /// The same, made also if the future is dropped, outside of a runtime, and later if the store can't be reached now. An
-    /// error means only that the result is not known.
+    /// As [`adjust`](Self::adjust), for adjustments that must be made: also if the future is dropped, also outside of a runtime,
+    /// and later if the store can't be reached now. An error means only that the result is not known.
     pub(super) fn adjust_detached(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
         let report = UnitsReport::begin(self, op, adjustments).map(UnitsReport::detached);
         self.adjust_by(adjustments, report, |store, ops| {
@@ -70,7 +71,7 @@ impl LimiterCore {
         })
     }
 
-    /// Credits units of receipts that no request has.
+    /// Credits units: refunds receipts that belong to no request, and reports them as credits.
     pub(super) fn credit(&self, op: Op, credits: &[Adjustment<'_>]) -> AdjustFuture {
         let report = UnitsReport::begin(self, op, credits);
         let report = report.map(|report| report.of_kind(UnitsKind::Credited));
@@ -127,7 +128,7 @@ impl LimiterCore {
         })
     }
 
-    /// Refunds all that was charged, without waiting for it.
+    /// Refunds all that was charged, without waiting for it; reports it, and updates the statuses.
     pub(super) fn refund_detached(&self, entries: &mut [PolicyEntry]) {
         for entry in entries {
             let units = self.refund_entry(entry);
@@ -136,7 +137,7 @@ impl LimiterCore {
         }
     }
 
-    /// Refunds what was charged, without waiting for it.
+    /// Refunds all that was charged, without waiting for it; neither reports it nor updates the statuses.
     pub(super) fn refund_entries(&self, entries: &mut [PolicyEntry]) {
         for entry in entries {
             self.refund_entry(entry);

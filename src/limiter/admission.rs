@@ -1,4 +1,4 @@
-//! The results of a decision: an admission for a handler, or a rejection.
+//! A handler's handle to the decisions on its request, which the layers around the handler share. A rejection is in `rejected`.
 
 use std::{
     fmt, mem,
@@ -237,7 +237,7 @@ impl Admission {
         Self::default()
     }
 
-    /// Adds the decision of an inner layer.
+    /// Adds the decision of an inner layer, and logs if an outer one has charged the request to the same counter.
     pub(crate) fn join(&self, decision: Decision) -> AddedDecision {
         let mut state = self.lock();
         let twice = state.double_counted_policy(&decision);
@@ -328,7 +328,7 @@ impl Admission {
         let Some(handle) = handle.filter(|_| !charging.is_empty()) else {
             return;
         };
-        // A settlement by the handler waits for this one, unless it is in progress.
+        // A settlement by the handler waits for this one, unless the handler's is in progress already and holds the lock.
         let settle_lock = self.settle_lock().try_lock_owned();
         let admission = self.clone();
         drop(handle.spawn(async move {

@@ -1,4 +1,4 @@
-//! Bans by hand.
+//! Bans by hand, and which bans were reported. How rejections are counted and bans grow is in `strategy/ban.rs`.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -100,7 +100,7 @@ impl LimiterRef {
     }
 }
 
-/// How many are kept. Equal requests that were rejected by one call of the store see the same ban begin.
+/// How many recent bans are kept. Equal requests that were rejected by one call of the store see the same ban begin.
 const MAX_RECENT: usize = 64;
 
 /// The bans that have begun last under one policy.

@@ -1,4 +1,5 @@
-//! Binds a builder's policies to limits of the store.
+//! Binds a builder's policies to limits of the store. When a limiter is reconfigured, this decides what the new policies take over
+//! from the old ones.
 
 use std::{
     borrow::Cow,
@@ -167,7 +168,8 @@ struct Binder<'a> {
 }
 
 impl Binder<'_> {
-    /// An error if the store or the strategy has another answer than when it was asked by `validate`.
+    /// Binds one policy, with what it takes over from the old policy of its name. Fails if the store or the strategy now refuses
+    /// what it accepted in `validate`.
     fn bind_policy(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
         let old = self.old.get(policy.name()).copied();
         // Of the old policy, if both count the same quotas by the same strategy.

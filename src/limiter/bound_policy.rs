@@ -47,10 +47,10 @@ pub(crate) struct BoundPolicy {
     pub(crate) fixed_key: Option<Key>,
     /// The index of its extractor among those that are shared.
     pub(crate) shared_key: Option<usize>,
-    /// That of the extractor of callers.
+    /// The same for the extractor of callers.
     pub(crate) shared_caller: Option<usize>,
     pub(crate) missing_keys: Arc<MissingKeys>,
-    /// The bans that have begun last, each reported once.
+    /// The bans that began most recently, so that each is reported once.
     pub(crate) bans_begun: RecentBans,
     /// The permits that requests of this process hold, under this policy and those that it has replaced.
     pub(crate) permits_held: Arc<AtomicU64>,
@@ -151,7 +151,8 @@ impl BoundPolicy {
         let (policy, cache) = (&self.policy, &self.quota_overrides);
         cache.get(policy, quota, || {
             let opened = cache.open(policy, store, quota);
-            // A quota whose burst refills within a lease is counted without leases: never by the policy's own, which may be larger.
+            // A quota whose burst refills within a lease can't be leased, and is counted without leases. It is not replaced by the
+            // policy's own quota, which may be larger.
             match policy.lease_setting().is_some() {
                 true => {
                     opened.or_else(|_| cache.open(&policy.clone().without_lease(), store, quota))

@@ -51,7 +51,8 @@ pub(crate) struct LimiterCore {
     pub(crate) lists: Option<Box<Lists>>,
     pub(crate) skips: SkipRules,
     pub(crate) counts_preflights: bool,
-    /// What a document says that `client_ip` and `bearer` stand for.
+    /// A document's `client_ip` and `bearer`, which the extractors of several policies may use. Kept to be compared
+    /// when the limiter is reconfigured.
     #[cfg(feature = "config")]
     pub(crate) shared_by_keys: [crate::setting::SettingValue; 2],
     /// Whether a policy takes its quota, cost or conditions from requests.
@@ -62,7 +63,8 @@ pub(crate) struct LimiterCore {
     pub(crate) has_permits: bool,
     /// The shortest permit TTL of any policy.
     pub(crate) permit_ttl: Duration,
-    /// That of the policies in force, also once these are replaced: permits that are held then expire by the new TTL.
+    /// The permit TTL of the limiter's policies in force. A core that was replaced reads the new TTL here, since permits that are
+    /// still held under its policies expire by it.
     pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
     pub(crate) permits: PermitRegistry,
     pub(crate) wait_queues: Arc<WaitQueues>,
@@ -70,15 +72,15 @@ pub(crate) struct LimiterCore {
     pub(crate) outage_log: LogThrottle,
     pub(crate) misconfiguration_log: LogThrottle,
     pub(crate) double_counting_log: LogThrottle,
-    /// For invalid calls.
+    /// Throttles the errors about invalid calls.
     pub(crate) misuse_log: LogThrottle,
 }
 
-/// Several references to a limiter's core, of which each thread uses one.
+/// A limiter's core, by one [`LimiterRef`] for each group of threads.
 pub(crate) type LimiterRefs = ShardedArc<LimiterRef>;
 
-/// A reference to a limiter's core, which the decisions of its threads hold. Padded, so that its reference count shares no cache
-/// line.
+/// A reference to a limiter's core for one group of threads, whose decisions hold it. There are several, so that threads don't
+/// contend for one reference count; padded, so that the counts share no cache line.
 pub(crate) struct LimiterRef {
     core: CachePadded<Arc<LimiterCore>>,
     pub(super) response_cache: ResponseCache,
@@ -170,7 +172,8 @@ impl LimiterCore {
         self.bound(entry.policy).limit_of(entry)
     }
 
-    /// The operation that refunds, renews or settles the entry's first charge.
+    /// The operation that refunds, renews or settles the entry's charge on arrival. A later charge has another receipt, which the
+    /// caller puts in its place.
     #[inline]
     pub(crate) fn counter_op<'a>(&'a self, entry: &'a PolicyEntry) -> CounterOp<'a> {
         let receipt = entry.receipts.first();

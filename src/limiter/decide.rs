@@ -1,4 +1,4 @@
-//! A decision under construction, and while it is pending.
+//! From the store's response to a decision: the decision under construction, and while it is pending.
 
 use std::{
     future::Future,
@@ -37,15 +37,16 @@ pub(crate) struct DecisionBuilder {
     pub(crate) op: Op,
     /// Whether a rejection is followed by another attempt, so that bans and shadows don't count it yet.
     pub(crate) will_retry: bool,
-    /// Whether it may wait for a store that failed.
+    /// Whether it may be retried after a store failure, until the timeout of [`Limiter::wait`](crate::Limiter::wait).
     pub(crate) may_wait: bool,
     /// Whether it is a request's check or part of one, so that a store failure is handled as configured.
     pub(crate) in_check: bool,
-    /// Their status and receipts are set by the store's response.
+    /// One for each policy that applies. The store's response sets their statuses and receipts.
     pub(crate) entries: Entries,
     pub(crate) kind: DecisionKind,
     pub(crate) source: DecisionSource,
     pub(crate) allow_listed: bool,
+    /// How many of its requests were admitted, as a store counted them: 0 if none did.
     pub(crate) admitted: u64,
     pub(crate) permit: Option<Arc<HeldPermits>>,
 }
@@ -233,7 +234,8 @@ impl Drop for PendingDecision {
 }
 
 impl LimiterRef {
-    /// Decides a call with its own keys.
+    /// Decides a call with its own keys, and doesn't report it to observers: it is a part of a
+    /// [`Limiter::wait`](crate::Limiter::wait), which is reported as a whole. Other calls are decided by `decide_call` (`report`).
     pub(crate) fn decide_keys(
         self: Arc<Self>,
         op: Op,
@@ -344,8 +346,8 @@ impl LimiterRef {
         }
     }
 
-    /// Sets the status and the receipt of a request that a lease admitted: the status is by the store's last response and the units
-    /// that are held, and the units may have been charged before that response.
+    /// Sets the status and the receipt of a request that a lease admitted: the status follows from the store's last response and
+    /// the units that are held, and the units may have been charged before that response.
     fn apply_lease(&self, entry: &mut PolicyEntry, counter: &CounterResult, age: Duration) {
         let (cost, held, charged_before) = (entry.cost, counter.held, counter.charged_before);
         // Held units may have refilled in the store.

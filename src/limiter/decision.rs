@@ -1,4 +1,4 @@
-//! The decision on a request, with one policy decision for each policy.
+//! The decision on a request, with one entry for each policy that applied.
 
 use std::{
     fmt,
@@ -139,7 +139,8 @@ impl DecisionKind {
         })
     }
 
-    /// The outcome for observers, of a request that an allow list may have admitted, or that no policy may have applied to.
+    /// The outcome for observers. `allow_listed`: whether an allow list admitted the request; `not_checked`: whether no policy
+    /// applied to it.
     pub(crate) fn outcome(&self, allow_listed: bool, not_checked: bool) -> DecisionOutcome {
         match self {
             Self::Admitted if allow_listed => DecisionOutcome::AllowListed,

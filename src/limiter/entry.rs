@@ -33,7 +33,7 @@ pub(crate) struct PolicyEntry {
     pub(crate) receipts: Receipts,
 }
 
-/// A policy's `Enforcement` as a decision sees it, in the order of a decision's entries.
+/// A policy's `Enforcement` as a decision sees it. A decision's entries are in the order of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PolicyRole {
     /// It is enforced.

@@ -129,7 +129,7 @@ impl Explanation {
         self.exemption.as_ref()
     }
 
-    /// All policies of the limiter, in their order of evaluation: enforced policies, then bans, then shadow policies.
+    /// All policies of the limiter, in their order of evaluation: live policies, then bans, then shadow policies.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = ExplainedPolicy<'_>> {
         (0..self.policies.len()).map(|index| self.case(index))
     }

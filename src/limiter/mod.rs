@@ -13,6 +13,14 @@
 //! 5. The decision refers to the limiter, which charges, refunds and settles for it later (`adjust`, `settle`).
 //!
 //! Requests that [wait](Limiter::wait) form queues: `wait` and the files named after it.
+//!
+//! What is not on that way:
+//!
+//! - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
+//! - calls by hand: `keys`, `check`, `handle` and `credit`; `bans` and `blocks`; `status` and `explain`, which charge nothing;
+//! - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; while the store fails: `local_share`, `write_back`;
+//! - charges in a handler: `policy_admission`, `meter`; what is left of each charge: `receipts`;
+//! - requests without a key: `missing_keys`; for operators: `report`, `health_checks`, `shutdown`.
 
 use std::{
     fmt,
@@ -142,6 +150,7 @@ pub struct Limiter {
 }
 
 struct LimiterShared {
+    /// The policies in force.
     refs: Replaceable<LimiterRef>,
     /// Held while the policies are replaced.
     replacing: Mutex<()>,
@@ -627,7 +636,7 @@ impl Limiter {
         Ok(PolicyHandle::new(self, &limiter.policies[index]))
     }
 
-    /// The policies in force, in their order of evaluation: enforced policies, then bans, then shadow policies.
+    /// The policies in force, in their order of evaluation: live policies, then bans, then shadow policies.
     pub fn policies(&self) -> Vec<Policy> {
         self.local_ref().core().policies().cloned().collect()
     }
@@ -728,9 +737,9 @@ impl Limiter {
 
     /// Sends the operations that are queued in this process to the store, and waits for the responses, for at most `timeout`:
     /// refunds, released permits and charges without a waiter, among them those that were kept while the store failed, and
-    /// [write-backs](crate::LocalFallback::write_back). Units of [leases](crate::Policy::lease) are refunded. Call it before a process ends,
-    /// once its server has stopped: operations
-    /// that are queued then are lost, and their units come back only with time.
+    /// [write-backs](crate::LocalFallback::write_back). Units of [leases](crate::Policy::lease) are refunded. Call it before a
+    /// process ends, once its server has stopped: operations that are queued then are lost, and their units come back only with
+    /// time.
     ///
     /// The limiter stays usable: operations that later checks queue need another call. Drop permits and
     /// [admissions](crate::Admission) first, since those in use are not released or settled. The queue belongs to the store:
@@ -792,8 +801,11 @@ impl Limiter {
         self.local_ref().store.clone()
     }
 
-    /// Replaces the policies. `layer_settings` returns the settings of a layer before and after, and `publish` puts the latter
-    /// in force with the new policies, which it does just before these are in force for others.
+    /// Replaces the policies, and with them the settings of a layer, if it is called for one. `LimiterBuilder::build_core` decides
+    /// what the new policies take over from the old ones.
+    ///
+    /// `layer_settings` returns the layer's settings before and after, for the [`Changes`]. `publish` puts the new ones in force
+    /// in the layer, together with the new policies; the limiter's other callers get the new policies right after it.
     pub(crate) fn replace<T>(
         &self,
         builder: LimiterBuilder<T>,

@@ -28,7 +28,7 @@ const HEARTBEATS_PER_TTL: u32 = 3;
 /// How often renewals that failed are retried between two heartbeats.
 const RETRIES_PER_HEARTBEAT: u32 = 8;
 
-/// Upper bound of the renewals in flight. Requests that come meanwhile wait for no more than these.
+/// Upper bound of the renewals in flight: a request that is sent meanwhile waits behind no more than these.
 const MAX_RENEWALS: usize = 128;
 
 /// The permits that one request holds. Dropping it releases them.
@@ -38,7 +38,7 @@ pub(crate) struct HeldPermits {
     entries: PermitEntries,
     /// The runtime in which they were acquired.
     runtime: Option<Handle>,
-    /// The queue that they were waited for in. Their release wakes its leader.
+    /// The queue of [`Limiter::wait`](crate::Limiter::wait) in which the request waited for them. Their release wakes its leader.
     queue_key: OnceLock<QueueKey>,
 }
 
@@ -222,7 +222,7 @@ impl LimiterCore {
     }
 }
 
-/// The permits of a decision, until an admission takes them over.
+/// The permits of a decision, until an admission takes them over. Dropping them before that is logged as a mistake.
 #[derive(Clone, Default)]
 pub(crate) struct DecisionPermit(Option<Arc<HeldPermits>>);
 

@@ -33,7 +33,7 @@ use crate::{
     store::{Op, OpResult},
 };
 
-/// Of the decisions that are ready at once, each thread times one in so many.
+/// Each thread times one in this many of the decisions that are ready at once.
 const TIMED_DECISIONS: u64 = 64;
 
 /// A request of `Limiter::wait`, from its first poll until it is decided or dropped.
@@ -297,7 +297,7 @@ impl LimiterRef {
             .filter(|_| matches!(kind, DecisionKind::Rejected));
         let by_policy = by.map(|entry| (&self.bound(entry.policy).policy, entry));
         let policy = by_policy.map(|(policy, _)| policy.name());
-        // As the admin API and lists take it.
+        // In the form that the admin API and key lists read.
         let key = by_policy.map(|(policy, entry)| policy.key_text(&entry.key));
         let key = key.as_deref().map(tracing::field::display);
         let retry_after = by.and_then(|_| longest_wait(self, entries).duration());
@@ -519,7 +519,7 @@ impl From<PolicyRole> for PolicyKind {
     }
 }
 
-/// Adjustments in flight, which are reported when their result is known, or when the report is dropped without one.
+/// The report of adjustments in flight. It is made when their result is known, or when this is dropped without one.
 pub(crate) struct UnitsReport {
     observers: Arc<Observers>,
     generation: u64,
@@ -534,7 +534,7 @@ struct PendingUnits {
     policy: Arc<str>,
     key: Key,
     kind: UnitsKind,
-    /// As asked for.
+    /// The units of the adjustment, before its result is known.
     units: u64,
 }
 
@@ -618,7 +618,7 @@ impl Drop for UnitsReport {
     }
 }
 
-/// Zero units are no event.
+/// Reports units, unless they are zero.
 fn notify(observers: &Observers, event: &UnitsEvent<'_>) {
     if event.units > 0 {
         observers.notify(|observer| observer.on_units(event));

@@ -1,4 +1,5 @@
-//! From a request, or the keys of a call, to operations of the store.
+//! From a request, or the keys of a call by hand, to operations of the store: which policies apply, with which key, cost and
+//! quota.
 
 use std::cell::RefCell;
 
@@ -104,7 +105,7 @@ impl LimiterRef {
             self.apply_early(builder, early);
             return None;
         }
-        // A reset of one caller leaves counts of all callers alone, unless all policies have such counts.
+        // A reset by one key leaves out policies with a fixed key, which count all callers together, unless all policies have one.
         let resets_caller =
             op == Op::Reset && self.policies.iter().any(|bound| bound.fixed_key.is_none());
         let mut lookups = Vec::new();
@@ -117,6 +118,7 @@ impl LimiterRef {
             if resets_caller && keys.all().is_some_and(|all| all != key) {
                 continue;
             }
+            // A charge by hand counts as rejections only under a ban that it names.
             if bound.is_ban() && op == Op::ForceAcquire && !keys.names_policy(policy.name()) {
                 continue;
             }
@@ -337,7 +339,7 @@ pub(crate) fn concerns_request(op: Op, overrides: Option<&CheckOverrides>) -> bo
 pub(crate) struct RequestHead<'a> {
     pub(crate) parts: &'a Parts,
     pub(crate) path: RequestPath<'a>,
-    /// What was found, by the index that an extractor has among those that are shared.
+    /// What the shared extractors have found, by their `shared_key` or `shared_caller` index.
     extracted: RefCell<SmallVec<[Option<Extracted>; 2]>>,
 }
 

@@ -81,6 +81,7 @@ struct Settlement {
 }
 
 impl Admission {
+    /// Settles the charges under these policies, each to its true cost: see [`settle_each`](Self::settle_each).
     pub(super) async fn settle_all(
         &self,
         true_costs: &[(Arc<str>, u64)],
@@ -333,7 +334,7 @@ impl Admission {
         }
     }
 
-    /// Notes what was settled. Without an result it counts as settled: it may be, or will be.
+    /// Notes what was settled. Without a result it counts as settled: it may be, or will be.
     fn apply_observed(
         &self,
         adjustments: &[PlannedAdjustment],

@@ -1,4 +1,6 @@
-//! Shadow policies, which are evaluated and not enforced.
+//! Shadow policies, which are evaluated and not enforced: their settings, the mode by which the store evaluates them
+//! (`CounterMode::Shadow`), and the comparison of its result with the decision. Stores evaluate them in `store/fit.rs`, and on
+//! Redis in `script/operations.lua`.
 
 use std::{
     collections::HashMap,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{store::DecisionSource, strategy::RetryAfter};
 
-/// Upper bound of the requests in one call.
+/// Upper bound of the requests in one call of the store.
 const MAX_BATCH: usize = 1_024;
 
 /// The message that ends a waiter's time in the queue.
@@ -143,6 +143,8 @@ impl Leader {
         1 + same.count() as u32
     }
 
+    /// Applies the decision on `n` requests. If it admits some, grants the waiters theirs, and publishes the rejection of the
+    /// rest. Returns the leader's decision, or a rejection to wait for.
     fn handle_decision(
         &self,
         decision: Decision,

@@ -1,8 +1,8 @@
 //! The queues of [`Limiter::wait`](crate::Limiter::wait): requests that wait for the same keys, in order of arrival.
 //!
 //! A queue exists for as long as it has a leader, and leadership passes from one waiter to the next. Only the leader calls the
-//! store, for itself and the waiters whose requests can be merged with its own. A message to a waiter that leaves cleans up when
-//! it is dropped.
+//! store, for itself and the waiters whose requests can be merged with its own. A waiter may leave while a message is sent to it:
+//! the message is then dropped, which refunds what it grants, or promotes the next waiter.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -112,7 +112,7 @@ impl WaitQueues {
         }
     }
 
-    /// Adds the number of requests that wait for each policy of this generation to `waiters`.
+    /// Adds the number of requests that wait for each policy of this generation to `counts`.
     pub(super) fn count_waiters(&self, generation: u64, counts: &mut [u64]) {
         let waiters = self.lock();
         for (queue_key, queue) in &waiters.queues {
@@ -220,7 +220,7 @@ pub(crate) fn join(limiter: &Arc<LimiterCore>, limits: WaiterLimits) -> JoinOutc
 }
 
 impl QueueTicket {
-    /// Waits for the message that ends the waiting. The sender is never dropped before it has sent.
+    /// Waits for the message that ends the waiting; `None` if the queue was dropped without sending one.
     pub(crate) async fn wakeup(&mut self) -> Option<Wakeup> {
         (&mut self.wakeup).await.ok()
     }

@@ -40,7 +40,7 @@ pub struct DecisionEvent<'a> {
     pub elapsed: Option<Duration>,
     /// The store's error, where it failed and the request was rejected for that.
     pub error: Option<&'a StoreError>,
-    /// The result under each policy that applied: enforced policies, bans that block, then shadow policies. Empty if nothing was
+    /// The result under each policy that applied: live policies, bans that block, then shadow policies. Empty if nothing was
     /// counted.
     pub policies: PolicyEvents<'a>,
 }

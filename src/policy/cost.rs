@@ -1,4 +1,4 @@
-//! Costs by method and path.
+//! Costs by method and path, as documents have them. `policy/validate.rs` checks them against the quota.
 
 use http::Method;
 

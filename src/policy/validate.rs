@@ -1,4 +1,4 @@
-//! Validation of policies.
+//! Checks of a policy's settings, and the rules by which its quotas can be counted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -160,7 +160,8 @@ impl Policy {
         }
     }
 
-    /// The fields that charge otherwise than an enforced policy does on arrival, of which `charge` is one if `by_outcome`.
+    /// The fields by which this policy does not simply charge what is admitted, on arrival: `charge` (if `by_outcome`),
+    /// `charge_rejected`, and that of a shadow.
     fn other_charges(&self, by_outcome: bool) -> impl Iterator<Item = &'static str> {
         let fields = [
             (by_outcome, "charge"),
@@ -196,8 +197,8 @@ impl Policy {
         in_range
     }
 
-    /// Reports a quota, strategy or lease that can't be counted, and puts what can be in its place. A strategy that is a candidate's
-    /// own is the mistake if the default one could count the quota.
+    /// Reports a quota, strategy or lease that can't be counted, and puts one that can in its place. The mistake is the strategy's
+    /// if it was set on this policy itself (`is_own_strategy`), not inherited, and the default one can count the quota.
     fn validate_quota(
         &mut self,
         is_own_strategy: bool,
@@ -239,7 +240,8 @@ impl Policy {
         }
     }
 
-    /// Reports costs that are more than the quota and its tiers can ever admit.
+    /// Reports configured costs that are more than the quota and its tiers can ever admit. Costs that come with requests are not
+    /// checked here: a request with too high a cost is rejected, with a wait of `RetryAfter::Never`.
     fn validate_cost(&self, capacity: u64, report: &mut dyn FnMut(InvalidValue)) {
         let lease = self.lease.map_or_else(String::new, |lease| {
             format!(" with a lease of {}", DurationText(lease.lifetime()))
@@ -317,7 +319,7 @@ pub(crate) fn stand_in() -> Quota {
     Quota::requests(1_000).per_minute()
 }
 
-/// Reports what of a lease is out of range.
+/// Reports the settings of a lease that are out of range.
 pub(crate) fn validate_range(lease: &Lease, report: &mut dyn FnMut(InvalidValue)) {
     let units = Lease::max_units(lease.most()).validate();
     for (field, checked) in [

@@ -1,4 +1,4 @@
-//! The body of a rejection.
+//! The type of a rejection's body. Its content is written by `problem.rs`, or is that of the response of `on_rejection`.
 
 use std::{
     error::Error,

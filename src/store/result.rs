@@ -26,8 +26,8 @@ pub struct OpResult {
     pub admitted: u64,
     /// The instant at which the operation was done, on the store's clock.
     pub at: Timestamp,
-    /// The time for which the result has been cached, at least: zero, unless it is from a [cache of
-    /// rejections](DecisionSource::RejectionCache) or a [lease](DecisionSource::Lease). Waits are shortened by it.
+    /// The least time for which the result has been cached, by which waits are shortened. Zero unless it is from a [cache of
+    /// rejections](DecisionSource::RejectionCache) or a [lease](DecisionSource::Lease).
     pub age: Duration,
     /// For a store that merges equal requests, the number of further ones that were admitted at the same instant, whose units
     /// the [snapshots](CounterResult::snapshot) include. 0 for a rejected request.
@@ -114,11 +114,11 @@ pub struct CounterResult {
     /// The microseconds by which the clock of this counter was ahead of [`OpResult::at`]; negative if it was behind. Not 0 for
     /// a counter of another server, and for a rule that [follows the wall clock](crate::strategy::Rule::follows_wall_clock).
     pub clock_skew_us: i64,
-    /// The units that this process holds by leases, which the snapshot has as used. 0, but for a request that a
-    /// [lease](DecisionSource::Lease) admits.
+    /// The units that this process holds by leases, which the snapshot counts as used. 0 unless a
+    /// [lease](DecisionSource::Lease) admitted the request.
     pub(crate) held: u64,
-    /// By how much earlier than [`OpResult::at`] the units were charged: zero, but for a request that a
-    /// [lease](DecisionSource::Lease) admits, whose counters are those of the store's last response.
+    /// By how much earlier than [`OpResult::at`] the units were charged. Zero unless a [lease](DecisionSource::Lease) admitted the
+    /// request: its counters are those of the store's last response.
     pub(crate) charged_before: Duration,
 }
 

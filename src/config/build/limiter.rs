@@ -1,4 +1,4 @@
-//! A limiter's settings outside of policies.
+//! The builder of a document's limiter: its policies, and the settings outside of policies.
 
 use std::{collections::HashMap, sync::Arc};
 

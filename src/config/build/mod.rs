@@ -175,6 +175,7 @@ impl Document {
         let Some(field) = error.field() else {
             return path;
         };
+        // The builder has one list of quotas: those of `tier_quotas`, then those of `tiers`.
         if let Some(section) = section.filter(|_| field.name == "tier_quotas[]")
             && let Some(tier) = field.index.checked_sub(section.tier_quotas.len())
         {
@@ -203,7 +204,7 @@ impl<'a> Build<'a> {
         }
         let known = build.mistakes.len();
         build.check_client_ip();
-        // The keys and lists of a mistake are checked with addresses as they are found by default.
+        // If `client_ip` has a mistake, keys and lists are checked as if the document had none.
         if let Some(section) = &document.client_ip
             && build.mistakes.len() == known
         {
@@ -246,16 +247,18 @@ impl<'a> Build<'a> {
         is_hex.then_some(key)
     }
 
+    /// The error with all mistakes, if there are any.
     fn finish(self) -> Result<(), LoadError> {
         self.document.fail_on(self.mistakes)
     }
 
+    /// Notes a mistake: what the document has at the path, and what is expected there.
     fn found(&mut self, path: &Path, found: impl Into<String>, expected: impl Into<String>) {
         let mistake = self.document.mistake(path, found, expected);
         self.note(mistake);
     }
 
-    /// Notes a mistake that a builder has found, unless one at its place is known, from which it may follow.
+    /// Notes a mistake that a builder has found, unless one at the same path is known, from which it may follow.
     fn found_by_builder(&mut self, error: &ConfigError) {
         if self.mistakes.len() < MAX_MISTAKES {
             let path = self.document.path_of(error);
@@ -272,7 +275,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// The value, unless it is a mistake, which is noted.
+    /// The value at a path, unless it is a mistake, which is noted, with the reference that it could not resolve.
     fn value<T>(&mut self, path: &Path, value: Result<T, InvalidValue>) -> Option<T> {
         let mut invalid = match value {
             Ok(value) => return Some(value),
@@ -285,7 +288,7 @@ impl<'a> Build<'a> {
         None
     }
 
-    /// The value, unless it is a mistake, which is noted.
+    /// As [`value`](Self::value), for the error of a builder whose field is known to be at this path.
     fn checked<T>(&mut self, path: &Path, value: Result<T, ConfigError>) -> Option<T> {
         value
             .map_err(|error| self.found(path, error.value(), error.expected()))
@@ -307,7 +310,7 @@ fn with<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
     }
 }
 
-/// Names in quotes, of which the first are listed.
+/// Names in quotes: the first [`MAX_NAMES`], and how many others there are.
 fn listed<'n>(mut names: impl Iterator<Item = &'n str>) -> String {
     let first: Vec<_> = names.by_ref().take(MAX_NAMES).collect();
     match names.count() {

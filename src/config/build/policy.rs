@@ -1,4 +1,4 @@
-//! Policies.
+//! The policies of a document, made by the builder methods of `Policy`.
 
 use super::{Build, conditions::method, listed, with};
 use crate::{
@@ -18,12 +18,12 @@ use crate::{
     strategy::Lease,
 };
 
-/// How long a quota is looked up, unless the document says so.
+/// The timeout of a `quota_lookup` that has none.
 const DEFAULT_LOOKUP_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(50);
 
 impl Build<'_> {
-    /// The policies, in the order of the text. Each has those of its settings that mean something: its builder's mistakes are
-    /// found when all policies are there.
+    /// The policies, in the order of the text. A setting that can't be read is noted and left out. What a builder would reject is
+    /// found afterwards, by [`LimiterBuilder::validate`](crate::LimiterBuilder), when all policies are known.
     pub(super) fn policies(&mut self) -> Vec<Policy> {
         let root = Path::default().key("policies");
         let document = self.document;
@@ -34,7 +34,7 @@ impl Build<'_> {
         policies
     }
 
-    /// Checks that candidates are candidates of other policies.
+    /// Checks that each `shadow_of` names another policy, which is enforced.
     fn check_candidates(&mut self) {
         let document = self.document;
         for (name, section) in document.policies.iter() {
@@ -60,13 +60,14 @@ impl Build<'_> {
         let mut policy = match (section.quota, section.block_list) {
             (_, Some(true)) => Policy::block_list(name),
             (Some(quota), _) => Policy::new(name, quota),
-            // Known to be missing. The other settings are checked.
+            // Noted already by `missing_values`. The other settings are still checked.
             (None, _) => Policy::new(name, stand_in()),
         };
         let mut knows_strategy = true;
         if let Some(text) = &section.strategy {
             let strategy = parse_strategy(text, &self.registry);
             match self.value(&path.key("strategy"), strategy) {
+                // It may not be able to count the stand-in for a missing quota.
                 Some(_) if section.quota.is_none() && section.block_list != Some(true) => {}
                 Some(strategy) => policy = policy.counted_by(Code::from(strategy)),
                 None => knows_strategy = false,

@@ -24,9 +24,10 @@ pub(crate) const MAX_REPEATS: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Confirmation {
     begun: Instant,
-    /// By then it has a verdict, unless the probing thread is held up, too.
+    /// When it has a verdict at the latest, unless the probing thread is held up, too.
     until: Instant,
     state: Mutex<(Verdict, Vec<Waker>)>,
+    /// Whether it was counted as a failure of the circuit breaker.
     counted: AtomicBool,
 }
 
@@ -50,7 +51,7 @@ impl Confirmation {
         })
     }
 
-    /// One whose server is taken for silent without a probe.
+    /// A confirmation without a probe, whose verdict is that the server did not answer.
     pub(crate) fn unanswered() -> Arc<Self> {
         Self::new(Verdict::Unanswered, Instant::now(), Duration::ZERO)
     }
@@ -59,7 +60,7 @@ impl Confirmation {
         self.state().0
     }
 
-    /// The verdict. While it is pending, the task is woken when it is there.
+    /// The verdict. While it is pending, the task is registered to be woken by [`decide`](Self::decide).
     pub(crate) fn poll_verdict(&self, cx: &Context<'_>) -> Verdict {
         let (verdict, wakers) = &mut *self.state();
         if *verdict == Verdict::Pending && !wakers.iter().any(|known| known.will_wake(cx.waker())) {
@@ -73,6 +74,7 @@ impl Confirmation {
         self.verdict() == Verdict::Pending && Instant::now() >= self.until
     }
 
+    /// Sets the verdict, and wakes the tasks that wait for it.
     pub(crate) fn decide(&self, answered: bool) {
         let verdict = if answered {
             Verdict::Answered
@@ -83,7 +85,8 @@ impl Confirmation {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether a batch without a reply counts as a failure: the first of those that this confirmation has failed.
+    /// Counts a batch without a reply as a failure of the circuit breaker, if the server did not answer. Returns whether it
+    /// counts: only the first batch of a confirmation does.
     pub(crate) fn count_failure(&self) -> bool {
         self.verdict() == Verdict::Unanswered && !self.counted.swap(true, Ordering::Relaxed)
     }
@@ -113,8 +116,8 @@ impl Breaker {
         (new, true)
     }
 
-    /// Whether a failure is counted by the last confirmation: if the server did not answer it, it began no longer than `age` ago,
-    /// and none was counted by it before.
+    /// Counts a failure by the last confirmation, and returns whether it counts: if the server did not answer it, it began no
+    /// longer than `age` ago, and none was counted by it before.
     pub(crate) fn count_unanswered(&self, now: Instant, age: Duration) -> bool {
         let last = self.state().confirmation.clone();
         last.is_some_and(|last| last.begun + age >= now && last.count_failure())
