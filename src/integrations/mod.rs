@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "axum")]
+use crate::respond::{delay::retry_after_seconds, problem::REDUCED_CAPACITY};
 use crate::{
     error::CallError,
     log::LogThrottle,
     respond::{delay::retry_after_store_error, problem::REDUCED_CAPACITY_TITLE},
 };
-#[cfg(feature = "axum")]
-use crate::{respond::problem::REDUCED_CAPACITY, strategy::whole_seconds};
 
 #[cfg(feature = "axum")]
 pub(crate) mod axum;
@@ -44,7 +44,7 @@ impl Unavailable {
     /// `Retry-After`: whole seconds, rounded up, at least one.
     #[cfg(feature = "axum")]
     fn seconds(&self) -> Option<u64> {
-        self.retry_after.map(|wait| whole_seconds(wait).max(1))
+        self.retry_after.map(retry_after_seconds)
     }
 
     /// Problem details, the same as those of a layer whose store failed.

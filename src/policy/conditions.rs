@@ -36,6 +36,10 @@ impl Policy {
     /// use http::{Method, Request};
     /// use tollgate::{Limiter, Policy, Quota};
     ///
+    /// /// Inserted by an authentication layer around this one. A header could be sent by anyone.
+    /// #[derive(Clone)]
+    /// struct Internal;
+    ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let limiter = Limiter::builder()
     ///     .policy(
@@ -47,7 +51,7 @@ impl Policy {
     ///         Policy::new("burst", Quota::requests(10).per_second())
     ///             .skip_path("/health")
     ///             .skip_path("/static/*")
-    ///             .skip_with(|parts| parts.headers.contains_key("x-internal")),
+    ///             .skip_with(|parts| parts.extensions.get::<Internal>().is_some()),
     ///     )
     ///     .build()?;
     /// let policies_of = async |method: Method, path: &str| {

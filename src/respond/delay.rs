@@ -22,6 +22,11 @@ pub(crate) fn retry_after_store_error(error: &StoreError) -> Duration {
     }
 }
 
+/// A wait as `Retry-After` has it (RFC 9110, 10.2.3): whole seconds, rounded up, at least one.
+pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
+    whole_seconds(wait).max(1)
+}
+
 /// The time after which a rejected request can be retried, with jitter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryDelay {
@@ -64,7 +69,7 @@ impl RetryDelay {
 
     /// `Retry-After` (RFC 9110, 10.2.3): whole seconds, rounded up, at least one.
     pub(crate) fn seconds(self) -> Option<u64> {
-        self.wait().map(|wait| whole_seconds(wait).max(1))
+        self.wait().map(retry_after_seconds)
     }
 
     /// `grpc-retry-pushback-ms` (gRFC A6): whole milliseconds, rounded up. -1 forbids a retry: for requests that

@@ -15,7 +15,7 @@ use crate::{
     headers::RateLimitHeaders,
     layer::RateLimitLayer,
     limiter::Rejected,
-    respond::{self, OnRejection},
+    respond::{self, OnRejection, delay::retry_after_seconds},
     setting::{Code, SettingValue},
 };
 
@@ -124,8 +124,9 @@ fn unknown_placeholder(body: &str) -> Option<&str> {
 /// The body of the response to a rejected request.
 fn text(body: &str, rejected: &Rejected) -> String {
     let wait = rejected.retry_after().duration();
-    let seconds = wait.map(|wait| wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
-    let seconds = seconds.map(|seconds| seconds.max(1).to_string());
+    let seconds = wait
+        .map(retry_after_seconds)
+        .map(|seconds| seconds.to_string());
     let mut policies = rejected.decision().policies();
     let policy = policies.find(|policy| policy.rejected());
     let policy = policy.map(|policy| policy.policy().to_owned());
