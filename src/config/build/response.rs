@@ -124,9 +124,7 @@ fn unknown_placeholder(body: &str) -> Option<&str> {
 /// The body of the response to a rejected request.
 fn text(body: &str, rejected: &Rejected) -> String {
     let wait = rejected.retry_after().duration();
-    let seconds = wait
-        .map(retry_after_seconds)
-        .map(|seconds| seconds.to_string());
+    let seconds = wait.map(|wait| retry_after_seconds(wait).to_string());
     let mut policies = rejected.decision().policies();
     let policy = policies.find(|policy| policy.rejected());
     let policy = policy.map(|policy| policy.policy().to_owned());
