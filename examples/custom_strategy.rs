@@ -13,8 +13,8 @@ use std::{env, error::Error, sync::Arc, time::Duration};
 use tollgate::{
     InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, Timestamp,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-        Strategy,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+        Snapshot, State, Strategy, Terms,
     },
 };
 
@@ -23,7 +23,7 @@ use tollgate::{
 pub struct Trial;
 
 impl Strategy for Trial {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         if quota.amount() > 1_000_000 || quota.period() < Duration::from_secs(1) {
             return Err(InvalidValue::new(
                 format!("{quota} as a trial"),
@@ -102,13 +102,9 @@ impl LocalRule for Once {
 }
 
 impl Rule for Once {
-    /// The state format, in every key: no built-in strategy's begins with an `o`.
-    fn state_format(&self) -> &'static str {
-        "o1"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.units
+    /// The state format, which is in every key, and the capacity. No built-in strategy's format begins with an `o`.
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new("o1", self.units)
     }
 
     fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {

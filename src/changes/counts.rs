@@ -22,14 +22,15 @@ pub(super) fn after_change(
     let mut burst = None;
     let rules = [before, after].map(|policy| policy.bind(&policy.quota(), &TierRefills::default()));
     if let [Ok(old), Ok(new)] = rules {
-        if old.state_format() != new.state_format() {
+        let (old_info, new_info) = (old.info(), new.info());
+        if old_info.state_format != new_info.state_format {
             return "another strategy: the counts start afresh, and the old ones expire by themselves"
                 .to_owned();
         }
         let change = Change {
             from: before.quota(),
             to: after.quota(),
-            capacities: [old.capacity(), new.capacity()],
+            capacities: [old_info.capacity, new_info.capacity],
             same_strategy: !differs(&["strategy"]),
         };
         if change.from != change.to || !change.same_strategy {

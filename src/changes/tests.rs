@@ -3,7 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::{
     Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, Lease, ListWindow, Policy,
-    Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket, extract, strategy::Rule,
+    Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket, extract,
+    strategy::{Rule, Terms},
 };
 
 fn policy(quota: &str) -> Policy {
@@ -283,8 +284,8 @@ fn leases_leave_the_counts_and_make_the_burst_of_an_even_rate_smaller() {
 struct Own;
 
 impl Strategy for Own {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        SlidingWindow::new().bind(quota)
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        SlidingWindow::new().bind(quota, terms)
     }
 }
 

@@ -66,7 +66,9 @@ impl<T> LimiterBuilder<T> {
         policies.sort_by_key(|bound| bound.role);
         share_extractors(&mut policies, &self.lists);
         shadow::resolve_shadowed(&mut policies);
-        let permit_ttls = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
+        let permit_ttls = policies
+            .iter()
+            .filter_map(|bound| bound.limit.info().permit_ttl);
         let permit_ttl = permit_ttls.min().unwrap_or(Duration::MAX);
         let observers = match (Observers::new(&self.observers), old) {
             (None, Some(old)) => old.observers.clone(),
@@ -180,7 +182,7 @@ impl Binder<'_> {
             None => Arc::new(QuotaOverrideCache::default()),
         };
         let rule = quota_overrides.bind(&policy, policy.quota())?;
-        let bans = rule.counts_rejections();
+        let bans = rule.info().counts_rejections;
         let limit = match same_limit {
             Some(old) => old.limit.clone(),
             None => {

@@ -98,7 +98,7 @@ impl BoundPolicy {
     }
 
     pub(crate) fn is_permit(&self) -> bool {
-        self.limit.permit_ttl().is_some()
+        self.limit.info().permit_ttl.is_some()
     }
 
     /// The cost of a request: 1 under a ban, which counts rejections.
@@ -139,9 +139,9 @@ impl BoundPolicy {
     /// The caller stored with the charge, for strategies that record callers: the request's caller if there is one, else the
     /// key. A permit gets a unique caller, which identifies it.
     pub(crate) fn caller_key(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
-        match self.limit.permit_ttl() {
+        match self.limit.info().permit_ttl {
             Some(_) => Some(Box::new(Key::unique())),
-            None if self.limit.records_caller() => caller().map(Box::new),
+            None if self.limit.info().records_caller => caller().map(Box::new),
             None => None,
         }
     }

@@ -162,7 +162,7 @@ impl LimiterCore {
     /// Where a policy's counters are, if that is known: the store's id, the policy's name and its state format.
     pub(super) fn counter_location(&self, policy: u32) -> Option<(u64, &str, &'static str)> {
         let bound = self.bound(policy);
-        let format = bound.limit.rule().state_format();
+        let format = bound.limit.info().state_format;
         Some((self.store.id()?, bound.policy.name(), format))
     }
 

@@ -142,7 +142,7 @@ impl LimiterRef {
         let units = units.min(self.units_in_use(entry)?);
         // The most that can be in use, since a debt is one capacity at most. The receipt is larger than the credit, so that units
         // that refill meanwhile do not reduce it.
-        let max_in_use = self.limit(entry).rule().capacity().saturating_mul(2);
+        let max_in_use = self.limit(entry).info().capacity.saturating_mul(2);
         Some(Adjustment {
             entry,
             receipt: ChargeReceipt {

@@ -338,7 +338,7 @@ impl LimiterRef {
             self.apply_lease(entry, counter, result.age);
         } else if !result.age.is_zero() {
             // The wait for a permit is a hint, which does not age.
-            if self.limit(entry).permit_ttl().is_none() {
+            if self.limit(entry).info().permit_ttl.is_none() {
                 let cost = entry.cost;
                 entry.update_status(self, |status| status.advance(result.age, cost));
             }
@@ -351,7 +351,7 @@ impl LimiterRef {
     fn apply_lease(&self, entry: &mut PolicyEntry, counter: &CounterResult, age: Duration) {
         let (cost, held, charged_before) = (entry.cost, counter.held, counter.charged_before);
         // Held units may have refilled in the store.
-        let capacity = self.limit(entry).capacity();
+        let capacity = self.limit(entry).info().capacity;
         entry.update_status(self, |status| {
             status.remaining = status.remaining.saturating_add(held).min(capacity);
             if held >= cost {

@@ -70,6 +70,6 @@ fn open(
     Ok(OverridingQuota {
         quota,
         limit: shares.open_share(policy.name(), rule, written_to)?,
-        full_capacity: Some(full.rule().capacity()),
+        full_capacity: Some(full.info().capacity),
     })
 }

@@ -32,7 +32,7 @@ impl<'a> PolicyDecision<'a> {
     /// When it was decided, by the wall clock.
     pub(crate) fn decided_at(&self) -> Timestamp {
         let at = self.entry.receipts.first().charged_at;
-        if self.limiter.limit(self.entry).follows_wall_clock() {
+        if self.limiter.limit(self.entry).info().follows_wall_clock {
             return at;
         }
         self.limiter.store_for(self.entry).wall(at)
@@ -40,7 +40,7 @@ impl<'a> PolicyDecision<'a> {
 
     /// Whether used units become available one by one, not all at once.
     pub(crate) fn refills_gradually(&self) -> bool {
-        self.limiter.limit(self.entry).rule().refills_gradually()
+        self.limiter.limit(self.entry).info().refills_gradually
     }
 
     /// The policy's index in its limiter.
@@ -94,7 +94,7 @@ impl<'a> PolicyDecision<'a> {
 
     /// The most units that can be charged at once: the burst, or a window's whole quota.
     pub fn limit(&self) -> u64 {
-        self.limiter.limit(self.entry).capacity()
+        self.limiter.limit(self.entry).info().capacity
     }
 
     /// The cost of the request in units, also if it was rejected.

@@ -236,7 +236,7 @@ impl LimiterRef {
     fn event_status<'a>(&'a self, entry: &'a PolicyEntry) -> EventStatus<'a> {
         let limit = self.limit(entry);
         EventStatus {
-            limit: limit.capacity(),
+            limit: limit.info().capacity,
             rule: limit.rule(),
             status: &entry.lazy_status,
             decided_at: entry.receipts.first().charged_at,
@@ -633,7 +633,7 @@ impl BoundPolicy {
             kind: self.role.into(),
             quota: has_quota.then(|| self.policy.quota()),
             limit: match has_quota {
-                true => self.limit.capacity(),
+                true => self.limit.info().capacity,
                 false => 0,
             },
             permits: self.permits_held.load(Ordering::Relaxed),

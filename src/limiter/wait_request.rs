@@ -187,7 +187,7 @@ impl WaitRequest {
             let limit = quota_override
                 .as_ref()
                 .map_or(&bound.limit, |quota| &quota.limit);
-            if cost > limit.rule().capacity() {
+            if cost > limit.info().capacity {
                 return true;
             }
             costs |= cost > 0;

@@ -69,7 +69,8 @@ impl LocalShares {
         whole: Option<&LimitHandle>,
     ) -> Result<LimitHandle, InvalidValue> {
         let local = self.counts.register(policy, rule.clone())?;
-        match whole.filter(|_| rule.permit_ttl().is_none() && !rule.counts_rejections()) {
+        let info = local.info();
+        match whole.filter(|_| info.permit_ttl.is_none() && !info.counts_rejections) {
             None => Ok(local),
             Some(whole) => {
                 let whole = whole.clone();
@@ -191,7 +192,7 @@ impl LocalShares {
                 .status(&counter.snapshot, result.at, Units::ONE)
                 .remaining
         });
-        left.map_or(0, |left| local.rule().capacity().saturating_sub(left))
+        left.map_or(0, |left| local.info().capacity.saturating_sub(left))
     }
 
     fn unwritten(&self) -> MutexGuard<'_, WriteBackQueue> {
@@ -284,11 +285,11 @@ mod tests {
     use super::*;
     use crate::{
         quota::Quota,
-        strategy::{ChargeReceipt, Concurrency, FixedWindow, Strategy},
+        strategy::{ChargeReceipt, Concurrency, FixedWindow, Strategy, Terms},
     };
 
     fn share(shares: &LocalShares, strategy: &dyn Strategy, quota: Quota) -> LimitHandle {
-        let rule = strategy.bind(&quota).expect("a rule");
+        let rule = strategy.bind(&quota, &Terms::default()).expect("a rule");
         let whole = LimitHandle::new("p", rule.clone(), ());
         let limit = shares.open_share("p", rule, Some(&whole));
         limit.expect("a share")

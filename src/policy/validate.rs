@@ -10,7 +10,7 @@ use crate::{
     error::InvalidValue,
     quota::{DurationText, MAX_CAPACITY, Quota},
     store::{Store, memory::local_rule},
-    strategy::{Lease, Rule, TierRefills, format},
+    strategy::{Lease, Rule, Terms, TierRefills, format},
 };
 
 impl Policy {
@@ -28,13 +28,25 @@ impl Policy {
                 "a tier of the same period, a policy of its own, Gcra or TokenBucket",
             ));
         }
-        let rule = match &self.lease {
-            Some(lease) => strategy.bind_leased(quota, refills, lease)?,
-            None => strategy.bind_tier(quota, refills)?,
+        let terms = Terms {
+            refills: refills.clone(),
+            lease: self.lease,
         };
-        if rule.capacity() > MAX_CAPACITY {
+        let rule = strategy.bind(quota, &terms)?;
+        let info = rule.info();
+        // Not by `==`: a rule adds to the lease how fast its units refill.
+        let settings = |lease: Lease| (lease.most(), lease.lifetime());
+        if self.lease.is_some() && info.lease.map(settings) != self.lease.map(settings) {
+            let text = strategy.config_text();
+            let strategy = text.unwrap_or_else(|| format!("{strategy:?}").into());
             return Err(InvalidValue::new(
-                format!("{quota}, a capacity of {}", rule.capacity()),
+                format!("a lease under {strategy}"),
+                "a strategy that can be leased, such as Gcra or FixedWindow, or no lease",
+            ));
+        }
+        if info.capacity > MAX_CAPACITY {
+            return Err(InvalidValue::new(
+                format!("{quota}, a capacity of {}", info.capacity),
                 format!("a capacity of at most {MAX_CAPACITY}"),
             ));
         }
@@ -91,14 +103,16 @@ impl Policy {
         }
         policy.validate_quota(self.strategy.is_some(), store, report);
         let rule = policy.trial(&policy.quota, store).ok();
-        let bans = rule.as_ref().is_some_and(|rule| rule.counts_rejections());
+        let bans = rule
+            .as_ref()
+            .is_some_and(|rule| rule.info().counts_rejections);
         if bans {
             policy.validate_ban(report);
         }
-        let mut capacity = rule.map(|rule| rule.capacity());
+        let mut capacity = rule.map(|rule| rule.info().capacity);
         for (index, quota) in policy.tier_quotas.iter().enumerate() {
             match policy.trial(quota, store) {
-                Ok(rule) => capacity = capacity.max(Some(rule.capacity())),
+                Ok(rule) => capacity = capacity.max(Some(rule.info().capacity)),
                 Err(invalid) => report(invalid.in_entry("tier_quotas[]", index)),
             }
         }
@@ -296,7 +310,7 @@ impl Policy {
     /// Whether the strategy counts what other policies reject.
     pub(crate) fn is_ban(&self) -> bool {
         let rule = self.trial(&self.quota, None);
-        rule.is_ok_and(|rule| rule.counts_rejections())
+        rule.is_ok_and(|rule| rule.info().counts_rejections)
     }
 
     /// An error for a name that can't be a string of a structured field (RFC 9651, section 3.3.3) without escapes.

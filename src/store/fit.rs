@@ -64,14 +64,14 @@ pub(super) fn countable_rejections(counters: &[CounterOp<'_>], free: &[u64], rej
 /// How many of the `wanted` units of rejected requests a counter is charged, if `free` units are left after the admitted ones;
 /// negative in debt. Only a policy that has too few units for a request rejects it, and is charged for it.
 pub(super) fn rejected_charge(counter: &CounterOp<'_>, free: i64, wanted: u64) -> u64 {
-    let rule = counter.limit.rule();
+    let info = counter.limit.info();
     if u64::try_from(free).is_ok_and(|free| free >= counter.units.get()) {
         return 0;
     }
-    let max_debt = if rule.stores_each_unit() {
+    let max_debt = if info.stores_each_unit {
         0
     } else {
-        rule.capacity()
+        info.capacity
     };
     let max = free.saturating_add_unsigned(max_debt);
     wanted.min(u64::try_from(max).unwrap_or(0))

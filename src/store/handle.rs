@@ -7,13 +7,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use super::units::Units;
 use crate::{
     clock::Timestamp,
-    strategy::{Lease, QuotaStatus, Rule, Snapshot},
+    strategy::{QuotaStatus, Rule, RuleInfo, Snapshot},
 };
 
 /// A limit that a store has [registered](super::Store::register): a rule under the name of a policy, with a context of the
@@ -26,11 +25,7 @@ struct Registered {
     id: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
-    capacity: u64,
-    follows_wall_clock: bool,
-    records_caller: bool,
-    permit_ttl: Option<Duration>,
-    lease: Option<Lease>,
+    info: RuleInfo,
     context: Box<dyn Any + Send + Sync>,
 }
 
@@ -41,11 +36,7 @@ impl LimitHandle {
         Self(Arc::new(Registered {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
-            capacity: rule.capacity(),
-            follows_wall_clock: rule.follows_wall_clock(),
-            records_caller: rule.records_caller(),
-            permit_ttl: rule.permit_ttl(),
-            lease: rule.lease(),
+            info: rule.info(),
             rule,
             context: Box::new(context),
         }))
@@ -67,29 +58,9 @@ impl LimitHandle {
         QuotaStatus::of_request(self.rule(), snapshot, now, cost.get())
     }
 
-    /// The [capacity](Rule::capacity) of its rule.
-    pub fn capacity(&self) -> u64 {
-        self.0.capacity
-    }
-
-    /// Whether its rule [follows the wall clock](Rule::follows_wall_clock).
-    pub fn follows_wall_clock(&self) -> bool {
-        self.0.follows_wall_clock
-    }
-
-    /// Whether its rule [records callers](Rule::records_caller).
-    pub fn records_caller(&self) -> bool {
-        self.0.records_caller
-    }
-
-    /// The [permit TTL](Rule::permit_ttl) of its rule.
-    pub fn permit_ttl(&self) -> Option<Duration> {
-        self.0.permit_ttl
-    }
-
-    /// The settings of its [leases](Rule::lease).
-    pub fn lease(&self) -> Option<Lease> {
-        self.0.lease
+    /// The constants of its rule, as they were when the limit was registered.
+    pub fn info(&self) -> &RuleInfo {
+        &self.0.info
     }
 
     /// The store's context. `None` if it is of another type, as for a handle from another store.

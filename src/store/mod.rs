@@ -79,7 +79,7 @@ pub use crate::observe::DecisionSource;
 /// struct MapStore(Arc<Mutex<HashMap<Id, LocalState>>>);
 ///
 /// fn id(limit: &LimitHandle, key: &Key) -> Id {
-///     (limit.policy().to_owned(), limit.rule().state_format(), *key)
+///     (limit.policy().to_owned(), limit.info().state_format, *key)
 /// }
 ///
 /// /// How a counter is counted, and its state.
@@ -115,7 +115,7 @@ pub use crate::observe::DecisionSource;
 ///         for (counter, available) in counters.iter().zip(available) {
 ///             let (rule, state) = open(&mut states, counter)?;
 ///             let (cost, caller) = (counter.units.get(), &counter.caller);
-///             let most = available.saturating_add_unsigned(counter.limit.rule().capacity());
+///             let most = available.saturating_add_unsigned(counter.limit.info().capacity);
 ///             let units = match op {
 ///                 Op::Acquire(_) => cost * admitted,
 ///                 Op::ForceAcquire => cost.min(most.max(0).unsigned_abs()),
@@ -196,7 +196,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// operation on it.
     ///
     /// It is called when a limiter is built, for each policy and each of its quotas, and on request paths for quotas that
-    /// requests bring along. Limits with the same policy and [state format](Rule::state_format) share their keys, also across
+    /// requests bring along. Limits with the same policy and [state format](crate::strategy::RuleInfo::state_format) share their keys, also across
     /// limiters and processes: all quotas of a policy count the same units.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     }
 
     /// Returns the callers whose charges under a key count now, oldest first, one for each unit; none if the rule doesn't
-    /// [record them](Rule::records_caller). Charges nothing.
+    /// [record them](crate::strategy::RuleInfo::records_caller). Charges nothing.
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
 
     /// Returns up to `max` keys that these limits block now: the keys of bans whose status is a wait. Charges nothing, and changes

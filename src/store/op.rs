@@ -31,7 +31,7 @@ pub enum Op {
     /// A store that does not know it is sent a [`Peek`](Op::Peek) instead.
     Inspect,
     /// Charges every counter its units, also more than are available: down to a debt of at most one
-    /// [capacity](crate::strategy::Rule::capacity).
+    /// [capacity](crate::strategy::RuleInfo::capacity).
     ForceAcquire,
     /// Refunds up to the counter's units of the charge on its [receipt](CounterOp::receipt), as far as they have not refilled
     /// already, parts of a unit included.
@@ -43,7 +43,7 @@ pub enum Op {
     /// Removes each counter's key, and reports the state before that.
     Reset,
     /// Extends the permits that each counter's [caller](CounterOp::caller) holds by one
-    /// [TTL](crate::strategy::Rule::permit_ttl).
+    /// [TTL](crate::strategy::RuleInfo::permit_ttl).
     Renew,
 }
 
@@ -82,10 +82,11 @@ impl Op {
 /// use tollgate::{
 ///     Key, Quota, Timestamp,
 ///     store::{CounterMode, CounterOp, LimitHandle, Units},
-///     strategy::{ChargeReceipt, Gcra, Strategy},
+///     strategy::{ChargeReceipt, Gcra, Strategy, Terms},
 /// };
 ///
-/// let limit = LimitHandle::new("daily", Gcra.bind(&Quota::requests(5).per_day())?, ());
+/// let rule = Gcra.bind(&Quota::requests(5).per_day(), &Terms::default())?;
+/// let limit = LimitHandle::new("daily", rule, ());
 /// let counter = CounterOp::new(&limit, Key::new("alice")).with_units(Units::new(3));
 /// assert_eq!(counter.limit.policy(), "daily");
 /// assert_eq!((counter.caller, counter.mode), (counter.key, CounterMode::Charge));
@@ -103,7 +104,7 @@ pub struct CounterOp<'a> {
     pub units: Units,
     /// The receipt of the charge, for [`Op::Refund`], [`Op::Settle`] and [`Op::Renew`]; else [`ChargeReceipt::NONE`].
     pub receipt: ChargeReceipt,
-    /// The caller to store with the charge, if the rule [records callers](crate::strategy::Rule::records_caller); for a permit,
+    /// The caller to store with the charge, if the rule [records callers](crate::strategy::RuleInfo::records_caller); for a permit,
     /// its unique name.
     pub caller: Key,
     /// The behavior of [`Op::Acquire`] under this policy.
@@ -175,10 +176,10 @@ pub enum CounterMode {
     /// response.
     Check,
     /// Like [`Charge`](CounterMode::Charge), and also charges requests that this policy rejects, down to a debt of at most one
-    /// capacity, or without debt if the rule [stores each unit](crate::strategy::Rule::stores_each_unit).
+    /// capacity, or without debt if the rule [stores each unit](crate::strategy::RuleInfo::stores_each_unit).
     ChargeRejectedToo,
     /// Charges its units for each request that *other* counters reject, under a rule that
-    /// [counts rejections](crate::strategy::Rule::counts_rejections): a ban.
+    /// [counts rejections](crate::strategy::RuleInfo::counts_rejections): a ban.
     ///
     /// If no units are available, the key is banned: it rejects the request, whatever its units, and charges nothing for that.
     /// Of several requests at once, rejected ones are charged until the units are exhausted; later requests are charged under

@@ -112,7 +112,7 @@ pub struct CounterResult {
     /// The key's state after the operation, or before a [`Reset`](super::Op::Reset).
     pub snapshot: Snapshot,
     /// The microseconds by which the clock of this counter was ahead of [`OpResult::at`]; negative if it was behind. Not 0 for
-    /// a counter of another server, and for a rule that [follows the wall clock](crate::strategy::Rule::follows_wall_clock).
+    /// a counter of another server, and for a rule that [follows the wall clock](crate::strategy::RuleInfo::follows_wall_clock).
     pub clock_skew_us: i64,
     /// The units that this process holds by leases, which the snapshot counts as used. 0 unless a
     /// [lease](DecisionSource::Lease) admitted the request.

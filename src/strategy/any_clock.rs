@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Ban, CalendarWindow, ChargeReceipt, Concurrency, FixedWindow, Gcra, ListWindow, Rule,
-    SlidingLog, SlidingWindow, Strategy,
+    SlidingLog, SlidingWindow, Strategy, Terms,
 };
 use crate::{
     ManualClock, MemoryStore, TokenBucket,
@@ -34,17 +34,17 @@ fn rules() -> Vec<Arc<dyn Rule>> {
         Quota::requests(10).per_hour(),
         Quota::requests(3).per_hour(),
     );
-    let day = Duration::from_secs(86_400);
+    let (day, terms) = (Duration::from_secs(86_400), Terms::default());
     let rules = [
-        Gcra.bind(&quota),
-        TokenBucket.bind(&quota),
-        FixedWindow.bind(&quota),
-        CalendarWindow::utc().bind(&quota),
-        SlidingWindow::new().bind(&quota),
-        SlidingLog.bind(&quota),
-        ListWindow.bind(&quota),
-        Concurrency::with_ttl(day).bind(&Quota::concurrent(10)),
-        Ban::for_duration(day).bind(&ban),
+        Gcra.bind(&quota, &terms),
+        TokenBucket.bind(&quota, &terms),
+        FixedWindow.bind(&quota, &terms),
+        CalendarWindow::utc().bind(&quota, &terms),
+        SlidingWindow::new().bind(&quota, &terms),
+        SlidingLog.bind(&quota, &terms),
+        ListWindow.bind(&quota, &terms),
+        Concurrency::with_ttl(day).bind(&Quota::concurrent(10), &terms),
+        Ban::for_duration(day).bind(&ban, &terms),
     ];
     rules.map(|rule| rule.expect("a rule")).into()
 }
@@ -69,7 +69,7 @@ impl Scene {
     }
 
     fn execute(&self, op: Op, units: u64, receipt: ChargeReceipt) -> OpResult {
-        let mode = match self.limit.rule().counts_rejections() {
+        let mode = match self.limit.info().counts_rejections {
             true => CounterMode::CountRejections,
             false => CounterMode::ChargeRejectedToo,
         };

@@ -1,8 +1,8 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
-    State, Strategy, window,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, RuleInfo,
+    Snapshot, State, Strategy, Terms, window,
 };
 use crate::{
     clock::Timestamp,
@@ -95,7 +95,7 @@ impl Ban {
 }
 
 impl Strategy for Ban {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::validated_period_us(quota, "ban", MAX_REJECTIONS)?;
         let max_ban = self.max_ban.unwrap_or(self.first_ban.max(DEFAULT_MAX_BAN));
         if max_ban < self.first_ban {
@@ -307,12 +307,11 @@ impl LocalRule for BanRule {
 }
 
 impl Rule for BanRule {
-    fn state_format(&self) -> &'static str {
-        "x1"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.max_rejections
+    fn info(&self) -> RuleInfo {
+        RuleInfo {
+            counts_rejections: true,
+            ..RuleInfo::new("x1", self.max_rejections)
+        }
     }
 
     fn status(
@@ -339,10 +338,6 @@ impl Rule for BanRule {
                 Duration::ZERO
             },
         }
-    }
-
-    fn counts_rejections(&self) -> bool {
-        true
     }
 
     fn manual_ban(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {

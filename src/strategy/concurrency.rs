@@ -1,8 +1,8 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
-    State, Strategy,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, RuleInfo,
+    Snapshot, State, Strategy, Terms,
 };
 use crate::{
     clock::Timestamp,
@@ -82,7 +82,7 @@ impl Default for Concurrency {
 }
 
 impl Strategy for Concurrency {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let concurrent = quota.validated_concurrent()?;
         if concurrent > MAX_PERMITS {
             return Err(InvalidValue::new(
@@ -198,12 +198,13 @@ impl LocalRule for ConcurrencyRule {
 }
 
 impl Rule for ConcurrencyRule {
-    fn state_format(&self) -> &'static str {
-        "p2"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.concurrent
+    fn info(&self) -> RuleInfo {
+        RuleInfo {
+            records_caller: true,
+            stores_each_unit: true,
+            permit_ttl: Some(self.ttl),
+            ..RuleInfo::new("p2", self.concurrent)
+        }
     }
 
     fn status(&self, &Snapshot([used, ..]): &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
@@ -217,18 +218,6 @@ impl Rule for ConcurrencyRule {
             },
             reset_after: if used > 0 { RETRY_HINT } else { Duration::ZERO },
         }
-    }
-
-    fn records_caller(&self) -> bool {
-        true
-    }
-
-    fn permit_ttl(&self) -> Option<Duration> {
-        Some(self.ttl)
-    }
-
-    fn stores_each_unit(&self) -> bool {
-        true
     }
 
     fn script(&self) -> Option<LuaScript> {

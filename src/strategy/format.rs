@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Rule, SlidingLog,
-    SlidingWindow, Strategy, TokenBucket,
+    SlidingWindow, Strategy, Terms, TokenBucket,
 };
 use crate::{error::InvalidValue, quota::Quota};
 
@@ -35,21 +35,27 @@ pub(crate) enum Family {
 
 /// The rules of the built-in strategies.
 static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
-    let rate = Quota::requests(1).per_minute();
+    let (rate, terms) = (Quota::requests(1).per_minute(), Terms::default());
     let rules = [
-        (Gcra.bind(&rate), Family::EvenRate),
-        (TokenBucket.bind(&rate), Family::EvenRate),
-        (FixedWindow.bind(&rate), Family::Window),
-        (CalendarWindow::utc().bind(&rate), Family::CalendarWindow),
-        (ListWindow.bind(&rate), Family::Window),
-        (SlidingLog.bind(&rate), Family::SlidingLog),
-        (SlidingWindow::new().bind(&rate), Family::SlidingWindow),
+        (Gcra.bind(&rate, &terms), Family::EvenRate),
+        (TokenBucket.bind(&rate, &terms), Family::EvenRate),
+        (FixedWindow.bind(&rate, &terms), Family::Window),
         (
-            Concurrency::new().bind(&Quota::concurrent(1)),
+            CalendarWindow::utc().bind(&rate, &terms),
+            Family::CalendarWindow,
+        ),
+        (ListWindow.bind(&rate, &terms), Family::Window),
+        (SlidingLog.bind(&rate, &terms), Family::SlidingLog),
+        (
+            SlidingWindow::new().bind(&rate, &terms),
+            Family::SlidingWindow,
+        ),
+        (
+            Concurrency::new().bind(&Quota::concurrent(1), &terms),
             Family::Concurrency,
         ),
         (
-            Ban::for_duration(Duration::from_secs(1)).bind(&rate),
+            Ban::for_duration(Duration::from_secs(1)).bind(&rate, &terms),
             Family::Ban,
         ),
     ];
@@ -58,7 +64,7 @@ static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
         .filter_map(|(rule, family)| Some((rule.ok()?, family)));
     let formats = rules.map(|(rule, family)| Format {
         rule: type_of(&*rule),
-        text: rule.state_format(),
+        text: rule.info().state_format,
         family,
     });
     formats.collect()
@@ -84,7 +90,7 @@ pub(crate) fn is_state_format(text: &str) -> bool {
 
 /// Checks the form of a rule's state format, and that its letter is not one of a built-in strategy, in use or not.
 pub(crate) fn check(rule: &dyn Rule) -> Result<(), InvalidValue> {
-    let (text, rule_type) = (rule.state_format(), type_of(rule));
+    let (text, rule_type) = (rule.info().state_format, type_of(rule));
     if BUILT_IN.iter().any(|format| format.rule == rule_type) {
         return Ok(());
     }

@@ -94,7 +94,7 @@ impl Lease {
     }
 
     /// Returns the longest time from a unit's charge until it is spent, by the store's clock: the TTL, a thousandth of it for
-    /// clocks that differ in speed, and 1 ms. For [strategies](crate::Strategy::bind_leased) of your own.
+    /// clocks that differ in speed, and 1 ms. For [strategies](crate::Strategy::bind) of your own.
     ///
     /// ```
     /// // A TTL of 50 ms.
@@ -107,7 +107,7 @@ impl Lease {
 
     /// Returns how long the units of a lease may be spent if it ends with the window of its charge: at most the TTL, and less
     /// than `rest`, which is what was left of the window at the charge. A thousandth of `rest` is taken off for clocks that differ in
-    /// speed, and 1 µs. For the [`lease_lifetime`](crate::strategy::Rule::lease_lifetime) of strategies of your own.
+    /// speed, and 1 µs. See [`Rule::window_end`](crate::strategy::Rule::window_end).
     ///
     /// ```
     /// use std::time::Duration;

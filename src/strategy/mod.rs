@@ -71,7 +71,7 @@ pub use lease::Lease;
 pub use rate::{Gcra, TokenBucket};
 pub use rule::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, RetryAfter,
-    Rule, Snapshot, State,
+    Rule, RuleInfo, Snapshot, State,
 };
 pub(crate) use rule::{LazyStatus, whole_seconds};
 pub use window::{CalendarWindow, FixedWindow, ListWindow, SlidingLog, SlidingWindow, Weekday};
@@ -81,68 +81,35 @@ pub use window::{CalendarWindow, FixedWindow, ListWindow, SlidingLog, SlidingWin
 /// A strategy holds settings, and no counts. It is bound to each quota of its policies when a limiter is built, and on request
 /// paths to quotas that requests bring along.
 pub trait Strategy: fmt::Debug + Send + Sync + 'static {
-    /// Returns the rule that counts `quota`.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidValue`] if the strategy can't count the quota exactly, or the quota has no meaning for it (such as a burst for
-    /// a window). It becomes the limiter's [`ConfigError`](crate::ConfigError); for a request's own quota it is logged, and the
-    /// policy's quota is used.
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue>;
-
-    /// Returns the rule that counts `quota`, one of several quotas of a policy ([tiers](crate::Policy::tier_quotas)), which
-    /// share keys.
+    /// Returns the rule that counts `quota`, one of the quotas of a policy ([tiers](crate::Policy::tier_quotas)), which share keys.
     ///
     /// A state that is a time rather than a number of units, as that of [`Gcra`], may show a deeper debt than its quota allows,
-    /// because another tier does. The rules of such a strategy [note](TierRefills::note) their refill time, and don't cut a
-    /// debt that is within the [longest](TierRefills::longest) of them. Default: [`bind`](Strategy::bind).
+    /// because another tier does. The rules of such a strategy [note](TierRefills::note) their refill time in
+    /// [`terms.refills`](Terms::refills), and don't cut a debt that is within the [longest](TierRefills::longest) of them.
     ///
-    /// # Errors
-    ///
-    /// Those of [`bind`](Strategy::bind).
-    fn bind_tier(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let _ = refills;
-        self.bind(quota)
-    }
-
-    /// Returns the rule that counts `quota` under a policy with [leases](crate::Policy::lease), where units are spent up to
-    /// [`Lease::spread`] after their charge. The rule still has to keep its promise: it counts units for that much longer,
-    /// allows a smaller burst, or lets leases end with the window of their charge ([`Rule::lease_lifetime`]).
-    ///
-    /// `refills` is that of [`bind_tier`](Strategy::bind_tier), also for a policy with one quota. Default: an error.
+    /// Under a policy with [leases](crate::Policy::lease), units are spent up to [`Lease::spread`] after their charge. A rule
+    /// that sets [`terms.lease`](Terms::lease) as [its own](RuleInfo::lease) still has to keep its promise: it counts units
+    /// for that much longer, allows a smaller burst, or lets leases end with the window of their charge ([`Rule::window_end`]).
+    /// If a rule does not set it, the lease is a [`ConfigError`](crate::ConfigError): a strategy that ignores `terms` can't
+    /// be leased.
     ///
     /// ```
-    /// use tollgate::{Gcra, Lease, Quota, strategy::{Strategy, TierRefills}};
+    /// use tollgate::{Gcra, Lease, Quota, strategy::{Strategy, Terms}};
     ///
-    /// let (quota, refills) = (Quota::requests(100).per_second(), TierRefills::default());
+    /// let terms = Terms::default().with_lease(Lease::max_units(64));
     /// // With a TTL of 50 ms, the burst is smaller by the units that refill within that time.
-    /// let rule = Gcra.bind_leased(&quota, &refills, &Lease::max_units(64))?;
-    /// assert_eq!(rule.capacity(), 94);
-    /// assert_eq!(rule.lease().map(|lease| lease.most()), Some(64));
+    /// let info = Gcra.bind(&Quota::requests(100).per_second(), &terms)?.info();
+    /// assert_eq!(info.capacity, 94);
+    /// assert_eq!(info.lease.map(|lease| lease.most()), Some(64));
     /// # Ok::<(), tollgate::InvalidValue>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`InvalidValue`] if the strategy can't be leased, or not by these settings.
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let _ = (quota, refills, lease);
-        let strategy = self.config_text();
-        let strategy = strategy.unwrap_or_else(|| format!("{self:?}").into());
-        Err(InvalidValue::new(
-            format!("a lease under {strategy}"),
-            "a strategy that can be leased, such as Gcra or FixedWindow, or no lease",
-        ))
-    }
+    /// [`InvalidValue`] if the strategy can't count the quota exactly, can't be leased by these settings, or the quota has no
+    /// meaning for it (such as a burst for a window). It becomes the limiter's [`ConfigError`](crate::ConfigError); for a
+    /// request's own quota it is logged, and the policy's quota is used.
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue>;
 
     /// Whether all quotas of a policy must have the policy's own period. They share keys, so a request under a shorter period
     /// would end or shrink the window of a longer one. Return false for a strategy whose state does not depend on the period,
@@ -163,7 +130,29 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The longest refill time of the quotas of a policy, which share its keys: see [`Strategy::bind_tier`]. Clones share it.
+/// The settings of a policy that its quotas are [bound](Strategy::bind) under. The default is a policy without leases, and the
+/// first of its quotas.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Terms {
+    /// The refill times of the quotas that share the policy's keys. To note a refill time is a side effect that lasts: clones
+    /// share the times, and none is ever forgotten. So a quota that is bound to see whether it can be counted, rather than to count
+    /// requests, needs fresh `TierRefills`; otherwise it deepens the debts that the policy's rules keep.
+    pub refills: TierRefills,
+    /// The settings of the policy's [leases](crate::Policy::lease), if it has them.
+    pub lease: Option<Lease>,
+}
+
+impl Terms {
+    /// Sets the policy's leases.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Lease) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+}
+
+/// The longest refill time of the quotas of a policy, which share its keys: see [`Terms::refills`]. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TierRefills(Arc<AtomicU64>);
 

@@ -46,7 +46,7 @@ pub(in crate::admin) async fn policies(
             quota: quota.map(|quota| quota.to_string()),
             units: quota.map(|quota| quota.amount()),
             period_seconds: with_period.map(|quota| quota.period().as_secs_f64()),
-            burst: quota.map(|_| bound.limit.rule().capacity()),
+            burst: quota.map(|_| bound.limit.info().capacity),
             strategy: strategy.map_or_else(|| CODE.to_owned(), |text| text.into_owned()),
             key: key_text(policy),
             lease: policy.lease_setting().map(|lease| LeaseSettings {

@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     InvalidValue, Key, Quota,
     extract::{Extracted, KeyExtractor, MissingKey},
-    strategy::{Lease, Rule, Strategy, TierRefills},
+    strategy::{Rule, Strategy, Terms},
 };
 
 /// An extractor that a document has by its name.
@@ -71,25 +71,8 @@ impl<E: KeyExtractor> KeyExtractor for RegisteredKey<E> {
 }
 
 impl<S: Strategy> Strategy for RegisteredStrategy<S> {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        self.strategy.bind(quota)
-    }
-
-    fn bind_tier(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        self.strategy.bind_tier(quota, refills)
-    }
-
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        self.strategy.bind_leased(quota, refills, lease)
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        self.strategy.bind(quota, terms)
     }
 
     fn tiers_share_period(&self) -> bool {

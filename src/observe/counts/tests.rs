@@ -13,12 +13,12 @@ use crate::{
         PolicyResult,
     },
     quota::Quota,
-    strategy::{FixedWindow, LazyStatus, QuotaStatus, RetryAfter, Strategy},
+    strategy::{FixedWindow, LazyStatus, QuotaStatus, RetryAfter, Strategy, Terms},
 };
 
 /// Counts a decision under these policies, each of which has a limit of 10 units, 5 of them left.
 fn decide(counts: &Counts, names: &[&str], requests: u64, admitted: u64) {
-    let rule = FixedWindow.bind(&Quota::requests(10).per_second());
+    let rule = FixedWindow.bind(&Quota::requests(10).per_second(), &Terms::default());
     let rule = rule.expect("a rule");
     let status = LazyStatus::Resolved(QuotaStatus::new(5, RetryAfter::Now, Duration::ZERO));
     const KEY: Key = Key::global();

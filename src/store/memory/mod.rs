@@ -122,7 +122,7 @@ impl Store for MemoryStore {
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         if let (Op::Acquire(times), [counter]) = (op, counters)
             && counter.mode == CounterMode::Charge
-            && !counter.limit.records_caller()
+            && !counter.limit.info().records_caller
             && let Some((at, admitted, snapshot)) =
                 self.shards
                     .try_charge_existing(counter.limit, &counter.key, times, counter.units)

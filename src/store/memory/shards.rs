@@ -111,7 +111,7 @@ impl Clocks {
     /// Reads the wall clock only if a counter follows it.
     fn read(clock: &dyn Clock, counters: &[CounterOp<'_>]) -> Self {
         let now = clock.now();
-        let follows_wall = |counter: &CounterOp<'_>| counter.limit.follows_wall_clock();
+        let follows_wall = |counter: &CounterOp<'_>| counter.limit.info().follows_wall_clock;
         let wall = if counters.iter().any(follows_wall) {
             clock.wall()
         } else {
@@ -122,7 +122,7 @@ impl Clocks {
 
     /// The instant on the clock that a limit counts by.
     fn of(&self, limit: &LimitHandle) -> Timestamp {
-        if limit.follows_wall_clock() {
+        if limit.info().follows_wall_clock {
             self.wall
         } else {
             self.now
@@ -135,7 +135,7 @@ const OTHER_STORE: StoreError = StoreError::Unsupported("a limit registered by a
 /// The present instant on the clock that a limit counts by.
 #[inline]
 fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
-    if limit.follows_wall_clock() {
+    if limit.info().follows_wall_clock {
         clock.wall()
     } else {
         clock.now()
@@ -175,16 +175,19 @@ impl Shards {
     /// The table of a policy's states, which is added if there is none.
     pub(super) fn table(&self, policy: &str, rule: &dyn Rule) -> Result<TableRef, InvalidValue> {
         let local = super::local_rule(rule)?.0;
-        let format = rule.state_format();
+        let info = rule.info();
         let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let policy_and_format = (Arc::from(policy), format);
+        let policy_and_format = (Arc::from(policy), info.state_format);
         let index = match tables.indices.get(&policy_and_format) {
             Some(index) if lock(&self.shards[0]).stores_type_of(TableIndex(*index), local) => {
                 *index
             }
             Some(_) => {
                 return Err(InvalidValue::new(
-                    format!("{rule:?}, whose state format {format:?} is that of another strategy"),
+                    format!(
+                        "{rule:?}, whose state format {:?} is that of another strategy",
+                        info.state_format
+                    ),
                     "a state format of its own",
                 ));
             }
@@ -192,7 +195,7 @@ impl Shards {
                 let index = tables.free(|table, index| self.is_unused(table, index));
                 for shard in &self.shards {
                     let table = local.table(self.hasher.clone());
-                    lock(shard).set_table(TableIndex(index), table, rule.follows_wall_clock());
+                    lock(shard).set_table(TableIndex(index), table, info.follows_wall_clock);
                 }
                 tables.indices.insert(policy_and_format.clone(), index);
                 let entry = TableEntry {
@@ -307,7 +310,7 @@ impl Shards {
                     }
                 }
                 Op::ForceAcquire | Op::Settle => {
-                    let max = balance().saturating_add_unsigned(counter.limit.rule().capacity());
+                    let max = balance().saturating_add_unsigned(counter.limit.info().capacity);
                     charged = counter.units.get().min(u64::try_from(max).unwrap_or(0));
                     reported = charged;
                 }
@@ -346,7 +349,7 @@ impl Shards {
                     rule.available(shard.get(counter, slot), now);
                     // A key without permits makes room for others at once.
                     let state = shard.get(counter, slot);
-                    if counter.limit.permit_ttl().is_some()
+                    if counter.limit.info().permit_ttl.is_some()
                         && state.is_some_and(|state| rule.expires_at(state) <= now)
                     {
                         shard.remove(counter, slot);
@@ -357,7 +360,7 @@ impl Shards {
             if charged > 0 {
                 let state = shard.entry(counter, slot);
                 // Permits that rejected requests are charged have no holder that could renew or release them.
-                let unheld = match counter.limit.permit_ttl() {
+                let unheld = match counter.limit.info().permit_ttl {
                     Some(_) => charged - reported,
                     None => 0,
                 };

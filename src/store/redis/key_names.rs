@@ -48,7 +48,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
 
 impl KeyNames {
     pub(crate) fn new(prefix: &str, tags: Option<HashTags>, rule: &dyn Rule, policy: &str) -> Self {
-        let mut policy_prefix = format!("{}:", rule.state_format());
+        let mut policy_prefix = format!("{}:", rule.info().state_format);
         for byte in policy.bytes() {
             match byte {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
@@ -127,7 +127,7 @@ pub(crate) type KeyBuf = SmallVec<[u8; 64]>;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::{Gcra, Strategy};
+    use crate::strategy::{Gcra, Strategy, Terms};
     use std::collections::HashMap;
 
     fn names(policy: &str) -> KeyNames {
@@ -139,7 +139,8 @@ mod tests {
     }
 
     fn rule() -> std::sync::Arc<dyn Rule> {
-        Gcra.bind(&"1/s".parse().expect("a quota")).expect("a rule")
+        Gcra.bind(&"1/s".parse().expect("a quota"), &Terms::default())
+            .expect("a rule")
     }
 
     #[test]
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_policys_name_can_be_read_in_every_key() {
-        let tag = rule().state_format();
+        let tag = rule().info().state_format;
         for (policy, shown) in [
             ("burst", "burst"),
             ("a policy with spaces", "a%20policy%20with%20spaces"),
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn prefixes_policies_and_keys_that_differ_have_names_that_differ() {
-        let tag = rule().state_format();
+        let tag = rule().info().state_format;
         let mut seen = HashMap::new();
         let prefixes = ["", ":", "a:", "tg:", "a:tg:", "aa:", "g:2:"].map(str::to_owned);
         let taken = [format!("{tag}:"), format!("a:{tag}:"), "f1:".to_owned()];
@@ -264,7 +265,7 @@ mod tests {
                 .collect();
             scan_pattern(&names.iter().collect::<Vec<_>>())
         };
-        let format = rule().state_format();
+        let format = rule().info().state_format;
         assert_eq!(pattern(None, &[]), None);
         assert_eq!(
             pattern(None, &["p*[q]"]),
@@ -286,7 +287,7 @@ mod tests {
         for prefix in ["", "tg:", "my-app:", "a:b:", "eu.west_1:api:", "G2:", ":"] {
             assert!(check_prefix(prefix).is_ok(), "{prefix}");
         }
-        let built_in = format!("{}:", rule().state_format());
+        let built_in = format!("{}:", rule().info().state_format);
         let unfit = [
             "tg",
             "{a}:",

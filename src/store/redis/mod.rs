@@ -210,10 +210,11 @@ fn script_of(rule: &dyn Rule) -> Result<LuaScript, InvalidValue> {
     };
     // `RedisLimit::capacity` reads it there.
     let capacity = script.params.first().map(|first| u64::try_from(*first));
-    if capacity != Some(Ok(rule.capacity())) {
+    let expected = rule.info().capacity;
+    if capacity != Some(Ok(expected)) {
         return Err(InvalidValue::new(
             format!("{rule:?} with the script parameters {:?}", script.params),
-            format!("its capacity, {}, as the first parameter", rule.capacity()),
+            format!("its capacity, {expected}, as the first parameter"),
         ));
     }
     Ok(script)
@@ -273,10 +274,10 @@ impl Store for RedisStore {
     }
 
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        let rule = limit.rule();
+        let info = limit.info();
         let name = limit
             .context::<RedisLimit>()
-            .filter(|_| rule.records_caller() && rule.permit_ttl().is_none())
+            .filter(|_| info.records_caller && info.permit_ttl.is_none())
             .map(|limit| limit.names.of(key));
         let shared = self.inner.shared.clone();
         let tag = shared.topology.tag_of(key);

@@ -7,8 +7,8 @@ use crate::{
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills, rule::try_charge,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+        Snapshot, State, Strategy, Terms, rule::try_charge,
     },
 };
 
@@ -54,26 +54,8 @@ use crate::{
 pub struct Gcra;
 
 impl Strategy for Gcra {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        self.bind_tier(quota, &TierRefills::default())
-    }
-
-    fn bind_tier(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(GcraRule(RateParams::new(quota, refills)?)))
-    }
-
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let params = RateParams::leased(quota, refills, lease)?;
-        Ok(Arc::new(GcraRule(params)))
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(GcraRule(RateParams::new(quota, terms)?)))
     }
 
     fn tiers_share_period(&self) -> bool {
@@ -181,24 +163,12 @@ impl LocalRule for GcraRule {
 }
 
 impl Rule for GcraRule {
-    fn state_format(&self) -> &'static str {
-        "g3"
+    fn info(&self) -> RuleInfo {
+        self.0.info("g3")
     }
 
     fn units_in_use(&self, &Snapshot([ahead, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(self.0.units_in_use(ahead))
-    }
-
-    fn snapshot_ignores_cost(&self) -> bool {
-        true
-    }
-
-    fn refills_gradually(&self) -> bool {
-        true
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0.burst
     }
 
     fn status(&self, &Snapshot([ahead, ..]): &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
@@ -212,10 +182,6 @@ impl Rule for GcraRule {
         units: u64,
     ) -> bool {
         self.0.has_remaining(ahead, units)
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        self.0.lease
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -6,7 +6,7 @@ use crate::{
     clock::Timestamp,
     error::InvalidValue,
     quota::{DurationText, Quota},
-    strategy::{Lease, QuotaStatus, RetryAfter, TierRefills},
+    strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Terms, TierRefills},
 };
 
 mod gcra;
@@ -38,7 +38,7 @@ struct RateParams {
 }
 
 impl RateParams {
-    fn new(quota: &Quota, refills: &TierRefills) -> Result<Self, InvalidValue> {
+    fn new(quota: &Quota, terms: &Terms) -> Result<Self, InvalidValue> {
         let period = u128::from(quota.validated_period_us()?) * u128::from(TICKS_PER_MICRO);
         let (requests, burst) = (u128::from(quota.amount()), u128::from(quota.capacity()));
         let interval = period.div_ceil(requests);
@@ -56,22 +56,25 @@ impl RateParams {
             ));
         }
         let tolerance = tolerance as u64;
-        refills.note(to_duration(tolerance));
-        Ok(Self {
+        terms.refills.note(to_duration(tolerance));
+        let rate = Self {
             burst: quota.capacity(),
             interval: interval as u64,
             tolerance,
-            refills: refills.clone(),
+            refills: terms.refills.clone(),
             lease: None,
-        })
+        };
+        match &terms.lease {
+            Some(lease) => rate.leased(quota, lease),
+            None => Ok(rate),
+        }
     }
 
-    /// A rate whose units are spent up to [`Lease::spread`] after their charge: what refills meanwhile is taken off its burst.
-    fn leased(quota: &Quota, refills: &TierRefills, lease: &Lease) -> Result<Self, InvalidValue> {
-        let rate = Self::new(quota, refills)?;
-        let reserve = to_ticks(lease.spread()).div_ceil(rate.interval);
-        let Some(burst @ 1..) = rate.burst.checked_sub(reserve) else {
-            let spread = to_duration(rate.tolerance.saturating_sub(rate.interval));
+    /// The rate if its units are spent up to [`Lease::spread`] after their charge: what refills meanwhile is taken off its burst.
+    fn leased(self, quota: &Quota, lease: &Lease) -> Result<Self, InvalidValue> {
+        let reserve = to_ticks(lease.spread()).div_ceil(self.interval);
+        let Some(burst @ 1..) = self.burst.checked_sub(reserve) else {
+            let spread = to_duration(self.tolerance.saturating_sub(self.interval));
             let other = match Lease::valid_ttl_of_spread(spread) {
                 Some(ttl) => format!("a lease with a TTL of at most {}", DurationText(ttl)),
                 None => "no lease".to_owned(),
@@ -86,10 +89,19 @@ impl RateParams {
         };
         Ok(Self {
             burst,
-            tolerance: burst * rate.interval,
-            lease: Some(lease.with_refill(to_duration(rate.interval))),
-            ..rate
+            tolerance: burst * self.interval,
+            lease: Some(lease.with_refill(to_duration(self.interval))),
+            ..self
         })
+    }
+
+    fn info(&self, state_format: &'static str) -> RuleInfo {
+        RuleInfo {
+            refills_gradually: true,
+            snapshot_ignores_cost: true,
+            lease: self.lease,
+            ..RuleInfo::new(state_format, self.burst)
+        }
     }
 
     /// The deepest debt of any quota that shares the keys: twice its tolerance. A state further ahead was charged before the

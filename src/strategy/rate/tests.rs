@@ -13,7 +13,7 @@ use crate::{
     error::InvalidValue,
     key::Key,
     quota::Quota,
-    strategy::{ChargeReceipt, LocalRule, RetryAfter, Rule, TierRefills, rule::try_charge},
+    strategy::{ChargeReceipt, LocalRule, RetryAfter, Rule, Terms, rule::try_charge},
 };
 
 const CALLER: Key = Key::global();
@@ -24,7 +24,7 @@ fn gcra(quota: &str) -> GcraRule {
 }
 
 fn params(quota: &str) -> Result<RateParams, InvalidValue> {
-    RateParams::new(&quota.parse().expect(quota), &TierRefills::default())
+    RateParams::new(&quota.parse().expect(quota), &Terms::default())
 }
 
 #[test]
@@ -45,10 +45,10 @@ fn a_quota_that_cannot_be_counted_exactly_is_an_error_that_shows_one_that_can() 
 
 #[test]
 fn a_debt_that_a_declared_tier_allows_is_cut_under_no_tier() {
-    let refills = TierRefills::default();
+    let terms = Terms::default();
     let tier = |quota: &str| {
         let quota: Quota = quota.parse().expect(quota);
-        GcraRule(RateParams::new(&quota, &refills).expect("a quota in range"))
+        GcraRule(RateParams::new(&quota, &terms).expect("a quota in range"))
     };
     let (large, small) = (tier("10000/day"), tier("10/min"));
     let mut state = Tat::default();
@@ -135,7 +135,7 @@ proptest! {
         requests in 1_u64..=1_000, burst in 1_u64..1_000, used in -10_i64..100_000_000_000, more in 0_u64..3,
     ) {
         let quota = Quota::requests(requests).per_minute().burst(burst);
-        let params = RateParams::new(&quota, &TierRefills::default()).expect("a quota in range");
+        let params = RateParams::new(&quota, &Terms::default()).expect("a quota in range");
         let remaining = params.status(used, 1).remaining;
         for units in [remaining.saturating_sub(more), remaining + more] {
             prop_assert_eq!(params.has_remaining(used, units), remaining >= units);
@@ -147,7 +147,7 @@ proptest! {
         requests in 1_u64..=1_000_000, period in 1_000_000_u64..=30 * 86_400_000_000, burst in 1_u64..1_000,
     ) {
         let quota = Quota::requests(requests).per(Duration::from_micros(period)).burst(burst);
-        if let Ok(params) = RateParams::new(&quota, &TierRefills::default()) {
+        if let Ok(params) = RateParams::new(&quota, &Terms::default()) {
             let exact = u128::from(period) * 20;
             let ours = u128::from(params.interval) * u128::from(requests);
             prop_assert!(ours >= exact);
@@ -158,7 +158,7 @@ proptest! {
     #[test]
     fn a_rate_that_divides_20_million_is_exact(requests in 1_u64..=1_000_000) {
         if 20_000_000 % requests == 0 {
-            let params = RateParams::new(&Quota::requests(requests).per_second(), &TierRefills::default());
+            let params = RateParams::new(&Quota::requests(requests).per_second(), &Terms::default());
             prop_assert_eq!(params.expect("a quota in range").interval * requests, 20_000_000);
         }
     }

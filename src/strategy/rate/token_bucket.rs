@@ -7,8 +7,8 @@ use crate::{
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+        Snapshot, State, Strategy, Terms,
     },
 };
 
@@ -44,26 +44,8 @@ use crate::{
 pub struct TokenBucket;
 
 impl Strategy for TokenBucket {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        self.bind_tier(quota, &TierRefills::default())
-    }
-
-    fn bind_tier(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(TokenBucketRule(RateParams::new(quota, refills)?)))
-    }
-
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let params = RateParams::leased(quota, refills, lease)?;
-        Ok(Arc::new(TokenBucketRule(params)))
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(TokenBucketRule(RateParams::new(quota, terms)?)))
     }
 
     fn tiers_share_period(&self) -> bool {
@@ -150,24 +132,12 @@ impl LocalRule for TokenBucketRule {
 }
 
 impl Rule for TokenBucketRule {
-    fn state_format(&self) -> &'static str {
-        "t2"
+    fn info(&self) -> RuleInfo {
+        self.0.info("t2")
     }
 
     fn units_in_use(&self, &Snapshot([deficit, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(self.0.units_in_use(deficit))
-    }
-
-    fn snapshot_ignores_cost(&self) -> bool {
-        true
-    }
-
-    fn refills_gradually(&self) -> bool {
-        true
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0.burst
     }
 
     fn status(
@@ -186,10 +156,6 @@ impl Rule for TokenBucketRule {
         units: u64,
     ) -> bool {
         self.0.has_remaining(deficit, units)
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        self.0.lease
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -13,7 +13,7 @@ use crate::{clock::Timestamp, key::Key};
 ///
 /// A store keeps a [`State`](LocalRule::State) for each key, and calls these methods with it, under a lock: they must not
 /// block, and must not call the store. `now` is the store's clock, or the wall clock if the rule
-/// [follows](Rule::follows_wall_clock) it. It may step in either direction: a state that is impossible after a step must not
+/// [follows](super::RuleInfo::follows_wall_clock) it. It may step in either direction: a state that is impossible after a step must not
 /// reject for longer than one period.
 ///
 /// `units`, `times * units` and `want` are at most [`Units::MAX`](crate::store::Units::MAX) for each request, far more than any
@@ -25,8 +25,8 @@ use crate::{clock::Timestamp, key::Key};
 /// use tollgate::{
 ///     InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, Timestamp,
 ///     strategy::{
-///         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-///         Strategy,
+///         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+///         Snapshot, State, Strategy, Terms,
 ///     },
 /// };
 ///
@@ -35,7 +35,7 @@ use crate::{clock::Timestamp, key::Key};
 /// struct Cooldown;
 ///
 /// impl Strategy for Cooldown {
-///     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+///     fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
 ///         let (units, period) = (quota.amount(), quota.period());
 ///         Ok(Arc::new(Cooling { units, period }))
 ///     }
@@ -99,12 +99,8 @@ use crate::{clock::Timestamp, key::Key};
 /// }
 ///
 /// impl Rule for Cooling {
-///     fn state_format(&self) -> &'static str {
-///         "q1"
-///     }
-///
-///     fn capacity(&self) -> u64 {
-///         self.units
+///     fn info(&self) -> RuleInfo {
+///         RuleInfo::new("q1", self.units)
 ///     }
 ///
 ///     fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
@@ -146,7 +142,7 @@ pub trait LocalRule: Rule {
     fn available(&self, state: &mut Self::State, now: Timestamp) -> i64;
 
     /// Charges `units`, at least 1, into debt if fewer are available. `caller` is the key to store with the charge, if the rule
-    /// [records callers](Rule::records_caller).
+    /// [records callers](super::RuleInfo::records_caller).
     fn charge(&self, state: &mut Self::State, now: Timestamp, units: u64, caller: &Key);
 
     /// Charges as many of `times` equal requests of `units` each as fit. Returns their number, and the
@@ -179,7 +175,7 @@ pub trait LocalRule: Rule {
         caller: &Key,
     ) -> u64;
 
-    /// Extends the permits of `caller` to one [TTL](Rule::permit_ttl) from now. Returns their number, or 0 if they have
+    /// Extends the permits of `caller` to one [TTL](super::RuleInfo::permit_ttl) from now. Returns their number, or 0 if they have
     /// expired. Default: 0, for rules without permits.
     fn renew(&self, state: &mut Self::State, now: Timestamp, caller: &Key) -> u64 {
         let _ = (state, now, caller);
@@ -191,7 +187,7 @@ pub trait LocalRule: Rule {
     fn snapshot(&self, state: &Self::State, now: Timestamp, cost: u64) -> Snapshot;
 
     /// Returns the callers whose charges count now, oldest first, one for each unit. Default: none, for rules that don't
-    /// [record callers](Rule::records_caller).
+    /// [record callers](super::RuleInfo::records_caller).
     fn callers(&self, state: &Self::State, now: Timestamp) -> Vec<Key> {
         let _ = (state, now);
         Vec::new()

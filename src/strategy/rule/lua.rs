@@ -15,13 +15,13 @@
 /// - `available(key, p)` returns how many units can be charged now (negative in debt), then `a, b, c`. It writes nothing.
 /// - `charge(key, p, a, b, c, units, callers, each)` charges equal requests, `units` in all and `each` for one of them, and
 ///   returns `a, b, c`. `units` may be more than are available: the state goes into debt. If it can't write, it raises an
-///   error and leaves nothing charged. Where the rule [records callers](super::Rule::records_caller), `callers` lists them,
+///   error and leaves nothing charged. Where the rule [records callers](super::RuleInfo::records_caller), `callers` lists them,
 ///   one for each request.
 /// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what
 ///   [`LocalRule::refund`](super::LocalRule::refund) does, and returns how many units were refunded, then `a, b, c`.
 ///   `charged_at` is in microseconds since the Unix epoch; `window_id` is `nil` for a charge of this very call, which went
 ///   into the current window.
-/// - `renew(key, p, a, b, c, remaining, caller)`, only for rules with a [permit TTL](super::Rule::permit_ttl), extends the
+/// - `renew(key, p, a, b, c, remaining, caller)`, only for rules with a [permit TTL](super::RuleInfo::permit_ttl), extends the
 ///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
 /// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, after all other writes of the
 ///   call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
@@ -63,7 +63,7 @@ pub struct LuaScript {
 }
 
 impl LuaScript {
-    /// A chunk of Lua with its parameters `p`. The first must be the rule's [capacity](super::Rule::capacity); else the
+    /// A chunk of Lua with its parameters `p`. The first must be the rule's [capacity](super::RuleInfo::capacity); else the
     /// limiter's build returns a [`ConfigError`](crate::ConfigError).
     pub fn new(source: &'static str, params: impl IntoIterator<Item = i64>) -> Self {
         Self {

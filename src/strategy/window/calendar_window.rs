@@ -7,17 +7,15 @@ use std::{
 
 use jiff::tz::{Offset, TimeZone};
 
-use super::{
-    CalendarUnit, MAX_COUNT, Weekday, Window, Windows, lifetime_until, validated_period_us,
-};
+use super::{CalendarUnit, MAX_COUNT, Weekday, Window, Windows, validated_period_us};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::{DurationText, Quota},
     strategy::{
-        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills, rule::table::thousandths,
+        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+        Snapshot, State, Strategy, Terms, rule::table::thousandths,
     },
 };
 
@@ -151,39 +149,7 @@ const WEEK: i64 = 7 * DAY;
 const MONTH: i64 = 30 * DAY;
 
 impl Strategy for CalendarWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(self.rule(quota)?))
-    }
-
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        _refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let (lease, rule) = (Some(*lease), self.rule(quota)?);
-        Ok(Arc::new(CalendarRule { lease, ..rule }))
-    }
-
-    fn config_text(&self) -> Option<Cow<'_, str>> {
-        let offset = |seconds: i64| DurationText(Duration::from_secs(seconds.unsigned_abs()));
-        let zone = match &self.zone {
-            Zone::Offset(0) => "utc".to_owned(),
-            Zone::Offset(seconds @ 1..) => format!("east_of_utc {}", offset(*seconds)),
-            Zone::Offset(seconds) => format!("west_of_utc {}", offset(*seconds)),
-            Zone::Named(name) => format!("zone {name}"),
-        };
-        let week = match self.week_start {
-            Weekday::Monday => String::new(),
-            day => format!(" week_starts_on {}", day.name()),
-        };
-        Some(format!("calendar_window {zone}{week}").into())
-    }
-}
-
-impl CalendarWindow {
-    /// The rule that counts `quota`, without leases.
-    fn rule(&self, quota: &Quota) -> Result<CalendarRule, InvalidValue> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = validated_period_us(quota, "calendar window", MAX_COUNT)?;
         let zone = self.time_zone()?;
         let unit = match period {
@@ -207,12 +173,27 @@ impl CalendarWindow {
         };
         let mut windows_id = DefaultHasher::new();
         (&self.zone, self.week_start, period).hash(&mut windows_id);
-        Ok(CalendarRule {
+        Ok(Arc::new(CalendarRule {
             requests: quota.amount(),
             windows,
             windows_id: windows_id.finish(),
-            lease: None,
-        })
+            lease: terms.lease,
+        }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        let offset = |seconds: i64| DurationText(Duration::from_secs(seconds.unsigned_abs()));
+        let zone = match &self.zone {
+            Zone::Offset(0) => "utc".to_owned(),
+            Zone::Offset(seconds @ 1..) => format!("east_of_utc {}", offset(*seconds)),
+            Zone::Offset(seconds) => format!("west_of_utc {}", offset(*seconds)),
+            Zone::Named(name) => format!("zone {name}"),
+        };
+        let week = match self.week_start {
+            Weekday::Monday => String::new(),
+            day => format!(" week_starts_on {}", day.name()),
+        };
+        Some(format!("calendar_window {zone}{week}").into())
     }
 }
 
@@ -331,20 +312,17 @@ impl LocalRule for CalendarRule {
 }
 
 impl Rule for CalendarRule {
-    fn state_format(&self) -> &'static str {
-        "c1"
+    fn info(&self) -> RuleInfo {
+        RuleInfo {
+            snapshot_ignores_cost: true,
+            follows_wall_clock: true,
+            lease: self.lease,
+            ..RuleInfo::new("c1", self.requests)
+        }
     }
 
     fn units_in_use(&self, &Snapshot([count, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(count.max(0) as u64)
-    }
-
-    fn snapshot_ignores_cost(&self) -> bool {
-        true
-    }
-
-    fn capacity(&self) -> u64 {
-        self.requests
     }
 
     fn status(
@@ -369,16 +347,8 @@ impl Rule for CalendarRule {
         ends
     }
 
-    fn follows_wall_clock(&self) -> bool {
-        true
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        self.lease
-    }
-
-    fn lease_lifetime(&self, &Snapshot([_, ends, _]): &Snapshot, now: Timestamp) -> Duration {
-        lifetime_until(self.lease, ends, now)
+    fn window_end(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> Option<Timestamp> {
+        Some(Timestamp::from_micros(ends))
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -1,14 +1,14 @@
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
-use super::{MAX_COUNT, Window, lifetime_until, validated_period_us};
+use super::{MAX_COUNT, OpenedWindows};
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills, rule::table::thousandths,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+        Snapshot, State, Strategy, Terms, rule::table::thousandths,
     },
 };
 
@@ -50,20 +50,9 @@ use crate::{
 pub struct FixedWindow;
 
 impl Strategy for FixedWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let rule = FixedWindowRule::new(quota)?;
-        Ok(Arc::new(rule))
-    }
-
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        _refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let lease = Some(*lease);
-        let rule = FixedWindowRule::new(quota)?;
-        Ok(Arc::new(FixedWindowRule { lease, ..rule }))
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let windows = OpenedWindows::new(quota, terms, "fixed window", MAX_COUNT)?;
+        Ok(Arc::new(FixedWindowRule(windows)))
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -73,12 +62,7 @@ impl Strategy for FixedWindow {
 
 /// A fixed window for one quota.
 #[derive(Clone, Debug)]
-struct FixedWindowRule {
-    requests: u64,
-    /// In microseconds.
-    period: i64,
-    lease: Option<Lease>,
-}
+struct FixedWindowRule(OpenedWindows);
 
 /// A window's count, and its end in microseconds since the epoch.
 #[derive(Debug, Default)]
@@ -100,25 +84,9 @@ impl State for Counter {
 }
 
 impl FixedWindowRule {
-    fn new(quota: &Quota) -> Result<Self, InvalidValue> {
-        let period = validated_period_us(quota, "fixed window", MAX_COUNT)?;
-        Ok(Self {
-            requests: quota.amount(),
-            period,
-            lease: None,
-        })
-    }
-
-    /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
+    /// The count of the current window, its end, and whether it is fresh.
     fn current(&self, state: &Counter, now: Timestamp) -> (u64, i64, bool) {
-        let now = now.as_micros();
-        let opened = now.saturating_add(self.period);
-        if state.ends <= now {
-            (0, opened, true)
-        } else {
-            // A window that would outlast its period, because the clock stepped back, ends one period from now.
-            (state.count, state.ends.min(opened), false)
-        }
+        self.0.current((state.count, state.ends), now)
     }
 }
 
@@ -130,7 +98,7 @@ impl LocalRule for FixedWindowRule {
         if !fresh {
             state.ends = ends;
         }
-        self.requests as i64 - count as i64
+        self.0.requests as i64 - count as i64
     }
 
     fn charge(&self, state: &mut Counter, now: Timestamp, units: u64, _caller: &Key) {
@@ -138,7 +106,7 @@ impl LocalRule for FixedWindowRule {
         *state = Counter {
             count: count.saturating_add(units),
             ends,
-            capacity: self.requests,
+            capacity: self.0.requests,
         };
     }
 
@@ -166,53 +134,30 @@ impl LocalRule for FixedWindowRule {
 }
 
 impl Rule for FixedWindowRule {
-    fn state_format(&self) -> &'static str {
-        "f1"
+    fn info(&self) -> RuleInfo {
+        self.0.info("f1")
     }
 
     fn units_in_use(&self, &Snapshot([count, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(count.max(0) as u64)
     }
 
-    fn snapshot_ignores_cost(&self) -> bool {
-        true
-    }
-
-    fn capacity(&self) -> u64 {
-        self.requests
-    }
-
-    fn status(
-        &self,
-        &Snapshot([count, ends, fresh]): &Snapshot,
-        now: Timestamp,
-        cost: u64,
-    ) -> QuotaStatus {
-        let window = Window {
-            requests: self.requests,
-            count,
-            // 0 and 2: a window is open. 2 is reported by the Lua half alone.
-            ends: matches!(fresh, 0 | 2).then_some(ends),
-        };
-        window.status(now, cost)
+    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+        self.0.status(snapshot, now, cost)
     }
 
     fn window_id(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
-    fn lease(&self) -> Option<Lease> {
-        self.lease
-    }
-
-    fn lease_lifetime(&self, &Snapshot([_, ends, _]): &Snapshot, now: Timestamp) -> Duration {
-        lifetime_until(self.lease, ends, now)
+    fn window_end(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> Option<Timestamp> {
+        Some(Timestamp::from_micros(ends))
     }
 
     fn script(&self) -> Option<LuaScript> {
         Some(LuaScript::new(
             include_str!("fixed_window.lua"),
-            [self.requests as i64, self.period / 1_000],
+            self.0.params(),
         ))
     }
 
@@ -223,6 +168,8 @@ impl Rule for FixedWindowRule {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
@@ -236,7 +183,7 @@ mod tests {
             ("9000000000000000/s", "at most 999999999999999"),
         ] {
             let error = FixedWindow
-                .bind(&quota.parse().expect(quota))
+                .bind(&quota.parse().expect(quota), &Terms::default())
                 .expect_err(quota);
             assert!(format!("{error:?}").contains(valid), "{error:?}");
         }
@@ -244,11 +191,9 @@ mod tests {
 
     #[test]
     fn a_window_made_too_long_by_a_clock_step_ends_after_one_period() {
-        let window = FixedWindowRule {
-            requests: 1,
-            period: 60_000_000,
-            lease: None,
-        };
+        let quota = Quota::requests(1).per_minute();
+        let windows = OpenedWindows::new(&quota, &Terms::default(), "fixed window", MAX_COUNT);
+        let window = FixedWindowRule(windows.expect("a quota in range"));
         let mut state = Counter::default();
         let hour = Duration::from_secs(3_600);
         LocalRule::charge(&window, &mut state, NOW + hour, 1, &Key::global());

@@ -1,14 +1,14 @@
-use std::{borrow::Cow, iter::repeat_n, sync::Arc, time::Duration};
+use std::{borrow::Cow, iter::repeat_n, sync::Arc};
 
-use super::{Window, lifetime_until, validated_period_us};
+use super::OpenedWindows;
 use crate::{
     clock::Timestamp,
     error::InvalidValue,
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot,
-        State, Strategy, TierRefills, rule::table::thousandths,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+        Snapshot, State, Strategy, Terms, rule::table::thousandths,
     },
 };
 
@@ -50,20 +50,9 @@ pub struct ListWindow;
 const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for ListWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let rule = ListWindowRule::new(quota)?;
-        Ok(Arc::new(rule))
-    }
-
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        _refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let lease = Some(*lease);
-        let rule = ListWindowRule::new(quota)?;
-        Ok(Arc::new(ListWindowRule { lease, ..rule }))
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let windows = OpenedWindows::new(quota, terms, "list window", MAX_ENTRIES)?;
+        Ok(Arc::new(ListWindowRule(windows)))
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -73,12 +62,7 @@ impl Strategy for ListWindow {
 
 /// A list window for one quota.
 #[derive(Clone, Debug)]
-struct ListWindowRule {
-    requests: u64,
-    /// In microseconds.
-    period: i64,
-    lease: Option<Lease>,
-}
+struct ListWindowRule(OpenedWindows);
 
 /// The charges of a window, in order, and its end in microseconds since the epoch.
 #[derive(Debug, Default)]
@@ -109,25 +93,9 @@ impl State for CallerList {
 }
 
 impl ListWindowRule {
-    fn new(quota: &Quota) -> Result<Self, InvalidValue> {
-        let period = validated_period_us(quota, "list window", MAX_ENTRIES)?;
-        Ok(Self {
-            requests: quota.amount(),
-            period,
-            lease: None,
-        })
-    }
-
-    /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
+    /// The count of the current window, its end, and whether it is fresh.
     fn current(&self, state: &CallerList, now: Timestamp) -> (u64, i64, bool) {
-        let now = now.as_micros();
-        let opened = now.saturating_add(self.period);
-        if state.ends <= now {
-            (0, opened, true)
-        } else {
-            // A window that would outlast its period, because the clock stepped back, ends one period from now.
-            (state.count, state.ends.min(opened), false)
-        }
+        self.0.current((state.count, state.ends), now)
     }
 }
 
@@ -139,7 +107,7 @@ impl LocalRule for ListWindowRule {
         if !fresh {
             state.ends = ends;
         }
-        self.requests as i64 - count as i64
+        self.0.requests as i64 - count as i64
     }
 
     fn charge(&self, state: &mut CallerList, now: Timestamp, units: u64, caller: &Key) {
@@ -149,7 +117,7 @@ impl LocalRule for ListWindowRule {
             state.count = 0;
         }
         state.ends = ends;
-        state.capacity = self.requests;
+        state.capacity = self.0.requests;
         state.count += units;
         match state.charges.last_mut() {
             Some(last) if last.caller == *caller => last.units += units,
@@ -207,57 +175,30 @@ impl LocalRule for ListWindowRule {
 }
 
 impl Rule for ListWindowRule {
-    fn state_format(&self) -> &'static str {
-        "r2"
+    fn info(&self) -> RuleInfo {
+        RuleInfo {
+            records_caller: true,
+            stores_each_unit: true,
+            ..self.0.info("r2")
+        }
     }
 
-    fn snapshot_ignores_cost(&self) -> bool {
-        true
-    }
-
-    fn capacity(&self) -> u64 {
-        self.requests
-    }
-
-    fn status(
-        &self,
-        &Snapshot([count, ends, fresh]): &Snapshot,
-        now: Timestamp,
-        cost: u64,
-    ) -> QuotaStatus {
-        let window = Window {
-            requests: self.requests,
-            count,
-            // 0 and 2: a window is open. 2 is reported by the Lua half alone.
-            ends: matches!(fresh, 0 | 2).then_some(ends),
-        };
-        window.status(now, cost)
+    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+        self.0.status(snapshot, now, cost)
     }
 
     fn window_id(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
-    fn records_caller(&self) -> bool {
-        true
-    }
-
-    fn stores_each_unit(&self) -> bool {
-        true
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        self.lease
-    }
-
-    fn lease_lifetime(&self, &Snapshot([_, ends, _]): &Snapshot, now: Timestamp) -> Duration {
-        lifetime_until(self.lease, ends, now)
+    fn window_end(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> Option<Timestamp> {
+        Some(Timestamp::from_micros(ends))
     }
 
     fn script(&self) -> Option<LuaScript> {
         Some(LuaScript::new(
             include_str!("list_window.lua"),
-            [self.requests as i64, self.period / 1_000],
+            self.0.params(),
         ))
     }
 

@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     error::InvalidValue,
     quota::{MAX_CAPACITY, Quota},
-    strategy::{Lease, QuotaStatus, RetryAfter},
+    strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Snapshot, Terms},
 };
 
 mod calendar_window;
@@ -61,13 +61,6 @@ pub(super) fn validated_period_us(
         ));
     }
     Ok(period as i64)
-}
-
-/// How long the units of a lease may be spent that were charged at `now`, in a window that ends at `ends`, in microseconds since
-/// the epoch.
-fn lifetime_until(lease: Option<Lease>, ends: i64, now: Timestamp) -> Duration {
-    let rest = Timestamp::from_micros(ends).since(now);
-    lease.map_or(Duration::ZERO, |lease| lease.lifetime_within(rest))
 }
 
 /// A day of the week.
@@ -224,5 +217,65 @@ impl Window {
             retry_after,
             reset_after,
         }
+    }
+}
+
+/// A quota in windows that each begin with the first charge after the one before, as [`FixedWindow`] and [`ListWindow`] count them.
+#[derive(Clone, Debug)]
+struct OpenedWindows {
+    requests: u64,
+    /// In microseconds.
+    period: i64,
+    lease: Option<Lease>,
+}
+
+impl OpenedWindows {
+    fn new(quota: &Quota, terms: &Terms, kind: &str, max_count: u64) -> Result<Self, InvalidValue> {
+        Ok(Self {
+            requests: quota.amount(),
+            period: validated_period_us(quota, kind, max_count)?,
+            lease: terms.lease,
+        })
+    }
+
+    fn info(&self, state_format: &'static str) -> RuleInfo {
+        RuleInfo {
+            snapshot_ignores_cost: true,
+            lease: self.lease,
+            ..RuleInfo::new(state_format, self.requests)
+        }
+    }
+
+    /// The snapshot of the current window, by the count and the end of the last one: its count, its end, and whether it is fresh: it
+    /// opens with the next charge.
+    fn current(&self, (count, ends): (u64, i64), now: Timestamp) -> (u64, i64, bool) {
+        let now = now.as_micros();
+        let opened = now.saturating_add(self.period);
+        if ends <= now {
+            (0, opened, true)
+        } else {
+            // A window that would outlast its period, because the clock stepped back, ends one period from now.
+            (count, ends.min(opened), false)
+        }
+    }
+
+    fn status(
+        &self,
+        &Snapshot([count, ends, fresh]): &Snapshot,
+        now: Timestamp,
+        cost: u64,
+    ) -> QuotaStatus {
+        let window = Window {
+            requests: self.requests,
+            count,
+            // 0 and 2: a window is open. 2 is reported by the Lua half alone.
+            ends: matches!(fresh, 0 | 2).then_some(ends),
+        };
+        window.status(now, cost)
+    }
+
+    /// The parameters `p` of the Lua halves.
+    fn params(&self) -> [i64; 2] {
+        [self.requests as i64, self.period / 1_000]
     }
 }

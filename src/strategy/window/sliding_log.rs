@@ -8,7 +8,7 @@ use crate::{
     quota::{DurationText, Quota},
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
-        Snapshot, State, Strategy, TierRefills, rule::table::thousandths,
+        RuleInfo, Snapshot, State, Strategy, Terms, rule::table::thousandths,
     },
 };
 
@@ -56,42 +56,32 @@ const MIN_TTLS_PER_PERIOD: u32 = 100;
 const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for SlidingLog {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
-        Ok(Arc::new(SlidingLogRule {
-            requests: quota.amount(),
-            period,
-            lease: None,
-        }))
-    }
-
-    /// Each unit counts for one period after it may have been spent.
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        _refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
-        if lease.lifetime() > quota.period() / MIN_TTLS_PER_PERIOD {
-            return Err(InvalidValue::new(
-                format!(
-                    "{quota} in a sliding log with a lease of {}",
-                    DurationText(lease.lifetime())
-                ),
-                match Lease::valid_ttl(quota.period() / MIN_TTLS_PER_PERIOD) {
-                    Some(ttl) => format!(
-                        "a TTL of at most a hundredth of the period, {}",
-                        DurationText(ttl)
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let mut period = validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
+        if let Some(lease) = &terms.lease {
+            let max_ttl = quota.period() / MIN_TTLS_PER_PERIOD;
+            if lease.lifetime() > max_ttl {
+                return Err(InvalidValue::new(
+                    format!(
+                        "{quota} in a sliding log with a lease of {}",
+                        DurationText(lease.lifetime())
                     ),
-                    None => "a period of at least 500 ms, or no lease".to_owned(),
-                },
-            ));
+                    match Lease::valid_ttl(max_ttl) {
+                        Some(ttl) => format!(
+                            "a TTL of at most a hundredth of the period, {}",
+                            DurationText(ttl)
+                        ),
+                        None => "a period of at least 500 ms, or no lease".to_owned(),
+                    },
+                ));
+            }
+            // Each unit counts for one period after it may have been spent.
+            period += lease.spread().as_micros() as i64;
         }
         Ok(Arc::new(SlidingLogRule {
             requests: quota.amount(),
-            period: period + lease.spread().as_micros() as i64,
-            lease: Some(*lease),
+            period,
+            lease: terms.lease,
         }))
     }
 
@@ -261,16 +251,13 @@ impl LocalRule for SlidingLogRule {
 }
 
 impl Rule for SlidingLogRule {
-    fn state_format(&self) -> &'static str {
-        "l2"
-    }
-
-    fn refills_gradually(&self) -> bool {
-        true
-    }
-
-    fn capacity(&self) -> u64 {
-        self.requests
+    fn info(&self) -> RuleInfo {
+        RuleInfo {
+            refills_gradually: true,
+            stores_each_unit: true,
+            lease: self.lease,
+            ..RuleInfo::new("l2", self.requests)
+        }
     }
 
     fn status(
@@ -294,14 +281,6 @@ impl Rule for SlidingLogRule {
                 Duration::ZERO
             },
         }
-    }
-
-    fn stores_each_unit(&self) -> bool {
-        true
-    }
-
-    fn lease(&self) -> Option<Lease> {
-        self.lease
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -1,7 +1,7 @@
 use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{
-    MAX_COUNT, lifetime_until,
+    MAX_COUNT,
     sliding_buckets::{Buckets, SlidingWindowRule},
     validated_period_us,
 };
@@ -11,8 +11,8 @@ use crate::{
     key::Key,
     quota::Quota,
     strategy::{
-        ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
-        Snapshot, Strategy, TierRefills,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
+        RuleInfo, Snapshot, Strategy, Terms,
     },
 };
 
@@ -87,32 +87,7 @@ impl Default for SlidingWindow {
 }
 
 impl Strategy for SlidingWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(self.rule(quota)?))
-    }
-
-    fn bind_leased(
-        &self,
-        quota: &Quota,
-        _refills: &TierRefills,
-        lease: &Lease,
-    ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let lease = Some(*lease);
-        let rule = self.rule(quota)?;
-        Ok(Arc::new(SlidingWindowRule { lease, ..rule }))
-    }
-
-    fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some(match self.buckets.get() {
-            1 => "sliding_window".into(),
-            buckets => format!("sliding_window buckets {buckets}").into(),
-        })
-    }
-}
-
-impl SlidingWindow {
-    /// The rule that counts `quota`, without leases.
-    fn rule(self, quota: &Quota) -> Result<SlidingWindowRule, InvalidValue> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = validated_period_us(quota, "sliding window", MAX_COUNT)?;
         let buckets = i64::from(self.buckets.get());
         if self.buckets.get() > MAX_BUCKETS {
@@ -148,12 +123,19 @@ impl SlidingWindow {
                 ));
             }
         };
-        Ok(SlidingWindowRule {
+        Ok(Arc::new(SlidingWindowRule {
             requests: quota.amount(),
             buckets: buckets as usize,
             width: width / tick_us,
             tick_us,
-            lease: None,
+            lease: terms.lease,
+        }))
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some(match self.buckets.get() {
+            1 => "sliding_window".into(),
+            buckets => format!("sliding_window buckets {buckets}").into(),
         })
     }
 }
@@ -222,16 +204,12 @@ impl LocalRule for SlidingWindowRule {
 }
 
 impl Rule for SlidingWindowRule {
-    fn state_format(&self) -> &'static str {
-        "s1"
-    }
-
-    fn refills_gradually(&self) -> bool {
-        true
-    }
-
-    fn capacity(&self) -> u64 {
-        self.requests
+    fn info(&self) -> RuleInfo {
+        RuleInfo {
+            refills_gradually: true,
+            lease: self.lease,
+            ..RuleInfo::new("s1", self.requests)
+        }
     }
 
     fn status(
@@ -257,15 +235,10 @@ impl Rule for SlidingWindowRule {
         self.current_bucket(now).0
     }
 
-    fn lease(&self) -> Option<Lease> {
-        self.lease
-    }
-
-    /// A lease ends with the bucket of its charge, so that a bucket counts what was spent in it.
-    fn lease_lifetime(&self, _snapshot: &Snapshot, now: Timestamp) -> Duration {
+    fn window_end(&self, _snapshot: &Snapshot, now: Timestamp) -> Option<Timestamp> {
         let next = self.current_bucket(now).0.saturating_add(1);
         let ends = next.saturating_mul(self.width_us());
-        lifetime_until(self.lease, ends, now)
+        Some(Timestamp::from_micros(ends))
     }
 
     fn script(&self) -> Option<LuaScript> {

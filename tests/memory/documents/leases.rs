@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use tollgate::{
     FixedWindow, InvalidValue, Quota, SlidingWindow,
     config::{Document, Format, Registry},
-    strategy::{Rule, Strategy},
+    strategy::{Rule, Strategy, Terms},
 };
 
 use crate::documents::support::{document, registry};
@@ -75,13 +75,13 @@ fn a_registered_strategy_is_leased_as_it_is_without_a_name() {
     );
 }
 
-/// A strategy of an application that was written before there were leases.
+/// A strategy of an application that ignores the terms of its policies.
 #[derive(Debug)]
 struct Own;
 
 impl Strategy for Own {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        FixedWindow.bind(quota)
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        FixedWindow.bind(quota, &Terms::default())
     }
 }
 
@@ -93,7 +93,7 @@ fn a_registered_strategy_that_knows_nothing_of_leases_is_not_leased() {
         document(&text).limiter(&registry)
     };
     let error = limiter("lease = { max_units = 8 }").expect_err("a lease");
-    let expected = "4:9: policies.api.lease: found a lease under Own; \
+    let expected = "4:9: policies.api.lease: found a lease under mine; \
                     expected a strategy that can be leased, such as Gcra or FixedWindow, or no lease";
     assert_eq!(error.to_string(), expected);
     limiter("").expect("a limiter");

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tollgate::{
     Ban, Concurrency, ConfigError, FixedWindow, Gcra, InvalidValue, Lease, Policy, Quota,
     RateLimitLayer, RedisStore, SlidingLog, TokenBucket, extract, outcome,
-    strategy::{Rule, Strategy},
+    strategy::{Rule, Strategy, Terms},
 };
 
 /// The mistake in a layer of these policies, which is the same in process and on Redis.
@@ -219,13 +219,15 @@ fn leased(quota: &str) -> Policy {
     policy.lease(Lease::max_units(64))
 }
 
-/// A strategy of an application that was written before there were leases.
-#[derive(Debug)]
-struct Own;
+/// A strategy of an application that binds under these leases, whatever those of its policy are.
+#[derive(Clone, Copy, Debug)]
+struct Own(Option<Lease>);
 
 impl Strategy for Own {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        FixedWindow.bind(quota)
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let mut own = terms.clone();
+        own.lease = self.0;
+        FixedWindow.bind(quota, &own)
     }
 }
 
@@ -244,7 +246,10 @@ fn a_strategy_that_cannot_be_leased_is_a_config_error() {
             Policy::block_list("leased").lease(Lease::max_units(64)),
             "a lease under ban 1day",
         ),
-        (leased("8/min").strategy(Own), "a lease under Own"),
+        (
+            leased("8/min").strategy(Own(None)),
+            "a lease under Own(None)",
+        ),
     ] {
         let expected = "a strategy that can be leased, such as Gcra or FixedWindow, or no lease";
         let expected = (value.to_owned(), expected.to_owned());
@@ -252,7 +257,18 @@ fn a_strategy_that_cannot_be_leased_is_a_config_error() {
     }
     // Without the lease it is counted.
     let own = Policy::new("own", Quota::requests(8).per_minute());
-    assert_valid([own.strategy(Own)]);
+    assert_valid([own.strategy(Own(None))]);
+}
+
+#[test]
+fn a_strategy_with_other_leases_than_its_policy_is_a_config_error() {
+    let lease = Lease::max_units(64);
+    assert_valid([leased("8/min").strategy(Own(Some(lease)))]);
+    for other in [Lease::max_units(65), lease.ttl(Duration::from_millis(51))] {
+        let own = Own(Some(other));
+        let (value, _) = lease_mistake([leased("8/min").strategy(own)]);
+        assert_eq!(value, format!("a lease under {own:?}"));
+    }
 }
 
 #[test]

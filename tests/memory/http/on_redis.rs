@@ -7,7 +7,9 @@ use testkit::{Clock, Server};
 use tollgate::{
     FixedWindow, Gcra, InvalidValue, Limiter, ManualClock, MemoryStore, Policy, Quota,
     RateLimitHeaders, RateLimitLayer, RedisStore, Timestamp,
-    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
+    strategy::{
+        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
+    },
 };
 
 use crate::http::{
@@ -85,18 +87,14 @@ async fn the_reset_time_of_a_cached_rejection_does_not_move() {
 struct HalfOf(Arc<dyn Rule>, bool);
 
 impl Strategy for HalfOf {
-    fn bind(&self, _: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, _: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(self.clone()))
     }
 }
 
 impl Rule for HalfOf {
-    fn state_format(&self) -> &'static str {
-        "h1"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0.capacity()
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new("h1", self.0.info().capacity)
     }
 
     fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
@@ -116,7 +114,7 @@ impl Rule for HalfOf {
 fn a_strategy_that_the_store_cannot_run_is_a_config_error_of_its_policy() {
     let quota = Quota::requests(1).per_second();
     let of = |in_process| {
-        let rule = Gcra.bind(&quota).expect("a rule");
+        let rule = Gcra.bind(&quota, &Terms::default()).expect("a rule");
         Policy::new("half", quota).strategy(HalfOf(rule, in_process))
     };
     let redis = || RedisStore::open("redis://127.0.0.1:1").expect("a store");

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tollgate::{
     FixedWindow, InvalidValue, Quota,
     config::{Registry, Watch},
-    strategy::{Rule, Strategy},
+    strategy::{Rule, Strategy, Terms},
 };
 use tollgate_tests::until::until;
 
@@ -56,12 +56,12 @@ struct Held {
 struct SlowStrategy(Arc<Held>);
 
 impl Strategy for SlowStrategy {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         while self.0.is_held.load(Ordering::Acquire) {
             self.0.waits.store(true, Ordering::Release);
             thread::sleep(Duration::from_millis(1));
         }
-        FixedWindow.bind(quota)
+        FixedWindow.bind(quota, terms)
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tollgate::{
     Gcra, InvalidValue, Limiter, Policy, Quota,
     config::{Registry, Watch, WatchError},
-    strategy::{Rule, Strategy},
+    strategy::{Rule, Strategy, Terms},
 };
 use tollgate_tests::{example::Stage, until::until};
 
@@ -40,9 +40,9 @@ async fn a_reload_on_demand_puts_the_document_in_force_and_returns_its_changes()
 struct Panics;
 
 impl Strategy for Panics {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         assert_ne!(quota.amount(), 13, "as the test expects");
-        Gcra.bind(quota)
+        Gcra.bind(quota, terms)
     }
 }
 

@@ -6,7 +6,7 @@ use tollgate::{
     CalendarWindow, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, Policy, PolicyDecision,
     Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket, Weekday,
     store::{CounterOp, Op, Store, StoreResponse, Units},
-    strategy::{ChargeReceipt, Strategy},
+    strategy::{ChargeReceipt, Strategy, Terms},
 };
 
 use tollgate_tests::{scene::refund, until::TEST_TIMEOUT};
@@ -140,8 +140,13 @@ async fn a_refund_that_is_sent_again_refunds_each_limit_once() {
         let store = RedisStore::builder().url(world.server().url());
         let store = store.timeout(TEST_TIMEOUT).build();
         let store = store.expect("a store");
-        let yearly = strategy.bind(&Quota::requests(100).per(365 * Duration::from_secs(86_400)));
-        let daily = CalendarWindow::zone("America/New_York").bind(&Quota::requests(50).per_day());
+        let terms = Terms::default();
+        let yearly = strategy.bind(
+            &Quota::requests(100).per(365 * Duration::from_secs(86_400)),
+            &terms,
+        );
+        let daily =
+            CalendarWindow::zone("America/New_York").bind(&Quota::requests(50).per_day(), &terms);
         let limits = [("yearly", yearly), ("daily", daily)].map(|(name, rule)| {
             let rule = rule.expect("a rule");
             store.register(name, rule).expect("a limit")

@@ -14,8 +14,8 @@ use tollgate::{
     config::{Document, Format, Registry},
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
-        Strategy,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
+        Snapshot, State, Strategy, Terms,
     },
 };
 
@@ -153,7 +153,7 @@ const BROKEN: &str = r"
 ";
 
 impl Strategy for Broken {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Bound {
             units: quota.amount(),
             script: Some(LuaScript::new(
@@ -171,12 +171,8 @@ struct Bound {
 }
 
 impl Rule for Bound {
-    fn state_format(&self) -> &'static str {
-        "z1"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.units
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new("z1", self.units)
     }
 
     fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
@@ -263,7 +259,7 @@ fn a_script_with_another_capacity_than_its_rule_is_a_config_error() {
 struct Local;
 
 impl Strategy for Local {
-    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, _quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Local))
     }
 }
@@ -299,12 +295,8 @@ impl LocalRule for Local {
 }
 
 impl Rule for Local {
-    fn state_format(&self) -> &'static str {
-        "z2"
-    }
-
-    fn capacity(&self) -> u64 {
-        1
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new("z2", 1)
     }
 
     fn status(&self, snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
@@ -450,7 +442,7 @@ struct Sized<const LARGE: bool>(u64);
 struct Count(u64);
 
 impl Strategy for BySize {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let units = quota.amount();
         Ok(match units > 100 {
             true => Arc::new(Sized::<true>(units)),
@@ -494,12 +486,8 @@ impl<const LARGE: bool> LocalRule for Sized<LARGE> {
 }
 
 impl<const LARGE: bool> Rule for Sized<LARGE> {
-    fn state_format(&self) -> &'static str {
-        "z3"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new("z3", self.0)
     }
 
     fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {

@@ -9,7 +9,9 @@ use tollgate::{
         CallersFuture, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse,
         Units,
     },
-    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
+    strategy::{
+        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
+    },
 };
 
 use super::{
@@ -119,18 +121,14 @@ async fn a_result_without_one_of_the_policies_is_a_store_error() {
 struct OfCapacity(u64);
 
 impl Strategy for OfCapacity {
-    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, _quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(self.clone()))
     }
 }
 
 impl Rule for OfCapacity {
-    fn state_format(&self) -> &'static str {
-        "z3"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new("z3", self.0)
     }
 
     fn status(&self, _snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {

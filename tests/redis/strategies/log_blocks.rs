@@ -4,7 +4,9 @@ use std::sync::{Arc, LazyLock};
 
 use tollgate::{
     Decision, InvalidValue, Limiter, Policy, Quota, SlidingLog, Timestamp,
-    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
+    strategy::{
+        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
+    },
 };
 use tollgate_tests::rng::Rng;
 
@@ -31,30 +33,24 @@ struct SmallBlocks {
 struct SmallBlocksLog;
 
 impl Strategy for SmallBlocksLog {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(SmallBlocks {
             requests: quota.amount(),
             period: quota.period().as_micros() as i64,
-            log: SlidingLog.bind(quota)?,
+            log: SlidingLog.bind(quota, terms)?,
         }))
     }
 }
 
 impl Rule for SmallBlocks {
-    fn state_format(&self) -> &'static str {
-        "z1"
-    }
-
-    fn capacity(&self) -> u64 {
-        self.log.capacity()
+    fn info(&self) -> RuleInfo {
+        let mut info = RuleInfo::new("z1", self.log.info().capacity);
+        info.stores_each_unit = true;
+        info
     }
 
     fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         self.log.status(snapshot, now, cost)
-    }
-
-    fn stores_each_unit(&self) -> bool {
-        true
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -313,7 +313,7 @@ impl OpGroup {
 impl OpGroup {
     /// Whether it may invalidate a cached rejection. Those of in-flight limits are not cached.
     fn invalidates(&self) -> bool {
-        let is_cached = |limit: &LimitHandle| limit.permit_ttl().is_none();
+        let is_cached = |limit: &LimitHandle| limit.info().permit_ttl.is_none();
         self.op.may_admit_sooner() && self.limits.iter().any(is_cached)
     }
 }

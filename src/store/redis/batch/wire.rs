@@ -25,7 +25,7 @@ use crate::{
             },
         },
     },
-    strategy::{Rule, Snapshot},
+    strategy::{RuleInfo, Snapshot},
 };
 
 /// Numbers the calls of all connections: a reply with another call's number is not decoded.
@@ -115,7 +115,7 @@ impl OpGroup {
             let position = positions.find(|(number, _)| *number == limit.id());
             args.uint(position.map_or(0, |(_, position)| *position as u64));
             args.uint(units.get());
-            args.uint(mode_number(*mode, limit.rule()));
+            args.uint(mode_number(*mode, limit.info()));
         }
         args.uint(has_counts.into());
         if own == 0 {
@@ -153,11 +153,11 @@ fn number(op: Op) -> u64 {
 }
 
 /// The script's number of a mode.
-fn mode_number(mode: CounterMode, rule: &dyn Rule) -> u64 {
+fn mode_number(mode: CounterMode, info: &RuleInfo) -> u64 {
     match mode {
         CounterMode::Charge => 0,
         CounterMode::Check => 1,
-        CounterMode::ChargeRejectedToo if rule.stores_each_unit() => 3,
+        CounterMode::ChargeRejectedToo if info.stores_each_unit => 3,
         CounterMode::ChargeRejectedToo => 2,
         CounterMode::CountRejections => 4,
         CounterMode::Shadow { replaces, charges } => {

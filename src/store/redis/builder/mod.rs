@@ -250,7 +250,7 @@ impl RedisStoreBuilder {
     /// the same name share counts.
     ///
     /// A prefix is empty or ends with a colon, has at most 16 characters, and no part of it between colons is a lowercase
-    /// letter with a digit, such as `g2`, which is a [state format](crate::strategy::Rule::state_format).
+    /// letter with a digit, such as `g2`, which is a [state format](crate::strategy::RuleInfo::state_format).
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self

@@ -68,7 +68,7 @@ impl RedisStore {
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 continue;
             }
-            if limits.iter().any(|limit| limit.rule().counts_rejections()) {
+            if limits.iter().any(|limit| limit.info().counts_rejections) {
                 self.try_scan(server.tag, &mut health).await;
             }
             for limit in limits {

@@ -117,7 +117,7 @@ impl RedisStore {
             .execute_direct(server, Op::Acquire(1), &counter)
             .await?;
         let charged = charged(&counter, &acquired);
-        if limit.permit_ttl().is_some() {
+        if limit.info().permit_ttl.is_some() {
             self.execute_direct(server, Op::Renew, &charged).await?;
         }
         self.execute_direct(server, Op::Refund, &charged).await?;
@@ -133,9 +133,8 @@ impl RedisStore {
 
     /// A copy, with blocks of one millisecond, of a limit that blocks on the first charge; `None` for other limits.
     fn brief_ban(&self, limit: &LimitHandle) -> Result<Option<LimitHandle>, StoreError> {
-        let rule = limit.rule();
-        let blocks = rule.counts_rejections() && rule.capacity() == 1;
-        let brief = rule.manual_ban(Duration::from_millis(1));
+        let blocks = limit.info().counts_rejections && limit.info().capacity == 1;
+        let brief = limit.rule().manual_ban(Duration::from_millis(1));
         let Some(brief) = brief.filter(|_| blocks) else {
             return Ok(None);
         };

@@ -147,11 +147,17 @@ impl HeldLease {
         let counters = request.counters.iter().zip(&result.counters);
         // A counter without units has no window to end with.
         let lives = counters.filter(|(own, counter)| is_leased(own) && counter.units > 0);
-        let lives = lives.map(|(own, counter)| {
-            let rule = own.limit.rule();
-            rule.lease_lifetime(&counter.snapshot, result.time_of(counter))
+        let lives = lives.filter_map(|(own, counter)| {
+            let (lease, charged_at) = (own.limit.info().lease?, result.time_of(counter));
+            let ends = own.limit.rule().window_end(&counter.snapshot, charged_at);
+            Some(ends.map_or(lease.lifetime(), |ends| {
+                lease.lifetime_within(ends.since(charged_at))
+            }))
         });
-        let ttls = request.counters.iter().filter_map(|own| own.limit.lease());
+        let ttls = request
+            .counters
+            .iter()
+            .filter_map(|own| own.limit.info().lease);
         let ttl = ttls.map(|lease| lease.lifetime()).min().unwrap_or_default();
         let life = lives.min().unwrap_or_default().min(ttl);
         // In whole microseconds, as instants are.
@@ -205,7 +211,7 @@ impl HeldLease {
     /// Whether a refund of `units` that are spent now would still return any.
     #[inline]
     fn is_refundable(&self, counter: &CounterOp<'_>, units: u64, now: ClockReading) -> bool {
-        let lease = counter.limit.lease();
+        let lease = counter.limit.info().lease;
         let refundable_for = lease.map_or(Duration::ZERO, |lease| lease.refundable_for(units));
         now.monotonic.since(self.received_at) < refundable_for
     }
@@ -255,7 +261,7 @@ pub(super) fn window_ids(counters: &CounterOps, result: &OpResult) -> SmallVec<[
 
 /// Whether a lease can hold units of a counter.
 fn is_leased(counter: &OwnedCounterOp) -> bool {
-    counter.mode == CounterMode::Charge && counter.limit.lease().is_some()
+    counter.mode == CounterMode::Charge && counter.limit.info().lease.is_some()
 }
 
 /// The units that an admitted request is charged: none under a ban.

@@ -63,7 +63,7 @@ pub(super) enum Granted {
 
 impl LeasedKey {
     pub(super) fn new((id, hash): (u64, u64), counters: &[CounterOp<'_>], now: Timestamp) -> Self {
-        let leases = counters.iter().filter_map(|own| own.limit.lease());
+        let leases = counters.iter().filter_map(|own| own.limit.info().lease);
         let ttl = leases.map(|lease| lease.lifetime()).min();
         let sizing = Sizing::new(ttl.unwrap_or_default(), now);
         let counters = counters.iter().map(OwnedCounterOp::of).collect();
@@ -108,7 +108,7 @@ impl LeasedKey {
         let is_same = |(own, counter): (&OwnedCounterOp, &CounterOp<'_>)| {
             own.limit.id() == counter.limit.id()
                 && own.key == counter.key
-                && (!counter.limit.records_caller() || *own.caller() == counter.caller)
+                && (!counter.limit.info().records_caller || *own.caller() == counter.caller)
         };
         self.hash == hash
             && self.counters.len() == counters.len()
@@ -330,7 +330,7 @@ impl LeasedKey {
         let charged = self.counters.iter().zip(&result.counters);
         // No lease is for requests that cost more than the largest one.
         let is_leasable = charged.clone().all(|(own, charged)| {
-            let lease = own.limit.lease();
+            let lease = own.limit.info().lease;
             lease.is_none_or(|lease| charged.units <= lease.most())
         });
         if is_leasable {

@@ -46,7 +46,7 @@ impl Leases {
             return;
         }
         let is_invalidated = |counter: &&CounterOp<'_>| {
-            (op == Op::ForceAcquire) == counter.limit.rule().counts_rejections()
+            (op == Op::ForceAcquire) == counter.limit.info().counts_rejections
         };
         let now = ClockReading::read().monotonic;
         for counter in counters.iter().filter(is_invalidated) {

@@ -125,7 +125,7 @@ impl Leases {
 
     /// Records a limit that was registered.
     pub(in crate::store::redis) fn record_limit(&self, limit: &LimitHandle) {
-        if limit.lease().is_some() {
+        if limit.info().lease.is_some() {
             self.is_used.store(true, Ordering::Relaxed);
         }
     }
@@ -355,7 +355,11 @@ impl Leases {
 
     fn hash(&self, counters: &[CounterOp<'_>]) -> u64 {
         let hashes = counters.iter().map(|counter| {
-            let caller = counter.limit.records_caller().then_some(&counter.caller);
+            let caller = counter
+                .limit
+                .info()
+                .records_caller
+                .then_some(&counter.caller);
             self.hasher
                 .hash_one((counter.limit.id(), &counter.key, caller))
         });
@@ -372,7 +376,7 @@ fn is_leasable(counters: &[CounterOp<'_>]) -> bool {
     let mut charges = false;
     for counter in counters {
         match counter.mode {
-            CounterMode::Charge if counter.limit.lease().is_some() => {
+            CounterMode::Charge if counter.limit.info().lease.is_some() => {
                 charges |= !counter.units.is_zero();
             }
             CounterMode::CountRejections => {}

@@ -28,7 +28,7 @@ use crate::{
     store::{
         CounterOp, CounterResult, LimitHandle, Op, OpResult, Units, redis::request::op::CounterOps,
     },
-    strategy::{FixedWindow, Lease, Snapshot, Strategy, TierRefills},
+    strategy::{FixedWindow, Lease, Snapshot, Strategy, Terms},
     sync::CachePadded,
 };
 
@@ -53,7 +53,7 @@ fn leases() -> Leases {
 fn limit(ttl: Duration) -> LimitHandle {
     let lease = Lease::max_units(8).ttl(ttl);
     let quota = Quota::requests(1_000_000).per_day();
-    let rule = FixedWindow.bind_leased(&quota, &TierRefills::default(), &lease);
+    let rule = FixedWindow.bind(&quota, &Terms::default().with_lease(lease));
     LimitHandle::new("p", rule.expect("a rule"), ())
 }
 

@@ -102,7 +102,7 @@ fn charged<'a>(
 pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
     for (counter, units) in key
         .units()
-        .filter(|(counter, _)| counter.limit.lease().is_some())
+        .filter(|(counter, _)| counter.limit.info().lease.is_some())
     {
         let stats = entry(all, counter.limit.policy());
         let held = units.held.saturating_add(units.ended);

@@ -320,7 +320,7 @@ mod tests {
         observe::Observer,
         quota::Quota,
         store::{CounterMode, CounterOp, LimitHandle, Units},
-        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
+        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy, Terms},
     };
 
     /// Counts the refunds that are reported as dropped.
@@ -358,7 +358,9 @@ mod tests {
 
     #[test]
     fn a_bounded_number_is_kept_and_each_is_sent_when_its_own_server_replies() {
-        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(9).per_minute(), &Terms::default())
+            .expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let (observers, counted) = (
             Arc::<SharedObservers>::default(),
@@ -393,7 +395,9 @@ mod tests {
 
     #[test]
     fn refunds_are_sent_in_the_order_in_which_they_were_kept() {
-        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(9).per_minute(), &Terms::default())
+            .expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let refunds = PendingRefunds::default();
         let kept: Vec<_> = (0..300).map(|index| Key::new(format!("{index}"))).collect();
@@ -409,7 +413,7 @@ mod tests {
 
     #[test]
     fn refunds_of_permits_are_kept_without_a_bound() {
-        let rule = Concurrency::new().bind(&Quota::concurrent(9));
+        let rule = Concurrency::new().bind(&Quota::concurrent(9), &Terms::default());
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
         let refunds = PendingRefunds::default();
         for sent in [Sent::Maybe, Sent::No].repeat(MAX_PENDING_REFUNDS) {

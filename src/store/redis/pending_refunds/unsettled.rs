@@ -103,7 +103,7 @@ fn is_unreached(error: &StoreError) -> bool {
 }
 
 fn is_permit(counter: &OwnedCounterOp) -> bool {
-    counter.limit.rule().permit_ttl().is_some()
+    counter.limit.info().permit_ttl.is_some()
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
         key::Key,
         quota::Quota,
         store::{CounterMode, CounterOp, LimitHandle, Units, redis::request::RequestState},
-        strategy::{ChargeReceipt, Concurrency, Gcra, Rule, Strategy},
+        strategy::{ChargeReceipt, Concurrency, Gcra, Rule, Strategy, Terms},
     };
 
     /// What is sent later of a refund by a receipt with so many units left.
@@ -149,13 +149,15 @@ mod tests {
 
     #[test]
     fn a_kept_part_of_a_refund_takes_no_unit_of_another_part() {
-        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(9).per_minute(), &Terms::default())
+            .expect("a rule");
         assert_eq!(retry_of(rule, 5, Sent::No).receipt().remaining, 1);
     }
 
     #[test]
     fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
-        let rule = Concurrency::new().bind(&Quota::concurrent(9));
+        let rule = Concurrency::new().bind(&Quota::concurrent(9), &Terms::default());
         // The fifth of five.
         let refund = retry_of(rule.expect("a rule"), 5, Sent::Maybe);
         assert_eq!((refund.receipt().remaining, refund.units.get()), (5, 1));

@@ -174,7 +174,7 @@ impl RejectionCache {
         let (mut wait, mut rejects_all_for) = (None, Duration::MAX);
         let charges_nothing = !counters.clone().any(CacheKey::counts_rejections);
         for (counter, counter_result) in counters.clone().zip(&result.counters) {
-            let (limit, rule) = (counter.limit, counter.limit.rule());
+            let (limit, info) = (counter.limit, counter.limit.info());
             let retry = |units| {
                 limit
                     .status(&counter_result.snapshot, result.at, units)
@@ -185,7 +185,7 @@ impl RejectionCache {
             let units = if is_ban { Units::ONE } else { counter.units };
             // A permit may be released at any moment.
             let own = match retry(units) {
-                RetryAfter::In(own) if rule.permit_ttl().is_none() => Some(own),
+                RetryAfter::In(own) if info.permit_ttl.is_none() => Some(own),
                 _ => None,
             };
             if counter.units.is_zero() && own.is_none() {
@@ -194,7 +194,7 @@ impl RejectionCache {
             // Until then every cost is rejected.
             let any = match own {
                 Some(_) if units == Units::ONE => own,
-                Some(_) if rule.snapshot_ignores_cost() => match retry(Units::ONE) {
+                Some(_) if info.snapshot_ignores_cost => match retry(Units::ONE) {
                     RetryAfter::In(any) => Some(any),
                     _ => None,
                 },
@@ -211,7 +211,7 @@ impl RejectionCache {
         let cached = counters.clone().zip(&result.counters);
         let cached = cached.map(|(counter, counter_result)| CachedCounter {
             limit: counter.limit.id(),
-            any_cost: counter.limit.rule().snapshot_ignores_cost(),
+            any_cost: counter.limit.info().snapshot_ignores_cost,
             key: *counter.key,
             units: counter.units,
             snapshot: counter_result.snapshot,

@@ -22,6 +22,7 @@ pub(in crate::store::redis) struct RedisLimit {
     script_index: usize,
     /// How many numbers of a snapshot the script replies.
     pub(in crate::store::redis) snapshot_len: usize,
+    records_caller: bool,
     params: Vec<i64>,
     /// The encoded description for rules without time parameters, and the number of its values.
     packed: (MsgPackWriter, usize),
@@ -40,11 +41,12 @@ impl RedisLimit {
             store,
             script_index,
             snapshot_len: script.snapshot_len.clamp(1, 3),
+            records_caller: rule.info().records_caller,
             params: script.params.clone(),
             packed: Default::default(),
         };
         let mut packed = MsgPackWriter::default();
-        let values = limit.write_with(rule, &[], &mut packed);
+        let values = limit.write_with(&[], &mut packed);
         limit.packed = (packed, values);
         limit
     }
@@ -63,13 +65,13 @@ impl RedisLimit {
             args.append(packed);
             return *values;
         }
-        self.write_with(rule, &time_params, args)
+        self.write_with(&time_params, args)
     }
 
-    fn write_with(&self, rule: &dyn Rule, time_params: &[i64], args: &mut MsgPackWriter) -> usize {
+    fn write_with(&self, time_params: &[i64], args: &mut MsgPackWriter) -> usize {
         let params = self.params.len() + time_params.len();
         args.uint(self.script_index as u64);
-        args.uint(rule.records_caller().into());
+        args.uint(self.records_caller.into());
         args.uint(self.snapshot_len as u64);
         let flat = params <= MAX_FLAT_PARAMS;
         args.uint(if flat { params as u64 } else { 0 });

@@ -342,11 +342,13 @@ mod tests {
         key::Key,
         quota::Quota,
         store::{CounterOp, LimitHandle},
-        strategy::{Gcra, Strategy},
+        strategy::{Gcra, Strategy, Terms},
     };
 
     fn with_response(op: Op) -> (PendingRequest, ResponseHandle) {
-        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(9).per_minute(), &Terms::default())
+            .expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let counters = [OwnedCounterOp::of(&CounterOp::new(&limit, Key::global()))].into();
         PendingRequest::with_response(RequestState::new(op, counters, Instant::now(), 0), None)

@@ -68,7 +68,7 @@ impl OwnedCounterOp {
 
     /// Whether the caller is stored with the charge. A charge of zero units stores none.
     pub(crate) fn records_caller(&self) -> bool {
-        !self.units.is_zero() && self.limit.records_caller()
+        !self.units.is_zero() && self.limit.info().records_caller
     }
 
     pub(crate) fn caller(&self) -> &Key {
@@ -92,7 +92,7 @@ impl OwnedCounterOp {
 
     /// Turns it into the refund of all permits that `times` requests can have charged.
     pub(crate) fn set_permit_refund(&mut self, times: u32) {
-        let capacity = self.limit.rule().capacity();
+        let capacity = self.limit.info().capacity;
         let units = self.units.of(times.into()).min(capacity);
         self.set_refund(units, &Snapshot::default(), Timestamp::default());
     }

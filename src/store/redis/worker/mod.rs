@@ -332,7 +332,7 @@ mod tests {
         key::Key,
         quota::Quota,
         store::{CounterOp, LimitHandle, Op},
-        strategy::{Gcra, Strategy},
+        strategy::{Gcra, Strategy, Terms},
     };
 
     fn request(limit: &LimitHandle, key: &str) -> PendingRequest {
@@ -367,7 +367,9 @@ mod tests {
 
     #[test]
     fn any_number_of_requests_for_one_key_count_as_one_key_of_a_batch() {
-        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(9).per_minute(), &Terms::default())
+            .expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let hot = (0..10_000).map(|_| request(&limit, "hot"));
         let cold = (0..127).map(|key| request(&limit, &format!("cold {key}")));
@@ -376,7 +378,9 @@ mod tests {
 
     #[test]
     fn batches_keep_the_order_and_their_maximum_size() {
-        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(9).per_minute(), &Terms::default())
+            .expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let all = (0..300).map(|key| request(&limit, &format!("{}", key % 150)));
         assert_eq!(in_flight(all.collect()), [(128, 128), (128, 128), (44, 44)]);

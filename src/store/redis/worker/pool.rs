@@ -309,7 +309,7 @@ mod tests {
         clock::Timestamp,
         quota::Quota,
         store::{CounterOp, CounterResult, LimitHandle},
-        strategy::{Gcra, Snapshot, Strategy},
+        strategy::{Gcra, Snapshot, Strategy, Terms},
     };
 
     #[test]
@@ -320,7 +320,9 @@ mod tests {
         let store = store.build().expect("a store");
         let (workers, rejection_cache) =
             (&store.inner.workers, &store.inner.shared.rejection_cache);
-        let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(1).per_minute(), &Terms::default())
+            .expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
         let minute = CounterResult::new(0, Snapshot::new([1_200_000_000]));

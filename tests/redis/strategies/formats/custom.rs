@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tollgate::{
     Ban, DecisionKind, Gcra, InvalidValue, Policy, Quota, Timestamp,
-    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
+    strategy::{
+        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
+    },
 };
 
 use crate::strategies::{
@@ -22,24 +24,20 @@ struct Tagged {
 impl Tagged {
     fn policy(tag: &'static str) -> Policy {
         let quota = Quota::requests(5).per_day();
-        let inner = Trial.bind(&quota).expect("a rule");
+        let inner = Trial.bind(&quota, &Terms::default()).expect("a rule");
         Policy::new("tagged", quota).strategy(Self { tag, inner })
     }
 }
 
 impl Strategy for Tagged {
-    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, _quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(self.clone()))
     }
 }
 
 impl Rule for Tagged {
-    fn state_format(&self) -> &'static str {
-        self.tag
-    }
-
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new(self.tag, self.inner.info().capacity)
     }
 
     fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
@@ -92,9 +90,9 @@ fn a_state_format_is_a_lowercase_letter_and_a_digit() {
 struct Halved;
 
 impl Strategy for Halved {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let half = Quota::requests(quota.amount() / 2).per(quota.period());
-        Gcra.bind(&half)
+        Gcra.bind(&half, terms)
     }
 }
 

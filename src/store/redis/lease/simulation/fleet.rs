@@ -25,7 +25,7 @@ use crate::{
         CounterMode, CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse, Units,
         redis::request::op::{CounterOps, OwnedCounterOp},
     },
-    strategy::{ChargeReceipt, Lease, Rule, TierRefills},
+    strategy::{ChargeReceipt, Lease, Rule, Terms},
 };
 
 /// 2027-01-15 08:00 UTC, at which windows and buckets of all lengths here begin.
@@ -37,7 +37,7 @@ pub(super) const MS: i64 = 1_000;
 /// The counters of a request that costs so many units under each limit.
 pub(super) fn counters_of<'a>(limits: &'a [LimitHandle], costs: &[u64]) -> Vec<CounterOp<'a>> {
     let counters = limits.iter().zip(costs).map(|(limit, cost)| {
-        let mode = if limit.rule().counts_rejections() {
+        let mode = if limit.info().counts_rejections {
             CounterMode::CountRejections
         } else {
             CounterMode::Charge
@@ -48,16 +48,10 @@ pub(super) fn counters_of<'a>(limits: &'a [LimitHandle], costs: &[u64]) -> Vec<C
     counters.collect()
 }
 
-fn register(
-    store: &MemoryStore,
-    name: &str,
-    setting: &Setting,
-    refills: &TierRefills,
-) -> LimitHandle {
+fn register(store: &MemoryStore, name: &str, setting: &Setting, tiers: &Terms) -> LimitHandle {
     let lease = Lease::max_units(1_000_000).ttl(Duration::from_micros(setting.ttl as u64));
-    let rule = setting
-        .strategy
-        .bind_leased(&setting.quota, refills, &lease);
+    let terms = tiers.clone().with_lease(lease);
+    let rule = setting.strategy.bind(&setting.quota, &terms);
     let limit = store.register(name, rule.expect("a strategy with leases"));
     limit.expect("a strategy that counts in process")
 }
@@ -89,12 +83,7 @@ impl World {
         let store = MemoryStore::builder().clock(clock.clone()).build();
         let limits = settings.iter().enumerate();
         let limits = limits.map(|(number, setting)| {
-            register(
-                &store,
-                &number.to_string(),
-                setting,
-                &TierRefills::default(),
-            )
+            register(&store, &number.to_string(), setting, &Terms::default())
         });
         let limits = limits.collect();
         Self::of(settings, limits, clock, store)
@@ -104,9 +93,9 @@ impl World {
     pub(super) fn tiers(settings: &[Setting]) -> Vec<Self> {
         let clock = ManualClock::at(Timestamp::from_micros(START));
         let store = MemoryStore::builder().clock(clock.clone()).build();
-        let refills = TierRefills::default();
+        let terms = Terms::default();
         let tier = |setting: &Setting| {
-            let limit = register(&store, "0", setting, &refills);
+            let limit = register(&store, "0", setting, &terms);
             let settings = std::slice::from_ref(setting);
             Self::of(settings, vec![limit], clock.clone(), store.clone())
         };

@@ -12,7 +12,7 @@ use crate::{
     Ban, Quota,
     key::Key,
     store::{CounterOp, LimitHandle, Op, OpResult, redis::request::op::CounterOps},
-    strategy::Strategy as _,
+    strategy::{Strategy as _, Terms},
 };
 
 /// What happens at an instant, in a process and under a tier.
@@ -83,7 +83,7 @@ impl History {
         let mut worlds = World::tiers(tiers);
         let block = (ends == Ends::Blocks).then(|| {
             let quota = Quota::requests(1_000_000).per_hour();
-            let rule = Ban::for_duration(Duration::from_secs(60)).bind(&quota);
+            let rule = Ban::for_duration(Duration::from_secs(60)).bind(&quota, &Terms::default());
             let rule = rule.expect("a ban");
             let by_hand = rule.manual_ban(Duration::from_secs(60));
             let by_hand = by_hand.expect("a ban").expect("a ban");

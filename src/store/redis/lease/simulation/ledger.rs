@@ -271,7 +271,7 @@ impl Ledger {
         for (policy, limit) in self.world.limits.iter().enumerate() {
             let requested = self.requested.iter().filter(waits_for);
             let requested: u64 = requested.map(|requested| requested.units[policy]).sum();
-            let most = limit.lease().as_ref().map_or(0, Lease::most);
+            let most = limit.info().lease.as_ref().map_or(0, Lease::most);
             let units = requested + self.left(policy, false);
             prop_assert!(units <= 4 * most, "{units} units, of leases of {most}");
         }

@@ -15,7 +15,7 @@ use crate::{
         CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse,
         redis::request::op::OwnedCounterOp,
     },
-    strategy::{Lease, Strategy, TierRefills},
+    strategy::{Lease, Strategy, Terms},
 };
 
 const KEYS: u64 = 10_000;
@@ -46,7 +46,7 @@ impl Process {
         let store = MemoryStore::builder().clock(clock.clone()).build();
         let lease = Lease::max_units(8).ttl(Duration::from_secs(10));
         let quota = Quota::requests(units).per(Duration::from_secs(100 * 86_400));
-        let rule = strategy.bind_leased(&quota, &TierRefills::default(), &lease);
+        let rule = strategy.bind(&quota, &Terms::default().with_lease(lease));
         let limit = store.register("p", rule.expect("a rule"));
         let limit = limit.expect("a strategy that counts in process");
         redis.inner.leases.record_limit(&limit);

@@ -133,7 +133,7 @@ impl Sizing {
         self.awaits_response = true;
         let mut next = SmallVec::new();
         for (index, (counter, own)) in counters.iter().zip(&mut *units).enumerate() {
-            let Some(lease) = counter.limit.lease() else {
+            let Some(lease) = counter.limit.info().lease else {
                 next.push(0);
                 continue;
             };
@@ -187,7 +187,7 @@ impl Sizing {
     ) -> Option<u64> {
         let status = last_response.status(index, limit, Units::ONE);
         let age = now.since(last_response.received_at);
-        let has_window = !limit.rule().refills_gradually();
+        let has_window = !limit.info().refills_gradually;
         let has_reset = has_window && !status.reset_after.is_zero() && age >= status.reset_after;
         let divisor = REMAINING_DIVISOR * self.processes.estimate();
         let is_known = age <= self.ttl && !has_reset;
@@ -198,5 +198,5 @@ impl Sizing {
 /// The first counter with leases, by which processes are estimated.
 fn first_leased(counters: &CounterOps) -> Option<(usize, &LimitHandle)> {
     let mut limits = counters.iter().map(|own| &own.limit).enumerate();
-    limits.find(|(_, limit)| limit.lease().is_some())
+    limits.find(|(_, limit)| limit.info().lease.is_some())
 }

@@ -87,9 +87,9 @@ fn charged_between(limit: &LimitHandle, before: CounterState, after: CounterStat
     }
     let status = |state: CounterState| limit.status(&state.snapshot, state.at, Units::ONE);
     let (first, last) = (status(before), status(after));
-    let used = |remaining: u64| limit.capacity().saturating_sub(remaining) as f64;
+    let used = |remaining: u64| limit.info().capacity.saturating_sub(remaining) as f64;
     let mut refilled = 0.0;
-    if rule.refills_gradually() && used(last.remaining) > 0.0 {
+    if limit.info().refills_gradually && used(last.remaining) > 0.0 {
         let per_unit = last.reset_after.as_secs_f64() / used(last.remaining);
         let elapsed = after.at.since(before.at).as_secs_f64();
         // No more can have refilled than was used.
@@ -107,7 +107,7 @@ mod tests {
         key::Key,
         quota::Quota,
         store::{CounterOp, Op, Store, StoreResponse},
-        strategy::{FixedWindow, Gcra, Lease, Strategy, TierRefills},
+        strategy::{FixedWindow, Gcra, Lease, Strategy, Terms},
         {ManualClock, MemoryStore},
     };
 
@@ -116,7 +116,7 @@ mod tests {
         let clock = ManualClock::default();
         let store = MemoryStore::builder().clock(clock.clone()).build();
         let quota = Quota::requests(100_000).per_second();
-        let rule = strategy.bind_leased(&quota, &TierRefills::default(), &Lease::max_units(64));
+        let rule = strategy.bind(&quota, &Terms::default().with_lease(Lease::max_units(64)));
         let limit = store.register("p", rule.expect("a rule")).expect("a limit");
         let charge = || {
             let op = CounterOp::new(&limit, Key::global());

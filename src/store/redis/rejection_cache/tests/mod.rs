@@ -6,7 +6,7 @@ use crate::{
     store::LimitHandle,
     strategy::{
         Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, SlidingLog, SlidingWindow,
-        Snapshot, Strategy, TokenBucket,
+        Snapshot, Strategy, Terms, TokenBucket,
     },
 };
 
@@ -24,7 +24,9 @@ struct Scene {
 impl Scene {
     fn new(capacity: usize) -> Self {
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-        let rule = Gcra.bind(&Quota::requests(6).per_minute()).expect("a rule");
+        let rule = Gcra
+            .bind(&Quota::requests(6).per_minute(), &Terms::default())
+            .expect("a rule");
         Self {
             rejection_cache: RejectionCache::new(MAX_STALENESS, capacity, Arc::new(clock.clone())),
             limit: LimitHandle::new("p", rule, ()),
@@ -279,10 +281,10 @@ fn rules_whose_state_depends_on_the_cost_say_so() {
     ];
     for (strategy, of_any_cost) in strategies {
         let rule = strategy
-            .bind(&quota)
-            .or_else(|_| strategy.bind(&Quota::concurrent(9)));
+            .bind(&quota, &Terms::default())
+            .or_else(|_| strategy.bind(&Quota::concurrent(9), &Terms::default()));
         let rule = rule.expect("a rule");
-        assert_eq!(rule.snapshot_ignores_cost(), of_any_cost, "{rule:?}");
+        assert_eq!(rule.info().snapshot_ignores_cost, of_any_cost, "{rule:?}");
         let looks = rule
             .script()
             .is_some_and(|script| script.source.contains("look = look"));

@@ -12,7 +12,7 @@ struct Several<'a> {
 impl<'a> Several<'a> {
     fn new(scene: &'a Scene, policies: &[&str]) -> Self {
         let limit = |name: &&str| {
-            let rule = FixedWindow.bind(&Quota::requests(6).per_minute());
+            let rule = FixedWindow.bind(&Quota::requests(6).per_minute(), &Terms::default());
             LimitHandle::new(name, rule.expect("a rule"), ())
         };
         Self {

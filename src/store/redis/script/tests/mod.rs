@@ -30,7 +30,7 @@ use crate::{
             },
         },
     },
-    strategy::{Gcra, Snapshot, Strategy as _, TokenBucket},
+    strategy::{Gcra, Snapshot, Strategy as _, Terms, TokenBucket},
 };
 
 mod histories;
@@ -56,7 +56,7 @@ fn key(number: u64) -> Key {
 #[test]
 fn the_worked_example_names_the_script_by_its_hash() {
     let quota: Quota = "10/min".parse().expect("a quota");
-    let rule = Gcra.bind(&quota).expect("a rule");
+    let rule = Gcra.bind(&quota, &Terms::default()).expect("a rule");
     let script = rule.script().expect("a script");
     let Script { sha, .. } = Script::of(&[StrategyScript::from(&script)]);
     let docs = include_str!("../mod.rs");
@@ -81,8 +81,8 @@ impl Scene {
         for (index, quota) in QUOTAS.iter().enumerate() {
             let quota: Quota = quota.parse().expect("a quota");
             let rule = match index {
-                5 => TokenBucket.bind(&quota),
-                _ => Gcra.bind(&quota),
+                5 => TokenBucket.bind(&quota, &Terms::default()),
+                _ => Gcra.bind(&quota, &Terms::default()),
             };
             let rule = rule.expect("a rule");
             let script = rule.script().expect("a script");
@@ -118,7 +118,7 @@ impl Scene {
 
     /// Opens one more limit of the first quota, with so many parameters in all, and returns its index.
     fn open(&mut self, policy: &str, params: usize) -> usize {
-        let rule = Gcra.bind(&QUOTAS[0].parse().expect("a quota"));
+        let rule = Gcra.bind(&QUOTAS[0].parse().expect("a quota"), &Terms::default());
         let rule = rule.expect("a rule");
         let mut script = rule.script().expect("a script");
         // The fourth is the deepest debt.
