@@ -246,7 +246,7 @@ impl OpenedWindows {
         }
     }
 
-    /// The snapshot of the current window, by the count and the end of the last one: its count, its end, and whether it is fresh: it
+    /// The current window, by the count and the end of the last one: its count, its end, and whether it is fresh, so that it
     /// opens with the next charge.
     fn current(&self, (count, ends): (u64, i64), now: Timestamp) -> (u64, i64, bool) {
         let now = now.as_micros();
