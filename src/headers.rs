@@ -5,7 +5,12 @@ use std::time::Duration;
 
 use http::{HeaderName, header::RETRY_AFTER};
 
-use crate::{quota::DurationText, random::random_u64, setting::SettingValue};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{
+    random::random_u64,
+    setting::values::{duration, forms},
+};
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(crate) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -205,30 +210,6 @@ impl RateLimitHeaders {
         self
     }
 
-    /// The value of the setting: the format, or a table with what is set besides.
-    pub(crate) fn value(&self) -> SettingValue {
-        let format = SettingValue::text(match self.format {
-            HeaderFormat::Draft => "draft",
-            HeaderFormat::Draft06 => "draft_06",
-            HeaderFormat::XRateLimit => "x_ratelimit",
-            HeaderFormat::XRateLimitEpoch => "x_ratelimit_epoch",
-            HeaderFormat::TowerGovernor => "tower_governor",
-            HeaderFormat::None => "none",
-        });
-        let mut table = vec![("format", format.clone())];
-        if self.closest {
-            table.push(("closest", SettingValue::Flag(true)));
-        }
-        if !self.jitter.is_zero() {
-            let jitter = SettingValue::display(DurationText(self.jitter));
-            table.push(("jitter", jitter));
-        }
-        match table.len() {
-            1 => format,
-            _ => SettingValue::table(table),
-        }
-    }
-
     /// Whether admitted requests get no fields.
     pub(crate) const fn is_none(&self) -> bool {
         matches!(self.format, HeaderFormat::None)
@@ -245,5 +226,121 @@ impl RateLimitHeaders {
             Some(choices) => random % choices,
             None => random,
         })
+    }
+}
+
+forms! {
+    /// The rate-limit fields of responses.
+    enum Form, "the name of a format such as \"draft\", or a table with format, closest and jitter" {
+        /// The fields of this format.
+        Format(HeaderFormatName) from text;
+        /// The fields of a format, with settings.
+        Settings(HeaderSettings) from table;
+    }
+}
+
+/// A format of rate-limit fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+enum HeaderFormatName {
+    /// The newest published version of the IETF's draft.
+    #[default]
+    Draft,
+    /// Version 11 of the draft.
+    #[serde(rename = "draft_11")]
+    Draft11,
+    /// Version 06 of the draft.
+    #[serde(rename = "draft_06")]
+    Draft06,
+    /// `X-RateLimit-*`, with the reset in seconds from now.
+    XRatelimit,
+    /// `X-RateLimit-*`, with the reset in seconds since the Unix epoch.
+    XRatelimitEpoch,
+    /// The `x-ratelimit-*` fields of tower_governor.
+    TowerGovernor,
+    /// No fields.
+    None,
+}
+
+/// A format of rate-limit fields, with settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+struct HeaderSettings {
+    /// The format. Default: `draft`.
+    format: HeaderFormatName,
+    /// Whether only the policy that is closest to its limit is described. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    closest: Option<bool>,
+    /// The most that is added at random to the wait of a rejection, such as `"2s"`. Default: none.
+    #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "config-schema",
+        schemars(with = "Option<crate::setting::values::DurationSchema>")
+    )]
+    jitter: Option<Duration>,
+}
+
+impl Serialize for RateLimitHeaders {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let format = match self.format {
+            HeaderFormat::Draft => HeaderFormatName::Draft,
+            HeaderFormat::Draft06 => HeaderFormatName::Draft06,
+            HeaderFormat::XRateLimit => HeaderFormatName::XRatelimit,
+            HeaderFormat::XRateLimitEpoch => HeaderFormatName::XRatelimitEpoch,
+            HeaderFormat::TowerGovernor => HeaderFormatName::TowerGovernor,
+            HeaderFormat::None => HeaderFormatName::None,
+        };
+        let settings = HeaderSettings {
+            format,
+            closest: self.closest.then_some(true),
+            jitter: (!self.jitter.is_zero()).then_some(self.jitter),
+        };
+        match settings {
+            HeaderSettings {
+                closest: None,
+                jitter: None,
+                ..
+            } => format.serialize(serializer),
+            settings => settings.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RateLimitHeaders {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let settings = match Form::deserialize(deserializer)? {
+            Form::Format(format) => HeaderSettings {
+                format,
+                ..HeaderSettings::default()
+            },
+            Form::Settings(settings) => settings,
+        };
+        let format = match settings.format {
+            HeaderFormatName::Draft => Self::draft(),
+            HeaderFormatName::Draft11 => Self::draft_11(),
+            HeaderFormatName::Draft06 => Self::draft_06(),
+            HeaderFormatName::XRatelimit => Self::x_ratelimit(),
+            HeaderFormatName::XRatelimitEpoch => Self::x_ratelimit_epoch(),
+            HeaderFormatName::TowerGovernor => Self::tower_governor(),
+            HeaderFormatName::None => Self::none(),
+        };
+        Ok(Self {
+            closest: settings.closest.unwrap_or_default(),
+            jitter: settings.jitter.unwrap_or_default(),
+            ..format
+        })
+    }
+}
+
+#[cfg(feature = "config-schema")]
+impl schemars::JsonSchema for RateLimitHeaders {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "RateLimitHeaders".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Form::json_schema(generator)
     }
 }

@@ -219,6 +219,22 @@ pub mod observe;
 pub mod operations {}
 pub mod outcome;
 pub mod outgoing;
+pub mod settings {
+    //! The settings of a [`Policy`](crate::Policy), as [`Policy::settings`](crate::Policy::settings) returns them and
+    //! configuration documents have them.
+
+    pub use crate::{
+        policy::{
+            charging::Charge,
+            cost::{Cost, CostRule},
+            quotas::QuotaLookup,
+            settings::PolicySettings,
+            skip::{Conditions, method::MethodName, path::PathPattern},
+        },
+        respond::RejectionText,
+        setting::{Named, Slot},
+    };
+}
 pub mod store;
 pub mod strategy;
 
@@ -232,7 +248,6 @@ pub mod fuzzing {
 
 mod access;
 mod changes;
-mod charge;
 mod clock;
 mod error;
 mod headers;

@@ -5,13 +5,10 @@
 
 use std::net::Ipv6Addr;
 
-use crate::error::InvalidValue;
+use crate::{error::InvalidValue, setting::CODE};
 
 /// What stands in place of a secret.
 pub(crate) const HIDDEN: &str = "***";
-
-/// What stands for code of the application in a document.
-pub(crate) const CODE: &str = "code";
 
 /// The most digits of a port or a database that are shown: more may be a password.
 const MAX_DIGITS: usize = 5;

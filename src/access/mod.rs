@@ -8,7 +8,7 @@ use crate::{
     error::InvalidValue,
     extract::{Extracted, NO_PEER},
     log::LogThrottle,
-    setting::{Setting, SettingValue},
+    setting::{Difference, SettingValue},
 };
 
 pub use self::ip_list::AddressList;
@@ -67,12 +67,8 @@ impl From<KeyList> for AccessList {
 
 /// What happens to a request whose address an [`AddressList`] can't find. In both cases an error with the remedy is logged, at
 /// most every 10 s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "config",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum OnUnknownAddress {
@@ -180,25 +176,28 @@ impl<F: Fn(&str) -> Extracted> ListSubject for HttpSubject<'_, F> {
 }
 
 impl Lists {
-    /// The settings `deny`, `allow` and `on_unknown_address`.
-    pub(crate) fn settings(&self) -> [Setting; 3] {
-        let lists = |lists: &[AccessList]| SettingValue::list(lists.iter().map(AccessList::value));
-        let none = SettingValue::list([]);
-        let action = |action| {
-            SettingValue::text(match action {
-                OnUnknownAddress::Pass => "pass",
-                OnUnknownAddress::Reject => "reject",
-            })
-        };
-        [
-            Setting::or_default("deny", lists(&self.deny), &none),
-            Setting::or_default("allow", lists(&self.allow), &none),
-            Setting::or_default(
+    /// The settings in which two sets of lists differ.
+    pub(crate) fn differences(before: Option<&Self>, after: Option<&Self>) -> Vec<Difference> {
+        let none = Self::default();
+        let [before, after] = [before, after].map(|lists| lists.unwrap_or(&none));
+        let values =
+            |lists: &[AccessList]| -> Vec<_> { lists.iter().map(AccessList::value).collect() };
+        let differences = [
+            Difference::between("deny", &values(&before.deny), &values(&after.deny)),
+            Difference::between("allow", &values(&before.allow), &values(&after.allow)),
+            Difference::between(
                 "on_unknown_address",
-                action(self.on_unknown_address),
-                &action(OnUnknownAddress::default()),
+                &before.on_unknown_address,
+                &after.on_unknown_address,
             ),
-        ]
+        ];
+        differences.into_iter().flatten().collect()
+    }
+
+    /// What happens to a request whose address can't be found.
+    #[cfg(feature = "config")]
+    pub(crate) fn unknown_address_action(&self) -> OnUnknownAddress {
+        self.on_unknown_address
     }
 
     pub(crate) fn deny(&mut self, list: AccessList) {
@@ -219,10 +218,9 @@ impl Lists {
 
     /// The settings `deny` and `allow` as a document says them: with the keys of lists that are from no file.
     #[cfg(feature = "config")]
-    pub(crate) fn sections(&self) -> [(&'static str, SettingValue); 2] {
-        let lists =
-            |lists: &[AccessList]| SettingValue::list(lists.iter().map(AccessList::section));
-        [("deny", lists(&self.deny)), ("allow", lists(&self.allow))]
+    pub(crate) fn sections(&self, deny: bool) -> SettingValue {
+        let lists = if deny { &self.deny } else { &self.allow };
+        SettingValue::list(lists.iter().map(AccessList::section))
     }
 
     /// Looks a request up in all lists. One that is on lists of both kinds is denied.

@@ -154,7 +154,7 @@ impl Change {
         } else {
             "the time until the used units are free stays"
         };
-        let tiers = after.declared_quotas().iter().chain([to]);
+        let tiers = after.declared_quotas().chain([to]);
         let max_debt = 2 * tiers.map(tolerance).max().unwrap_or_default();
         let example = self.example(|used| {
             let ticks = u128::from(used) * interval(from);

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use crate::{
     policy::Policy,
-    setting::{Setting, SettingValue},
+    setting::{Difference, to_text},
 };
 
 mod counts;
@@ -88,9 +88,10 @@ impl Changes {
         }
     }
 
-    /// Adds the settings outside of policies that differ. Both lists have the same settings in the same order.
-    pub(crate) fn with_settings(mut self, before: &[Setting], after: &[Setting]) -> Self {
-        self.settings.extend(changed(before, after));
+    /// Adds the settings outside of policies that differ.
+    pub(crate) fn with_settings(mut self, differences: Vec<Difference>) -> Self {
+        self.settings
+            .extend(differences.into_iter().map(Difference::change));
         self
     }
 
@@ -132,7 +133,8 @@ impl Changes {
 
 impl PolicyChange {
     fn between(before: &Policy, after: &Policy) -> Self {
-        let settings: Vec<_> = changed(&before.settings(), &after.settings()).collect();
+        let differences = before.differences(after).into_iter();
+        let settings: Vec<_> = differences.map(Difference::change).collect();
         let (kind, counts) = match settings.is_empty() {
             true => (PolicyChangeKind::Kept, None),
             false => {
@@ -153,16 +155,15 @@ impl PolicyChange {
     }
 
     fn added(policy: &Policy) -> Self {
-        let settings = policy.settings().into_iter();
-        let settings = settings.filter(|setting| !setting.is_default);
+        let settings = policy.setting_texts().into_iter();
         Self {
             name: policy.shared_name(),
             kind: PolicyChangeKind::Added,
             settings: settings
-                .map(|setting| SettingChange {
-                    setting: setting.name,
-                    from: SettingValue::Unset.to_string(),
-                    to: setting.value.to_string(),
+                .map(|(setting, to)| SettingChange {
+                    setting,
+                    from: to_text(&()),
+                    to,
                 })
                 .collect(),
             counts: None,
@@ -217,21 +218,11 @@ impl SettingChange {
     }
 }
 
-/// The settings whose values differ. A default that follows from another setting, such as `missing_key`
-/// from `key`, is no change by itself.
-fn changed<'a>(
-    before: &'a [Setting],
-    after: &'a [Setting],
-) -> impl Iterator<Item = SettingChange> + 'a {
-    after.iter().filter_map(|new| {
-        let old = before.iter().find(|old| old.name == new.name)?;
-        let derived = old.is_default && new.is_default;
-        (old.value != new.value && !derived).then(|| SettingChange {
-            setting: new.name,
-            from: old.value.to_string(),
-            to: new.value.to_string(),
-        })
-    })
+impl Difference {
+    fn change(self) -> SettingChange {
+        let Self { setting, from, to } = self;
+        SettingChange { setting, from, to }
+    }
 }
 
 impl fmt::Display for Changes {

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, Lease, ListWindow, Policy,
-    Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket, extract,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, Lease, ListWindow,
+    OnStoreError, Policy, Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket, extract,
     strategy::{Rule, Terms},
 };
 
@@ -63,24 +63,18 @@ fn a_policy_is_kept_altered_added_or_removed() {
 
 #[test]
 fn settings_outside_of_policies_are_compared_one_by_one() {
-    let settings = |action: &'static str| {
-        let settings = [
-            ("on_store_error", action),
-            ("on_misconfiguration", "reject"),
-        ];
-        settings.map(|(name, value)| Setting {
-            name,
-            value: SettingValue::text(value),
-            is_default: false,
-        })
+    let differences = |after: OnStoreError| {
+        let before = OnStoreError::Admit;
+        let differences = Difference::between("on_store_error", &before, &after);
+        differences.into_iter().collect()
     };
     let policy = policy("1/s");
     let changes = Changes::between([&policy], [&policy]);
     let same = changes
         .clone()
-        .with_settings(&settings("admit"), &settings("admit"));
+        .with_settings(differences(OnStoreError::Admit));
     assert!(same.is_empty());
-    let changes = changes.with_settings(&settings("admit"), &settings("reject"));
+    let changes = changes.with_settings(differences(OnStoreError::Reject));
     assert!(!changes.is_empty());
     assert_eq!(
         changes.to_string(),

@@ -2,16 +2,19 @@
 
 use std::any::Any;
 
+use serde::de::DeserializeOwned;
+
 use super::{
     document::Document,
     tree::{self, Entry, Node, Value},
 };
 use crate::{
-    access::Lists,
+    headers::RateLimitHeaders,
     layer::RateLimitLayer,
     limiter::Limiter,
-    redact::CODE,
-    setting::{Setting, SettingValue},
+    policy::{Policy, PolicySettings, charging::Charge, cost::Cost, skip::Conditions},
+    respond::LayerSettings,
+    setting::{CODE, SettingValue, Slot},
     store::{
         Store,
         memory::{DEFAULT_MAX_KEYS, MemoryStore},
@@ -25,7 +28,7 @@ impl Limiter {
     /// application is `code`, and so is a store that was opened from a pool: a document with it can't be loaded. Secrets stand
     /// there as their source, such as `${REDIS_URL}`, or as `***`. Paths of files are relative to the current folder.
     pub fn document(&self) -> Document {
-        document(self, Vec::new())
+        document(self, LayerSettings::default())
     }
 }
 
@@ -36,49 +39,78 @@ impl RateLimitLayer {
     }
 }
 
-fn document(limiter: &Limiter, layer: Vec<Setting>) -> Document {
+fn document(limiter: &Limiter, layer: LayerSettings) -> Document {
     let core = limiter.local_ref();
-    let settings = layer.into_iter().chain(core.settings());
-    let mut entries: Vec<Entry> = set(settings).collect();
-    let lists = core
-        .lists
-        .as_deref()
-        .map(Lists::sections)
-        .into_iter()
-        .flatten();
-    for (name, section) in lists {
-        if let Some(list) = entries.iter_mut().find(|entry| entry.key == name) {
-            list.node = node(&section);
-        }
-    }
-    let has_hash_key = entries.iter().any(|entry| entry.key == "bearer");
-    for entry in &mut entries {
-        // The text of a response, rather than a function.
-        if entry.key == "on_rejection" && matches!(entry.node.value, Value::Table(_)) {
-            entry.key = "rejection".to_owned();
-        }
-    }
-    if let Some(store) = store(&*core.store) {
-        entries.push(entry("store", node(&store)));
-    }
+    let lists = core.lists.as_deref();
+    let lists_of = |deny| lists.and_then(|lists| read(&lists.sections(deny)));
+    let [client_ip, bearer] = &core.shared_by_keys;
+    let has_hash_key = *bearer != SettingValue::Unset;
     let policies = core.policies.iter().map(|bound| {
-        let mut settings: Vec<Entry> = set(bound.policy.settings()).collect();
-        for setting in &mut settings {
-            if let ("key" | "caller", Value::String(text)) =
-                (&*setting.key, &mut setting.node.value)
-            {
-                *text = key_text(text, has_hash_key);
-            }
-        }
-        entry(bound.policy.name(), Node::new(Value::Table(settings), None))
+        let policy = &bound.policy;
+        (policy.name(), without_code(policy, has_hash_key))
     });
-    entries.push(entry(
-        "policies",
-        Node::new(Value::Table(policies.collect()), None),
-    ));
-    let (document, mistakes) = tree::read(Node::new(Value::Table(entries), None));
-    debug_assert!(mistakes.is_empty(), "{mistakes:?}");
-    document.unwrap_or_default()
+    Document {
+        enabled: unless_default(layer.is_enabled(), true),
+        headers: unless_default(layer.headers(), RateLimitHeaders::default()),
+        on_rejection: layer.on_rejection.as_ref().map(Slot::without_code),
+        refund_handler_rejections: unless_default(layer.refunds_handler_rejections(), false),
+        rejection: layer.rejection,
+        on_store_error: core.on_store_error,
+        on_misconfiguration: unless_default(core.on_misconfiguration, Default::default()),
+        on_unknown_address: lists
+            .and_then(|lists| unless_default(lists.unknown_address_action(), Default::default())),
+        count_preflights: unless_default(core.counts_preflights, false),
+        skip: conditions(&core.skip),
+        only: conditions(&core.only),
+        deny: lists_of(true).unwrap_or_default(),
+        allow: lists_of(false).unwrap_or_default(),
+        client_ip: read(client_ip),
+        bearer: read(bearer),
+        store: store(&*core.store).and_then(|store| read(&store)),
+        policies: policies.collect(),
+        ..Document::default()
+    }
+}
+
+fn unless_default<T: PartialEq>(value: T, default: T) -> Option<T> {
+    (value != default).then_some(value)
+}
+
+/// The settings of a policy as a document has them.
+fn without_code(policy: &Policy, has_hash_key: bool) -> PolicySettings {
+    let key = |slot: Slot<_>| Slot::named(key_text(slot.text_or_code(), has_hash_key));
+    let settings = policy.settings();
+    PolicySettings {
+        strategy: settings.strategy.map(|slot| slot.without_code()),
+        key: settings.key.map(key),
+        caller: settings.caller.map(key),
+        cost: settings.cost.map(|cost| match cost {
+            Cost::With(slot) => Cost::With(slot.without_code()),
+            cost => cost,
+        }),
+        charge: settings.charge.map(|charge| match charge {
+            Charge::Arrival => Charge::Arrival,
+            Charge::After(slot) => Charge::After(slot.without_code()),
+            Charge::RefundUnless(slot) => Charge::RefundUnless(slot.without_code()),
+        }),
+        tier: settings.tier.map(|slot| slot.without_code()),
+        quota_with: settings.quota_with.map(|slot| slot.without_code()),
+        quota_lookup: settings.quota_lookup.map(|mut lookup| {
+            lookup.name = lookup.name.without_code();
+            lookup
+        }),
+        skip: conditions(&settings.skip),
+        only: conditions(&settings.only),
+        ..settings
+    }
+}
+
+fn conditions(conditions: &Conditions) -> Conditions {
+    let mut conditions = conditions.clone();
+    for slot in &mut conditions.with {
+        *slot = slot.without_code();
+    }
+    conditions
 }
 
 /// The text of a key, of which a document keeps the key that tokens are hashed under elsewhere.
@@ -98,10 +130,14 @@ fn key_text(text: &str, has_hash_key: bool) -> String {
     plain
 }
 
-/// The settings that are no defaults.
-fn set(settings: impl IntoIterator<Item = Setting>) -> impl Iterator<Item = Entry> {
-    let set = settings.into_iter().filter(|setting| !setting.is_default);
-    set.map(|setting| entry(setting.name, node(&setting.value)))
+/// A part of a document from a value in its words.
+fn read<T: DeserializeOwned>(value: &SettingValue) -> Option<T> {
+    if *value == SettingValue::Unset {
+        return None;
+    }
+    let (part, mistakes) = tree::read(node(value));
+    debug_assert!(mistakes.is_empty(), "{mistakes:?}");
+    part
 }
 
 fn store(store: &dyn Store) -> Option<SettingValue> {
@@ -118,14 +154,6 @@ fn store(store: &dyn Store) -> Option<SettingValue> {
     Some(SettingValue::table([("url", SettingValue::text(CODE))]))
 }
 
-fn entry(key: &str, node: Node) -> Entry {
-    Entry {
-        key: key.to_owned(),
-        key_position: None,
-        node,
-    }
-}
-
 fn node(value: &SettingValue) -> Node {
     let value = match value {
         SettingValue::Unset => Value::Null,
@@ -137,11 +165,14 @@ fn node(value: &SettingValue) -> Node {
             let entries = entries.iter();
             Value::Table(
                 entries
-                    .map(|(key, value)| entry(key, node(value)))
+                    .map(|(key, value)| Entry {
+                        key: key.clone().into_owned(),
+                        key_position: None,
+                        node: node(value),
+                    })
                     .collect(),
             )
         }
-        SettingValue::Code(_) => Value::String(CODE.to_owned()),
     };
     Node::new(value, None)
 }

@@ -26,17 +26,10 @@ pub use document::{
         AddressesSection, BearerSection, ClientIpSection, FileSection, KeyText, KeysSection,
         ListSection,
     },
-    conditions::ConditionsSection,
-    policy::{
-        ChargeSection, CostRule, CostSection, KeySection, LeaseSection, Named, PolicySection,
-        QuotaLookupSection,
-    },
-    response::{HeaderFormatSection, HeaderSettings, HeadersSection, RejectionSection},
     store::{
         BreakerSection, RejectionCacheSection, RejectionCacheSettings, SentinelSection,
         StoreSection, TlsSection,
     },
-    store_error::{LocalFallbackSection, LocalSection, OnStoreErrorSection, StoreErrorAction},
 };
 pub use error::{LoadError, Mistake, Position, TextError};
 pub use format::Format;

@@ -34,7 +34,7 @@ pub(crate) const BUILT_IN_STRATEGIES: [&str; 9] = [
 ];
 
 /// What is written out for code of the application without a name.
-pub(crate) use crate::redact::CODE;
+pub(crate) use crate::setting::CODE;
 
 /// Whether code can be registered under this name.
 pub(crate) fn is_name(name: &str) -> bool {

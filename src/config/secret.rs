@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::content;
 use crate::{
     error::{InvalidValue, Reference},
-    redact::{self, CODE, HIDDEN, Variable, redacted},
-    setting::SettingValue,
+    redact::{self, HIDDEN, Variable, redacted},
+    setting::{CODE, SettingValue},
 };
 
 /// A value that is not displayed: a URL with a password, a hash key, a private key.

@@ -8,12 +8,8 @@ use super::{field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// What a policy does with a request without a key: set by [`Policy::missing_key`](crate::Policy::missing_key).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "config",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum MissingKey {

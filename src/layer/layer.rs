@@ -8,20 +8,13 @@ use tower_layer::Layer;
 use super::{
     RateLimit,
     shared::{LayerHandle, LayerRef, LayerShared},
-    snapshot::LayerConfig,
 };
 use crate::{
     changes::Changes,
     error::ConfigError,
     limiter::{Limiter, LimiterBuilder, Rejected},
-    respond::{self, RateLimitHeaders, ResponseConfig},
+    respond::{self, LayerSettings, RateLimitHeaders},
     sync::ShardedArc,
-};
-
-#[cfg(feature = "config")]
-use crate::{
-    respond::OnRejection,
-    setting::{Code, Setting},
 };
 
 /// A tower layer that limits the requests to a service.
@@ -50,26 +43,20 @@ pub struct RateLimitLayer {
 impl RateLimitLayer {
     /// A layer over `limiter`, with which it shares counts. It is enabled, with the fields of [`RateLimitHeaders::draft`].
     pub fn new(limiter: Limiter) -> Self {
-        Self::with(
-            limiter,
-            LayerConfig {
-                enabled: true,
-                responses: ResponseConfig::default(),
-            },
-        )
+        Self::with(limiter, LayerSettings::default())
     }
 
-    fn with(limiter: Limiter, config: LayerConfig) -> Self {
+    fn with(limiter: Limiter, settings: LayerSettings) -> Self {
         Self {
-            handles: Arc::new(LayerShared::open(limiter, config)),
+            handles: Arc::new(LayerShared::open(limiter, settings)),
         }
     }
 
     /// A layer over the same limiter with settings changed by `change`.
-    fn changed(self, change: impl FnOnce(&mut LayerConfig)) -> Self {
-        let mut config = self.shared().config();
-        change(&mut config);
-        Self::with(self.limiter().clone(), config)
+    fn changed(self, change: impl FnOnce(&mut LayerSettings)) -> Self {
+        let mut settings = self.shared().settings();
+        change(&mut settings);
+        Self::with(self.limiter().clone(), settings)
     }
 
     fn shared(&self) -> &LayerShared {
@@ -86,13 +73,13 @@ impl RateLimitLayer {
     /// type is the same.
     #[must_use]
     pub fn enabled(self, enabled: bool) -> Self {
-        self.changed(|config| config.enabled = enabled)
+        self.changed(|settings| settings.enabled = Some(enabled))
     }
 
     /// Sets the rate-limit fields of responses. Default: [`RateLimitHeaders::draft`].
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
-        self.changed(|config| config.responses.headers = headers)
+        self.changed(|settings| settings.headers = Some(headers))
     }
 
     /// Sets the response to rejected requests. Default: problem details (RFC 9457), or plain text for a browser.
@@ -130,30 +117,29 @@ impl RateLimitLayer {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.changed(|config| {
-            config
-                .responses
-                .on_rejection(respond::on_rejection(respond))
+        self.changed(|settings| {
+            settings.on_rejection = Some(respond::on_rejection(respond));
+            settings.rejection = None;
         })
-    }
-
-    /// [`on_rejection`](Self::on_rejection), of any type.
-    #[cfg(feature = "config")]
-    pub(crate) fn respond_by(self, respond: Code<OnRejection>) -> Self {
-        self.changed(|config| config.responses.on_rejection(respond))
     }
 
     /// The settings of the layer itself.
     #[cfg(feature = "config")]
-    pub(crate) fn settings(&self) -> Vec<Setting> {
-        self.shared().config().settings()
+    pub(crate) fn settings(&self) -> LayerSettings {
+        self.shared().settings()
+    }
+
+    /// A layer over the same limiter with these settings.
+    #[cfg(feature = "config")]
+    pub(crate) fn with_settings(self, settings: LayerSettings) -> Self {
+        self.changed(|own| *own = settings)
     }
 
     /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.
     /// Default: false, since the handler may have done costly work for the request.
     #[must_use]
     pub fn refund_handler_rejections(self, refund: bool) -> Self {
-        self.changed(|config| config.responses.refunds_handler_rejections = refund)
+        self.changed(|settings| settings.refund_handler_rejections = Some(refund))
     }
 
     /// Replaces the policies of the layer's limiter by those of `builder`, as [`Limiter::reconfigure`] does, and the layer's own
@@ -184,13 +170,13 @@ impl RateLimitLayer {
         configure: impl FnOnce(Self) -> Self,
     ) -> Result<Changes, ConfigError> {
         let shared = self.shared();
-        let config = configure(Self::new(shared.limiter().clone()))
+        let settings = configure(Self::new(shared.limiter().clone()))
             .shared()
-            .config();
-        let settings = || [shared.config().settings(), config.settings()];
+            .settings();
+        let differences = || shared.settings().differences(&settings);
         let limiter = shared.limiter();
-        limiter.replace(builder, settings, |policies| {
-            shared.replace(policies, &config);
+        limiter.replace(builder, differences, |policies| {
+            shared.replace(policies, &settings);
         })
     }
 

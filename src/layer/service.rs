@@ -52,7 +52,7 @@ where
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let snapshot = self.layer.current();
-        if !snapshot.config.enabled {
+        if !snapshot.settings.is_enabled() {
             // Handlers may extract an admission, whether or not the layer is enabled.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::none());

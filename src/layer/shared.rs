@@ -5,9 +5,10 @@ use std::{
     thread::LocalKey,
 };
 
-use super::snapshot::{LayerConfig, LayerSnapshot};
+use super::snapshot::LayerSnapshot;
 use crate::{
     limiter::{Limiter, LimiterRefs},
+    respond::LayerSettings,
     sync::{
         CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs, lock,
     },
@@ -37,8 +38,8 @@ pub(crate) enum LayerRef {
 
 impl LayerShared {
     /// Handles of what a layer shares.
-    pub(crate) fn open(limiter: Limiter, config: LayerConfig) -> ShardedArc<LayerHandle> {
-        let current = Replaceable::new(snapshots(&limiter.refs(), &config));
+    pub(crate) fn open(limiter: Limiter, settings: LayerSettings) -> ShardedArc<LayerHandle> {
+        let current = Replaceable::new(snapshots(&limiter.refs(), &settings));
         let shared = Arc::new(Self {
             limiter,
             current,
@@ -51,8 +52,8 @@ impl LayerShared {
         &self.limiter
     }
 
-    pub(crate) fn config(&self) -> LayerConfig {
-        self.current.all().first().config.clone()
+    pub(crate) fn settings(&self) -> LayerSettings {
+        self.current.all().first().settings.clone()
     }
 
     /// The settings in force, with the policies in force.
@@ -73,23 +74,24 @@ impl LayerShared {
         // Another thread may have been here first.
         if last.first().limiter.replaced_flag().is_set() {
             let refs = self.limiter.refs();
-            self.current.replace(snapshots(&refs, &last.first().config));
+            self.current
+                .replace(snapshots(&refs, &last.first().settings));
         }
         drop(replacing);
         self.current.local()
     }
 
     /// Replaces the settings together with the policies.
-    pub(crate) fn replace(&self, policies: &LimiterRefs, config: &LayerConfig) {
+    pub(crate) fn replace(&self, policies: &LimiterRefs, settings: &LayerSettings) {
         let _replacing = lock(&self.replacing);
-        self.current.replace(snapshots(policies, config));
+        self.current.replace(snapshots(policies, settings));
     }
 }
 
-fn snapshots(policies: &LimiterRefs, config: &LayerConfig) -> ShardedArc<LayerSnapshot> {
+fn snapshots(policies: &LimiterRefs, settings: &LayerSettings) -> ShardedArc<LayerSnapshot> {
     policies.map(|limiter| LayerSnapshot {
         limiter: CachePadded::new(limiter.clone()),
-        config: config.clone(),
+        settings: settings.clone(),
         replaced: ReplacedFlag::default(),
     })
 }

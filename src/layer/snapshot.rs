@@ -8,9 +8,8 @@ use super::in_flight::{InFlightRequest, ResponseProgress};
 use crate::{
     limiter::{Admission, Decision, LimiterRef, Rejected},
     respond::{
-        KeptRequest, RateLimitHeaders, RejectionBody, ResponseConfig, RetryDelay, write_headers,
+        KeptRequest, LayerSettings, RateLimitHeaders, RejectionBody, RetryDelay, write_headers,
     },
-    setting::{Setting, SettingValue},
     sync::{CachePadded, ReplacedFlag},
 };
 
@@ -19,16 +18,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LayerSnapshot {
     pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
-    pub(crate) config: LayerConfig,
+    pub(crate) settings: LayerSettings,
     pub(crate) replaced: ReplacedFlag,
-}
-
-/// The settings of a layer itself.
-#[derive(Clone, Debug)]
-pub(crate) struct LayerConfig {
-    /// Whether requests are limited.
-    pub(crate) enabled: bool,
-    pub(crate) responses: ResponseConfig,
 }
 
 /// An admitted request: what the layer keeps of it until there is a response.
@@ -60,16 +51,6 @@ pub(crate) struct LayerDecision {
     admission: Admission,
     index: usize,
     fields: RateLimitHeaders,
-}
-
-impl LayerConfig {
-    /// Always the same settings in the same order.
-    pub(crate) fn settings(&self) -> Vec<Setting> {
-        let flag = SettingValue::Flag;
-        let enabled = Setting::or_default("enabled", flag(self.enabled), &flag(true));
-        let responses = self.responses.settings().into_iter();
-        [enabled].into_iter().chain(responses).collect()
-    }
 }
 
 impl LayerSnapshot {
@@ -107,7 +88,7 @@ impl LayerSnapshot {
             decision,
             in_flight,
             rejection_context: Some(RejectionContext {
-                request: self.config.responses.keep_request(parts),
+                request: self.settings.keep_request(parts),
                 snapshot: self,
             }),
         }
@@ -118,7 +99,7 @@ impl LayerSnapshot {
         if let Some(outer) = parts.extensions.get::<Admission>() {
             outer.rollback();
         }
-        self.config.responses.rejection(decision, parts)
+        self.settings.rejection(decision, parts)
     }
 
     fn layer_decision(
@@ -126,8 +107,8 @@ impl LayerSnapshot {
         admission: &Admission,
         decision_index: usize,
     ) -> Option<LayerDecision> {
-        let fields = self.config.responses.headers;
-        let refunds = self.config.responses.refunds_handler_rejections;
+        let fields = self.settings.headers();
+        let refunds = self.settings.refunds_handler_rejections();
         (refunds || !fields.is_none()).then(|| LayerDecision {
             admission: admission.clone(),
             index: decision_index,
@@ -170,7 +151,7 @@ impl AdmittedRequest {
         };
         let rejected = response.extensions_mut().remove::<Rejected>();
         let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
-        if snapshot.config.responses.refunds_handler_rejections
+        if snapshot.settings.refunds_handler_rejections()
             && (rejected.is_some() || by_inner_layer)
             && let Some(decision) = &self.decision
         {
@@ -180,8 +161,7 @@ impl AdmittedRequest {
             return Err(response);
         };
         let mut replaced = snapshot
-            .config
-            .responses
+            .settings
             .replace_handler_rejection(&rejected, request, response);
         replaced.extensions_mut().insert(RejectedByHandler);
         // If both have a policy of the same name, only the rejection's fields are written.

@@ -78,10 +78,10 @@ impl LimiterRef {
     /// Describes the condition by which all policies skip a request.
     fn describe_exemption(&self, head: &RequestHead<'_>) -> Exemption {
         let parts = head.parts;
-        let matched = self.skips.exempting(parts, &head.path);
+        let matched = self.skip_rules().exempting(parts, &head.path);
         let free = !self.counts_preflights && is_preflight(parts);
         match matched.filter(|_| !free) {
-            Some(matched) => self.skips.describe(matched, parts),
+            Some(matched) => self.skip_rules().describe(matched, parts),
             None => Exemption::Preflight,
         }
     }
@@ -89,7 +89,10 @@ impl LimiterRef {
     #[inline]
     pub(crate) fn skips_request(&self, head: &RequestHead<'_>) -> bool {
         let free = !self.counts_preflights && is_preflight(head.parts);
-        free || self.skips.exempting(head.parts, &head.path).is_some()
+        free || self
+            .skip_rules()
+            .exempting(head.parts, &head.path)
+            .is_some()
     }
 
     /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.

@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 
 use super::{core::LimiterCore, entry::PolicyEntry, report::UnitsReport};
 use crate::{
-    charge::{ChargeMode, ChargeTime},
     error::StoreError,
     observe::UnitsKind,
     outcome::Outcome,
+    policy::charging::Charge,
     store::{CounterOp, Op, Store, StoreResponse, TOO_FEW_RESULTS, Units},
     strategy::{ChargeReceipt, QuotaStatus},
 };
@@ -162,14 +162,14 @@ impl LimiterCore {
 
     /// Whether the charge depends on the request's outcome.
     pub(super) fn depends_on_outcome(&self, entry: &PolicyEntry) -> bool {
-        self.charge_of(entry).when != ChargeTime::Arrival
+        !self.bound(entry.policy).policy.charges_on_arrival()
     }
 
     /// Whether a policy charges a request with this outcome. Calls the application's closure, so never under a lock.
     pub(super) fn charges(&self, policy: u32, outcome: &Outcome<'_>) -> bool {
-        let charge = self.bound(policy).policy.charge_mode();
+        let policy = &self.bound(policy).policy;
         // It may be called while a panic unwinds, where another one would abort the process.
-        let charges = AssertUnwindSafe(|| charge.charges(outcome));
+        let charges = AssertUnwindSafe(|| policy.charges(outcome));
         // The panic hook has reported it.
         panic::catch_unwind(charges).unwrap_or(true)
     }
@@ -185,12 +185,12 @@ impl LimiterCore {
         if entry.is_shadow_rejection() {
             return None;
         }
-        match self.charge_of(entry).when {
-            ChargeTime::Reserve if !charges => {
+        match self.bound(entry.policy).policy.charge() {
+            Charge::RefundUnless(_) if !charges => {
                 self.refund_detached(slice::from_mut(entry));
             }
             // What the handler has charged is not charged again.
-            ChargeTime::Response if charges && !entry.receipts.is_settled() => {
+            Charge::After(_) if charges && !entry.receipts.is_settled() => {
                 entry.receipts.add_pending(entry.units());
                 if is_shared {
                     let charge = Adjustment {
@@ -211,9 +211,5 @@ impl LimiterCore {
             _ => {}
         }
         None
-    }
-
-    fn charge_of(&self, entry: &PolicyEntry) -> &ChargeMode {
-        self.bound(entry.policy).policy.charge_mode()
     }
 }

@@ -22,7 +22,6 @@ use super::{
 };
 use crate::{
     access::Lists,
-    charge::ChargeTime,
     error::{ConfigError, InvalidValue},
     extract::KeyExtractor,
     log::LogThrottle,
@@ -80,7 +79,7 @@ impl<T> LimiterBuilder<T> {
             local_shares: binder.shares,
             has_outcome_charges: policies
                 .iter()
-                .any(|bound| bound.policy.charge_mode().when != ChargeTime::Arrival),
+                .any(|bound| !bound.policy.charges_on_arrival()),
             reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
             misuse_log: LogThrottle::default(),
             health_checks: old.map_or_else(Arc::default, |old| old.health_checks.clone()),
@@ -88,7 +87,8 @@ impl<T> LimiterBuilder<T> {
             on_store_error: self.on_store_error,
             on_misconfiguration: self.on_misconfiguration,
             lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
-            skips: self.skips,
+            skip: self.skip,
+            only: self.only,
             counts_preflights: self.counts_preflights,
             #[cfg(feature = "config")]
             shared_by_keys: self.shared_by_keys,
@@ -191,18 +191,18 @@ impl Binder<'_> {
                 limit
             }
         };
-        let enforcement = match policy.shadow_config() {
-            Some(_) => Enforcement::Shadow {
+        let enforcement = match policy.is_shadow() {
+            true => Enforcement::Shadow {
                 of: None,
                 counters: match old.map(|old| &old.enforcement) {
                     Some(Enforcement::Shadow { counters, .. }) if is_unchanged => counters.clone(),
                     _ => Arc::default(),
                 },
             },
-            None if bans => Enforcement::Ban,
-            None => Enforcement::Live,
+            false if bans => Enforcement::Ban,
+            false => Enforcement::Live,
         };
-        let on_store_error = policy.on_store_error.or(self.on_store_error);
+        let on_store_error = policy.store_error_action().or(self.on_store_error);
         let local_share = match on_store_error {
             Some(OnStoreError::LocalFallback(fallback))
                 if !matches!(enforcement, Enforcement::Shadow { .. }) =>

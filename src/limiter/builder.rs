@@ -12,7 +12,7 @@ use crate::{
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
-        skip::SkipRules,
+        skip::Conditions,
     },
     store::Store,
 };
@@ -27,7 +27,8 @@ pub struct LimiterBuilder<T = Limiter> {
     pub(super) on_store_error: Option<OnStoreError>,
     pub(super) on_misconfiguration: OnMisconfiguration,
     pub(super) lists: Lists,
-    pub(super) skips: SkipRules,
+    pub(super) skip: Conditions,
+    pub(super) only: Conditions,
     pub(super) counts_preflights: bool,
     pub(super) observers: Vec<Arc<dyn Observer>>,
     /// What a document says that `client_ip` and `bearer` stand for.
@@ -44,7 +45,8 @@ impl<T> LimiterBuilder<T> {
             on_store_error: None,
             on_misconfiguration: OnMisconfiguration::default(),
             lists: Lists::default(),
-            skips: SkipRules::default(),
+            skip: Conditions::default(),
+            only: Conditions::default(),
             counts_preflights: false,
             observers: Vec::new(),
             #[cfg(feature = "config")]
@@ -75,8 +77,9 @@ impl<T> LimiterBuilder<T> {
 
     /// Sets all conditions.
     #[cfg(feature = "config")]
-    pub(crate) fn conditions(mut self, rules: SkipRules) -> Self {
-        self.skips = rules;
+    pub(crate) fn conditions(mut self, skip: Conditions, only: Conditions) -> Self {
+        self.skip = skip;
+        self.only = only;
         self
     }
 
@@ -120,13 +123,13 @@ impl<T> LimiterBuilder<T> {
 
     /// Exempts requests to this path from all policies: see [`Policy::skip_path`] for this and the other conditions.
     pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
-        self.skips.add_path(path.as_ref());
+        self.skip.add_path(path.as_ref());
         self
     }
 
     /// Exempts requests with this method from all policies: see [`Policy::skip_method`].
     pub fn skip_method(mut self, method: Method) -> Self {
-        self.skips.add_method(method);
+        self.skip.add_method(method);
         self
     }
 
@@ -135,19 +138,19 @@ impl<T> LimiterBuilder<T> {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        self.skips.add(condition);
+        self.skip.add(condition);
         self
     }
 
     /// Restricts all policies to requests to this path. Several calls add paths: see [`Policy::only_path`].
     pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
-        self.skips.only_path(path.as_ref());
+        self.only.add_path(path.as_ref());
         self
     }
 
     /// Restricts all policies to requests with this method. Several calls add methods: see [`Policy::only_method`].
     pub fn only_method(mut self, method: Method) -> Self {
-        self.skips.only_method(method);
+        self.only.add_method(method);
         self
     }
 
@@ -157,7 +160,7 @@ impl<T> LimiterBuilder<T> {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        self.skips.only_with(condition);
+        self.only.add(condition);
         self
     }
 

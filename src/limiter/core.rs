@@ -29,9 +29,9 @@ use crate::{
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
-        skip::SkipRules,
+        skip::{Conditions, SkipRules},
     },
-    setting::{Setting, SettingValue},
+    setting::Difference,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units},
     sync::{CachePadded, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
 };
@@ -49,7 +49,8 @@ pub(crate) struct LimiterCore {
     pub(crate) on_store_error: Option<OnStoreError>,
     pub(crate) on_misconfiguration: OnMisconfiguration,
     pub(crate) lists: Option<Box<Lists>>,
-    pub(crate) skips: SkipRules,
+    pub(crate) skip: Conditions,
+    pub(crate) only: Conditions,
     pub(crate) counts_preflights: bool,
     /// A document's `client_ip` and `bearer`, which the extractors of several policies may use. Kept to be compared
     /// when the limiter is reconfigured.
@@ -210,51 +211,49 @@ impl LimiterCore {
         }
     }
 
-    /// Always the same settings in the same order, so that those of two limiters can be compared one by one.
-    pub(crate) fn settings(&self) -> Vec<Setting> {
-        let misconfiguration = |action| {
-            SettingValue::text(match action {
-                OnMisconfiguration::Reject => "reject",
-                OnMisconfiguration::AsStoreError => "as_store_error",
-            })
-        };
-        let [skip, only] = self.skips.values();
-        let lists = self.lists.as_deref();
-        let lists = lists.map_or_else(|| Lists::default().settings(), Lists::settings);
-        let mut settings = vec![
-            Setting::or_default(
-                "on_store_error",
-                // Unset, it differs for outgoing calls.
-                self.on_store_error
-                    .map_or(SettingValue::Unset, OnStoreError::value),
-                &SettingValue::Unset,
-            ),
-            Setting::or_default(
-                "on_misconfiguration",
-                misconfiguration(self.on_misconfiguration),
-                &misconfiguration(OnMisconfiguration::default()),
-            ),
-            Setting::or_default(
-                "count_preflights",
-                SettingValue::Flag(self.counts_preflights),
-                &SettingValue::Flag(false),
-            ),
-            Setting::or_default("skip", skip, &SettingValue::Unset),
-            Setting::or_default("only", only, &SettingValue::Unset),
-        ];
-        settings.extend(lists);
-        #[cfg(feature = "config")]
-        for (name, section) in ["client_ip", "bearer"]
-            .into_iter()
-            .zip(&self.shared_by_keys)
-        {
-            settings.push(Setting::or_default(
-                name,
-                section.clone(),
-                &SettingValue::Unset,
-            ));
+    /// The conditions by which no policy applies to a request.
+    pub(crate) fn skip_rules(&self) -> SkipRules<'_> {
+        SkipRules {
+            skip: &self.skip,
+            only: &self.only,
         }
-        settings
+    }
+
+    /// The settings outside of policies in which `after` differs.
+    pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
+        let preflights = [self, after].map(|core| core.counts_preflights);
+        let misconfiguration = [self, after].map(|core| core.on_misconfiguration);
+        let own = [
+            // Unset, it differs for outgoing calls.
+            Difference::between(
+                "on_store_error",
+                &self.on_store_error,
+                &after.on_store_error,
+            ),
+            Difference::between(
+                "on_misconfiguration",
+                &misconfiguration[0],
+                &misconfiguration[1],
+            ),
+            Difference::between("count_preflights", &preflights[0], &preflights[1]),
+            Difference::between("skip", &self.skip, &after.skip),
+            Difference::between("only", &self.only, &after.only),
+        ];
+        let lists = [self, after].map(|core| core.lists.as_deref());
+        let lists = Lists::differences(lists[0], lists[1]);
+        #[cfg(feature = "config")]
+        let shared = {
+            let ([from_ip, from_bearer], [to_ip, to_bearer]) =
+                (&self.shared_by_keys, &after.shared_by_keys);
+            [
+                Difference::between("client_ip", from_ip, to_ip),
+                Difference::between("bearer", from_bearer, to_bearer),
+            ]
+        };
+        #[cfg(not(feature = "config"))]
+        let shared: [Option<Difference>; 0] = [];
+        let differences = own.into_iter().flatten().chain(lists);
+        differences.chain(shared.into_iter().flatten()).collect()
     }
 }
 

@@ -45,7 +45,7 @@ use crate::{
     error::{CallError, ConfigError, UnknownPolicy},
     observe::{Event, LimiterStats, ShadowStats, StatsHandle},
     policy::Policy,
-    setting::Setting,
+    setting::Difference,
     store::{Op, health::HealthReport},
     sync::Replaceable,
 };
@@ -679,7 +679,7 @@ impl Limiter {
     ///
     /// [`ConfigError`] as by [`build`](LimiterBuilder::build), or if `builder` has another store. Nothing is changed then.
     pub fn reconfigure(&self, builder: LimiterBuilder) -> Result<Changes, ConfigError> {
-        self.replace(builder, <[Vec<Setting>; 2]>::default, |_| ())
+        self.replace(builder, Vec::new, |_| ())
     }
 
     /// Counts how the decisions of the [shadow policy](crate::Policy::shadow) of that name differ from those that were made;
@@ -804,12 +804,12 @@ impl Limiter {
     /// Replaces the policies, and with them the settings of a layer, if it is called for one. `LimiterBuilder::build_core` decides
     /// what the new policies take over from the old ones.
     ///
-    /// `layer_settings` returns the layer's settings before and after, for the [`Changes`]. `publish` puts the new ones in force
+    /// `layer_differences` returns those of the layer's settings, for the [`Changes`]. `publish` puts the new ones in force
     /// in the layer, together with the new policies; the limiter's other callers get the new policies right after it.
     pub(crate) fn replace<T>(
         &self,
         builder: LimiterBuilder<T>,
-        layer_settings: impl FnOnce() -> [Vec<Setting>; 2],
+        layer_differences: impl FnOnce() -> Vec<Difference>,
         publish: impl FnOnce(&LimiterRefs),
     ) -> Result<Changes, ConfigError> {
         let replacing = self.shared.replacing.lock();
@@ -817,10 +817,9 @@ impl Limiter {
         let old = self.local_ref();
         let new = LimiterRefs::of(builder.build_core(Some(old.core()))?);
         let new_core = new.first().core().clone();
-        let [before, after] = layer_settings();
         let changes = Changes::between(old.policies(), new_core.policies())
-            .with_settings(&old.settings(), &new_core.settings())
-            .with_settings(&before, &after);
+            .with_settings(old.differences(&new_core))
+            .with_settings(layer_differences());
         self.report_policies(&new_core);
         // From here on nothing calls code of the application.
         publish(&new);

@@ -13,7 +13,7 @@ use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
 
 use crate::{
     log::LogThrottle,
-    policy::{Policy, QuotaLookupFuture, QuotaSource},
+    policy::{Policy, quotas::QuotaLookupFuture},
     quota::Quota,
     runtime::runtime_with_timers,
 };
@@ -38,19 +38,16 @@ pub(crate) fn quota_of_request(
     index: usize,
     lookups: &mut Vec<QuotaLookup>,
 ) -> Option<Quota> {
-    match policy.quota_source() {
-        QuotaSource::Policy => None,
-        QuotaSource::FromRequest(find) => find(parts),
-        QuotaSource::Lookup(look_up, timeout) => {
-            lookups.push(QuotaLookup {
-                index,
-                policy: policy.shared_name(),
-                lookup: look_up(parts),
-                timeout: *timeout,
-            });
-            None
-        }
+    if let Some((lookup, timeout)) = policy.look_up_quota(parts) {
+        lookups.push(QuotaLookup {
+            index,
+            policy: policy.shared_name(),
+            lookup,
+            timeout,
+        });
+        return None;
     }
+    policy.quota_in_request(parts)
 }
 
 /// Upper bound of the lookups past their timeout that run on, in this process.

@@ -84,8 +84,8 @@ impl QuotaOverrideCache {
                 .unwrap_or_else(PoisonError::into_inner);
             if overrides.len() >= MAX_QUOTA_OVERRIDES {
                 // The order of a map is arbitrary. Declared quotas stay.
-                let declared = policy.declared_quotas();
-                let evicted = overrides.keys().find(|quota| !declared.contains(quota));
+                let is_declared = |quota: &Quota| policy.declared_quotas().any(|own| own == quota);
+                let evicted = overrides.keys().find(|quota| !is_declared(quota));
                 if let Some(evicted) = evicted.copied() {
                     overrides.remove(&evicted);
                 }

@@ -15,7 +15,6 @@ use super::{
     entry::{PolicyEntry, PolicyRole},
 };
 use crate::{
-    charge::ChargeTime,
     log::LogThrottle,
     observe::{ShadowStats, UnitsKind},
     policy::Policy,
@@ -24,13 +23,10 @@ use crate::{
 
 /// Completes each shadow of a live policy with the live policy's settings where it has none.
 pub(crate) fn with_settings_of_live(policies: Vec<Policy>) -> Vec<Policy> {
-    let live = policies.iter().filter(|own| own.shadow_config().is_none());
+    let live = policies.iter().filter(|own| !own.is_shadow());
     let live: HashMap<_, _> = live.map(|own| (own.shared_name(), own.clone())).collect();
     let complete = |mut policy: Policy| {
-        let live = policy
-            .shadow_config()
-            .and_then(|shadow| live.get(shadow.replaces.as_ref()?));
-        if let Some(live) = live {
+        if let Some(live) = policy.live_policy().and_then(|name| live.get(name)) {
             policy.inherit(live);
         }
         policy
@@ -48,10 +44,7 @@ pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) {
         .map(|(bound, index)| (bound.policy.shared_name(), index))
         .collect();
     for bound in policies {
-        let shadowed = bound
-            .policy
-            .shadow_config()
-            .and_then(|shadow| shadow.replaces.as_ref());
+        let shadowed = bound.policy.live_policy();
         let found = shadowed.and_then(|name| live.get(name).copied());
         if let Enforcement::Shadow { of, .. } = &mut bound.enforcement {
             *of = found;
@@ -62,7 +55,7 @@ pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) {
 impl BoundPolicy {
     /// Whether a shadow charges when the request arrives, not when it is responded to.
     fn charges_on_arrival(&self) -> bool {
-        self.policy.charge_mode().when != ChargeTime::Response
+        !self.policy.charges_after()
     }
 
     /// The counter mode of a shadow, which is evaluated as if it replaced the live policy `replaces`. A request that retries

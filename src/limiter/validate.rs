@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::builder::LimiterBuilder;
 use crate::{
     error::{ConfigError, InvalidValue},
-    policy::Policy,
+    policy::{Policy, skip::SkipRules},
     store::Store,
 };
 
@@ -18,12 +18,9 @@ impl<T> LimiterBuilder<T> {
             report(in_general(invalid));
         }
         let live = self.policies.iter();
-        let live = live.filter(|policy| policy.shadow_config().is_none());
+        let live = live.filter(|policy| !policy.is_shadow());
         let live: HashMap<&str, &Policy> = live.map(|policy| (policy.name(), policy)).collect();
-        let live_of = |policy: &Policy| {
-            let shadow = policy.shadow_config()?;
-            live.get(&**shadow.replaces.as_ref()?).copied()
-        };
+        let live_of = |policy: &Policy| live.get(policy.live_policy()?).copied();
         let mut names = HashSet::new();
         for policy in &self.policies {
             let mut report = |invalid| report(ConfigError::of(policy.name(), invalid));
@@ -39,8 +36,7 @@ impl<T> LimiterBuilder<T> {
             policy.validate(live_of(policy), store, self.on_store_error, &mut report);
         }
         for policy in &self.policies {
-            let shadow = policy.shadow_config();
-            if let Some(name) = shadow.and_then(|shadow| shadow.replaces.as_ref())
+            if let Some(name) = policy.live_policy()
                 && live_of(policy).is_none_or(Policy::is_ban)
             {
                 let unfit = InvalidValue::new(
@@ -50,8 +46,11 @@ impl<T> LimiterBuilder<T> {
                 report(ConfigError::of(policy.name(), unfit.in_field("shadow_of")));
             }
         }
-        self.skips
-            .validate(&mut |invalid| report(in_general(invalid)));
+        SkipRules {
+            skip: &self.skip,
+            only: &self.only,
+        }
+        .validate(&mut |invalid| report(in_general(invalid)));
         let is_policy = |name: &str| names.contains(name);
         if let Err(invalid) = self.lists.validate(is_policy) {
             report(in_general(invalid));

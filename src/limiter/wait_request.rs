@@ -122,7 +122,7 @@ impl WaitRequest {
                 .callers
                 .extend(caller.map(|caller| (name(), caller)));
             // Also of a shadow: without a cost of its own it would get that of the live policy.
-            if (policy.has_cost_of_request() || policy.shadow_config().is_some())
+            if (policy.has_cost_of_request() || policy.is_shadow())
                 && self
                     .limiter
                     .cost_in_call(bound, Some(&self.overrides))

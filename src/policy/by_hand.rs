@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use super::Policy;
+use super::{Policy, PolicySettings};
 use crate::{
     extract::{Extracted, KeyExtractor, MissingKey},
     key::Key,
@@ -12,8 +12,11 @@ use crate::{
     strategy::Ban,
 };
 
-/// The duration of bans by counted rejections, of which a block list has none.
-const DAY: Duration = Duration::from_secs(86_400);
+/// The strategy of block lists. Its bans by counted rejections, of which there are none, last for a day.
+pub(super) const BLOCKS: Ban = Ban::for_duration(Duration::from_secs(86_400));
+
+/// The quota of block lists, which count nothing.
+pub(super) const NO_REJECTIONS: Quota = Quota::requests(1).per_day();
 
 impl Policy {
     /// Applies the policy to calls by hand only, such as [`Limiter::admit`](crate::Limiter::admit), and to no request that
@@ -36,10 +39,10 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn by_hand(self) -> Self {
-        let mut policy = self.key(ByHand);
-        policy.by_hand = true;
-        policy
+    pub fn by_hand(mut self) -> Self {
+        self.settings.key = None;
+        self.settings.by_hand = Some(true);
+        self
     }
 
     /// A policy under a [`Ban`] that counts no rejections: it blocks the keys that are passed to
@@ -72,15 +75,19 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn block_list(name: impl Into<Arc<str>>) -> Self {
-        let mut policy = Self::new(name, Quota::requests(1).per_day());
-        policy.block_list = true;
-        policy.strategy(Ban::for_duration(DAY))
+        Self::with_settings(
+            name,
+            PolicySettings {
+                block_list: Some(true),
+                ..PolicySettings::default()
+            },
+        )
     }
 }
 
 /// The extractor of policies that apply to calls by hand only.
 #[derive(Clone, Copy, Debug)]
-struct ByHand;
+pub(super) struct ByHand;
 
 impl KeyExtractor for ByHand {
     fn extract(&self, _parts: &Parts) -> Extracted {

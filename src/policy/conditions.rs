@@ -68,14 +68,14 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
-        self.skips.add_path(path.as_ref());
+        self.settings.skip.add_path(path.as_ref());
         self
     }
 
     /// Exempts requests with this method from the policy. May be called several times: see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn skip_method(mut self, method: Method) -> Self {
-        self.skips.add_method(method);
+        self.settings.skip.add_method(method);
         self
     }
 
@@ -87,7 +87,7 @@ impl Policy {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        self.skips.add(condition);
+        self.settings.skip.add(condition);
         self
     }
 
@@ -95,7 +95,7 @@ impl Policy {
     /// `OPTIONS *`. Several calls add paths: see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
-        self.skips.only_path(path.as_ref());
+        self.settings.only.add_path(path.as_ref());
         self
     }
 
@@ -105,7 +105,7 @@ impl Policy {
     /// `GET` is limited, name both.
     #[must_use]
     pub fn only_method(mut self, method: Method) -> Self {
-        self.skips.only_method(method);
+        self.settings.only.add_method(method);
         self
     }
 
@@ -117,7 +117,7 @@ impl Policy {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        self.skips.only_with(condition);
+        self.settings.only.add(condition);
         self
     }
 }

@@ -1,81 +1,70 @@
-//! Costs by method and path, as documents have them. `policy/validate.rs` checks them against the quota.
+//! What requests cost. `policy/validate.rs` checks costs against the quota.
 
-use http::Method;
+use http::{Method, request::Parts};
+use serde::{Deserialize, Serialize};
 
-use super::{
-    Cost, Policy,
-    skip::path::{PathPattern, RequestPath},
+use super::skip::{
+    method::MethodName,
+    path::{PathPattern, RequestPath},
 };
-use crate::{error::InvalidValue, setting::SettingValue};
+use crate::setting::{Slot, values::forms};
 
-/// Costs of requests by method and path.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CostRules(Vec<CostRule>);
+pub(crate) type CostFn = dyn Fn(&Parts) -> u64 + Send + Sync;
 
-#[derive(Clone, Debug)]
-struct CostRule {
-    method: Option<Method>,
-    path: Option<PathPattern>,
-    cost: u64,
+forms! {
+    /// The units that a request costs.
+    pub enum Cost, "a number of units, a registered name, or an array of rules such as { path = \"/upload/*\", cost = 10 }" {
+        /// The same for each request. A request that costs 0 is always admitted.
+        Units(u64) from number;
+        /// What a function returns for the request's head.
+        With(Slot<CostFn>) from text;
+        /// The cost of the first rule that matches its method and path, or else 1.
+        Rules(Vec<CostRule>) from array;
+    }
 }
 
-impl CostRules {
-    /// Adds a rule, which counts for the requests that those before it don't match.
-    pub(crate) fn add(&mut self, method: Option<Method>, path: Option<&str>, cost: u64) {
-        let path = path.map(PathPattern::new);
-        self.0.push(CostRule { method, path, cost });
-    }
+/// The cost of requests with a method and a path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CostRule {
+    /// The requests' method. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "config-schema", schemars(with = "Option<String>"))]
+    pub method: Option<MethodName>,
+    /// The requests' path, or with `/*` at its end all paths beneath it. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathPattern>,
+    /// The units that such a request costs.
+    pub cost: u64,
+}
 
-    /// The cost of the first rule that matches, or else 1. A path that servers read differently costs the most of what it may
-    /// cost.
-    pub(super) fn cost(&self, method: &Method, path: &RequestPath<'_>) -> u64 {
-        let of_method = |rule: &&CostRule| rule.method.as_ref().is_none_or(|own| own == method);
-        let mut highest = 0;
-        for rule in self.0.iter().filter(of_method) {
-            match &rule.path {
-                Some(pattern) if !pattern.matches(path) => {
-                    if pattern.may_match(path) {
-                        highest = highest.max(rule.cost);
-                    }
+impl Cost {
+    pub(super) fn of(&self, parts: &Parts, path: &RequestPath<'_>) -> u64 {
+        match self {
+            Self::Units(units) => *units,
+            Self::With(cost) => cost.code().map_or(1, |cost| cost(parts)),
+            Self::Rules(rules) => cost_of(rules, &parts.method, path),
+        }
+    }
+}
+
+/// The cost of the first rule that matches, or else 1. A path that servers read differently costs the most of what it may cost.
+fn cost_of(rules: &[CostRule], method: &Method, path: &RequestPath<'_>) -> u64 {
+    let of_method = |rule: &&CostRule| rule.method.as_ref().is_none_or(|own| own.0 == *method);
+    let mut highest = 0;
+    for rule in rules.iter().filter(of_method) {
+        match &rule.path {
+            Some(pattern) if !pattern.matches(path) => {
+                if pattern.may_match(path) {
+                    highest = highest.max(rule.cost);
                 }
-                _ => return highest.max(rule.cost),
             }
-        }
-        highest.max(1)
-    }
-
-    /// The cost of each rule.
-    pub(super) fn costs(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().map(|rule| rule.cost)
-    }
-
-    /// Reports the paths that no rule can have.
-    pub(super) fn validate_paths(&self, report: &mut dyn FnMut(InvalidValue)) {
-        for (index, rule) in self.0.iter().enumerate() {
-            if let Some(Err(invalid)) = rule.path.as_ref().map(PathPattern::validate) {
-                report(invalid.in_entry("cost[].path", index));
-            }
+            _ => return highest.max(rule.cost),
         }
     }
-
-    pub(super) fn value(&self) -> SettingValue {
-        SettingValue::list(self.0.iter().map(|rule| {
-            let method = rule.method.as_ref();
-            let method = method.map(|method| ("method", SettingValue::text(method.to_string())));
-            let path = rule.path.as_ref();
-            let path = path.map(|pattern| ("path", SettingValue::text(pattern.text.to_string())));
-            let cost = ("cost", SettingValue::Number(rule.cost));
-            SettingValue::table(method.into_iter().chain(path).chain([cost]))
-        }))
-    }
-}
-
-impl Policy {
-    /// Sets the cost of each request by its method and path.
-    pub(crate) fn cost_rules(mut self, rules: CostRules) -> Self {
-        self.cost = Some(Cost::Rules(rules));
-        self
-    }
+    highest.max(1)
 }
 
 #[cfg(test)]
@@ -84,10 +73,16 @@ mod tests {
 
     #[test]
     fn a_request_costs_what_the_first_rule_says_that_matches_it() {
-        let mut rules = CostRules::default();
-        rules.add(Some(Method::POST), Some("/upload/*"), 10);
-        rules.add(None, Some("/upload/*"), 3);
-        rules.add(None, Some("/health"), 0);
+        let rule = |method: Option<Method>, path, cost| CostRule {
+            method: method.map(MethodName),
+            path: Some(PathPattern::new(path)),
+            cost,
+        };
+        let rules = [
+            rule(Some(Method::POST), "/upload/*", 10),
+            rule(None, "/upload/*", 3),
+            rule(None, "/health", 0),
+        ];
         for (method, path, cost) in [
             (Method::POST, "/upload/a", 10),
             (Method::GET, "/upload/a", 3),
@@ -101,7 +96,7 @@ mod tests {
             let request = http::Request::builder().method(method).uri(path);
             let (parts, ()) = request.body(()).expect("a request").into_parts();
             assert_eq!(
-                rules.cost(&parts.method, &RequestPath::of(&parts)),
+                cost_of(&rules, &parts.method, &RequestPath::of(&parts)),
                 cost,
                 "{path}"
             );

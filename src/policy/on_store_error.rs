@@ -1,6 +1,8 @@
 //! What happens to a request when the store fails: in an outage, or because it is misconfigured.
 
-use crate::{error::InvalidValue, quota::Quota, setting::SettingValue};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{error::InvalidValue, quota::Quota, setting::values::forms};
 
 /// What happens to a request in an outage of the store: for all policies of a limiter
 /// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one
@@ -48,12 +50,8 @@ pub enum OnStoreError {
 ///     .build()?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "config",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(rename_all = "snake_case")
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub enum OnMisconfiguration {
@@ -105,9 +103,14 @@ pub enum OnMisconfiguration {
 ///     .build()?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct LocalFallback {
+    /// The number of processes that share the store; at least 1.
     processes: u32,
+    /// Whether the store is charged afterwards for what was admitted meanwhile. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     write_back: bool,
 }
 
@@ -163,22 +166,6 @@ impl From<LocalFallback> for OnStoreError {
 }
 
 impl OnStoreError {
-    /// The value of the setting.
-    pub(crate) fn value(self) -> SettingValue {
-        match self {
-            Self::Admit => SettingValue::text("admit"),
-            Self::Reject => SettingValue::text("reject"),
-            Self::LocalFallback(fallback) => {
-                let processes = SettingValue::Number(fallback.processes.into());
-                let mut table = vec![("processes", processes)];
-                if fallback.write_back {
-                    table.push(("write_back", SettingValue::Flag(true)));
-                }
-                SettingValue::table([("local_fallback", SettingValue::table(table))])
-            }
-        }
-    }
-
     /// An error for a fallback that is shared by no process.
     pub(crate) fn validate(self) -> Result<(), InvalidValue> {
         match self {
@@ -189,6 +176,65 @@ impl OnStoreError {
             .in_field("on_store_error.local_fallback.processes")),
             _ => Ok(()),
         }
+    }
+}
+
+forms! {
+    /// What happens to a request in an outage of the store.
+    enum Form, "\"admit\", \"reject\" or { local_fallback = { processes = 4 } }" {
+        Action(StoreErrorAction) from text;
+        /// Limits it in process.
+        Local(LocalForm) from table;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+enum StoreErrorAction {
+    /// Admits the request without counting it.
+    Admit,
+    /// Rejects the request.
+    Reject,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+struct LocalForm {
+    /// The share of each quota.
+    local_fallback: LocalFallback,
+}
+
+impl Serialize for OnStoreError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let form = match *self {
+            Self::Admit => Form::Action(StoreErrorAction::Admit),
+            Self::Reject => Form::Action(StoreErrorAction::Reject),
+            Self::LocalFallback(local_fallback) => Form::Local(LocalForm { local_fallback }),
+        };
+        form.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for OnStoreError {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Form::deserialize(deserializer)? {
+            Form::Action(StoreErrorAction::Admit) => Self::Admit,
+            Form::Action(StoreErrorAction::Reject) => Self::Reject,
+            Form::Local(LocalForm { local_fallback }) => Self::LocalFallback(local_fallback),
+        })
+    }
+}
+
+#[cfg(feature = "config-schema")]
+impl schemars::JsonSchema for OnStoreError {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "OnStoreError".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Form::json_schema(generator)
     }
 }
 

@@ -1,14 +1,49 @@
 //! Quotas by request, such as those of a caller's tier.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{borrow::Cow, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use http::request::Parts;
+use serde::{Deserialize, Serialize};
 
-use super::{Policy, QuotaFn, QuotaLookupFn, QuotaLookupFuture, QuotaSource};
+use super::Policy;
 use crate::{
     quota::Quota,
-    setting::{Code, CodeId},
+    setting::{CodeId, Slot, values::duration},
 };
+
+/// Returns the name of a request's tier.
+pub(crate) type TierFn = dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send + Sync;
+pub(crate) type QuotaFn = dyn Fn(&Parts) -> Option<Quota> + Send + Sync;
+pub(crate) type QuotaLookupFn = dyn Fn(&Parts) -> QuotaLookupFuture + Send + Sync;
+
+/// The look-up of a quota.
+pub(crate) type QuotaLookupFuture = Pin<Box<dyn Future<Output = Option<Quota>> + Send>>;
+
+/// An async function that looks up a request's quota.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct QuotaLookup {
+    /// The function's registered name.
+    pub name: Slot<QuotaLookupFn>,
+    /// How long the look-up may take, such as `"50ms"`. After that the policy's own quota applies. Default: 50 ms.
+    #[serde(default, with = "duration", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "config-schema",
+        schemars(with = "Option<crate::setting::values::DurationSchema>")
+    )]
+    pub timeout: Option<Duration>,
+}
+
+impl QuotaLookup {
+    /// The timeout of a look-up that has none.
+    const DEFAULT_TIMEOUT: Duration = Duration::from_millis(50);
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(Self::DEFAULT_TIMEOUT)
+    }
+}
 
 impl Policy {
     /// Sets the quota of each request to the one that `find` returns for its head, such as that of its caller's tier. If it
@@ -43,18 +78,14 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn quota_with<F>(self, find: F) -> Self
+    pub fn quota_with<F>(mut self, find: F) -> Self
     where
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
         let find = Arc::new(find);
         let id = CodeId::of(&find);
-        self.quota_from(Code::new(find, id))
-    }
-
-    /// Sets the quota of each request to the one that `find` returns for its head.
-    pub(crate) fn quota_from(mut self, find: Code<QuotaFn>) -> Self {
-        self.quota_source = QuotaSource::FromRequest(find);
+        self.settings.quota_with = Some(Slot::filled(find, None, id));
+        self.settings.quota_lookup = None;
         self
     }
 
@@ -105,7 +136,7 @@ impl Policy {
     ///
     /// Outside of a tokio runtime with timers a lookup that is not ready at once counts as late, and an error is logged.
     #[must_use]
-    pub fn quota_lookup<F, L>(self, timeout: Duration, look_up: F) -> Self
+    pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
     where
         F: Fn(&Parts) -> L + Send + Sync + 'static,
         L: Future<Output = Option<Quota>> + Send + 'static,
@@ -113,16 +144,11 @@ impl Policy {
         let look_up = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
         let look_up = Arc::new(look_up);
         let id = CodeId::of(&look_up);
-        self.quota_looked_up(timeout, Code::new(look_up, id))
-    }
-
-    /// Sets the quota of each request to the result of an async look-up.
-    pub(crate) fn quota_looked_up(
-        mut self,
-        timeout: Duration,
-        look_up: Code<QuotaLookupFn>,
-    ) -> Self {
-        self.quota_source = QuotaSource::Lookup(look_up, timeout);
+        self.settings.quota_lookup = Some(QuotaLookup {
+            name: Slot::filled(look_up, None, id),
+            timeout: Some(timeout),
+        });
+        self.settings.quota_with = None;
         self
     }
 
@@ -157,7 +183,78 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn tier_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
-        self.tier_quotas.extend(quotas);
+        self.settings.tier_quotas.extend(quotas);
         self
+    }
+
+    /// The quota of a request, if a function returns it: its own, or that of its tier.
+    pub(crate) fn quota_in_request(&self, parts: &Parts) -> Option<Quota> {
+        if let Some(find) = self.settings.quota_with.as_ref().and_then(Slot::code) {
+            return find(parts);
+        }
+        let tier = self.settings.tier.as_ref().and_then(Slot::code)?;
+        self.settings.tiers.get(&tier(parts)?).copied()
+    }
+
+    /// The look-up of a request's quota, with its timeout, if there is one.
+    pub(crate) fn look_up_quota(&self, parts: &Parts) -> Option<(QuotaLookupFuture, Duration)> {
+        let lookup = self.settings.quota_lookup.as_ref()?;
+        let look_up = lookup.name.code()?;
+        Some((look_up(parts), lookup.timeout()))
+    }
+
+    /// Whether each request's quota is looked up, which may take a while.
+    pub(crate) fn looks_up_quota(&self) -> bool {
+        self.settings.quota_lookup.is_some()
+    }
+
+    /// Whether the quota is a function of the request.
+    pub(crate) fn has_quota_of_request(&self) -> bool {
+        self.looks_up_quota() || self.settings.quota_with.is_some() || self.settings.tier.is_some()
+    }
+
+    /// The quotas that requests may have: those that are declared, then those of tiers.
+    pub(crate) fn declared_quotas(&self) -> impl Iterator<Item = &Quota> {
+        let tiers = self.settings.tiers.iter().map(|(_, quota)| quota);
+        self.settings.tier_quotas.iter().chain(tiers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_quota_of_its_tier_or_else_the_policys_own() {
+        let tier = |parts: &Parts| {
+            let tier = parts.headers.get("x-tier")?.to_str().ok()?;
+            Some(Cow::Owned(tier.to_owned()))
+        };
+        let tier: Slot<TierFn> = Slot::shared(Arc::new(tier), Some("plan".into()));
+        let tiers = [("free", "10/min"), ("pro", "100/min")]
+            .map(|(name, quota)| (name, quota.parse::<Quota>().expect(quota)));
+        let mut policy = Policy::new("api", Quota::requests(5).per_minute())
+            .tier_quotas([Quota::requests(7).per_minute()]);
+        policy.settings.tier = Some(tier);
+        policy.settings.tiers = tiers.into_iter().collect();
+        let quota_of = |tier: &str| {
+            let request = http::Request::get("/").header("x-tier", tier).body(());
+            let parts = request.expect("a request").into_parts().0;
+            let quota = policy.quota_in_request(&parts);
+            quota.map(|quota| quota.to_string())
+        };
+        assert_eq!(quota_of("pro").as_deref(), Some("100/min"));
+        assert_eq!(quota_of("gold"), None);
+        let declared: Vec<_> = policy.declared_quotas().map(Quota::to_string).collect();
+        assert_eq!(declared, ["7/min", "10/min", "100/min"]);
+        let texts = policy.setting_texts();
+        for expected in [
+            ("tier", "plan"),
+            ("tiers", "{ free = 10/min, pro = 100/min }"),
+            ("tier_quotas", "[7/min]"),
+        ] {
+            let mut texts = texts.iter().map(|(name, text)| (*name, &**text));
+            assert!(texts.any(|text| text == expected), "{expected:?}");
+        }
     }
 }

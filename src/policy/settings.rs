@@ -1,91 +1,219 @@
-//! The settings of a policy, in the words of a configuration document.
+//! The settings of a policy: their only form, which builder methods set, documents read and write, and `Changes` compare.
 
-use super::{Cost, Policy, QuotaSource};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{
+    Policy,
+    by_hand::BLOCKS,
+    charging::Charge,
+    cost::Cost,
+    on_store_error::OnStoreError,
+    quotas::{QuotaFn, QuotaLookup, TierFn},
+    skip::{Conditions, conditions},
+};
 use crate::{
-    charge::ChargeTime,
     extract::{self, KeyExtractor, MissingKey},
-    quota::DurationText,
-    setting::{Setting, SettingValue},
-    strategy::{Concurrency, Gcra, Strategy},
+    quota::Quota,
+    setting::{CodeId, Difference, Named, Slot, to_text, values::forms},
+    strategy::{Concurrency, Gcra, Lease, Strategy},
 };
 
+/// The settings of a [`Policy`](crate::Policy), whose methods have the fields' names.
+///
+/// What is not set has the default; for a candidate of another policy (`shadow_of`) the live policy's setting.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct PolicySettings {
+    /// Units per period, with a burst, such as `"100/min burst 20"`. Required, except for a block list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
+    /// How units are counted: `gcra` (default), `token_bucket`, `fixed_window`, `sliding_window buckets 10`, `sliding_log`,
+    /// `list_window`, `calendar_window utc`, `concurrency ttl 30s`, `ban 10min max 1day`, or a registered name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Slot<dyn Strategy>>,
+    /// What requests are counted by: `peer` (default), `client_ip`, `header:x-api-key`, `bearer | peer` and others, a
+    /// registered name, or an array of these, all of which together are the key.
+    #[serde(deserialize_with = "key", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "config-schema", schemars(with = "Option<KeyForm>"))]
+    pub key: Option<Slot<dyn KeyExtractor>>,
+    /// What happens to a request without a key. Default: by key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing_key: Option<MissingKey>,
+    /// The key of the caller that is recorded with each charge, for strategies that record callers. Default: the policy's key.
+    #[serde(deserialize_with = "key", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "config-schema", schemars(with = "Option<KeyForm>"))]
+    pub caller: Option<Slot<dyn KeyExtractor>>,
+    /// The units that a request costs: a number, a registered name, or rules by method and path, of which the first that
+    /// matches counts. Default: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// When requests are charged: `arrival` (default), `{ after = OUTCOME }` or `{ refund_unless = OUTCOME }`. An outcome is
+    /// `success`, `failure`, `client_error`, `server_error` or a registered name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge: Option<Charge>,
+    /// Whether rejected requests are charged too. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge_rejected: Option<bool>,
+    /// Whether requests that are dropped before they have a response are charged, if the charge is by outcome. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge_dropped: Option<bool>,
+    /// The registered name of the function that finds a request's tier, a name in `tiers`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Slot<TierFn>>,
+    /// The quota of each tier. A request of another tier, or of none, has the policy's own quota.
+    #[serde(skip_serializing_if = "Named::is_empty")]
+    pub tiers: Named<Quota>,
+    /// The registered name of the function that returns a request's quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_with: Option<Slot<QuotaFn>>,
+    /// An async function that looks up a request's quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_lookup: Option<QuotaLookup>,
+    /// Quotas that requests may have, which are checked beforehand.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tier_quotas: Vec<Quota>,
+    /// Requests to which the policy does not apply.
+    #[serde(
+        deserialize_with = "conditions",
+        skip_serializing_if = "Conditions::is_empty"
+    )]
+    pub skip: Conditions,
+    /// The only requests to which the policy applies.
+    #[serde(
+        deserialize_with = "conditions",
+        skip_serializing_if = "Conditions::is_empty"
+    )]
+    pub only: Conditions,
+    /// Whether the policy is evaluated and not enforced. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<bool>,
+    /// The name of the policy that this one is a candidate for: it is evaluated in its place, and not enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shadow_of: Option<String>,
+    /// What happens in an outage of the store to requests under this policy. Default: as for the document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_store_error: Option<OnStoreError>,
+    /// Lets each process charge units of hot keys ahead of need, and admit requests by them in process. Default: no leases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Lease>,
+    /// Whether the policy applies to calls by hand only. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_hand: Option<bool>,
+    /// Whether the policy is a ban that counts no rejections and blocks keys by hand. It needs no quota. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_list: Option<bool>,
+}
+
+/// Calls a macro with the names of all fields of [`PolicySettings`]. The destructuring in it fails to compile if one is missing.
+macro_rules! each_field {
+    ($macro:ident!($($arguments:tt)*)) => {
+        $macro!(
+            ($($arguments)*)
+            quota, strategy, key, missing_key, caller, cost, charge, charge_rejected, charge_dropped, tier, tiers,
+            quota_with, quota_lookup, tier_quotas, skip, only, shadow, shadow_of, on_store_error, lease, by_hand,
+            block_list
+        )
+    };
+}
+
+impl PolicySettings {
+    /// The settings of a policy with this quota.
+    pub fn new(quota: Quota) -> Self {
+        Self {
+            quota: Some(quota),
+            ..Self::default()
+        }
+    }
+}
+
 impl Policy {
-    /// All settings but the name, always the same ones in the same order, so that two policies can be compared one by one.
-    ///
-    /// A setting of a [candidate](Policy::shadow_of) is a default only if it is not set, since a document without it has the
-    /// live policy's.
-    pub(crate) fn settings(&self) -> Vec<Setting> {
-        let [strategy, key] = [self.strategy_setting(), self.key_setting()];
-        let missing_key = self.setting(
-            "missing_key",
-            self.missing.map(missing_key_value),
-            missing_key_value(self.extractor().on_missing_key()),
-        );
-        let cost = self.cost.as_ref().map(|cost| match cost {
-            Cost::Fixed(units) => SettingValue::Number(*units),
-            Cost::With(code) => code.value().clone(),
-            #[cfg(feature = "config")]
-            Cost::Rules(rules) => rules.value(),
-        });
-        let caller = self.caller.as_ref();
-        let caller = caller.map(|caller| key_value(&**caller, caller.value()));
-        let [tier, tiers, quota_with, quota_lookup] = self.quota_source_values();
-        let tier_quotas = self.tier_quotas.iter().map(SettingValue::display);
-        // Those of `tiers` are declared by it.
-        let tier_quotas = tier_quotas.filter(|quota| match &tiers {
-            SettingValue::Table(tiers) => tiers.iter().all(|(_, tier)| tier != quota),
-            _ => true,
-        });
-        let tier_quotas = SettingValue::list(tier_quotas);
-        let [skip, only] = self.skips.values();
-        let shadow = self.shadow.as_ref();
-        let live = shadow.and_then(|shadow| shadow.replaces.as_ref());
-        let on_store_error = self.on_store_error.map(|action| action.value());
-        let flag = |name, flag, default| {
-            Setting::or_default(name, SettingValue::Flag(flag), &SettingValue::Flag(default))
-        };
-        let or_unset = |name, value| Setting::or_default(name, value, &SettingValue::Unset);
-        vec![
-            Setting {
-                name: "quota",
-                value: SettingValue::display(self.quota),
-                is_default: self.block_list,
-            },
-            strategy,
-            key,
-            missing_key,
-            self.setting("caller", caller, SettingValue::Unset),
-            self.setting("cost", cost, SettingValue::Number(1)),
-            Setting::or_default(
-                "charge",
-                self.charge_value(),
-                &SettingValue::text("arrival"),
-            ),
-            flag("charge_rejected", self.charge.rejected, false),
-            flag("charge_dropped", self.charge.dropped, true),
-            or_unset("tier", tier),
-            or_unset("tiers", tiers),
-            or_unset("quota_with", quota_with),
-            or_unset("quota_lookup", quota_lookup),
-            Setting::or_default("tier_quotas", tier_quotas, &SettingValue::list([])),
-            or_unset("skip", skip),
-            or_unset("only", only),
-            flag("shadow", shadow.is_some() && live.is_none(), false),
-            or_unset(
-                "shadow_of",
-                live.map_or(SettingValue::Unset, |live| {
-                    SettingValue::text(live.to_string())
-                }),
-            ),
-            // Unless set, it is the limiter's.
-            or_unset(
-                "on_store_error",
-                on_store_error.unwrap_or(SettingValue::Unset),
-            ),
-            or_unset("lease", self.lease_value()),
-            flag("by_hand", self.by_hand, false),
-            flag("block_list", self.block_list, false),
-        ]
+    /// The settings, without those that have the default value. What a candidate may inherit has none, since a document without it
+    /// has the live policy's.
+    pub fn settings(&self) -> PolicySettings {
+        let mut settings = self.settings.clone();
+        let mut defaults = self.defaults();
+        if settings.shadow_of.is_some() {
+            defaults = PolicySettings {
+                strategy: None,
+                key: None,
+                missing_key: None,
+                cost: None,
+                ..defaults
+            };
+        }
+        macro_rules! unset_defaults {
+            (() $($field:ident),+) => {
+                let PolicySettings { $($field),+ } = &mut settings;
+                $(if *$field == defaults.$field {
+                    *$field = Default::default();
+                })+
+            };
+        }
+        each_field!(unset_defaults!());
+        settings
+    }
+
+    /// The values that settings have if they are not set. Those of candidates are what they inherit, or else these.
+    fn defaults(&self) -> PolicySettings {
+        PolicySettings {
+            strategy: Some(match self.quota().is_concurrent() {
+                _ if self.is_block_list() => Slot::strategy(BLOCKS),
+                true => Slot::strategy(Concurrency::new()),
+                false => Slot::strategy(Gcra),
+            }),
+            key: Some(Slot::extractor(extract::peer())),
+            missing_key: Some(self.extractor().on_missing_key()),
+            cost: Some(Cost::Units(1)),
+            charge: Some(Charge::Arrival),
+            charge_rejected: Some(false),
+            charge_dropped: Some(true),
+            shadow: Some(false),
+            by_hand: Some(false),
+            block_list: Some(false),
+            ..PolicySettings::default()
+        }
+    }
+
+    /// The settings in which `after` differs from this policy. A default that follows from another setting, such as `missing_key`
+    /// from `key`, is no difference.
+    pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
+        let [from, to] = [self, after].map(|policy| (policy.settings(), policy.defaults()));
+        let mut differences = Vec::new();
+        macro_rules! compare {
+            (() $($field:ident),+) => {
+                $(if from.0.$field != to.0.$field {
+                    let text = |(set, defaults): &(PolicySettings, PolicySettings)| {
+                        to_text(if is_unset(&set.$field) { &defaults.$field } else { &set.$field })
+                    };
+                    differences.push(Difference {
+                        setting: stringify!($field),
+                        from: text(&from),
+                        to: text(&to),
+                    });
+                })+
+            };
+        }
+        each_field!(compare!());
+        differences
+    }
+
+    /// The settings that are no defaults, with the texts of their values.
+    pub(crate) fn setting_texts(&self) -> Vec<(&'static str, String)> {
+        let settings = self.settings();
+        let mut texts = Vec::new();
+        macro_rules! add {
+            (() $($field:ident),+) => {
+                $(if !is_unset(&settings.$field) {
+                    texts.push((stringify!($field), to_text(&settings.$field)));
+                })+
+            };
+        }
+        each_field!(add!());
+        texts
     }
 
     /// Whether all settings are the same.
@@ -95,115 +223,53 @@ impl Policy {
 
     /// Whether both count the same quotas by the same strategy.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        let counts = |policy: &Self| {
-            let settings = policy.settings().into_iter();
-            let counts = settings.filter(|setting| {
-                matches!(
-                    setting.name,
-                    "quota" | "strategy" | "tiers" | "tier_quotas" | "lease"
-                )
-            });
-            counts.map(|setting| setting.value).collect::<Vec<_>>()
-        };
-        counts(self) == counts(other)
-    }
-
-    fn strategy_setting(&self) -> Setting {
-        let default = match self.quota.is_concurrent() {
-            true => strategy_value(&Concurrency::new(), &SettingValue::Unset),
-            false => strategy_value(&Gcra, &SettingValue::Unset),
-        };
-        let strategy = self.strategy.as_ref();
-        let strategy = strategy.map(|strategy| strategy_value(&**strategy, strategy.value()));
-        let mut setting = self.setting("strategy", strategy, default);
-        if self.block_list {
-            let ban = Self::block_list("");
-            let ban = strategy_value(ban.strategy_or_default(), &SettingValue::Unset);
-            setting.is_default = ban == setting.value;
-        }
-        setting
-    }
-
-    fn key_setting(&self) -> Setting {
-        let default = key_value(&extract::peer(), &SettingValue::Unset);
-        // A policy that is called by hand has no extractor.
-        let key = self.extractor.as_ref().filter(|_| !self.by_hand);
-        let key = key.map(|key| key_value(&**key, key.value()));
-        self.setting("key", key, default)
-    }
-
-    fn charge_value(&self) -> SettingValue {
-        let when = match self.charge.when {
-            ChargeTime::Arrival => return SettingValue::text("arrival"),
-            ChargeTime::Response => "after",
-            ChargeTime::Reserve => "refund_unless",
-        };
-        let outcomes = self.charge.outcomes().map(|code| code.value().clone());
-        SettingValue::table([(when, outcomes.unwrap_or(SettingValue::Unset))])
-    }
-
-    /// The values of `tier`, `tiers`, `quota_with` and `quota_lookup`, of which at most one way is set.
-    fn quota_source_values(&self) -> [SettingValue; 4] {
-        const UNSET: SettingValue = SettingValue::Unset;
-        match &self.quota_source {
-            QuotaSource::Policy => [UNSET; 4],
-            QuotaSource::FromRequest(code) => match code.value() {
-                SettingValue::Table(entries) => {
-                    let entry = |name: &str| {
-                        let mut entries = entries.iter();
-                        let entry = entries.find(|(own, _)| own == name);
-                        entry.map_or(UNSET, |(_, value)| value.clone())
-                    };
-                    [entry("tier"), entry("tiers"), UNSET, UNSET]
-                }
-                value => [UNSET, UNSET, value.clone(), UNSET],
-            },
-            QuotaSource::Lookup(code, timeout) => {
-                let timeout = SettingValue::display(DurationText(*timeout));
-                let entries = [("name", code.value().clone()), ("timeout", timeout)];
-                [UNSET, UNSET, UNSET, SettingValue::table(entries)]
-            }
-        }
-    }
-
-    /// A setting that a candidate inherits from its live policy unless it is set.
-    fn setting(
-        &self,
-        name: &'static str,
-        value: Option<SettingValue>,
-        default: SettingValue,
-    ) -> Setting {
-        let inherits = self
-            .shadow
-            .as_ref()
-            .is_some_and(|shadow| shadow.replaces.is_some());
-        match value {
-            Some(value) => Setting {
-                name,
-                is_default: value == default && !inherits,
-                value,
-            },
-            None => Setting::or_default(name, default.clone(), &default),
-        }
+        let [own, other] = [self, other].map(Self::settings);
+        own.quota == other.quota
+            && own.strategy == other.strategy
+            && own.tiers == other.tiers
+            && own.tier_quotas == other.tier_quotas
+            && own.lease == other.lease
     }
 }
 
-fn strategy_value(strategy: &dyn Strategy, code: &SettingValue) -> SettingValue {
-    SettingValue::text_or(strategy.config_text(), code)
+fn is_unset<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
-fn key_value(extractor: &dyn KeyExtractor, code: &SettingValue) -> SettingValue {
-    SettingValue::text_or(extractor.config_text(), code)
+impl Slot<dyn Strategy> {
+    pub(crate) fn strategy(strategy: impl Strategy) -> Self {
+        let strategy = Arc::new(strategy);
+        let id = CodeId::of(&strategy);
+        Self::filled(strategy.clone(), strategy.config_text(), id)
+    }
 }
 
-fn missing_key_value(missing: MissingKey) -> SettingValue {
-    SettingValue::text(match missing {
-        MissingKey::Skip => "skip",
-        MissingKey::Reject => "reject",
-        MissingKey::Shared => "shared",
-    })
+impl Slot<dyn KeyExtractor> {
+    pub(crate) fn extractor(extractor: impl KeyExtractor) -> Self {
+        let extractor = Arc::new(extractor);
+        let id = CodeId::of(&extractor);
+        Self::filled(extractor.clone(), extractor.config_text(), id)
+    }
 }
 
+forms! {
+    /// What requests are counted by.
+    enum KeyForm, "a key such as \"client_ip\", or an array of keys" {
+        One(String) from text;
+        /// All of these together.
+        Tuple(Vec<String>) from array;
+    }
+}
+
+fn key<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Slot<dyn KeyExtractor>>, D::Error> {
+    let form = Option::<KeyForm>::deserialize(deserializer)?;
+    Ok(form.map(|form| match form {
+        KeyForm::One(text) => Slot::named(text),
+        KeyForm::Tuple(texts) => Slot::named(format!("[{}]", texts.join(", "))),
+    }))
+}
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -219,10 +285,9 @@ mod tests {
 
     /// The settings that are no defaults, as text.
     fn settings(policy: &Policy) -> Vec<String> {
-        let settings = policy.settings().into_iter();
-        let settings = settings.filter(|setting| !setting.is_default);
-        settings
-            .map(|setting| format!("{} = {}", setting.name, setting.value))
+        let texts = policy.setting_texts().into_iter();
+        texts
+            .map(|(name, text)| format!("{name} = {text}"))
             .collect()
     }
 
@@ -299,12 +364,8 @@ mod tests {
         };
         let (one, another) = (build(1), build(1));
         assert_eq!(one.settings(), one.clone().settings());
-        let differs = |(a, b): &(Setting, Setting)| a != b;
-        let pairs = one.settings().into_iter().zip(another.settings());
-        let different: Vec<_> = pairs
-            .filter(differs)
-            .map(|(setting, _)| setting.name)
-            .collect();
+        let differences = one.differences(&another).into_iter();
+        let different: Vec<_> = differences.map(|difference| difference.setting).collect();
         assert_eq!(different, ["cost"]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Policy, ShadowConfig};
+use super::Policy;
 
 impl Policy {
     /// Evaluates this policy without enforcing it: a request that it would reject is not rejected by it, and its result is
@@ -29,7 +29,8 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        self.shadow = Some(ShadowConfig { replaces: None });
+        self.settings.shadow = Some(true);
+        self.settings.shadow_of = None;
         self
     }
 
@@ -81,31 +82,43 @@ impl Policy {
     /// for.
     #[must_use]
     pub fn shadow_of(mut self, live: impl Into<Arc<str>>) -> Self {
-        self.shadow = Some(ShadowConfig {
-            replaces: Some(live.into()),
-        });
+        self.settings.shadow_of = Some(live.into().as_ref().to_owned());
+        self.settings.shadow = None;
         self
+    }
+
+    /// Whether it is evaluated and not enforced.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.settings.shadow == Some(true) || self.settings.shadow_of.is_some()
+    }
+
+    /// The name of the policy that this one is a candidate for.
+    pub(crate) fn live_policy(&self) -> Option<&str> {
+        self.settings.shadow_of.as_deref()
     }
 
     /// Takes the settings that are not set on this candidate from the live policy.
     pub(crate) fn inherit(&mut self, live: &Self) {
-        if self.extractor.is_none() {
-            self.extractor = live.extractor.clone();
-            self.missing = self.missing.or(live.missing);
-            self.by_hand = live.by_hand;
+        let in_flight = [&*self, live].map(|policy| policy.quota().is_concurrent());
+        let (own, live) = (&mut self.settings, &live.settings);
+        if own.key.is_none() && own.by_hand != Some(true) {
+            own.key = live.key.clone();
+            own.missing_key = own.missing_key.or(live.missing_key);
+            own.by_hand = live.by_hand;
         }
-        if self.cost.is_none() {
-            self.cost = live.cost.clone();
+        if own.cost.is_none() {
+            own.cost = live.cost.clone();
         }
-        if self.caller.is_none() {
-            self.caller = live.caller.clone();
+        if own.caller.is_none() {
+            own.caller = live.caller.clone();
         }
         // In-flight limits have strategies of their own.
-        if self.strategy.is_none() && self.quota.is_concurrent() == live.quota.is_concurrent() {
-            self.strategy = live.strategy.clone();
+        if own.strategy.is_none() && in_flight[0] == in_flight[1] {
+            own.strategy = live.strategy.clone();
         }
-        if self.skips.is_empty() {
-            self.skips = live.skips.clone();
+        if own.skip.is_empty() && own.only.is_empty() {
+            own.skip = live.skip.clone();
+            own.only = live.only.clone();
         }
     }
 }

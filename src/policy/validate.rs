@@ -2,11 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-#[cfg(feature = "config")]
-use super::Cost;
-use super::{Policy, QuotaSource, ShadowConfig, on_store_error::OnStoreError};
+use super::{
+    Policy,
+    cost::{Cost, CostRule},
+    on_store_error::OnStoreError,
+    skip::{method::MethodName, path::PathPattern},
+};
 use crate::{
-    charge::ChargeTime,
     error::InvalidValue,
     quota::{DurationText, MAX_CAPACITY, Quota},
     store::{Store, memory::local_rule},
@@ -22,21 +24,22 @@ impl Policy {
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         let strategy = self.strategy_or_default();
-        if quota.period() != self.quota.period() && strategy.tiers_share_period() {
+        let own = self.quota();
+        if quota.period() != own.period() && strategy.tiers_share_period() {
             return Err(InvalidValue::new(
-                format!("{quota}, a tier whose period is not that of {}", self.quota),
+                format!("{quota}, a tier whose period is not that of {own}"),
                 "a tier of the same period, a policy of its own, Gcra or TokenBucket",
             ));
         }
         let terms = Terms {
             refills: refills.clone(),
-            lease: self.lease,
+            lease: self.lease_setting().copied(),
         };
         let rule = strategy.bind(quota, &terms)?;
         let info = rule.info();
         // Not by `==`: a rule adds to the lease how fast its units refill.
         let settings = |lease: Lease| (lease.most(), lease.lifetime());
-        if self.lease.is_some() && info.lease.map(settings) != self.lease.map(settings) {
+        if terms.lease.is_some() && info.lease.map(settings) != terms.lease.map(settings) {
             let text = strategy.config_text();
             let strategy = text.unwrap_or_else(|| format!("{strategy:?}").into());
             return Err(InvalidValue::new(
@@ -85,14 +88,21 @@ impl Policy {
         }
         policy.validate_settings(report);
         if !policy.validate_lease(report) {
-            policy.lease = None;
+            policy.settings.lease = None;
         }
-        policy.skips.validate(report);
-        #[cfg(feature = "config")]
-        if let Some(Cost::Rules(rules)) = &policy.cost {
-            rules.validate_paths(report);
+        policy.skip_rules().validate(report);
+        for (index, rule) in policy.cost_rules().iter().enumerate() {
+            let (method, path) = (rule.method.as_ref(), rule.path.as_ref());
+            for (field, checked) in [
+                ("cost[].method", method.map(MethodName::validate)),
+                ("cost[].path", path.map(PathPattern::validate)),
+            ] {
+                if let Some(Err(invalid)) = checked {
+                    report(invalid.in_entry(field, index));
+                }
+            }
         }
-        let caller = policy.caller.as_ref();
+        let caller = policy.caller_extractor();
         for (field, extractor) in [
             ("caller", caller.map(|caller| caller.validate())),
             ("key", Some(policy.extractor().validate())),
@@ -101,8 +111,8 @@ impl Policy {
                 report(invalid.in_field(field));
             }
         }
-        policy.validate_quota(self.strategy.is_some(), store, report);
-        let rule = policy.trial(&policy.quota, store).ok();
+        policy.validate_quota(self.settings.strategy.is_some(), store, report);
+        let rule = policy.trial(&policy.quota(), store).ok();
         let bans = rule
             .as_ref()
             .is_some_and(|rule| rule.info().counts_rejections);
@@ -110,7 +120,7 @@ impl Policy {
             policy.validate_ban(report);
         }
         let mut capacity = rule.map(|rule| rule.info().capacity);
-        for (index, quota) in policy.tier_quotas.iter().enumerate() {
+        for (index, quota) in policy.declared_quotas().enumerate() {
             match policy.trial(quota, store) {
                 Ok(rule) => capacity = capacity.max(Some(rule.info().capacity)),
                 Err(invalid) => report(invalid.in_entry("tier_quotas[]", index)),
@@ -124,10 +134,11 @@ impl Policy {
 
     /// Reports settings that contradict each other, each at the one that a document sets last.
     fn validate_settings(&self, report: &mut dyn FnMut(InvalidValue)) {
-        let after = self.charge.when == ChargeTime::Response;
-        let rejected = self.charge.rejected;
-        let concurrent = self.quota.is_concurrent();
-        let no_timeout = matches!(self.quota_source, QuotaSource::Lookup(_, Duration::ZERO));
+        let after = self.charges_after();
+        let rejected = self.charges_rejected();
+        let concurrent = self.quota().is_concurrent();
+        let lookup = self.settings.quota_lookup.as_ref();
+        let no_timeout = lookup.is_some_and(|lookup| lookup.timeout == Some(Duration::ZERO));
         for (is_mistake, field, value, expected) in [
             (
                 after && rejected,
@@ -154,7 +165,7 @@ impl Policy {
                 "a longer timeout",
             ),
             (
-                self.shadow.is_some() && rejected,
+                self.is_shadow() && rejected,
                 self.shadow_field(),
                 "charge_rejected for a shadow policy",
                 "a shadow policy without charge_rejected: it rejects nothing",
@@ -168,9 +179,9 @@ impl Policy {
 
     /// The field by which a shadow is one.
     fn shadow_field(&self) -> &'static str {
-        match &self.shadow {
-            Some(ShadowConfig { replaces: Some(_) }) => "shadow_of",
-            _ => "shadow",
+        match self.live_policy() {
+            Some(_) => "shadow_of",
+            None => "shadow",
         }
     }
 
@@ -179,8 +190,8 @@ impl Policy {
     fn other_charges(&self, by_outcome: bool) -> impl Iterator<Item = &'static str> {
         let fields = [
             (by_outcome, "charge"),
-            (self.charge.rejected, "charge_rejected"),
-            (self.shadow.is_some(), self.shadow_field()),
+            (self.charges_rejected(), "charge_rejected"),
+            (self.is_shadow(), self.shadow_field()),
         ];
         let set = fields.into_iter().filter(|(is_set, _)| *is_set);
         set.map(|(_, field)| field)
@@ -189,7 +200,7 @@ impl Policy {
     /// Reports a lease that is out of range, or whose policy can't charge units before they are needed. Returns whether it is in
     /// range.
     fn validate_lease(&self, report: &mut dyn FnMut(InvalidValue)) -> bool {
-        let Some(lease) = &self.lease else {
+        let Some(lease) = self.lease_setting() else {
             return true;
         };
         let mut in_range = true;
@@ -197,7 +208,7 @@ impl Policy {
             in_range = false;
             report(invalid);
         });
-        for field in self.other_charges(self.charge.when == ChargeTime::Response) {
+        for field in self.other_charges(self.charges_after()) {
             let name = match field {
                 "charge" => "charge_after",
                 field => field,
@@ -219,25 +230,25 @@ impl Policy {
         store: Option<&dyn Store>,
         report: &mut dyn FnMut(InvalidValue),
     ) {
-        if self.trial(&self.quota, store).is_ok() {
+        if self.trial(&self.quota(), store).is_ok() {
             return;
         }
-        let lease = self.lease.take();
-        if let Err(invalid) = self.trial(&self.quota, store) {
-            self.strategy = None;
-            let by_default = self.trial(&self.quota, store);
+        let lease = self.settings.lease.take();
+        if let Err(invalid) = self.trial(&self.quota(), store) {
+            self.settings.strategy = None;
+            let by_default = self.trial(&self.quota(), store);
             let field = match by_default {
                 Ok(_) if is_own_strategy => "strategy",
                 _ => "quota",
             };
             if by_default.is_err() {
-                self.quota = stand_in();
+                self.settings.quota = Some(stand_in());
             }
             report(invalid.in_field(field));
         }
-        self.lease = lease;
-        if let Err(invalid) = self.trial(&self.quota, store)
-            && self.lease.take().is_some()
+        self.settings.lease = lease;
+        if let Err(invalid) = self.trial(&self.quota(), store)
+            && self.settings.lease.take().is_some()
         {
             report(invalid.in_field("lease"));
         }
@@ -245,7 +256,7 @@ impl Policy {
 
     /// Reports a ban with a charge mode or as a shadow: it counts what other policies reject.
     fn validate_ban(&self, report: &mut dyn FnMut(InvalidValue)) {
-        for field in self.other_charges(self.charge.when != ChargeTime::Arrival) {
+        for field in self.other_charges(!self.charges_on_arrival()) {
             let invalid = InvalidValue::new(
                 "a ban with charge_after, refund_unless, charge_rejected or shadow",
                 "a ban without them: it counts the requests that other policies reject",
@@ -257,13 +268,13 @@ impl Policy {
     /// Reports configured costs that are more than the quota and its tiers can ever admit. Costs that come with requests are not
     /// checked here: a request with too high a cost is rejected, with a wait of `RetryAfter::Never`.
     fn validate_cost(&self, capacity: u64, report: &mut dyn FnMut(InvalidValue)) {
-        let lease = self.lease.map_or_else(String::new, |lease| {
+        let lease = self.lease_setting().map_or_else(String::new, |lease| {
             format!(" with a lease of {}", DurationText(lease.lifetime()))
         });
         let mut check = |cost, field, index| {
             if cost > capacity {
                 let invalid = InvalidValue::new(
-                    format!("a cost of {cost} under {}{lease}", self.quota),
+                    format!("a cost of {cost} under {}{lease}", self.quota()),
                     format!(
                         "a cost of at most {capacity}, or a larger quota among Policy::tier_quotas"
                     ),
@@ -272,11 +283,15 @@ impl Policy {
             }
         };
         check(self.default_cost(), "cost", 0);
-        #[cfg(feature = "config")]
-        if let Some(Cost::Rules(rules)) = &self.cost {
-            for (index, cost) in rules.costs().enumerate() {
-                check(cost, "cost[].cost", index);
-            }
+        for (index, rule) in self.cost_rules().iter().enumerate() {
+            check(rule.cost, "cost[].cost", index);
+        }
+    }
+
+    fn cost_rules(&self) -> &[CostRule] {
+        match &self.settings.cost {
+            Some(Cost::Rules(rules)) => rules,
+            _ => &[],
         }
     }
 
@@ -286,22 +301,22 @@ impl Policy {
         of_limiter: Option<OnStoreError>,
         report: &mut dyn FnMut(InvalidValue),
     ) {
-        if let Some(own) = self.on_store_error
+        if let Some(own) = self.store_error_action()
             && let Err(invalid) = own.validate()
         {
             report(invalid);
         }
         let Some(action @ OnStoreError::LocalFallback(fallback)) =
-            self.on_store_error.or(of_limiter)
+            self.store_error_action().or(of_limiter)
         else {
             return;
         };
-        if action.validate().is_err() || self.shadow.is_some() {
+        if action.validate().is_err() || self.is_shadow() {
             return;
         }
         // It counts in process, where units are spent as they are charged.
         let share = self.clone().without_lease();
-        let rule = share.trial(&fallback.share(self.quota), None);
+        let rule = share.trial(&fallback.share(self.quota()), None);
         if let Err(invalid) = rule.and_then(|rule| local_rule(&*rule).map(drop)) {
             report(invalid.in_field("on_store_error"));
         }
@@ -309,7 +324,7 @@ impl Policy {
 
     /// Whether the strategy counts what other policies reject.
     pub(crate) fn is_ban(&self) -> bool {
-        let rule = self.trial(&self.quota, None);
+        let rule = self.trial(&self.quota(), None);
         rule.is_ok_and(|rule| rule.info().counts_rejections)
     }
 

@@ -1,6 +1,6 @@
 //! Responses: the header fields, and the responses to rejected requests.
 
-use std::{fmt, mem, sync::Arc};
+use std::{mem, sync::Arc};
 
 use ::http::{
     Response,
@@ -19,7 +19,7 @@ use crate::{
     headers::exposed_headers,
     limiter::{Admission, Decision, Rejected},
     log::LogThrottle,
-    setting::{Code, CodeId, Setting, SettingValue},
+    setting::{CodeId, Difference, Slot},
 };
 
 mod body;
@@ -28,12 +28,14 @@ pub(crate) mod grpc;
 mod header_buf;
 pub(crate) mod http;
 pub(crate) mod problem;
+mod rejection_text;
 mod write;
 
 pub(crate) use crate::headers::RateLimitHeaders;
 pub(crate) use body::RejectionBody;
 pub(crate) use delay::RetryDelay;
 pub(crate) use problem::Problem;
+pub use rejection_text::RejectionText;
 pub(crate) use write::write_headers;
 
 pub(crate) type OnRejection =
@@ -48,19 +50,24 @@ pub(crate) enum KeptRequest {
     PrefersPlainText(bool),
 }
 
-/// The response settings of a layer.
-#[derive(Clone, Default)]
-pub(crate) struct ResponseConfig {
-    pub(crate) headers: RateLimitHeaders,
-    on_rejection: Option<Code<OnRejection>>,
+/// The settings of a layer: their only form, which its methods set, documents read and write, and `Changes` compare.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LayerSettings {
+    pub(crate) enabled: Option<bool>,
+    pub(crate) headers: Option<RateLimitHeaders>,
+    /// The text of rejections; not used together with `on_rejection`.
+    pub(crate) rejection: Option<RejectionText>,
+    pub(crate) on_rejection: Option<Slot<OnRejection>>,
     /// Whether a layer refunds its own charge of a request that its handler rejected.
-    pub(crate) refunds_handler_rejections: bool,
+    pub(crate) refund_handler_rejections: Option<bool>,
+    /// The settings of the document that the layer was built of, if it was.
+    pub(crate) of_document: Option<Arc<LayerSettings>>,
     /// Throttles the error about an `on_rejection` that returns a 2xx status.
-    success_log: Arc<LogThrottle>,
+    pub(crate) success_log: Arc<LogThrottle>,
 }
 
 /// A function that responds to rejected requests, with any body.
-pub(crate) fn on_rejection<F, B>(respond: F) -> Code<OnRejection>
+pub(crate) fn on_rejection<F, B>(respond: F) -> Slot<OnRejection>
 where
     F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
     B: Body<Data = Bytes> + Send + 'static,
@@ -68,46 +75,120 @@ where
 {
     let respond = Arc::new(respond);
     let id = CodeId::of(&respond);
-    let respond = move |rejected: &Rejected, parts: &Parts| {
-        respond(rejected, parts).map(|body| body.map_err(Into::into).boxed_unsync())
-    };
-    Code::new(Arc::new(respond), id)
+    let respond = move |rejected: &Rejected, parts: &Parts| respond(rejected, parts);
+    Slot::filled(with_any_body(respond), None, id)
 }
 
-impl ResponseConfig {
-    /// Sets the function that responds to requests that are rejected over plain HTTP.
-    pub(crate) fn on_rejection(&mut self, respond: Code<OnRejection>) {
-        self.on_rejection = Some(respond);
+pub(crate) fn with_any_body<F, B>(respond: F) -> Arc<OnRejection>
+where
+    F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    Arc::new(move |rejected: &Rejected, parts: &Parts| {
+        respond(rejected, parts).map(|body| body.map_err(Into::into).boxed_unsync())
+    })
+}
+
+impl LayerSettings {
+    /// The settings in which `after` differs.
+    pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
+        let enabled = [self, after].map(|settings| settings.is_enabled());
+        let headers = [self, after].map(|settings| settings.headers());
+        let refunds = [self, after].map(|settings| settings.refunds_handler_rejections());
+        [
+            Difference::between("enabled", &enabled[0], &enabled[1]),
+            Difference::between("headers", &headers[0], &headers[1]),
+            Difference::between("rejection", &self.rejection, &after.rejection),
+            Difference::between("on_rejection", &self.on_rejection, &after.on_rejection),
+            Difference::between("refund_handler_rejections", &refunds[0], &refunds[1]),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
-    /// The settings of responses, always the same ones in the same order.
-    pub(crate) fn settings(&self) -> [Setting; 3] {
-        let flag = SettingValue::Flag;
-        let on_rejection = self.on_rejection.as_ref();
+    /// What code has set on the layer: what differs from the document that it was built of.
+    #[cfg(feature = "config")]
+    pub(crate) fn set_by_code(&self) -> Self {
+        fn own<T: Clone + PartialEq>(value: &Option<T>, of_document: &Option<T>) -> Option<T> {
+            value.clone().filter(|_| value != of_document)
+        }
+        let none = Self::default();
+        let document = self.of_document.as_deref().unwrap_or(&none);
+        Self {
+            enabled: own(&self.enabled, &document.enabled),
+            headers: own(&self.headers, &document.headers),
+            rejection: own(&self.rejection, &document.rejection),
+            on_rejection: own(&self.on_rejection, &document.on_rejection),
+            refund_handler_rejections: own(
+                &self.refund_handler_rejections,
+                &document.refund_handler_rejections,
+            ),
+            ..Self::default()
+        }
+    }
+
+    /// The names of the settings that both set. The response to a rejected request is one setting with two names.
+    #[cfg(feature = "config")]
+    pub(crate) fn set_by_both(&self, other: &Self) -> impl Iterator<Item = &'static str> {
+        let responds =
+            |settings: &Self| settings.on_rejection.is_some() || settings.rejection.is_some();
+        let response = if self.rejection.is_some() {
+            "rejection"
+        } else {
+            "on_rejection"
+        };
         [
-            Setting::or_default(
-                "headers",
-                self.headers.value(),
-                &RateLimitHeaders::default().value(),
-            ),
-            Setting::or_default(
-                "on_rejection",
-                on_rejection.map_or(SettingValue::Unset, |code| code.value().clone()),
-                &SettingValue::Unset,
-            ),
-            Setting::or_default(
+            ("enabled", self.enabled.is_some() && other.enabled.is_some()),
+            ("headers", self.headers.is_some() && other.headers.is_some()),
+            (response, responds(self) && responds(other)),
+            (
                 "refund_handler_rejections",
-                flag(self.refunds_handler_rejections),
-                &flag(false),
+                self.refund_handler_rejections.is_some()
+                    && other.refund_handler_rejections.is_some(),
             ),
         ]
+        .into_iter()
+        .filter_map(|(name, is_set)| is_set.then_some(name))
+    }
+
+    /// These settings of a document, with what code has set besides.
+    #[cfg(feature = "config")]
+    pub(crate) fn with_code(self, code: Self) -> Self {
+        let of_document = Some(Arc::new(self.clone()));
+        Self {
+            enabled: self.enabled.or(code.enabled),
+            headers: self.headers.or(code.headers),
+            rejection: self.rejection.or(code.rejection),
+            on_rejection: self.on_rejection.or(code.on_rejection),
+            refund_handler_rejections: self
+                .refund_handler_rejections
+                .or(code.refund_handler_rejections),
+            of_document,
+            ..code
+        }
+    }
+
+    /// Whether requests are limited.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled != Some(false)
+    }
+
+    pub(crate) fn headers(&self) -> RateLimitHeaders {
+        self.headers.unwrap_or_default()
+    }
+
+    pub(crate) fn refunds_handler_rejections(&self) -> bool {
+        self.refund_handler_rejections == Some(true)
     }
 
     /// Keeps what [`replace_handler_rejection`](Self::replace_handler_rejection) needs of an admitted request.
     pub(crate) fn keep_request(&self, parts: &Parts) -> KeptRequest {
-        match self.on_rejection {
-            Some(_) => KeptRequest::Head(Box::new(parts.clone())),
-            None => KeptRequest::PrefersPlainText(http::prefers_plain_text(&parts.headers)),
+        if self.on_rejection.is_some() || self.rejection.is_some() {
+            KeptRequest::Head(Box::new(parts.clone()))
+        } else {
+            KeptRequest::PrefersPlainText(http::prefers_plain_text(&parts.headers))
         }
     }
 
@@ -122,7 +203,7 @@ impl ResponseConfig {
         let decision = rejected.decision();
         let mut replaced = match request {
             KeptRequest::Head(parts) => self.rejection(decision, parts),
-            KeptRequest::PrefersPlainText(text) => http::build(decision, self.headers, *text),
+            KeptRequest::PrefersPlainText(text) => http::build(decision, self.headers(), *text),
         };
         let (original, _) = response.into_parts();
         let overridden = exposed_headers().into_iter().chain([
@@ -142,16 +223,24 @@ impl ResponseConfig {
 
     /// The response to a rejected request.
     pub(crate) fn rejection(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
-        let fields = self.headers;
+        let fields = self.headers();
         if let Some(protocol) = grpc::Protocol::of(parts) {
             return grpc::response(decision, fields, protocol).map(RejectionBody::from);
         }
-        let Some(respond) = &self.on_rejection else {
-            let text = http::prefers_plain_text(&parts.headers);
-            return http::build(decision, fields, text);
-        };
-        let rejected = Rejected::new(decision.clone()).headers(fields);
-        let mut response = respond(&rejected, parts);
+        let rejected = || Rejected::new(decision.clone()).headers(fields);
+        let (rejected, mut response) =
+            if let Some(respond) = self.on_rejection.as_ref().and_then(Slot::code) {
+                let rejected = rejected();
+                let response = respond(&rejected, parts);
+                (rejected, response)
+            } else if let Some(text) = &self.rejection {
+                let rejected = rejected();
+                let response = text.response(&rejected);
+                (rejected, response)
+            } else {
+                let text = http::prefers_plain_text(&parts.headers);
+                return http::build(decision, fields, text);
+            };
         if response.status().is_success() {
             self.success_log.log_with(|suppressed| {
                 let (status, action) = (response.status().as_u16(), "default response");
@@ -201,14 +290,5 @@ impl RateLimitHeaders {
         admission.for_each_decision(|_, decision| {
             write_headers(decision, self, RetryDelay::NONE, response)
         });
-    }
-}
-
-impl fmt::Debug for ResponseConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseConfig")
-            .field("headers", &self.headers)
-            .field("on_rejection", &self.on_rejection.is_some())
-            .finish()
     }
 }

@@ -5,7 +5,8 @@ use std::{fs, num::NonZeroUsize, path::PathBuf};
 use clap::Args;
 use tollgate::{
     Key, MissingKey,
-    config::{ConditionsSection, Document, PolicySection},
+    config::Document,
+    settings::{Conditions, PolicySettings, Slot},
 };
 
 use self::{
@@ -158,8 +159,14 @@ fn adapt(document: &mut Document, reject_missing_keys: bool) {
             continue;
         };
         let is_concurrency = |strategy: &str| strategy.trim().starts_with("concurrency");
-        if is_in_flight(policy) && policy.strategy.as_deref().is_none_or(is_concurrency) {
-            policy.strategy = Some(PERMIT_TTL.to_owned());
+        if is_in_flight(policy)
+            && policy
+                .strategy
+                .as_ref()
+                .and_then(Slot::text)
+                .is_none_or(is_concurrency)
+        {
+            policy.strategy = Some(Slot::named(PERMIT_TTL));
         }
         if !reject_missing_keys && !is_by_hand(policy) {
             policy.missing_key = Some(MissingKey::Skip);
@@ -169,18 +176,18 @@ fn adapt(document: &mut Document, reject_missing_keys: bool) {
     }
 }
 
-fn is_by_hand(policy: &PolicySection) -> bool {
+fn is_by_hand(policy: &PolicySettings) -> bool {
     policy.by_hand == Some(true) || policy.block_list == Some(true)
 }
 
-fn is_in_flight(policy: &PolicySection) -> bool {
+fn is_in_flight(policy: &PolicySettings) -> bool {
     policy.quota.is_some_and(|quota| quota.is_concurrent())
 }
 
 /// The policies in the order in which decisions number them.
 fn policies(document: &Document, simulation: &Simulation) -> Vec<Policy> {
-    let no_conditions = |skip: &ConditionsSection, only: &ConditionsSection| {
-        *skip == ConditionsSection::default() && *only == ConditionsSection::default()
+    let no_conditions = |skip: &Conditions, only: &Conditions| {
+        *skip == Conditions::default() && *only == Conditions::default()
     };
     let for_all = no_conditions(&document.skip, &document.only)
         && document.deny.is_empty()
@@ -188,7 +195,12 @@ fn policies(document: &Document, simulation: &Simulation) -> Vec<Policy> {
     let of_section = |policy: &tollgate::Policy| {
         let section = document.policies.get(policy.name())?;
         let is_block_list = section.block_list == Some(true);
-        let is_ban = is_block_list || section.strategy.as_deref().is_some_and(is_ban);
+        let is_ban = is_block_list
+            || section
+                .strategy
+                .as_ref()
+                .and_then(Slot::text)
+                .is_some_and(is_ban);
         Some(Policy {
             name: policy.name().to_owned(),
             quota: match is_block_list {

@@ -16,7 +16,7 @@ use crate::{
     },
     limiter::PolicyRole,
     policy::Policy,
-    redact::CODE,
+    setting::CODE,
 };
 
 /// `GET /policies`.
@@ -72,8 +72,7 @@ fn key_text(policy: &Policy) -> String {
 
 /// The live policy that a shadow policy is a candidate for.
 fn shadow_of(policy: &Policy) -> Option<String> {
-    let live = policy.shadow_config()?.replaces.as_deref();
-    live.map(str::to_owned)
+    policy.live_policy().map(str::to_owned)
 }
 
 /// `GET /shadows`.

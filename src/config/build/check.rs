@@ -45,7 +45,7 @@ impl Document {
             let mut build = Build::new(&document, registry);
             let store = build.store();
             drop(build.limiter::<()>(store));
-            drop(build.responses());
+            drop(build.layer());
             let lacks_policy = mistakes.iter().any(is_whole_policy);
             build.mistakes.retain(|mistake| {
                 let is_known = |known: &Mistake| {

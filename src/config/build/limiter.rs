@@ -3,15 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{Build, with};
-use crate::{
-    config::{
-        document::store_error::{OnStoreErrorSection, StoreErrorAction},
-        tree::path::Path,
-    },
-    limiter::LimiterBuilder,
-    policy::on_store_error::{LocalFallback, OnStoreError},
-    store::Store,
-};
+use crate::{config::tree::path::Path, limiter::LimiterBuilder, store::Store};
 
 impl Build<'_> {
     /// The builder with all settings. `store` is the one that will count, if it is known.
@@ -38,10 +30,15 @@ impl Build<'_> {
                 };
             }
         }
-        builder = builder.conditions(self.conditions(&root, &document.skip, &document.only));
-        let action = document.on_store_error.as_ref();
-        let action = action.map(OnStoreErrorSection::action);
-        builder = with(builder, action, LimiterBuilder::on_store_error);
+        let (mut skip, mut only) = (document.skip.clone(), document.only.clone());
+        self.fill_conditions(&root.key("skip"), &mut skip);
+        self.fill_conditions(&root.key("only"), &mut only);
+        builder = builder.conditions(skip, only);
+        builder = with(
+            builder,
+            document.on_store_error,
+            LimiterBuilder::on_store_error,
+        );
         builder = with(
             builder,
             document.on_misconfiguration,
@@ -59,21 +56,5 @@ impl Build<'_> {
         );
         builder.validate(store.as_deref(), &mut |error| self.found_by_builder(&error));
         with(builder, store, LimiterBuilder::stored)
-    }
-}
-
-impl OnStoreErrorSection {
-    pub(super) fn action(&self) -> OnStoreError {
-        match self {
-            Self::Action(StoreErrorAction::Admit) => OnStoreError::Admit,
-            Self::Action(StoreErrorAction::Reject) => OnStoreError::Reject,
-            Self::Local(section) => {
-                let section = &section.local_fallback;
-                let fallback = LocalFallback::shared_by(section.processes);
-                fallback
-                    .write_back(section.write_back.unwrap_or_default())
-                    .into()
-            }
-        }
     }
 }

@@ -13,12 +13,12 @@ use crate::{
     extract::bearer,
     layer::RateLimitLayer,
     limiter::{Limiter, LimiterBuilder},
+    respond::LayerSettings,
     setting::SettingValue,
 };
 
 mod access;
 mod check;
-mod conditions;
 mod limiter;
 mod policy;
 mod response;
@@ -107,10 +107,11 @@ impl Document {
         let mut build = Build::new(self, registry);
         let store = build.store();
         let builder: LimiterBuilder = build.limiter(store);
-        let responses = build.responses();
+        let settings = build.layer();
         build.finish()?;
         let limiter = builder.build().map_err(|error| self.config_error(&error))?;
-        Ok(responses.set(RateLimitLayer::new(limiter)))
+        let settings = settings.with_code(LayerSettings::default());
+        Ok(RateLimitLayer::new(limiter).with_settings(settings))
     }
 
     /// Puts the document in force in a running limiter: see [`Limiter::reconfigure`]. The settings of a layer are left out.
@@ -140,9 +141,11 @@ impl Document {
 
     /// Puts the document in force in a running layer and its limiter: see [`RateLimitLayer::reconfigure`].
     ///
+    /// What code has set on the layer stays, such as `enabled(false)` on one that a document has built.
+    ///
     /// # Errors
     ///
-    /// Those of [`reconfigure`](Self::reconfigure).
+    /// Those of [`reconfigure`](Self::reconfigure), and each setting of the layer that both the document and code have set.
     pub fn reconfigure_layer(
         &self,
         layer: &RateLimitLayer,
@@ -151,9 +154,15 @@ impl Document {
         let mut build = Build::new(self, registry);
         let builder = build.limiter(Some(layer.limiter().store()));
         let credentials = build.same_store(layer.limiter());
-        let responses = build.responses();
+        let code = layer.settings().set_by_code();
+        let settings = build.layer();
+        for setting in settings.set_by_both(&code) {
+            let found = "a setting that code has set on the layer too";
+            build.found(&Path::default().key(setting), found, "one of them");
+        }
+        let settings = settings.with_code(code);
         build.finish()?;
-        let changes = layer.reconfigure(builder, |layer| responses.set(layer));
+        let changes = layer.reconfigure(builder, |layer| layer.with_settings(settings));
         let changes = changes.map_err(|error| self.config_error(&error))?;
         Ok(changes.with_unused_credentials(&credentials))
     }

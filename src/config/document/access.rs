@@ -4,11 +4,10 @@ use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::values::forms;
 use crate::{
     config::{secret::Secret, tree::secret},
     extract::{ClientIp, client_ip},
-    setting::SettingValue,
+    setting::{SettingValue, values::forms},
 };
 
 /// A list of requests that are denied or allowed: of addresses, or of keys of a policy.

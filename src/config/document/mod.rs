@@ -13,27 +13,26 @@ use super::{
     error::{LoadError, MAX_MISTAKES, Mistake, TextError},
     tree::{self, Positions, path::Path as ValuePath},
 };
-use crate::{access::OnUnknownAddress, policy::on_store_error::OnMisconfiguration};
+use crate::{
+    access::OnUnknownAddress,
+    policy::{
+        PolicySettings,
+        on_store_error::{OnMisconfiguration, OnStoreError},
+        skip::{Conditions, conditions},
+    },
+    respond::{OnRejection, RateLimitHeaders, RejectionText},
+    setting::{Named, Slot},
+};
 
 pub(crate) mod access;
-pub(crate) mod conditions;
 mod files;
-mod named;
-pub(crate) mod policy;
-pub(crate) mod response;
 #[cfg(feature = "config-schema")]
 mod schema;
 pub(crate) mod store;
-pub(crate) mod store_error;
-mod values;
 
 use self::{
     access::{BearerSection, ClientIpSection, ListSection},
-    conditions::{ConditionsSection, conditions},
-    policy::{Named, PolicySection},
-    response::{HeadersSection, RejectionSection},
     store::StoreSection,
-    store_error::OnStoreErrorSection,
 };
 
 /// The settings of a [`Limiter`](crate::Limiter), or of a [`RateLimitLayer`](crate::RateLimitLayer) and its limiter, as a
@@ -55,20 +54,20 @@ pub struct Document {
     /// The rate-limit fields of responses: `draft` (default), `draft_11`, `draft_06`, `x_ratelimit`, `x_ratelimit_epoch`,
     /// `tower_governor`, `none`, or a table with `format`, `closest` and `jitter`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub headers: Option<HeadersSection>,
+    pub headers: Option<RateLimitHeaders>,
     /// The body of the response to a rejected request. Default: problem details, or plain text for a browser.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rejection: Option<RejectionSection>,
+    pub rejection: Option<RejectionText>,
     /// The registered name of the function that responds to rejected requests, in place of `rejection`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_rejection: Option<String>,
+    pub on_rejection: Option<Slot<OnRejection>>,
     /// Whether the layer refunds a request whose handler rejects it. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_handler_rejections: Option<bool>,
     /// What happens to a request in an outage of the store: `admit`, `reject` or `{ local_fallback = { processes = 4 } }`.
     /// Default: requests are admitted, and outgoing calls wait.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_store_error: Option<OnStoreErrorSection>,
+    pub on_store_error: Option<OnStoreError>,
     /// What happens to a request when the store is misconfigured. Default: `reject`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_misconfiguration: Option<OnMisconfiguration>,
@@ -81,15 +80,15 @@ pub struct Document {
     /// Requests to which no policy applies.
     #[serde(
         deserialize_with = "conditions",
-        skip_serializing_if = "ConditionsSection::is_empty"
+        skip_serializing_if = "Conditions::is_empty"
     )]
-    pub skip: ConditionsSection,
+    pub skip: Conditions,
     /// The only requests to which the policies apply.
     #[serde(
         deserialize_with = "conditions",
-        skip_serializing_if = "ConditionsSection::is_empty"
+        skip_serializing_if = "Conditions::is_empty"
     )]
-    pub only: ConditionsSection,
+    pub only: Conditions,
     /// Requests that are denied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<ListSection>,
@@ -107,14 +106,14 @@ pub struct Document {
     pub store: Option<StoreSection>,
     /// The policies by name, at least one.
     #[serde(skip_serializing_if = "Named::is_empty")]
-    pub policies: Named<PolicySection>,
+    pub policies: Named<PolicySettings>,
     #[serde(skip)]
-    origin: Arc<Origin>,
+    pub(super) origin: Arc<Origin>,
 }
 
 /// Where a document is from.
 #[derive(Default)]
-struct Origin {
+pub(super) struct Origin {
     file: Option<PathBuf>,
     positions: Positions,
 }
@@ -214,7 +213,7 @@ impl Document {
             mistakes.push(self.mistake(&policies, "no policy", expected));
         }
         let lacks_quota =
-            |policy: &PolicySection| policy.quota.is_none() && policy.block_list != Some(true);
+            |policy: &PolicySettings| policy.quota.is_none() && policy.block_list != Some(true);
         let without_quota = self.policies.iter();
         let without_quota = without_quota.filter(|(_, policy)| lacks_quota(policy));
         for (name, _) in without_quota.take(MAX_MISTAKES) {

@@ -4,8 +4,10 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{duration, forms};
-use crate::config::{secret::Secret, tree::secret};
+use crate::{
+    config::{secret::Secret, tree::secret},
+    setting::values::{duration, forms},
+};
 
 /// The store: on Redis one of `url`, `cluster` and `sentinel`, and settings (see `RedisStoreBuilder`); in process `max_keys`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,7 +31,7 @@ pub struct StoreSection {
     #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "config-schema",
-        schemars(with = "Option<super::values::DurationSchema>")
+        schemars(with = "Option<crate::setting::values::DurationSchema>")
     )]
     pub timeout: Option<Duration>,
     /// The number of workers, each with a connection, per tokio runtime: from 1 to 64. Default: 1.
@@ -102,7 +104,7 @@ pub struct RejectionCacheSettings {
     #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "config-schema",
-        schemars(with = "Option<super::values::DurationSchema>")
+        schemars(with = "Option<crate::setting::values::DurationSchema>")
     )]
     pub staleness: Option<Duration>,
     /// How many rejections are cached at most. Default: 100,000.

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use super::{BUILT_IN_OUTCOMES, Names, Registry};
 use crate::{
     InvalidValue,
-    charge::OutcomeFn,
     config::names,
     extract::{Bearer, ClientIp, KeyExtractor, bearer, client_ip},
-    policy::{CostFn, QuotaFn, QuotaLookupFn, skip::ConditionFn, tiers::TierFn},
+    policy::{
+        charging::OutcomeFn,
+        cost::CostFn,
+        quotas::{QuotaFn, QuotaLookupFn, TierFn},
+        skip::ConditionFn,
+    },
     respond::OnRejection,
-    setting::{Code, SettingValue},
+    setting::Slot,
     strategy::Strategy,
 };
 
@@ -53,27 +57,26 @@ impl Registry {
     }
 
     pub(crate) fn find_key(&self, name: &str) -> Option<Arc<dyn KeyExtractor>> {
-        self.keys.get(name).cloned().map(Code::into_arc)
+        self.keys.get(name).and_then(Slot::shared_code)
     }
 
     pub(crate) fn find_strategy(&self, name: &str) -> Option<Arc<dyn Strategy>> {
-        self.strategies.get(name).cloned().map(Code::into_arc)
+        self.strategies.get(name).and_then(Slot::shared_code)
     }
 
-    pub(crate) fn find_cost(&self, name: &str) -> Result<Code<CostFn>, InvalidValue> {
+    pub(crate) fn find_cost(&self, name: &str) -> Result<Slot<CostFn>, InvalidValue> {
         find(&self.costs, "cost", name)
     }
 
-    pub(crate) fn find_tier(&self, name: &str) -> Result<Code<TierFn>, InvalidValue> {
+    pub(crate) fn find_tier(&self, name: &str) -> Result<Slot<TierFn>, InvalidValue> {
         find(&self.tiers, "tier", name)
     }
 
     /// A registered outcome, or one of [`outcome`](crate::outcome).
-    pub(crate) fn find_outcome(&self, name: &str) -> Result<Code<OutcomeFn>, InvalidValue> {
+    pub(crate) fn find_outcome(&self, name: &str) -> Result<Slot<OutcomeFn>, InvalidValue> {
         let mut built_in = BUILT_IN_OUTCOMES.into_iter();
         if let Some((name, charges)) = built_in.find(|(own, _)| *own == name) {
-            let value = SettingValue::text(name);
-            return Ok(Code::described(Arc::new(charges), value));
+            return Ok(Slot::shared(Arc::new(charges), Some(name.into())));
         }
         let code = self.outcomes.get(name).cloned();
         code.ok_or_else(|| {
@@ -83,22 +86,22 @@ impl Registry {
         })
     }
 
-    pub(crate) fn find_condition(&self, name: &str) -> Result<Code<ConditionFn>, InvalidValue> {
+    pub(crate) fn find_condition(&self, name: &str) -> Result<Slot<ConditionFn>, InvalidValue> {
         find(&self.conditions, "condition", name)
     }
 
-    pub(crate) fn find_quota(&self, name: &str) -> Result<Code<QuotaFn>, InvalidValue> {
+    pub(crate) fn find_quota(&self, name: &str) -> Result<Slot<QuotaFn>, InvalidValue> {
         find(&self.quotas, "quota", name)
     }
 
     pub(crate) fn find_quota_lookup(
         &self,
         name: &str,
-    ) -> Result<Code<QuotaLookupFn>, InvalidValue> {
+    ) -> Result<Slot<QuotaLookupFn>, InvalidValue> {
         find(&self.quota_lookups, "quota_lookup", name)
     }
 
-    pub(crate) fn find_on_rejection(&self, name: &str) -> Result<Code<OnRejection>, InvalidValue> {
+    pub(crate) fn find_on_rejection(&self, name: &str) -> Result<Slot<OnRejection>, InvalidValue> {
         find(&self.responses, "on_rejection", name)
     }
 }
@@ -107,7 +110,7 @@ fn find<F: ?Sized>(
     names: &Names<F>,
     kind: &'static str,
     name: &str,
-) -> Result<Code<F>, InvalidValue> {
+) -> Result<Slot<F>, InvalidValue> {
     let code = names.get(name).cloned();
     let registered = names.keys().map(|name| &**name);
     code.ok_or_else(|| names::unknown(kind, name, &[], registered))

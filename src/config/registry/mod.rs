@@ -9,13 +9,17 @@ use http_body::Body;
 use super::names::{self, BUILT_IN_KEYS, BUILT_IN_STRATEGIES};
 use crate::{
     InvalidValue, Outcome, Quota, Rejected,
-    charge::OutcomeFn,
     extract::{Bearer, ClientIp, KeyExtractor},
     observe::Observer,
     outcome,
-    policy::{CostFn, QuotaFn, QuotaLookupFn, QuotaLookupFuture, skip::ConditionFn, tiers::TierFn},
+    policy::{
+        charging::OutcomeFn,
+        cost::CostFn,
+        quotas::{QuotaFn, QuotaLookupFn, QuotaLookupFuture, TierFn},
+        skip::ConditionFn,
+    },
     respond::{self, OnRejection},
-    setting::{Code, SettingValue},
+    setting::Slot,
     strategy::Strategy,
 };
 
@@ -65,7 +69,7 @@ pub struct Registry {
     bearer: Option<Bearer>,
 }
 
-type Names<F> = BTreeMap<Cow<'static, str>, Code<F>>;
+type Names<F> = BTreeMap<Cow<'static, str>, Slot<F>>;
 
 impl Registry {
     /// A registry without code.
@@ -258,10 +262,7 @@ impl Registry {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let (names, code) = (
-            &mut self.responses,
-            respond::on_rejection(respond).into_arc(),
-        );
+        let (names, code) = (&mut self.responses, respond::with_any_body(respond));
         register(
             names,
             &mut self.mistakes,
@@ -314,8 +315,8 @@ fn register<F: ?Sized>(
     match mistake {
         Some(mistake) => mistakes.push(mistake),
         None => {
-            let value = SettingValue::Text(name.clone());
-            names.insert(name, Code::described(code, value));
+            let slot = Slot::shared(code, Some(name.clone()));
+            names.insert(name, slot);
         }
     }
 }

@@ -34,35 +34,52 @@ fn registered_code_is_found_by_its_name_and_written_by_it() {
         .0;
     let cost = registry.find_cost("pages").expect("a cost");
     assert_eq!(
-        (cost(&parts), cost.value().to_string()),
-        (7, "pages".to_owned())
+        (cost.code().map(|cost| cost(&parts)), cost.text()),
+        (Some(7), Some("pages"))
     );
     let tier = registry.find_tier("plan").expect("a tier");
-    assert_eq!(
-        (tier(&parts).as_deref(), tier.value().to_string()),
-        (Some("pro"), "plan".to_owned())
-    );
-    for value in [
-        registry.find_outcome("billed").expect("an outcome").value(),
-        registry
-            .find_outcome("success")
-            .expect("an outcome")
-            .value(),
-        registry
-            .find_condition("internal")
-            .expect("a condition")
-            .value(),
-        registry.find_quota("per-user").expect("a quota").value(),
-        registry
-            .find_quota_lookup("database")
-            .expect("a lookup")
-            .value(),
-        registry
-            .find_on_rejection("page")
-            .expect("a response")
-            .value(),
+    let found = tier.code().and_then(|tier| tier(&parts));
+    assert_eq!((found.as_deref(), tier.text()), (Some("pro"), Some("plan")));
+    let text = |named: Option<&str>| named.map(str::to_owned);
+    for (name, found) in [
+        (
+            "billed",
+            registry
+                .find_outcome("billed")
+                .map(|slot| text(slot.text())),
+        ),
+        (
+            "success",
+            registry
+                .find_outcome("success")
+                .map(|slot| text(slot.text())),
+        ),
+        (
+            "internal",
+            registry
+                .find_condition("internal")
+                .map(|slot| text(slot.text())),
+        ),
+        (
+            "per-user",
+            registry
+                .find_quota("per-user")
+                .map(|slot| text(slot.text())),
+        ),
+        (
+            "database",
+            registry
+                .find_quota_lookup("database")
+                .map(|slot| text(slot.text())),
+        ),
+        (
+            "page",
+            registry
+                .find_on_rejection("page")
+                .map(|slot| text(slot.text())),
+        ),
     ] {
-        assert!(matches!(value, SettingValue::Text(_)), "{value}");
+        assert_eq!(found.expect(name).as_deref(), Some(name));
     }
     let key = parse_key("tenant | peer", &registry).expect("a key");
     assert_eq!(key.config_text().as_deref(), Some("tenant | peer"));

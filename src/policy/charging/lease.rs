@@ -1,6 +1,10 @@
 //! Leases of a policy.
 
-use crate::{policy::Policy, quota::DurationText, setting::SettingValue, strategy::Lease};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{policy::Policy, setting::values::duration, strategy::Lease};
 
 impl Policy {
     /// Lets each process lease units of hot keys: it charges them in the store before they are needed, in the same batches as
@@ -64,29 +68,64 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn lease(mut self, lease: Lease) -> Self {
-        self.lease = Some(lease);
+        self.settings.lease = Some(lease);
         self
     }
 
     /// The settings of its leases.
     pub(crate) fn lease_setting(&self) -> Option<&Lease> {
-        self.lease.as_ref()
+        self.settings.lease.as_ref()
     }
 
     /// The policy without leases.
     pub(crate) fn without_lease(mut self) -> Self {
-        self.lease = None;
+        self.settings.lease = None;
         self
     }
+}
 
-    /// The settings, as a value to compare.
-    pub(in crate::policy) fn lease_value(&self) -> SettingValue {
-        self.lease.map_or(SettingValue::Unset, |lease| {
-            let ttl = SettingValue::display(DurationText(lease.lifetime()));
-            SettingValue::table([
-                ("max_units", SettingValue::Number(lease.most())),
-                ("ttl", ttl),
-            ])
-        })
+/// A lease as a document has it: the units of a hot key that a process charges ahead of need.
+#[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+struct LeaseForm {
+    /// The most units of one lease, from 2 to 1,000,000.
+    #[cfg_attr(feature = "config-schema", schemars(range(min = 2, max = 1_000_000)))]
+    max_units: u64,
+    /// For how long the units of a lease may be spent, such as `"50ms"`: from 5 ms to 10 s. Default: 50 ms.
+    #[serde(default, with = "duration", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "config-schema",
+        schemars(with = "Option<crate::setting::values::DurationSchema>")
+    )]
+    ttl: Option<Duration>,
+}
+
+impl Serialize for Lease {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let form = LeaseForm {
+            max_units: self.most(),
+            ttl: Some(self.lifetime()),
+        };
+        form.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Lease {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let LeaseForm { max_units, ttl } = LeaseForm::deserialize(deserializer)?;
+        let lease = Self::max_units(max_units);
+        Ok(ttl.map_or(lease, |ttl| lease.ttl(ttl)))
+    }
+}
+
+#[cfg(feature = "config-schema")]
+impl schemars::JsonSchema for Lease {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Lease".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        LeaseForm::json_schema(generator)
     }
 }

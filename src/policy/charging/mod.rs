@@ -5,14 +5,33 @@ use std::{
     sync::Arc,
 };
 
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _, de::Unexpected};
+
 use super::Policy;
 use crate::{
-    charge::{ChargeTime, OutcomeFn},
     outcome::{self, Outcome},
-    setting::{Code, CodeId, SettingValue},
+    setting::{CodeId, Slot, values::forms},
+    store::CounterMode,
 };
 
 mod lease;
+
+/// Whether an outcome is charged.
+pub(crate) type OutcomeFn = dyn Fn(&Outcome<'_>) -> bool + Send + Sync;
+
+/// When requests are charged, and by which outcomes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(into = "ChargeForm")]
+#[non_exhaustive]
+pub enum Charge {
+    /// On arrival, whatever their outcome.
+    #[default]
+    Arrival,
+    /// When they have ended with this outcome; on arrival they are only checked.
+    After(Slot<OutcomeFn>),
+    /// On arrival; refunded when they have ended with another outcome.
+    RefundUnless(Slot<OutcomeFn>),
+}
 
 /// When to charge.
 ///
@@ -95,7 +114,7 @@ impl Policy {
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        self.charge_by(ChargeTime::Response, charges)
+        self.charge_by(Charge::After, charges)
     }
 
     /// Charges a request on arrival, and refunds it when it has ended, unless `charges` returns true for its outcome. The last
@@ -144,14 +163,14 @@ impl Policy {
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        self.charge_by(ChargeTime::Reserve, charges)
+        self.charge_by(Charge::RefundUnless, charges)
     }
 
     /// Sets whether [`charge_after`](Policy::charge_after) and [`refund_unless`](Policy::refund_unless) charge a request that
     /// was [dropped](crate::outcome::RequestEnd::Dropped) before it had a response. Default: true.
     #[must_use]
     pub fn charge_dropped(mut self, charges: bool) -> Self {
-        self.charge.dropped = charges;
+        self.settings.charge_dropped = Some(charges);
         self
     }
 
@@ -163,30 +182,60 @@ impl Policy {
     /// [`ConfigError`](crate::ConfigError).
     #[must_use]
     pub fn charge_rejected(mut self, charges: bool) -> Self {
-        self.charge.rejected = charges;
+        self.settings.charge_rejected = Some(charges);
         self
     }
 
-    fn charge_by<F>(self, when: ChargeTime, charges: F) -> Self
+    fn charge_by<F>(mut self, when: fn(Slot<OutcomeFn>) -> Charge, charges: F) -> Self
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        let built_in = outcome_name::<F>();
+        let name = outcome_name::<F>().map(Into::into);
         let charges = Arc::new(charges);
         let id = CodeId::of(&charges);
-        self.charge_outcomes(
-            when,
-            match built_in {
-                Some(name) => Code::described(charges, SettingValue::text(name)),
-                None => Code::new(charges, id),
-            },
-        )
+        self.settings.charge = Some(when(Slot::filled(charges, name, id)));
+        self
     }
 
-    /// Charges at `when` the outcomes for which `charges` returns true.
-    pub(crate) fn charge_outcomes(mut self, when: ChargeTime, charges: Code<OutcomeFn>) -> Self {
-        self.charge.set(when, charges);
-        self
+    pub(crate) fn charge(&self) -> &Charge {
+        self.settings.charge.as_ref().unwrap_or(&Charge::Arrival)
+    }
+
+    /// Whether requests are charged on arrival, whatever their outcome.
+    pub(crate) fn charges_on_arrival(&self) -> bool {
+        matches!(self.charge(), Charge::Arrival)
+    }
+
+    /// Whether requests are charged when they have ended.
+    pub(crate) fn charges_after(&self) -> bool {
+        matches!(self.charge(), Charge::After(_))
+    }
+
+    /// Whether rejected requests are charged too.
+    pub(super) fn charges_rejected(&self) -> bool {
+        self.settings.charge_rejected == Some(true)
+    }
+
+    /// Whether a request with this outcome is charged.
+    pub(crate) fn charges(&self, outcome: &Outcome<'_>) -> bool {
+        match self.charge() {
+            Charge::Arrival => true,
+            _ if outcome.is_unknown() => self.settings.charge_dropped != Some(false),
+            Charge::After(charges) | Charge::RefundUnless(charges) => {
+                charges.code().is_none_or(|charges| charges(outcome))
+            }
+        }
+    }
+
+    /// What a store does with a request under this policy, if it is enforced.
+    pub(crate) fn counter_mode(&self) -> CounterMode {
+        if self.charges_after() {
+            CounterMode::Check
+        } else if self.charges_rejected() {
+            CounterMode::ChargeRejectedToo
+        } else {
+            CounterMode::Charge
+        }
     }
 }
 
@@ -200,4 +249,76 @@ fn outcome_name<F: 'static>() -> Option<&'static str> {
     ];
     let name = names.into_iter().find(|(id, _)| *id == TypeId::of::<F>());
     name.map(|(_, name)| name)
+}
+
+forms! {
+    /// How a charge is written.
+    enum ChargeForm, "\"arrival\", { after = \"success\" } or { refund_unless = \"success\" }" {
+        Arrival(ArrivalForm) from text;
+        ByOutcome(ByOutcomeForm) from table;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+enum ArrivalForm {
+    Arrival,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+struct ByOutcomeForm {
+    /// Charges the requests that have ended with this outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    after: Option<Slot<OutcomeFn>>,
+    /// Charges requests on arrival, and refunds those that have ended with another outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refund_unless: Option<Slot<OutcomeFn>>,
+}
+
+impl From<Charge> for ChargeForm {
+    fn from(charge: Charge) -> Self {
+        let (after, refund_unless) = match charge {
+            Charge::Arrival => return Self::Arrival(ArrivalForm::Arrival),
+            Charge::After(outcome) => (Some(outcome), None),
+            Charge::RefundUnless(outcome) => (None, Some(outcome)),
+        };
+        Self::ByOutcome(ByOutcomeForm {
+            after,
+            refund_unless,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Charge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match ChargeForm::deserialize(deserializer)? {
+            ChargeForm::Arrival(_) => Ok(Self::Arrival),
+            ChargeForm::ByOutcome(form) => match (form.after, form.refund_unless) {
+                (Some(outcome), None) => Ok(Self::After(outcome)),
+                (None, Some(outcome)) => Ok(Self::RefundUnless(outcome)),
+                (Some(_), Some(_)) => Err(D::Error::invalid_value(
+                    Unexpected::Other("both after and refund_unless"),
+                    &"one of them",
+                )),
+                (None, None) => Err(D::Error::invalid_value(
+                    Unexpected::Other("an empty table"),
+                    &"after or refund_unless, with an outcome",
+                )),
+            },
+        }
+    }
+}
+
+#[cfg(feature = "config-schema")]
+impl schemars::JsonSchema for Charge {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Charge".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        ChargeForm::json_schema(generator)
+    }
 }

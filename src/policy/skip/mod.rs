@@ -8,93 +8,143 @@ use http::{
     request::Parts,
 };
 
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, Unexpected},
+};
+
 use self::{
     exemption::{ConditionMatch, Exemption},
+    method::MethodName,
     path::{PathPattern, RequestPath},
 };
 use crate::{
     error::InvalidValue,
-    setting::{Code, CodeId, SettingValue},
+    setting::{CodeId, Slot},
 };
 
 pub(crate) mod exemption;
+pub(crate) mod method;
 pub(crate) mod path;
-
-/// Conditions on requests: by their path, by their method, and by functions.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SkipRules(Option<Box<Conditions>>);
-
-#[derive(Clone, Debug, Default)]
-struct Conditions {
-    skip: Matches,
-    only: Matches,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Matches {
-    paths: Vec<PathPattern>,
-    methods: Vec<Method>,
-    with: Vec<Code<ConditionFn>>,
-}
 
 pub(crate) type ConditionFn = dyn Fn(&Parts) -> bool + Send + Sync;
 
-impl SkipRules {
-    pub(crate) fn add_path(&mut self, path: &str) {
-        self.conditions().skip.paths.push(PathPattern::new(path));
+/// Conditions on requests: by their path, by their method, and by functions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Conditions {
+    /// Paths such as `/health`, or with `/*` at their end all paths beneath them.
+    #[serde(deserialize_with = "entries", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "config-schema", schemars(length(min = 1)))]
+    pub paths: Vec<PathPattern>,
+    /// Methods such as `OPTIONS`.
+    #[serde(deserialize_with = "entries", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(
+        feature = "config-schema",
+        schemars(with = "Vec<String>", length(min = 1))
+    )]
+    pub methods: Vec<MethodName>,
+    /// Names of registered functions.
+    #[serde(deserialize_with = "entries", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "config-schema", schemars(length(min = 1)))]
+    pub with: Vec<Slot<ConditionFn>>,
+}
+
+/// The requests that a policy or a limiter skips, and those that it applies to only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SkipRules<'a> {
+    pub(crate) skip: &'a Conditions,
+    pub(crate) only: &'a Conditions,
+}
+
+impl Conditions {
+    /// Whether there are no conditions.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.methods.is_empty() && self.with.is_empty()
     }
 
-    pub(crate) fn add_method(&mut self, method: Method) {
-        self.conditions().skip.methods.push(method);
+    pub(crate) fn add_path(&mut self, path: &str) {
+        self.paths.push(PathPattern::new(path));
     }
 
     pub(crate) fn add(&mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) {
-        self.add_code(unnamed(condition));
+        let condition = Arc::new(condition);
+        let id = CodeId::of(&condition);
+        self.with.push(Slot::filled(condition, None, id));
     }
 
-    pub(crate) fn add_code(&mut self, condition: Code<ConditionFn>) {
-        self.conditions().skip.with.push(condition);
+    pub(crate) fn add_method(&mut self, method: Method) {
+        self.methods.push(MethodName(method));
     }
 
-    pub(crate) fn only_path(&mut self, path: &str) {
-        self.conditions().only.paths.push(PathPattern::new(path));
+    fn has_method(&self, method: &Method) -> bool {
+        self.methods.iter().any(|name| name.0 == *method)
     }
 
-    pub(crate) fn only_method(&mut self, method: Method) {
-        self.conditions().only.methods.push(method);
+    fn path(&self, index: usize) -> String {
+        self.paths
+            .get(index)
+            .map_or(String::new(), |pattern| pattern.text.to_string())
     }
 
-    pub(crate) fn only_with(&mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) {
-        self.only_code(unnamed(condition));
+    /// The name of a function in documents, or its position, from 1.
+    fn code_name(&self, index: usize) -> String {
+        match self.with.get(index).and_then(Slot::text) {
+            Some(name) => name.to_owned(),
+            None => format!("#{}", index + 1),
+        }
     }
+}
 
-    pub(crate) fn only_code(&mut self, condition: Code<ConditionFn>) {
-        self.conditions().only.with.push(condition);
-    }
-
-    fn conditions(&mut self) -> &mut Conditions {
-        self.0.get_or_insert_default()
-    }
-
+impl SkipRules<'_> {
     /// The condition by which the policy doesn't apply to a request; `None` if it does.
     #[inline]
-    pub(crate) fn exempting(
-        &self,
-        parts: &Parts,
-        path: &RequestPath<'_>,
-    ) -> Option<ConditionMatch> {
-        self.0.as_ref()?.exempting(parts, path)
+    pub(crate) fn exempting(self, parts: &Parts, path: &RequestPath<'_>) -> Option<ConditionMatch> {
+        match self.is_empty() {
+            true => None,
+            false => self.find(parts, path),
+        }
+    }
+
+    fn find(self, parts: &Parts, path: &RequestPath<'_>) -> Option<ConditionMatch> {
+        let Self { skip, only } = self;
+        let holds = |condition: &Slot<ConditionFn>| {
+            condition.code().is_some_and(|condition| condition(parts))
+        };
+        if skip.has_method(&parts.method) {
+            return Some(ConditionMatch::SkipMethod);
+        }
+        let mut paths = skip.paths.iter();
+        if let Some(index) = paths.position(|pattern| pattern.matches(path)) {
+            return Some(ConditionMatch::SkipPath(index));
+        }
+        if let Some(index) = skip.with.iter().position(holds) {
+            return Some(ConditionMatch::SkipWith(index));
+        }
+        if !only.methods.is_empty() && !only.has_method(&parts.method) {
+            return Some(ConditionMatch::OnlyMethod);
+        }
+        let mut paths = only.paths.iter();
+        let mut may_be_one = || paths.any(|pattern| pattern.may_match(path));
+        if !only.paths.is_empty() && !may_be_one() {
+            return Some(ConditionMatch::OnlyPath);
+        }
+        let failing = only.with.iter().position(|condition| !holds(condition));
+        failing.map(ConditionMatch::OnlyWith)
     }
 
     /// Describes the condition by which the policy doesn't apply to a request.
-    pub(crate) fn describe(&self, matched: ConditionMatch, parts: &Parts) -> Exemption {
-        let none = Conditions::default();
-        let Conditions { skip, only } = self.0.as_deref().unwrap_or(&none);
+    pub(crate) fn describe(self, matched: ConditionMatch, parts: &Parts) -> Exemption {
+        let Self { skip, only } = self;
         match matched {
             ConditionMatch::SkipMethod => Exemption::SkipMethod(parts.method.clone()),
             ConditionMatch::SkipPath(index) => Exemption::SkipPath(skip.path(index)),
             ConditionMatch::SkipWith(index) => Exemption::SkipWith(skip.code_name(index)),
-            ConditionMatch::OnlyMethod => Exemption::OnlyMethod(only.methods.clone()),
+            ConditionMatch::OnlyMethod => {
+                Exemption::OnlyMethod(only.methods.iter().map(|name| name.0.clone()).collect())
+            }
             ConditionMatch::OnlyPath => Exemption::OnlyPath(
                 (0..only.paths.len())
                     .map(|index| only.path(index))
@@ -104,110 +154,55 @@ impl SkipRules {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
+    pub(crate) fn is_empty(self) -> bool {
+        self.skip.is_empty() && self.only.is_empty()
     }
 
-    /// The values of `skip` and of `only`, each unset if it has no conditions.
-    pub(crate) fn values(&self) -> [SettingValue; 2] {
-        let conditions = self.0.as_deref();
-        let value = |matches: Option<&Matches>| matches.map_or(SettingValue::Unset, Matches::value);
-        [
-            value(conditions.map(|conditions| &conditions.skip)),
-            value(conditions.map(|conditions| &conditions.only)),
-        ]
-    }
-
-    /// Reports the paths that no condition can have.
-    pub(crate) fn validate(&self, report: &mut dyn FnMut(InvalidValue)) {
-        let Some(conditions) = &self.0 else {
-            return;
-        };
-        for (field, matches) in [
-            ("skip.paths[]", &conditions.skip),
-            ("only.paths[]", &conditions.only),
+    /// Reports the paths and methods that no condition can have.
+    pub(crate) fn validate(self, report: &mut dyn FnMut(InvalidValue)) {
+        for (paths, methods, conditions) in [
+            ("skip.paths[]", "skip.methods[]", self.skip),
+            ("only.paths[]", "only.methods[]", self.only),
         ] {
-            for (index, pattern) in matches.paths.iter().enumerate() {
+            for (index, pattern) in conditions.paths.iter().enumerate() {
                 if let Err(invalid) = pattern.validate() {
-                    report(invalid.in_entry(field, index));
+                    report(invalid.in_entry(paths, index));
+                }
+            }
+            for (index, method) in conditions.methods.iter().enumerate() {
+                if let Err(invalid) = method.validate() {
+                    report(invalid.in_entry(methods, index));
                 }
             }
         }
     }
 }
 
-impl Conditions {
-    fn exempting(&self, parts: &Parts, path: &RequestPath<'_>) -> Option<ConditionMatch> {
-        let Self { skip, only } = self;
-        if skip.methods.contains(&parts.method) {
-            return Some(ConditionMatch::SkipMethod);
-        }
-        let mut paths = skip.paths.iter();
-        if let Some(index) = paths.position(|pattern| pattern.matches(path)) {
-            return Some(ConditionMatch::SkipPath(index));
-        }
-        if let Some(index) = skip.with.iter().position(|condition| condition(parts)) {
-            return Some(ConditionMatch::SkipWith(index));
-        }
-        if !only.methods.is_empty() && !only.methods.contains(&parts.method) {
-            return Some(ConditionMatch::OnlyMethod);
-        }
-        let mut paths = only.paths.iter();
-        let mut may_be_one = || paths.any(|pattern| pattern.may_match(path));
-        if !only.paths.is_empty() && !may_be_one() {
-            return Some(ConditionMatch::OnlyPath);
-        }
-        let failing = only.with.iter().position(|condition| !condition(parts));
-        failing.map(ConditionMatch::OnlyWith)
+/// Reads conditions that a document sets. An empty table would mean all requests, under `only` too.
+pub(crate) fn conditions<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Conditions, D::Error> {
+    let conditions = Conditions::deserialize(deserializer)?;
+    match conditions.is_empty() {
+        true => Err(D::Error::invalid_value(
+            Unexpected::Other("an empty table"),
+            &"paths, methods or with, or none of the field",
+        )),
+        false => Ok(conditions),
     }
 }
 
-impl Matches {
-    fn path(&self, index: usize) -> String {
-        self.paths
-            .get(index)
-            .map_or(String::new(), |pattern| pattern.text.to_string())
+fn entries<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let entries = Vec::deserialize(deserializer)?;
+    match entries.is_empty() {
+        true => Err(D::Error::invalid_value(
+            Unexpected::Other("an empty array"),
+            &"at least one entry, or none of the field",
+        )),
+        false => Ok(entries),
     }
-
-    /// The name of a function in documents, or its position, from 1.
-    fn code_name(&self, index: usize) -> String {
-        match self.with.get(index).map(Code::value) {
-            Some(SettingValue::Text(name)) => name.to_string(),
-            _ => format!("#{}", index + 1),
-        }
-    }
-
-    fn value(&self) -> SettingValue {
-        let with = |condition: &Code<ConditionFn>| condition.value().clone();
-        let lists: [(_, Vec<_>); 3] = [
-            (
-                "paths",
-                self.paths
-                    .iter()
-                    .map(|pattern| SettingValue::display(&pattern.text))
-                    .collect(),
-            ),
-            (
-                "methods",
-                self.methods.iter().map(SettingValue::display).collect(),
-            ),
-            ("with", self.with.iter().map(with).collect()),
-        ];
-        let lists = lists.into_iter().filter(|(_, list)| !list.is_empty());
-        let lists: Vec<_> = lists
-            .map(|(name, list)| (name, SettingValue::List(list)))
-            .collect();
-        match lists.is_empty() {
-            true => SettingValue::Unset,
-            false => SettingValue::table(lists),
-        }
-    }
-}
-
-fn unnamed(condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Code<ConditionFn> {
-    let condition = Arc::new(condition);
-    let id = CodeId::of(&condition);
-    Code::new(condition, id)
 }
 
 /// Whether it is a CORS preflight by the Fetch standard ("CORS-preflight request"): `OPTIONS`, with one `Origin` and one

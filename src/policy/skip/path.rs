@@ -4,15 +4,18 @@ use std::{borrow::Cow, cell::OnceCell};
 
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
 
 use crate::{error::InvalidValue, extract::original_path};
 
 /// Longer paths are not decoded: they match no condition to skip, and each condition to apply.
 const MAX_DECODED_BYTES: usize = 8 * 1024;
 
-/// A path that a condition names, or all below it if it ends with `/*`.
-#[derive(Clone, Debug)]
-pub(in crate::policy) struct PathPattern {
+/// A path that a condition names, or all below it if it ends with `/*`. One that no condition can have is an error when the limiter
+/// is built.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct PathPattern {
     /// As it was set.
     pub(in crate::policy) text: Box<str>,
     decoded: Box<str>,
@@ -36,7 +39,8 @@ struct Reading<'a> {
 }
 
 impl PathPattern {
-    pub(in crate::policy) fn new(text: &str) -> Self {
+    /// The path, such as `/health`, or `/static/*` for all paths below `/static/`.
+    pub fn new(text: &str) -> Self {
         Self {
             text: text.into(),
             decoded: decoded(text).into(),
@@ -86,6 +90,33 @@ impl PathPattern {
             Some(prefix) => prefix == "/" || path.starts_with(prefix),
         };
         *may_be_any || at(decoded) || without_parameters.as_deref().is_some_and(at)
+    }
+}
+
+impl From<String> for PathPattern {
+    fn from(text: String) -> Self {
+        Self::new(&text)
+    }
+}
+
+impl From<PathPattern> for String {
+    fn from(pattern: PathPattern) -> Self {
+        pattern.text.into()
+    }
+}
+
+#[cfg(feature = "config-schema")]
+impl schemars::JsonSchema for PathPattern {
+    fn schema_name() -> Cow<'static, str> {
+        "Path".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
     }
 }
 

@@ -7,7 +7,7 @@ use blake3::Hash;
 use redis::IntoConnectionInfo;
 
 use super::{ConnectConfig, ServerConfig};
-use crate::{redact::CODE, setting::SettingValue};
+use crate::setting::{CODE, SettingValue};
 
 /// The settings of a store.
 #[derive(Clone)]

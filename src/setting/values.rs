@@ -79,7 +79,7 @@ macro_rules! forms {
     };
 }
 
-pub(super) use forms;
+pub(crate) use forms;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, de::Unexpected};
 
@@ -126,7 +126,7 @@ impl<'de> serde::de::Visitor<'de> for Text {
 }
 
 /// Optional durations as text, such as `50ms`.
-pub(super) mod duration {
+pub(crate) mod duration {
     use std::time::Duration;
 
     use super::*;
@@ -134,7 +134,7 @@ pub(super) mod duration {
 
     const EXPECTED: &str = "a duration such as \"50ms\", \"2s\" or \"1day\"";
 
-    pub(in crate::config) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -144,7 +144,7 @@ pub(super) mod duration {
         }
     }
 
-    pub(in crate::config) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
         let Some(text) = deserializer.deserialize_option(Text(EXPECTED))? else {
@@ -173,7 +173,7 @@ impl schemars::JsonSchema for Quota {
 
 /// The schema of a duration.
 #[cfg(feature = "config-schema")]
-pub(super) struct DurationSchema;
+pub(crate) struct DurationSchema;
 
 #[cfg(feature = "config-schema")]
 impl schemars::JsonSchema for DurationSchema {

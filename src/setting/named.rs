@@ -10,10 +10,10 @@ use serde::{
 /// Values by name, in the order of the text.
 ///
 /// ```
-/// use tollgate::config::{Named, PolicySection};
+/// use tollgate::settings::{Named, PolicySettings};
 ///
 /// let mut policies = Named::default();
-/// policies.insert("api", PolicySection::new("100/min".parse()?));
+/// policies.insert("api", PolicySettings::new("100/min".parse()?));
 /// assert_eq!(policies.get("api").unwrap().quota, Some("100/min".parse()?));
 /// # Ok::<(), tollgate::ParseQuotaError>(())
 /// ```

@@ -1,0 +1,272 @@
+//! Values of settings: as a program sets them, as a configuration document says them, and as text.
+
+use std::{any::TypeId, borrow::Cow, fmt, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+mod named;
+mod text;
+pub(crate) mod values;
+
+pub use named::Named;
+pub(crate) use text::to_text;
+
+/// What stands for code of the application in a document.
+pub(crate) const CODE: &str = "code";
+
+/// The value of a setting in the words of a configuration document, where no type has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+#[cfg_attr(
+    not(all(feature = "config", feature = "redis")),
+    allow(dead_code, reason = "lists alone need some of its forms")
+)]
+pub(crate) enum SettingValue {
+    /// Not set.
+    Unset,
+    Flag(bool),
+    Number(u64),
+    Text(Cow<'static, str>),
+    List(Vec<Self>),
+    #[serde(serialize_with = "table")]
+    Table(Vec<(Cow<'static, str>, Self)>),
+}
+
+fn table<S: Serializer>(
+    entries: &[(Cow<'static, str>, SettingValue)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(name, value)| (name, value)))
+}
+
+/// The identity of a function of the application without a name, by which two of them are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CodeId {
+    /// The type of a value without state, such as a closure that captures nothing: all its values do the same.
+    Type(TypeId),
+    /// The address of a value with state, for as long as that value lives.
+    Address(usize),
+}
+
+/// A place that a program fills with code, such as a cost function, and a document with text. Both are one value, so that they
+/// can't disagree.
+///
+/// The text is what a document has for the code. Code that no document can name, such as a closure, has none, and is written as
+/// `code`. Two slots are equal if their texts are, or without texts if their code is: one function, or one value.
+pub struct Slot<F: ?Sized> {
+    name: SlotName,
+    /// `None` in a document whose names were not looked up yet.
+    code: Option<Arc<F>>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum SlotName {
+    Text(Cow<'static, str>),
+    Code(CodeId),
+}
+
+/// A setting that differs between two configurations, with the text of each one's value.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) setting: &'static str,
+    pub(crate) from: String,
+    pub(crate) to: String,
+}
+
+impl Difference {
+    /// The difference between two values; `None` if they are equal.
+    pub(crate) fn between<T: PartialEq + Serialize>(
+        setting: &'static str,
+        from: &T,
+        to: &T,
+    ) -> Option<Self> {
+        (from != to).then(|| Self {
+            setting,
+            from: to_text(from),
+            to: to_text(to),
+        })
+    }
+}
+
+#[cfg_attr(
+    not(all(feature = "config", feature = "redis")),
+    allow(dead_code, reason = "lists alone need some of its forms")
+)]
+impl SettingValue {
+    pub(crate) fn text(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::Text(text.into())
+    }
+
+    /// The display of `value` as a text.
+    pub(crate) fn display(value: impl fmt::Display) -> Self {
+        Self::text(value.to_string())
+    }
+
+    pub(crate) fn list(values: impl IntoIterator<Item = Self>) -> Self {
+        Self::List(values.into_iter().collect())
+    }
+
+    pub(crate) fn table<N>(entries: impl IntoIterator<Item = (N, Self)>) -> Self
+    where
+        N: Into<Cow<'static, str>>,
+    {
+        let entries = entries.into_iter();
+        Self::Table(entries.map(|(name, value)| (name.into(), value)).collect())
+    }
+}
+
+impl fmt::Display for SettingValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&to_text(self))
+    }
+}
+
+impl CodeId {
+    /// The identity of a value.
+    pub(crate) fn of<T: 'static>(value: &Arc<T>) -> Self {
+        match size_of::<T>() {
+            0 => Self::Type(TypeId::of::<T>()),
+            _ => Self::Address(Arc::as_ptr(value).addr()),
+        }
+    }
+}
+
+impl<F: ?Sized> Slot<F> {
+    /// A slot of a document, which names code by `text`: a registered name, or the text of what is built in.
+    pub fn named(text: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            name: SlotName::Text(text.into()),
+            code: None,
+        }
+    }
+
+    /// The text that names the code in a document. `None` for code that no document can name.
+    pub fn text(&self) -> Option<&str> {
+        match &self.name {
+            SlotName::Text(text) => Some(text),
+            SlotName::Code(_) => None,
+        }
+    }
+
+    /// Code that a document says as `text`, or without a text is known by its identity.
+    pub(crate) fn filled(code: Arc<F>, text: Option<Cow<'_, str>>, id: CodeId) -> Self {
+        let text = text.map(|text| SlotName::Text(text.into_owned().into()));
+        Self {
+            name: text.unwrap_or(SlotName::Code(id)),
+            code: Some(code),
+        }
+    }
+
+    /// Shared code that a document says as `text`; without a text each `Arc` is another.
+    #[cfg(feature = "config")]
+    pub(crate) fn shared(code: Arc<F>, text: Option<Cow<'_, str>>) -> Self {
+        let id = CodeId::Address(Arc::as_ptr(&code).addr());
+        Self::filled(code, text, id)
+    }
+
+    /// The code: there is some in each slot of a [`Policy`](crate::Policy).
+    #[inline]
+    pub(crate) fn code(&self) -> Option<&F> {
+        self.code.as_deref()
+    }
+
+    /// The code, shared.
+    #[cfg(feature = "config")]
+    pub(crate) fn shared_code(&self) -> Option<Arc<F>> {
+        self.code.clone()
+    }
+
+    /// The slot as a document has it: its text, or `code`.
+    #[cfg(feature = "config")]
+    pub(crate) fn without_code(&self) -> Self {
+        Self::named(self.text_or_code().to_owned())
+    }
+
+    /// The text, or `code`.
+    pub(crate) fn text_or_code(&self) -> &str {
+        self.text().unwrap_or(CODE)
+    }
+}
+
+impl<F: ?Sized> Clone for Slot<F> {
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            code: self.code.clone(),
+        }
+    }
+}
+
+impl<F: ?Sized> PartialEq for Slot<F> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for Slot<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text_or_code())
+    }
+}
+
+impl<F: ?Sized> Serialize for Slot<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.text_or_code())
+    }
+}
+
+impl<'de, F: ?Sized> Deserialize<'de> for Slot<F> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::named)
+    }
+}
+
+#[cfg(feature = "config-schema")]
+impl<F: ?Sized> schemars::JsonSchema for Slot<F> {
+    fn schema_name() -> Cow<'static, str> {
+        "Name".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id<T: 'static>(value: T) -> (CodeId, Arc<T>) {
+        let value = Arc::new(value);
+        (CodeId::of(&value), value)
+    }
+
+    #[test]
+    fn closures_without_state_are_equal_if_they_are_the_same_code_and_others_if_they_are_one_value()
+    {
+        let stateless = || id(|units: u64| units + 1);
+        assert_eq!(stateless().0, stateless().0);
+        assert_ne!(stateless().0, id(|units: u64| units + 1).0);
+        let adds = |more: u64| id(move |units: u64| units + more);
+        let (one, another) = (adds(1), adds(1));
+        assert_ne!(one.0, another.0);
+        assert_eq!(one.0, CodeId::of(&one.1.clone()));
+    }
+
+    #[test]
+    fn a_value_is_displayed_as_a_document_has_it() {
+        let text = SettingValue::text;
+        let value = SettingValue::table([
+            ("paths", SettingValue::list([text("/a"), text("/b/*")])),
+            ("cost", SettingValue::Number(5)),
+            ("shadow", SettingValue::Flag(true)),
+        ]);
+        let expected = "{ paths = [/a, /b/*], cost = 5, shadow = true }";
+        assert_eq!(value.to_string(), expected);
+        assert_eq!(SettingValue::Unset.to_string(), "none");
+    }
+}
