@@ -68,6 +68,14 @@ pub enum WatchError {
         "a watch needs a tokio runtime with timers: call Watch::start in a task of a runtime that was built with enable_all"
     )]
     NoTimers,
+    /// The document that the layer was built of and code have set the same setting of the layer.
+    #[error(
+        "{setting} of the layer is set by its document and by code: leave it out of one of them, since a watch could keep only one"
+    )]
+    SetTwice {
+        /// The setting's name in the document.
+        setting: &'static str,
+    },
     /// SIGHUP cannot be received.
     #[error("a watch cannot receive SIGHUP: {0}")]
     Hangup(Arc<io::Error>),
@@ -108,17 +116,25 @@ impl Watch {
     /// read at once, so that no change since the target was built is missed. To wait until it is in force, await
     /// [`Watcher::reload`].
     ///
+    /// What code has set on a layer that a document has built stays, such as
+    /// [`enabled(false)`](crate::RateLimitLayer::enabled). A document that sets it too, later, is not put in force.
+    ///
     /// # Errors
     ///
-    /// [`WatchError`] outside of a tokio runtime with timers, if the interval is zero, or if SIGHUP cannot be received.
+    /// [`WatchError`] outside of a tokio runtime with timers, if the interval is zero, if SIGHUP cannot be received, or if a setting
+    /// of the layer is set both by the document that it was built of and by code.
     pub fn start(self, target: impl Into<WatchTarget>) -> Result<Watcher, WatchError> {
         if self.interval.is_zero() {
             return Err(WatchError::ZeroInterval);
         }
+        let target = target.into();
+        if let Some(setting) = target.set_twice() {
+            return Err(WatchError::SetTwice { setting });
+        }
         let runtime = runtime_with_timers().ok_or(WatchError::NoTimers)?;
         let hangup = self.on_hangup.then(Hangup::listen).transpose();
         let hangup = hangup.map_err(|error| WatchError::Hangup(Arc::new(error)))?;
-        let reloader = Reloader::new(self.path, self.registry, target.into());
+        let reloader = Reloader::new(self.path, self.registry, target);
         Ok(Watcher::spawn(
             runtime,
             Arc::new(reloader),

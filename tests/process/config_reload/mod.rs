@@ -1,6 +1,7 @@
 //! A configuration file that changes while requests are served.
 
 mod bad_files;
+mod code_on_layers;
 mod four_processes;
 mod load;
 mod many_reloads;

@@ -1,0 +1,105 @@
+//! Settings that code has set on a layer whose document is watched.
+
+use std::fs;
+
+use testkit::{TempDir, folder};
+use tollgate::{
+    RateLimitHeaders, RateLimitLayer,
+    config::{Document, Registry, Watch, WatchError, Watcher},
+};
+
+use crate::config_reload::{
+    NEVER, document,
+    writes::{NAME, renamed},
+};
+
+/// A layer that was built of a document with these settings of the layer, in a folder of its own.
+fn built(settings: &str) -> (TempDir, RateLimitLayer) {
+    let folder = folder();
+    fs::write(folder.path().join(NAME), with(settings)).expect("a file");
+    let layer = Document::load(folder.path().join(NAME)).expect("a document");
+    let layer = layer.layer(&Registry::new()).expect("a layer");
+    (folder, layer)
+}
+
+fn with(settings: &str) -> String {
+    format!("{settings}\n{}", document(10))
+}
+
+fn watch(folder: &TempDir, layer: &RateLimitLayer) -> Result<Watcher, WatchError> {
+    let watch = Watch::new(folder.path().join(NAME)).every(NEVER);
+    watch.start(layer)
+}
+
+#[tokio::test]
+async fn what_code_has_set_stays_beside_the_documents_settings() {
+    let (folder, layer) = built("headers = 'draft_06'");
+    let layer = layer.enabled(false).refund_handler_rejections(true);
+    let watcher = watch(&folder, &layer).expect("a watch");
+    for (headers, fields) in [
+        ("x_ratelimit", RateLimitHeaders::x_ratelimit()),
+        ("none", RateLimitHeaders::none()),
+    ] {
+        renamed(folder.path(), &with(&format!("headers = '{headers}'")));
+        let changes = watcher.reload().await.expect("a document");
+        // The watch may have loaded the file by itself already.
+        let mut changed = changes.settings().iter();
+        assert!(
+            changed.all(|change| change.setting() == "headers"),
+            "{changes}"
+        );
+        let written = layer.document();
+        assert_eq!(written.headers, Some(fields));
+        assert_eq!(written.enabled, Some(false));
+        assert_eq!(written.refund_handler_rejections, Some(true));
+    }
+    renamed(folder.path(), &with(""));
+    watcher.reload().await.expect("a document");
+    assert_eq!(
+        (layer.document().headers, layer.document().enabled),
+        (None, Some(false))
+    );
+}
+
+#[tokio::test]
+async fn a_setting_that_a_document_sets_later_too_is_a_mistake_that_names_it() {
+    let (folder, layer) = built("");
+    let layer = layer.headers(RateLimitHeaders::x_ratelimit());
+    let watcher = watch(&folder, &layer).expect("a watch");
+    renamed(folder.path(), &with("enabled = false\nheaders = 'none'"));
+    let error = watcher.reload().await.expect_err("both have headers");
+    let mistakes = error.mistakes();
+    assert_eq!(mistakes.len(), 1, "{error}");
+    assert_eq!(mistakes[0].path(), "headers");
+    assert_eq!(layer.document().enabled, None);
+}
+
+#[tokio::test]
+async fn a_setting_of_document_and_code_is_an_error_where_the_watch_is_started() {
+    for (text, set) in [
+        (
+            "enabled = true",
+            (|layer| layer.enabled(false)) as fn(RateLimitLayer) -> _,
+        ),
+        ("headers = 'none'", |layer| {
+            layer.headers(RateLimitHeaders::draft_06())
+        }),
+        ("refund_handler_rejections = false", |layer| {
+            layer.refund_handler_rejections(true)
+        }),
+        ("rejection = { body = 'later' }", |layer| {
+            layer.on_rejection(|rejected, _| {
+                let body = http_body_util::Empty::<bytes::Bytes>::new();
+                let mut response = http::Response::new(body);
+                *response.status_mut() = rejected.status();
+                response
+            })
+        }),
+    ] {
+        let (folder, layer) = built(text);
+        let error = watch(&folder, &set(layer)).expect_err(text);
+        let name = text.split(' ').next().expect("a name");
+        assert!(error.to_string().starts_with(name), "{error}");
+        assert!(matches!(error, WatchError::SetTwice { setting } if setting == name));
+    }
+}
