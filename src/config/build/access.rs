@@ -22,8 +22,7 @@ use crate::{
     extract::{KeyExtractor, client_ip},
     key::Key,
     policy::Policy,
-    redact::CODE,
-    setting::SettingValue,
+    setting::{CODE, SettingValue},
 };
 
 impl Build<'_> {
@@ -78,8 +77,7 @@ impl Build<'_> {
     }
 
     fn keys(&mut self, path: &Path, policy: &Policy, keys: &KeysSection) -> Option<KeyList> {
-        let extractor = policy.shared_extractor();
-        let text = extractor.config_text().unwrap_or(CODE.into());
+        let text = policy.extractor().config_text().unwrap_or(CODE.into());
         let form = match text.contains('|') {
             true => "an array of the alternative's number, from \"1\" on, and the text",
             false => "text",
@@ -95,7 +93,7 @@ impl Build<'_> {
                     let Some(value) = self.value(&path, expanded(text)) else {
                         continue;
                     };
-                    match key_of(&*extractor, &value) {
+                    match key_of(policy, &value) {
                         Some(key) => keys.push((key, (value != *text).then(|| source(text)))),
                         None => self.found(&path, "text that is no key", expected.clone()),
                     }
@@ -104,9 +102,9 @@ impl Build<'_> {
             }
             KeysSection::File(file) => {
                 let invalid = Arc::new(AtomicBool::new(false));
-                let noted = invalid.clone();
+                let (noted, of_policy) = (invalid.clone(), policy.clone());
                 let of_line = move |line: &str| {
-                    extractor.key_from_text(&[line]).unwrap_or_else(|| {
+                    of_policy.parse_key(line).unwrap_or_else(|| {
                         noted.store(true, Ordering::Relaxed);
                         // A key that no request has.
                         Key::missing()
@@ -178,15 +176,12 @@ fn source(text: &KeyText) -> SettingValue {
     }
 }
 
-/// The key of an entry.
-fn key_of(extractor: &dyn KeyExtractor, text: &KeyText) -> Option<Key> {
+/// The key of an entry, of every text that the command line and the admin API take too.
+fn key_of(policy: &Policy, text: &KeyText) -> Option<Key> {
     match text {
-        KeyText::One(text) => match text.strip_prefix(HASH) {
-            Some(hash) => Key::from_hash(hash),
-            None if text == CODE => None,
-            None => extractor.key_from_text(&[text]),
-        },
-        KeyText::Parts(texts) => key_of_parts(extractor, texts),
+        KeyText::One(text) if text == CODE => None,
+        KeyText::One(text) => policy.parse_key(text),
+        KeyText::Parts(texts) => key_of_parts(policy.extractor(), texts),
     }
 }
 

@@ -4,8 +4,9 @@ use std::{fs, path::Path};
 
 use http::Request;
 use tollgate::{
-    PeerAddr, RateLimitLayer,
+    Key, PeerAddr, RateLimitLayer,
     config::{Document, Format, LoadError, Registry},
+    extract,
 };
 use tollgate_tests::service::send;
 
@@ -110,6 +111,31 @@ key = "header:x-api-key | peer"
         error,
         format!("2:35: deny[0].keys[0]: {expected}\n2:48: deny[0].keys[1]: {expected}")
     );
+}
+
+#[tokio::test]
+async fn keys_that_code_of_the_application_makes_are_listed_by_their_texts() {
+    let folder = testkit::folder();
+    fs::write(folder.path().join("keys.txt"), "mallory\n").expect("a file");
+    let user = || extract::extension::<String>(|user| Key::new(user));
+    for keys in [
+        "['mallory', 'eve']",
+        "{ file = 'keys.txt' }",
+        "['key:mallory']",
+    ] {
+        let text = format!(
+            "deny = [{{ policy = 'api', keys = {keys} }}]\n[policies.api]\nquota = '10/min'\nkey = 'user'\n"
+        );
+        let path = folder.path().join("limits.toml");
+        fs::write(&path, text).expect("a file");
+        let document = Document::load(path).expect("a document");
+        let registry = Registry::new().key("user", user());
+        let layer = document.layer(&registry).expect(keys);
+        for (name, expected) in [("mallory", 403), ("alice", 200)] {
+            let request = Request::get("/").extension(name.to_owned());
+            assert_eq!(send(&layer, request).await, expected, "{keys}: {name}");
+        }
+    }
 }
 
 #[test]
