@@ -1,4 +1,4 @@
-//! The guides: the files and items that they name exist.
+//! The guides: the files, items and pages that they name exist, and they read the same on a code host and in the documentation.
 
 use std::{collections::HashSet, fs, path::Path};
 
@@ -13,7 +13,10 @@ const OTHERS: [&str; 3] = ["docs/promises.md", "docs/operations.md", "CONTRIBUTI
 /// What paths are relative to. A file without a folder is also one of the folder that was named before it in the line.
 const BASES: [&str; 3] = ["", "src/", "src/store/redis/"];
 
-/// Fails on a file or an item in a guide that is not in the tree.
+/// Where docs.rs has what rustdoc builds into `target/doc`.
+const DOCUMENTATION: &str = "https://docs.rs/tollgate/latest/";
+
+/// Fails on a file or an item in a guide that is not in the tree, and on text that only rustdoc renders.
 pub(crate) fn check(root: &Path) -> Outcome {
     let files = files(root)?;
     let mut sources = String::new();
@@ -29,13 +32,67 @@ pub(crate) fn check(root: &Path) -> Outcome {
             found += 1;
         }
     }
+    for guide in files.iter().filter(|file| is_guide(file)) {
+        for (line, what) in only_for_rustdoc(&read(root, guide)?) {
+            println!("{guide}:{line}: {what}");
+            found += 1;
+        }
+    }
+    none(found, "mistakes in guides")
+}
+
+/// Fails on a link of a guide to a page or a heading that is not in `built`, the documentation as rustdoc built it.
+pub(crate) fn links(root: &Path, built: &Path) -> Outcome {
+    let mut dead = 0;
+    for guide in files(root)?.iter().filter(|file| is_guide(file)) {
+        for (number, line) in read(root, guide)?.lines().enumerate() {
+            for link in documented(line).filter(|link| !is_built(built, link)) {
+                println!("{guide}:{}: the documentation has no {link}", number + 1);
+                dead += 1;
+            }
+        }
+    }
+    none(dead, "dead links in guides")
+}
+
+fn none(found: usize, what: &str) -> Outcome {
     if found == 0 {
         Ok(())
     } else {
-        Err(format!(
-            "guides name {found} files or items that do not exist"
-        ))
+        Err(format!("{found} {what}"))
     }
+}
+
+fn is_guide(file: &str) -> bool {
+    file.ends_with(".md") && (file.starts_with("docs/") || !file.contains('/'))
+}
+
+/// The pages of the documentation that a line has links to.
+fn documented(line: &str) -> impl Iterator<Item = &str> {
+    let links = line.split(DOCUMENTATION).skip(1);
+    links.map(|link| link.split([')', '>', ' ']).next().unwrap_or_default())
+}
+
+fn is_built(built: &Path, link: &str) -> bool {
+    let (page, heading) = link.split_once('#').unwrap_or((link, ""));
+    let page = fs::read_to_string(built.join(page));
+    page.is_ok_and(|page| heading.is_empty() || page.contains(&format!("id=\"{heading}\"")))
+}
+
+/// The lines of a guide that a code host shows as rustdoc does not, and why.
+fn only_for_rustdoc(guide: &str) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    let mut is_program = false;
+    for (number, line) in guide.lines().enumerate() {
+        if let Some(language) = line.strip_prefix("```") {
+            is_program = language.starts_with("rust");
+        } else if is_program && (line == "#" || line.starts_with("# ")) {
+            found.push((number + 1, "a hidden line of a program"));
+        } else if line.contains("](crate::") || line.contains("]: crate::") {
+            found.push((number + 1, "a link that only rustdoc follows"));
+        }
+    }
+    found
 }
 
 fn read(root: &Path, file: &str) -> Outcome<String> {
@@ -145,4 +202,24 @@ fn names_of_files_and_items_that_do_not_exist_are_found() {
     assert_eq!(missing(guide, &files, Some(&identifiers)), found);
     let found = [(3, "b.rs"), (3, "worker/lane.rs"), (3, "c.rs"), (4, "b.rs")];
     assert_eq!(missing(guide, &files, None), found);
+}
+
+#[test]
+fn text_that_only_rustdoc_renders_is_found() {
+    let guide = "# Title\n[`Policy`](crate::Policy) and [`Policy`]\n```rust\n#[derive(Clone)]\n# fn main() {\n#\n```\n\
+                 ```sh\n# a comment\n```\n[`Policy`]: crate::Policy\n";
+    let lines = only_for_rustdoc(guide).into_iter().map(|(line, _)| line);
+    assert_eq!(lines.collect::<Vec<_>>(), [2, 5, 6, 11]);
+}
+
+#[test]
+fn links_to_pages_and_headings_that_are_not_built_are_dead() {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = ["Cargo.toml)", "Cargo.toml#heading)", "page.html)"];
+    let line = pages
+        .map(|page| format!("[a link]({DOCUMENTATION}{page}"))
+        .concat();
+    let dead = documented(&line).filter(|link| !is_built(built, link));
+    let dead: Vec<&str> = dead.collect();
+    assert_eq!(dead, ["Cargo.toml#heading", "page.html"]);
 }

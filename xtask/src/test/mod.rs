@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use self::results::{Results, TIMED, TIMED_PROGRAM};
-use crate::run::{Outcome, cargo, command, metadata, succeed};
+use crate::run::{Outcome, cargo, command, metadata, succeed, target_directory};
 use crate::{fuzz, guide, imports, soak, tools, tree};
 
 /// The library's package. The others depend on it.
@@ -66,7 +66,7 @@ pub(crate) static STEPS: [Step; 10] = [
     },
     Step {
         name: "docs",
-        about: "the documentation, without a warning",
+        about: "the documentation, without a warning, and the links of the guides to it",
         run: docs,
     },
     Step {
@@ -221,5 +221,6 @@ fn tests(root: &Path) -> Outcome {
 
 pub(crate) fn docs(root: &Path) -> Outcome {
     let everything = ["doc", "--workspace", "--all-features", "--no-deps"];
-    succeed(cargo(root, &everything).env("RUSTDOCFLAGS", "-D warnings"))
+    succeed(cargo(root, &everything).env("RUSTDOCFLAGS", "-D warnings"))?;
+    guide::links(root, &target_directory(root)?.join("doc"))
 }
