@@ -87,6 +87,10 @@ impl Explanation {
     /// How the request would be decided: [`Admitted`](DecisionOutcome::Admitted), [`Rejected`](DecisionOutcome::Rejected),
     /// [`DenyListed`](DecisionOutcome::DenyListed), [`AllowListed`](DecisionOutcome::AllowListed),
     /// [`Skipped`](DecisionOutcome::Skipped) or [`MissingKey`](DecisionOutcome::MissingKey).
+    ///
+    /// Policies [by hand](crate::Policy::by_hand) are not evaluated, since a request has no key for them, and a call may still
+    /// reject it: [`policies`](Self::policies) has them as [`NotApplied::ByHand`], and [`Limiter::peek`](crate::Limiter::peek)
+    /// says what they answer to a key.
     pub fn outcome(&self) -> DecisionOutcome {
         let decision = &self.decision;
         decision
@@ -94,7 +98,7 @@ impl Explanation {
             .outcome(decision.allow_listed, decision.entries.is_empty())
     }
 
-    /// Whether the request would be admitted.
+    /// Whether the request would be admitted, but for policies [by hand](Self::outcome).
     pub fn would_admit(&self) -> bool {
         self.decision.is_admitted()
     }
@@ -200,8 +204,8 @@ impl<'a> ExplainedPolicy<'a> {
         self.explanation.decision.policy(self.name())
     }
 
-    /// Whether the policy would admit the request, also a shadow policy. If it does not apply, it admits, unless the request is
-    /// rejected because it has no key.
+    /// Whether the policy would admit the request, also a shadow policy. If it does not apply, as a policy by hand, it admits, unless
+    /// the request is rejected because it has no key.
     pub fn would_admit(&self) -> bool {
         match self.not_applied() {
             Some(NotApplied::NoKey { rejects, .. }) => !rejects,

@@ -33,7 +33,8 @@ pub struct ExplanationInfo {
     /// The wait until it would be admitted, 0 if it would be now; left out if waiting does not help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// What the request as given lacks, and how to give it: the peer's address, if a policy counts by it.
+    /// What the outcome leaves out, separated by semicolons: the peer's address, if a policy counts by it and the request as given has
+    /// none; and policies by hand, which calls of the application evaluate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// All policies.

@@ -21,7 +21,7 @@ use crate::{
     },
     extract::PeerAddr,
     key::Key,
-    limiter::{ExplainedPolicy, NotApplied},
+    limiter::{ExplainedPolicy, Explanation, NotApplied},
     log::without_events,
     policy::Policy,
 };
@@ -51,15 +51,34 @@ pub(in crate::admin) async fn explain(
     });
     let policies = policies.collect();
     let lacks_peer = request.peer.is_none() && counts_by_peer;
+    let hints = [
+        lacks_peer.then(|| ADD_PEER.to_owned()),
+        by_hand_hint(&explanation),
+    ];
+    let hints: Vec<String> = hints.into_iter().flatten().collect();
     let reason = explanation.list().map(ToString::to_string);
     let reason = reason.or_else(|| explanation.exemption().map(ToString::to_string));
     Ok(Json(ExplanationInfo {
         outcome: explanation.outcome().as_str().to_owned(),
         reason,
         retry_after_ms: explanation.retry_after().duration().map(millis),
-        hint: lacks_peer.then(|| ADD_PEER.to_owned()),
+        hint: (!hints.is_empty()).then(|| hints.join("; ")),
         policies,
     }))
+}
+
+/// What is said of a request that is admitted, but for policies that are not evaluated here.
+fn by_hand_hint(explanation: &Explanation) -> Option<String> {
+    let by_hand = |policy: &ExplainedPolicy<'_>| policy.not_applied() == Some(&NotApplied::ByHand);
+    let names = explanation.policies().filter(by_hand);
+    let names: Vec<&str> = names.map(|policy| policy.name()).collect();
+    (explanation.would_admit() && !names.is_empty()).then(|| {
+        format!(
+            "policies by hand are not evaluated, and a call of the application may still reject the request: {}; \
+             `/peek` (`tollgate peek`) says what they answer to a key",
+            names.join(", ")
+        )
+    })
 }
 
 /// Whether the policy looks for the request's key, found or not.

@@ -10,7 +10,7 @@ use crate::admin::support::{self, Api};
 
 const NO_PEER: &str = "the request as given has no peer address";
 
-fn policy<'a>(explained: &'a Value, name: &str) -> &'a Value {
+fn policy_of<'a>(explained: &'a Value, name: &str) -> &'a Value {
     let mut policies = explained["policies"].as_array().expect("policies").iter();
     let policy = policies.find(|policy| policy["policy"] == name);
     policy.expect("the policy")
@@ -32,15 +32,15 @@ async fn a_request_without_a_peer_address_is_said_to_lack_it() {
     }
     let reason = "counted with all requests without a client address";
     for name in ["address", "abuse"] {
-        assert_eq!(policy(&explained, name)["reason"], reason, "{name}");
+        assert_eq!(policy_of(&explained, name)["reason"], reason, "{name}");
     }
-    assert_eq!(policy(&explained, "api").get("reason"), None);
+    assert_eq!(policy_of(&explained, "api").get("reason"), None);
 
     request["peer"] = json!("192.0.2.7");
     let explained = api.done("/explain", request).await;
     assert_eq!(hint(&explained), "");
-    assert_eq!(policy(&explained, "address").get("reason"), None);
-    assert_eq!(policy(&explained, "address")["key"], "192.0.2.7");
+    assert_eq!(policy_of(&explained, "address").get("reason"), None);
+    assert_eq!(policy_of(&explained, "address")["key"], "192.0.2.7");
 }
 
 #[tokio::test]
@@ -74,4 +74,34 @@ async fn a_peer_address_is_asked_for_only_if_a_key_depends_on_it() {
             assert_eq!(hint.starts_with(NO_PEER), expected, "{shown}: {explained}");
         }
     }
+}
+
+#[tokio::test]
+async fn policies_by_hand_are_said_to_be_left_out_of_what_admits() {
+    let policy = |name: &'static str| Policy::new(name, Quota::requests(1).per_hour());
+    let limiter = Limiter::builder()
+        .policy(policy("api").key(extract::header("x-user")))
+        .policy(policy("account").by_hand())
+        .build();
+    let limiter = limiter.expect("a limiter");
+    let api = Api::of(limiter.clone());
+    let call = async |policy| limiter.check([(policy, "alice")]).await.is_admitted();
+    assert!(call("account").await && !call("account").await);
+
+    let request = json!({"method": "GET", "uri": "/", "headers": [["x-user", "alice"]]});
+    let explained = api.done("/explain", request.clone()).await;
+    assert_eq!(explained["outcome"], "admitted");
+    assert_eq!(policy_of(&explained, "account")["reason"], "by hand");
+    let shown = hint(&explained);
+    assert!(
+        shown.contains("not evaluated") && shown.contains(": account;"),
+        "{shown}"
+    );
+
+    assert!(call("api").await);
+    let explained = api.done("/explain", request).await;
+    assert_eq!(
+        (&explained["outcome"], hint(&explained)),
+        (&json!("rejected"), "")
+    );
 }
