@@ -120,12 +120,22 @@ pub fn success(outcome: &Outcome<'_>) -> bool {
     status && code && matches!(outcome.end, RequestEnd::Completed | RequestEnd::BodyDropped)
 }
 
-/// Whether the request failed in any way: the opposite of [`success`]. A 429 that a handler returns is a failure.
+/// Whether the request failed in any way: the opposite of [`success`]. So it is a failure, too, if the application rejects it: by a
+/// 429 of a handler, or the 413 of a body limit.
 pub fn failure(outcome: &Outcome<'_>) -> bool {
     !success(outcome)
 }
 
-/// Whether the response's status is 4xx, a 429 that a handler returns included.
+/// Whether the response's status is 4xx, also if the application rejects the request: by a 429 of a handler, or the 413 of a
+/// body limit. Where these are not to count, name the statuses that are:
+///
+/// ```
+/// use http::StatusCode;
+/// use tollgate::{Policy, Quota};
+///
+/// let wrong_passwords = Policy::new("login", Quota::requests(5).per_minute())
+///     .charge_after(|outcome| outcome.status() == Some(StatusCode::UNAUTHORIZED));
+/// ```
 pub fn client_error(outcome: &Outcome<'_>) -> bool {
     outcome
         .status()

@@ -108,6 +108,9 @@ impl RateLimitLayer {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     ///
+    /// A request that costs more than a quota ever allows has the wait [`Never`](crate::RetryAfter::Never): where costs are sizes
+    /// of bodies, `respond` may answer it 413.
+    ///
     /// A response with a 2xx status, by which clients and caches would take the request for successful, is replaced by the
     /// default one, and an error is logged.
     #[must_use]

@@ -14,7 +14,7 @@ use http::{Extensions, Request, Response, StatusCode, request::Parts};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use serde_json::json;
 use tollgate::{
-    MissingKey, RateLimitHeaders, RateLimitLayer, Rejected, extract, layer::ResponseBody,
+    MissingKey, RateLimitHeaders, RateLimitLayer, Rejected, RetryAfter, extract, layer::ResponseBody,
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 
@@ -53,6 +53,31 @@ async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_a
     assert_eq!(response.retry_after(), Some(3_600));
     assert_eq!(response.field("ratelimit"), r#""once";r=0;t=3600"#);
     assert_eq!(response.field("ratelimit-policy"), r#""once";q=1;w=3600"#);
+}
+
+#[tokio::test]
+async fn a_request_larger_than_the_quota_can_be_answered_413() {
+    let policy = shared("bytes", "10/h").cost_with(content_length);
+    let layer = support::layer([policy]).0;
+    let layer = layer.on_rejection(|rejected, _| {
+        let mut response = rejected.clone().into_response();
+        if rejected.retry_after() == RetryAfter::Never {
+            *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+        }
+        response
+    });
+    let app = hello(&layer);
+    for (length, status) in [(11, 413), (8, 200), (8, 429)] {
+        let request = Request::get("/").header("content-length", length);
+        let request = request.body(Body::empty()).expect("a request");
+        assert_eq!(send(&app, request).await.status, status, "{length}");
+    }
+}
+
+fn content_length(parts: &Parts) -> u64 {
+    let length = parts.headers.get("content-length");
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    length.expect("a length")
 }
 
 #[tokio::test]
