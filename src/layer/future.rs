@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::{
     ResponseBody,
     in_flight::InFlightRequest,
-    snapshot::{AdmittedRequest, LayerDecision, LayerSnapshot},
+    snapshot::{AdmittedRequest, LayerDecision, SettingsSnapshot},
 };
 use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RejectionBody};
 
@@ -45,7 +45,7 @@ pin_project! {
 
 struct Deciding<S, ReqBody> {
     pending: PendingDecision,
-    deferred: Option<(RequestParts<ReqBody>, S, Arc<LayerSnapshot>)>,
+    deferred: Option<(RequestParts<ReqBody>, S, Arc<SettingsSnapshot>)>,
 }
 
 /// A request while it is evaluated.
@@ -75,7 +75,7 @@ where
         pending: PendingDecision,
         request: RequestParts<ReqBody>,
         ready: S,
-        snapshot: Arc<LayerSnapshot>,
+        snapshot: Arc<SettingsSnapshot>,
     ) -> Self {
         let deferred = Some((request, ready, snapshot));
         let deciding = Box::new(Deciding { pending, deferred });

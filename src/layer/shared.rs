@@ -1,16 +1,14 @@
 //! The settings of a layer, which can be replaced while it serves requests.
 
-use std::{
-    sync::{Arc, Mutex},
-    thread::LocalKey,
-};
+use std::sync::{Arc, Mutex};
 
-use super::snapshot::LayerSnapshot;
+use super::snapshot::SettingsSnapshot;
 use crate::{
     limiter::{Limiter, LimiterRefs},
     respond::LayerSettings,
     sync::{
-        CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs, lock,
+        CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, lock,
+        replaceable_value,
     },
 };
 
@@ -18,7 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LayerShared {
     limiter: Limiter,
-    current: Replaceable<LayerSnapshot>,
+    current: Replaceable<SettingsSnapshot>,
     /// Held while `current` is replaced.
     replacing: Mutex<()>,
 }
@@ -58,7 +56,7 @@ impl LayerShared {
 
     /// The settings in force, with the policies in force.
     #[inline]
-    pub(crate) fn current(&self) -> Arc<LayerSnapshot> {
+    pub(crate) fn current(&self) -> Arc<SettingsSnapshot> {
         let snapshot = self.current.local();
         match snapshot.limiter.replaced_flag().is_set() {
             false => snapshot,
@@ -68,7 +66,7 @@ impl LayerShared {
 
     /// The same settings with the limiter's new policies.
     #[cold]
-    fn with_new_policies(&self) -> Arc<LayerSnapshot> {
+    fn with_new_policies(&self) -> Arc<SettingsSnapshot> {
         let replacing = lock(&self.replacing);
         let last = self.current.all();
         // Another thread may have been here first.
@@ -88,28 +86,15 @@ impl LayerShared {
     }
 }
 
-fn snapshots(policies: &LimiterRefs, settings: &LayerSettings) -> ShardedArc<LayerSnapshot> {
-    policies.map(|limiter| LayerSnapshot {
+fn snapshots(policies: &LimiterRefs, settings: &LayerSettings) -> ShardedArc<SettingsSnapshot> {
+    policies.map(|limiter| SettingsSnapshot {
         limiter: CachePadded::new(limiter.clone()),
         settings: settings.clone(),
         replaced: ReplacedFlag::default(),
     })
 }
 
-impl ReplaceableValue for LayerSnapshot {
-    #[inline]
-    fn replaced_flag(&self) -> &ReplacedFlag {
-        &self.replaced
-    }
-
-    #[inline]
-    fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>> {
-        thread_local! {
-            static REFS: ThreadRefs<LayerSnapshot> = const { ThreadRefs::new() };
-        }
-        &REFS
-    }
-}
+replaceable_value!(SettingsSnapshot, replaced);
 
 impl LayerHandle {
     #[inline]
@@ -121,7 +106,7 @@ impl LayerHandle {
 impl LayerRef {
     /// The settings in force.
     #[inline]
-    pub(crate) fn current(&self) -> Arc<LayerSnapshot> {
+    pub(crate) fn current(&self) -> Arc<SettingsSnapshot> {
         self.handle().shared().current()
     }
 

@@ -16,7 +16,7 @@ use crate::{
 /// The policies and the settings of a layer, as they are in force together. There are several copies, each on cache lines of its
 /// own, of which each thread uses one, so that counting the references to it causes no contention between threads.
 #[derive(Debug)]
-pub(crate) struct LayerSnapshot {
+pub(crate) struct SettingsSnapshot {
     pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
     pub(crate) settings: LayerSettings,
     pub(crate) replaced: ReplacedFlag,
@@ -36,7 +36,7 @@ pub(crate) struct AdmittedRequest {
 /// What a layer needs to respond to a request that its handler rejects.
 #[derive(Debug)]
 pub(crate) struct RejectionContext {
-    snapshot: Arc<LayerSnapshot>,
+    snapshot: Arc<SettingsSnapshot>,
     request: KeptRequest,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct LayerDecision {
     fields: RateLimitHeaders,
 }
 
-impl LayerSnapshot {
+impl SettingsSnapshot {
     /// Moves the decision of an admitted request to its extensions.
     pub(crate) fn admit(
         self: Arc<Self>,

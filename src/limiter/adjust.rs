@@ -9,7 +9,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{core::LimiterCore, entry::PolicyEntry, report::UnitsReport};
+use super::{core::LimiterCore, entry::PolicyEntry, report_units::UnitsReport};
 use crate::{
     error::StoreError,
     observe::UnitsKind,
@@ -129,7 +129,7 @@ impl LimiterCore {
     }
 
     /// Refunds all that was charged, without waiting for it; reports it, and updates the statuses.
-    pub(super) fn refund_detached(&self, entries: &mut [PolicyEntry]) {
+    pub(super) fn refund_and_report(&self, entries: &mut [PolicyEntry]) {
         for entry in entries {
             let units = self.refund_entry(entry);
             self.report_detached(entry, UnitsKind::Refunded, units);
@@ -138,7 +138,7 @@ impl LimiterCore {
     }
 
     /// Refunds all that was charged, without waiting for it; neither reports it nor updates the statuses.
-    pub(super) fn refund_entries(&self, entries: &mut [PolicyEntry]) {
+    pub(super) fn refund_unreported(&self, entries: &mut [PolicyEntry]) {
         for entry in entries {
             self.refund_entry(entry);
         }
@@ -166,31 +166,31 @@ impl LimiterCore {
     }
 
     /// Whether a policy charges a request with this outcome. Calls the application's closure, so never under a lock.
-    pub(super) fn charges(&self, policy: u32, outcome: &Outcome<'_>) -> bool {
+    pub(super) fn is_charged(&self, policy: u32, outcome: &Outcome<'_>) -> bool {
         let policy = &self.bound(policy).policy;
         // It may be called while a panic unwinds, where another one would abort the process.
-        let charges = AssertUnwindSafe(|| policy.charges(outcome));
+        let is_charged = AssertUnwindSafe(|| policy.charges(outcome));
         // The panic hook has reported it.
-        panic::catch_unwind(charges).unwrap_or(true)
+        panic::catch_unwind(is_charged).unwrap_or(true)
     }
 
-    /// Charges or refunds at the end of a request, which is charged if `charges`, without waiting for it. If the admission
+    /// Charges or refunds at the end of a request, which is charged if `is_charged`, without waiting for it. If the admission
     /// is still shared, returns the charge in flight, for its receipt.
     pub(super) fn settle(
         &self,
         entry: &mut PolicyEntry,
-        charges: bool,
+        is_charged: bool,
         is_shared: bool,
     ) -> Option<AdjustFuture> {
         if entry.is_shadow_rejection() {
             return None;
         }
         match self.bound(entry.policy).policy.charge() {
-            Charge::RefundUnless(_) if !charges => {
-                self.refund_detached(slice::from_mut(entry));
+            Charge::RefundUnless(_) if !is_charged => {
+                self.refund_and_report(slice::from_mut(entry));
             }
             // What the handler has charged is not charged again.
-            Charge::After(_) if charges && !entry.receipts.is_settled() => {
+            Charge::After(_) if is_charged && !entry.receipts.is_settled() => {
                 entry.receipts.add_pending(entry.units());
                 if is_shared {
                     let charge = Adjustment {

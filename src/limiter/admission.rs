@@ -310,18 +310,18 @@ impl Admission {
             return;
         };
         // Not under the lock: the application's closures may use this admission.
-        let charges = policies
+        let are_charged = policies
             .iter()
-            .map(|policy| policy.is_some_and(|policy| limiter.charges(policy, outcome)));
-        let charges: SmallVec<[_; 4]> = charges.collect();
+            .map(|policy| policy.is_some_and(|policy| limiter.is_charged(policy, outcome)));
+        let are_charged: SmallVec<[_; 4]> = are_charged.collect();
         // A task of the handler may still settle what the response charges.
         let is_shared = Arc::strong_count(&self.shared) > 1;
         let handle = Handle::try_current().ok().filter(|_| is_shared);
         let mut charging = Vec::new();
         if let Some(decision) = self.lock().get(decision_index) {
-            let entries = decision.entries.iter_mut().zip(charges);
-            for (index, (entry, charges)) in entries.enumerate() {
-                let charge = limiter.settle(entry, charges, handle.is_some());
+            let entries = decision.entries.iter_mut().zip(are_charged);
+            for (index, (entry, is_charged)) in entries.enumerate() {
+                let charge = limiter.settle(entry, is_charged, handle.is_some());
                 charging.extend(charge.map(|charge| (index, entry.units(), charge)));
             }
         }

@@ -1,4 +1,4 @@
-//! Bans by hand, and which bans were reported. How rejections are counted and bans grow is in `strategy/ban.rs`.
+//! Bans by hand, and reports of the bans that begin. How rejections are counted and bans grow is in `strategy/ban.rs`.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,6 +12,7 @@ use super::{
     check::CheckOutput,
     core::LimiterRef,
     decide::{DecisionBuilder, PendingDecision},
+    entry::PolicyRole,
     keys::Keys,
     status::LimitStatus,
 };
@@ -19,7 +20,8 @@ use crate::{
     clock::Timestamp,
     error::{CallError, StoreError},
     key::Key,
-    store::{CounterOp, LimitHandle, Op},
+    observe::{DecisionSource, Event},
+    store::{CounterOp, LimitHandle, Op, OpResult},
 };
 
 impl LimiterRef {
@@ -97,6 +99,46 @@ impl LimiterRef {
         let rule = rule.map_err(|_| NO_TIME)?;
         let registered = self.store.register(bound.policy.name(), rule);
         registered.map_err(|_| NO_TIME)
+    }
+
+    /// Reports the bans that began with a request, or with a charge of rejections.
+    pub(crate) fn report_bans_begun(&self, builder: &DecisionBuilder, result: &OpResult) {
+        let Some(observers) = &self.observers else {
+            return;
+        };
+        if !matches!(builder.op, Op::Acquire(_) | Op::ForceAcquire)
+            || result.source != DecisionSource::Store
+        {
+            return;
+        }
+        let counted = builder.entries.iter().zip(&result.counters);
+        for (entry, counter) in counted.filter(|(entry, _)| entry.role == PolicyRole::Ban) {
+            let (bound, at) = (self.bound(entry.policy), result.time_of(counter));
+            let begun = self.limit(entry).rule().ban_begun(&counter.snapshot, at);
+            if let Some(lasts) = begun.filter(|_| bound.bans_begun.add(entry.key, at)) {
+                observers.on_event(&Event::BanBegan {
+                    policy: bound.policy.name(),
+                    key: &entry.key,
+                    lasts,
+                    by_hand: false,
+                });
+            }
+        }
+    }
+
+    /// Reports bans that were begun by hand.
+    pub(crate) fn report_manual_bans(&self, bans: &[(u32, Key)], lasts: Duration) {
+        let Some(observers) = &self.observers else {
+            return;
+        };
+        for (policy, key) in bans {
+            observers.on_event(&Event::BanBegan {
+                policy: self.bound(*policy).policy.name(),
+                key,
+                lasts,
+                by_hand: true,
+            });
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     iter,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     extract::{Extracted, MissingKey},
     key::Key,
+    observe::PolicyStats,
     policy::{Policy, on_store_error::OnStoreError},
     quota::Quota,
     store::{CounterMode, LimitHandle, Store},
@@ -184,6 +185,26 @@ impl BoundPolicy {
         DecisionKind::MissingKey {
             policy: self.policy.shared_name(),
             missing: self.policy.missing_key_name(parts),
+        }
+    }
+
+    /// Its state in this process.
+    pub(super) fn stats(&self, waiters: u64) -> PolicyStats {
+        let has_quota = !self.policy.is_block_list();
+        PolicyStats {
+            policy: self.policy.shared_name(),
+            kind: self.role.into(),
+            quota: has_quota.then(|| self.policy.quota()),
+            limit: match has_quota {
+                true => self.limit.info().capacity,
+                false => 0,
+            },
+            permits: self.permits_held.load(Ordering::Relaxed),
+            waiters,
+            shadow: match &self.enforcement {
+                Enforcement::Shadow { counters, .. } => Some(counters.stats()),
+                Enforcement::Live | Enforcement::Ban => None,
+            },
         }
     }
 

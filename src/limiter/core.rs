@@ -4,7 +4,6 @@ use std::{
     fmt,
     ops::Deref,
     sync::{Arc, OnceLock},
-    thread::LocalKey,
     time::Duration,
 };
 
@@ -25,7 +24,7 @@ use crate::{
     access::Lists,
     error::UnknownPolicy,
     log::LogThrottle,
-    observe::Observers,
+    observe::{LimiterStats, Observers},
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
@@ -33,7 +32,7 @@ use crate::{
     },
     setting::Difference,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units},
-    sync::{CachePadded, ReplaceableValue, ReplacedFlag, ShardedArc, ThreadRefs},
+    sync::{CachePadded, ReplacedFlag, ShardedArc, replaceable_value},
 };
 
 /// The policies of a limiter, its store, and what they share.
@@ -95,20 +94,7 @@ impl LimiterRefs {
     }
 }
 
-impl ReplaceableValue for LimiterRef {
-    #[inline]
-    fn replaced_flag(&self) -> &ReplacedFlag {
-        &self.replaced
-    }
-
-    #[inline]
-    fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>> {
-        thread_local! {
-            static REFS: ThreadRefs<LimiterRef> = const { ThreadRefs::new() };
-        }
-        &REFS
-    }
-}
+replaceable_value!(LimiterRef, replaced);
 
 impl LimiterRef {
     fn new(core: &Arc<LimiterCore>) -> Self {
@@ -208,6 +194,24 @@ impl LimiterCore {
     pub(crate) fn write_back(&self) {
         if let Some(shares) = &self.local_shares {
             shares.write_back(&*self.store);
+        }
+    }
+
+    /// The state of the limiter and its store in this process.
+    pub(super) fn stats(&self) -> LimiterStats {
+        let mut waiters = vec![0; self.policies.len()];
+        self.wait_queues
+            .count_waiters(self.generation, &mut waiters);
+        let policies = self.policies.iter().zip(waiters);
+        let shares = self.local_shares.as_deref();
+        LimiterStats {
+            generation: self.generation,
+            policies: policies
+                .map(|(bound, waiters)| bound.stats(waiters))
+                .collect(),
+            queued_write_backs: shares.map_or(0, |shares| shares.unwritten_keys() as u64),
+            dropped_write_backs: shares.map_or(0, |shares| shares.dropped()),
+            store: self.store.stats(),
         }
     }
 

@@ -235,15 +235,15 @@ impl Drop for PendingDecision {
 
 impl LimiterRef {
     /// Decides a call with its own keys, and doesn't report it to observers: it is a part of a
-    /// [`Limiter::wait`](crate::Limiter::wait), which is reported as a whole. Other calls are decided by `decide_call` (`report`).
-    pub(crate) fn decide_keys(
+    /// [`Limiter::wait`](crate::Limiter::wait), which is reported as a whole. Other calls are decided by `decide_call`.
+    pub(crate) fn decide_unreported(
         self: Arc<Self>,
         op: Op,
         keys: &Keys,
         overrides: &CheckOverrides,
     ) -> MaybePending {
         let mut builder = DecisionBuilder::of_call(op, Some(overrides));
-        match self.evaluate_keys(&mut builder, keys, Some(overrides)) {
+        match self.evaluate_call(&mut builder, keys, Some(overrides)) {
             None => MaybePending::Ready(builder.finish(self)),
             Some(stage) => MaybePending::Pending(PendingDecision::unreported(self, builder, stage)),
         }

@@ -183,13 +183,13 @@ impl Decision {
     /// calls. Empty if the store failed. A [ban](crate::Ban) has one while it blocks the key, and in a
     /// [`peek`](crate::Limiter::peek).
     pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
-        let (enforced, _) = self.entries.split_at(self.enforced());
+        let (enforced, _) = self.entries.split_at(self.enforced_count());
         enforced.iter().map(|entry| self.policy_decision(entry))
     }
 
     /// The result under each [shadow policy](crate::Policy::shadow) that applied.
     pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
-        let (_, shadows) = self.entries.split_at(self.enforced());
+        let (_, shadows) = self.entries.split_at(self.enforced_count());
         shadows.iter().map(|entry| self.policy_decision(entry))
     }
 
@@ -216,7 +216,7 @@ impl Decision {
     /// The cache slot of the `RateLimit-Policy` header, if all live policies applied with their own quotas.
     pub(crate) fn cached_policy_header(&self) -> Option<&OnceLock<HeaderValue>> {
         let cache = &self.limiter.response_cache;
-        let (enforced, _) = self.entries.split_at(self.enforced());
+        let (enforced, _) = self.entries.split_at(self.enforced_count());
         let unchanged =
             |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.quota_override.is_none();
         let all = enforced.len() == cache.live && enforced.iter().all(unchanged);
@@ -244,7 +244,7 @@ impl Decision {
     }
 
     /// The number of enforced policies, which come first.
-    fn enforced(&self) -> usize {
+    fn enforced_count(&self) -> usize {
         self.entries.partition_point(|entry| !entry.is_shadow())
     }
 
@@ -339,7 +339,7 @@ impl Decision {
 
     /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
     pub(super) fn rollback(&mut self) {
-        self.limiter.refund_detached(&mut self.entries);
+        self.limiter.refund_and_report(&mut self.entries);
         for entry in &self.entries {
             entry.receipts.mark_settled();
         }

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::StoreError,
     key::Key,
+    observe::PolicyKind,
     store::{Op, Units},
     strategy::{ChargeReceipt, LazyStatus, QuotaStatus, RetryAfter, Snapshot},
 };
@@ -45,6 +46,16 @@ pub(crate) enum PolicyRole {
         /// Whether it would have rejected.
         rejects: bool,
     },
+}
+
+impl From<PolicyRole> for PolicyKind {
+    fn from(role: PolicyRole) -> Self {
+        match role {
+            PolicyRole::Live => Self::Live,
+            PolicyRole::Ban => Self::Ban,
+            PolicyRole::Shadow { .. } => Self::Shadow,
+        }
+    }
 }
 
 impl PolicyEntry {

@@ -16,6 +16,7 @@ use tokio::{
 
 use super::{core::LimiterCore, entry::PolicyEntry, wait_queue::QueueKey};
 use crate::{
+    key::Key,
     log::LogThrottle,
     observe::Event,
     runtime::runtime_with_timers,
@@ -40,6 +41,23 @@ pub(crate) struct HeldPermits {
     runtime: Option<Handle>,
     /// The queue of [`Limiter::wait`](crate::Limiter::wait) in which the request waited for them. Their release wakes its leader.
     queue_key: OnceLock<QueueKey>,
+}
+
+impl LimiterCore {
+    /// Reports that permits are held or released.
+    pub(crate) fn report_permits(
+        &self,
+        entries: &[PolicyEntry],
+        event: impl for<'a> Fn(&'a str, &'a Key, u64) -> Event<'a>,
+    ) {
+        let Some(observers) = &self.observers else {
+            return;
+        };
+        for entry in entries {
+            let policy = self.bound(entry.policy).policy.name();
+            observers.on_event(&event(policy, &entry.key, entry.receipts.first().remaining));
+        }
+    }
 }
 
 impl HeldPermits {
@@ -121,7 +139,7 @@ impl Drop for HeldPermits {
         let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
         let runtime = self.runtime.as_ref().filter(|_| outside);
         let _entered = runtime.map(Handle::enter);
-        self.limiter.refund_entries(&mut self.entries);
+        self.limiter.refund_unreported(&mut self.entries);
         // Released before the leader looks for them.
         if let Some(queue_key) = self.queue_key.get() {
             self.limiter.wait_queues.notify_leader(queue_key);

@@ -60,7 +60,7 @@ impl PolicyAdmission {
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
         let mut deferred = None;
-        for at in self.admission.charges(&self.policy, Charges::Units) {
+        for at in self.admission.charged_entries(&self.policy, Charges::Units) {
             let charged = self.charge_at(at, Units::new(units)).await;
             StoreError::set_aside(charged, &mut deferred)?;
         }
@@ -99,7 +99,7 @@ impl PolicyAdmission {
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
         let (mut refunds, mut deferred) = (Vec::new(), None);
-        for at in self.admission.charges(&self.policy, Charges::All) {
+        for at in self.admission.charged_entries(&self.policy, Charges::All) {
             let refunded = self.refund_at(at, units).await;
             refunds.extend(StoreError::set_aside(refunded, &mut deferred)?.flatten());
         }

@@ -92,7 +92,7 @@ impl LimiterRef {
     }
 
     /// Evaluates a call with its own keys. Returns what is pending; `None` if the call is decided.
-    pub(crate) fn evaluate_keys(
+    pub(crate) fn evaluate_call(
         &self,
         builder: &mut DecisionBuilder,
         keys: &Keys,

@@ -146,7 +146,7 @@ impl Admission {
     ) -> Result<Vec<Correction>, StoreError> {
         let mut corrections = Vec::new();
         for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
-            for at in self.charges_to_settle(name, true_costs) {
+            for at in self.charged_entries_to_settle(name, true_costs) {
                 let unconfirmed = self.with_entry(at, |_, entry| entry.receipts.is_unconfirmed());
                 if unconfirmed == Some(true) {
                     let policy = name.clone();
@@ -274,24 +274,24 @@ impl Admission {
         })?
     }
 
-    /// The charges under a policy.
-    pub(super) fn charges(&self, policy: &str, which: Charges) -> Vec<EntryPosition> {
-        self.find_charges(which, |name, _| name == policy)
+    /// The entries of a policy that were charged.
+    pub(super) fn charged_entries(&self, policy: &str, which: Charges) -> Vec<EntryPosition> {
+        self.find_charged_entries(which, |name, _| name == policy)
     }
 
-    /// The charges under a policy and under its shadows, except shadows that are settled by their own names.
-    fn charges_to_settle(
+    /// Those of a policy and of its shadows, except shadows that are settled by their own names.
+    fn charged_entries_to_settle(
         &self,
         policy: &str,
         true_costs: &[(Arc<str>, u64)],
     ) -> Vec<EntryPosition> {
         let is_named = |name: &str| true_costs.iter().any(|(named, _)| **named == *name);
-        self.find_charges(Charges::Units, |name, live| {
+        self.find_charged_entries(Charges::Units, |name, live| {
             name == policy || live == Some(policy) && !is_named(name)
         })
     }
 
-    fn find_charges(
+    fn find_charged_entries(
         &self,
         which: Charges,
         includes: impl Fn(&str, Option<&str>) -> bool,

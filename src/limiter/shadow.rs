@@ -141,7 +141,7 @@ impl LimiterRef {
                 bound.record_shadow(counters, times, admitted, would_admit);
                 // The request does not run, so it holds no permit.
                 if admitted == 0 && charged > 0 && bound.is_permit() {
-                    self.refund_entries(&mut builder.entries[index..=index]);
+                    self.refund_unreported(&mut builder.entries[index..=index]);
                 }
             }
             builder.entries[index].role = PolicyRole::Shadow { rejects };

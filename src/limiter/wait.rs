@@ -28,7 +28,7 @@ use super::{
     decision::Decision,
     keys::Keys,
     rejected::Rejected,
-    report::WaitReport,
+    report_decision::WaitReport,
     wait_leader::{Leader, Wakeup},
     wait_queue::{JoinOutcome, WaiterLimits, join},
     wait_request::WaitRequest,

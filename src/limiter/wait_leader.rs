@@ -368,7 +368,7 @@ impl Drop for UnclaimedGrant {
             let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
             let runtime = self.runtime.as_ref().filter(|_| outside);
             let _entered = runtime.map(Handle::enter);
-            self.limiter.refund_entries(&mut decision.entries);
+            self.limiter.refund_unreported(&mut decision.entries);
             self.limiter.wait_queues.notify_leader(&self.queue_key);
         }
     }

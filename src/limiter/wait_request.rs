@@ -72,7 +72,7 @@ impl WaitRequest {
     /// Calls the store for `n` requests that keep waiting if they are rejected.
     pub(crate) fn check(&self, n: u32) -> MaybePending {
         let limiter = self.limiter.clone();
-        limiter.decide_keys(Op::Acquire(n), &self.keys, &self.overrides)
+        limiter.decide_unreported(Op::Acquire(n), &self.keys, &self.overrides)
     }
 
     /// Calls the store once, without a queue.
@@ -84,7 +84,7 @@ impl WaitRequest {
         match self
             .limiter
             .clone()
-            .decide_keys(Op::Acquire(1), &self.keys, &once)
+            .decide_unreported(Op::Acquire(1), &self.keys, &once)
         {
             MaybePending::Ready(decision) => decision,
             MaybePending::Pending(mut pending) => await_decision(&mut pending).await,
@@ -271,7 +271,7 @@ impl WaitRequest {
         let counted = match self
             .limiter
             .clone()
-            .decide_keys(Op::ForceAcquire, &keys, &once)
+            .decide_unreported(Op::ForceAcquire, &keys, &once)
         {
             MaybePending::Ready(decision) => decision,
             MaybePending::Pending(mut pending) => await_decision(&mut pending).await,

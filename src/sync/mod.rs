@@ -11,7 +11,9 @@ use std::{
 
 mod replaceable;
 
-pub(crate) use self::replaceable::{Replaceable, ReplaceableValue, ReplacedFlag, ThreadRefs};
+pub(crate) use self::replaceable::{
+    Replaceable, ReplaceableValue, ReplacedFlag, ThreadRefs, replaceable_value,
+};
 
 /// Locks a mutex, also after a thread has panicked while it held the lock: the values that are guarded are usable after each step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

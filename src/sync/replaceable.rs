@@ -34,6 +34,30 @@ pub(crate) trait ReplaceableValue: Sized + 'static {
     fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>>;
 }
 
+/// Implements [`ReplaceableValue`] for a type with a [`ReplacedFlag`] in the named field. Each type has threads' references of
+/// its own.
+macro_rules! replaceable_value {
+    ($value:ty, $flag:tt) => {
+        impl $crate::sync::ReplaceableValue for $value {
+            #[inline]
+            fn replaced_flag(&self) -> &$crate::sync::ReplacedFlag {
+                &self.$flag
+            }
+
+            #[inline]
+            fn thread_refs() -> &'static std::thread::LocalKey<$crate::sync::ThreadRefs<Self>> {
+                thread_local! {
+                    static REFS: $crate::sync::ThreadRefs<$value> =
+                        const { $crate::sync::ThreadRefs::new() };
+                }
+                &REFS
+            }
+        }
+    };
+}
+
+pub(crate) use replaceable_value;
+
 /// Whether a value was replaced.
 #[derive(Debug, Default)]
 pub(crate) struct ReplacedFlag(AtomicBool);
@@ -123,18 +147,7 @@ mod tests {
 
     struct Value(u32, ReplacedFlag);
 
-    impl ReplaceableValue for Value {
-        fn replaced_flag(&self) -> &ReplacedFlag {
-            &self.1
-        }
-
-        fn thread_refs() -> &'static LocalKey<ThreadRefs<Self>> {
-            thread_local! {
-                static REFS: ThreadRefs<Value> = const { ThreadRefs::new() };
-            }
-            &REFS
-        }
-    }
+    replaceable_value!(Value, 1);
 
     fn value(n: u32) -> ShardedArc<Value> {
         ShardedArc::new(|| Value(n, ReplacedFlag::default()))

@@ -25,7 +25,7 @@ pub(crate) const MAX_REPEATS: u32 = 3;
 pub(crate) struct Confirmation {
     begun: Instant,
     /// When it has a verdict at the latest, unless the probing thread is held up, too.
-    until: Instant,
+    deadline: Instant,
     state: Mutex<(Verdict, Vec<Waker>)>,
     /// Whether it was counted as a failure of the circuit breaker.
     counted: AtomicBool,
@@ -42,10 +42,10 @@ pub(crate) enum Verdict {
 }
 
 impl Confirmation {
-    fn new(verdict: Verdict, begun: Instant, limit: Duration) -> Arc<Self> {
+    fn new(verdict: Verdict, begun: Instant, probe_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             begun,
-            until: begun + limit,
+            deadline: begun + probe_timeout,
             state: Mutex::new((verdict, Vec::new())),
             counted: AtomicBool::new(false),
         })
@@ -71,7 +71,7 @@ impl Confirmation {
 
     /// Whether it should have a verdict by now: the probing thread is held up.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.verdict() == Verdict::Pending && Instant::now() >= self.until
+        self.verdict() == Verdict::Pending && Instant::now() >= self.deadline
     }
 
     /// Sets the verdict, and wakes the tasks that wait for it.
@@ -87,7 +87,7 @@ impl Confirmation {
 
     /// Counts a batch without a reply as a failure of the circuit breaker, if the server did not answer. Returns whether it
     /// counts: only the first batch of a confirmation does.
-    pub(crate) fn count_failure(&self) -> bool {
+    pub(crate) fn count_if_unanswered(&self) -> bool {
         self.verdict() == Verdict::Unanswered && !self.counted.swap(true, Ordering::Relaxed)
     }
 
@@ -97,30 +97,30 @@ impl Confirmation {
 }
 
 impl Breaker {
-    /// The confirmation in flight, or a new one, which the caller has to decide within `limit`. Returns whether it is new. One
-    /// that is overdue by [`MAX_REPEATS`] limits is given up.
+    /// The confirmation in flight, or a new one, which the caller has to decide within `probe_timeout`. Returns whether it is new. One
+    /// that is overdue by [`MAX_REPEATS`] timeouts is given up.
     pub(crate) fn join_confirmation(
         &self,
         now: Instant,
-        limit: Duration,
+        probe_timeout: Duration,
     ) -> (Arc<Confirmation>, bool) {
         let mut state = self.state();
         let in_flight = state.confirmation.as_ref().filter(|last| {
-            last.verdict() == Verdict::Pending && now < last.until + MAX_REPEATS * limit
+            last.verdict() == Verdict::Pending && now < last.deadline + MAX_REPEATS * probe_timeout
         });
         if let Some(in_flight) = in_flight {
             return (in_flight.clone(), false);
         }
-        let new = Confirmation::new(Verdict::Pending, now, limit);
+        let new = Confirmation::new(Verdict::Pending, now, probe_timeout);
         state.confirmation = Some(new.clone());
         (new, true)
     }
 
     /// Counts a failure by the last confirmation, and returns whether it counts: if the server did not answer it, it began no
     /// longer than `age` ago, and none was counted by it before.
-    pub(crate) fn count_unanswered(&self, now: Instant, age: Duration) -> bool {
+    pub(crate) fn count_last_if_unanswered(&self, now: Instant, age: Duration) -> bool {
         let last = self.state().confirmation.clone();
-        last.is_some_and(|last| last.begun + age >= now && last.count_failure())
+        last.is_some_and(|last| last.begun + age >= now && last.count_if_unanswered())
     }
 
     /// Whether the server has answered a confirmation that began at this instant or later.
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_millis(50);
+    const TIMEOUT: Duration = Duration::from_millis(50);
 
     fn breaker() -> Breaker {
         Breaker::new(NonZeroU32::new(3))
@@ -146,48 +146,60 @@ mod tests {
     #[test]
     fn batches_share_the_probe_in_flight_and_it_counts_once() {
         let (breaker, now) = (breaker(), Instant::now());
-        let (first, is_new) = breaker.join_confirmation(now, LIMIT);
-        let (second, is_second_new) = breaker.join_confirmation(now + LIMIT / 2, LIMIT);
+        let (first, is_new) = breaker.join_confirmation(now, TIMEOUT);
+        let (second, is_second_new) = breaker.join_confirmation(now + TIMEOUT / 2, TIMEOUT);
         assert!(is_new && !is_second_new && Arc::ptr_eq(&first, &second));
-        assert!(!first.count_failure(), "it may be answered");
+        assert!(!first.count_if_unanswered(), "it may be answered");
         first.decide(false);
-        assert!(first.count_failure() && !second.count_failure());
+        assert!(first.count_if_unanswered() && !second.count_if_unanswered());
         assert!(!breaker.is_confirmed_since(now));
-        let (next, is_new) = breaker.join_confirmation(now + LIMIT, LIMIT);
+        let (next, is_new) = breaker.join_confirmation(now + TIMEOUT, TIMEOUT);
         assert!(is_new);
         next.decide(true);
-        assert!(!next.count_failure() && breaker.is_confirmed_since(now + LIMIT));
-        assert!(!breaker.is_confirmed_since(now + 2 * LIMIT), "it is older");
+        assert!(!next.count_if_unanswered() && breaker.is_confirmed_since(now + TIMEOUT));
+        assert!(
+            !breaker.is_confirmed_since(now + 2 * TIMEOUT),
+            "it is older"
+        );
     }
 
     #[test]
     fn a_batch_without_a_probe_counts_by_the_last_one_once_and_not_by_an_old_one() {
         let (breaker, now) = (breaker(), Instant::now());
-        assert!(!breaker.count_unanswered(now, LIMIT), "there is none");
+        assert!(
+            !breaker.count_last_if_unanswered(now, TIMEOUT),
+            "there is none"
+        );
         for (is_answered, later, counts) in [
-            (false, LIMIT, true),
-            (false, 2 * LIMIT, false),
-            (true, LIMIT, false),
+            (false, TIMEOUT, true),
+            (false, 2 * TIMEOUT, false),
+            (true, TIMEOUT, false),
         ] {
-            let (last, _) = breaker.join_confirmation(now, LIMIT);
-            assert!(!breaker.count_unanswered(now, LIMIT), "it may be answered");
+            let (last, _) = breaker.join_confirmation(now, TIMEOUT);
+            assert!(
+                !breaker.count_last_if_unanswered(now, TIMEOUT),
+                "it may be answered"
+            );
             last.decide(is_answered);
-            assert_eq!(breaker.count_unanswered(now + later, LIMIT), counts);
-            assert!(!counts || !breaker.count_unanswered(now + later, LIMIT));
+            assert_eq!(
+                breaker.count_last_if_unanswered(now + later, TIMEOUT),
+                counts
+            );
+            assert!(!counts || !breaker.count_last_if_unanswered(now + later, TIMEOUT));
         }
     }
 
     #[test]
     fn a_probe_that_never_ends_is_given_up() {
         let (breaker, now) = (breaker(), Instant::now());
-        let (lost, _) = breaker.join_confirmation(now, LIMIT);
-        let (_, is_new) = breaker.join_confirmation(now + LIMIT * (1 + MAX_REPEATS), LIMIT);
-        assert!(is_new && !lost.count_failure());
+        let (lost, _) = breaker.join_confirmation(now, TIMEOUT);
+        let (_, is_new) = breaker.join_confirmation(now + TIMEOUT * (1 + MAX_REPEATS), TIMEOUT);
+        assert!(is_new && !lost.count_if_unanswered());
     }
 
     #[tokio::test]
     async fn a_verdict_wakes_those_that_wait_for_it() {
-        let (confirmation, _) = breaker().join_confirmation(Instant::now(), LIMIT);
+        let (confirmation, _) = breaker().join_confirmation(Instant::now(), TIMEOUT);
         let theirs = confirmation.clone();
         let waiting = tokio::spawn(poll_fn(move |cx| match theirs.poll_verdict(cx) {
             Verdict::Pending => Poll::Pending,

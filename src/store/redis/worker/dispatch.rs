@@ -105,10 +105,10 @@ pub(crate) async fn send_batch(
 /// has the time.
 fn counts_as_failure(worker: &Worker, batch: &Batch) -> bool {
     if let Some(confirmation) = &batch.confirmation {
-        return confirmation.count_failure();
+        return confirmation.count_if_unanswered();
     }
     let (breaker, timeout) = (&worker.breaker, worker.shared.timeout);
-    let counts = breaker.count_unanswered(std::time::Instant::now(), 2 * timeout);
+    let counts = breaker.count_last_if_unanswered(std::time::Instant::now(), 2 * timeout);
     if !counts && !breaker.is_open() {
         drop(probe::request_confirmation(
             &worker.shared,

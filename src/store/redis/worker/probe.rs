@@ -48,23 +48,23 @@ fn probing_runtime() -> Option<Handle> {
     background_runtime().or_else(runtime_with_io)
 }
 
-/// Has the server of a hash tag probed, since a batch has had no reply for half of its time. `limit` is how long
+/// Has the server of a hash tag probed, since a batch has had no reply for half of its time. `probe_timeout` is how long
 /// each probe may take.
 #[cold]
 pub(crate) fn request_confirmation(
     shared: &StoreState,
     breaker: &Breaker,
     tag: usize,
-    limit: Duration,
+    probe_timeout: Duration,
 ) -> Arc<Confirmation> {
-    let (confirmation, is_new) = breaker.join_confirmation(Instant::now(), limit);
+    let (confirmation, is_new) = breaker.join_confirmation(Instant::now(), probe_timeout);
     if is_new {
         let confirming = confirm_by_probes(
             confirmation.clone(),
             shared.topology.clone(),
             tag,
             shared.probe_command(tag),
-            limit,
+            probe_timeout,
         );
         match probing_runtime() {
             Some(runtime) => drop(runtime.spawn(confirming.with_current_subscriber())),
@@ -80,14 +80,14 @@ async fn confirm_by_probes(
     topology: Topology,
     tag: usize,
     probe: Cmd,
-    limit: Duration,
+    probe_timeout: Duration,
 ) {
     for _ in 0..=MAX_REPEATS {
         let begun = Instant::now();
-        let reply = timeout(limit, topology.run_on_new_connection(tag, &probe)).await;
+        let reply = timeout(probe_timeout, topology.run_on_new_connection(tag, &probe)).await;
         match reply {
             Ok(reply) => return confirmation.decide(check_reply(reply).is_ok()),
-            Err(_) if is_late(begun.elapsed(), limit) => {}
+            Err(_) if is_late(begun.elapsed(), probe_timeout) => {}
             Err(_) => break,
         }
     }
@@ -95,8 +95,8 @@ async fn confirm_by_probes(
 }
 
 /// Whether a probe without an answer ended so late that its thread was held up.
-fn is_late(took: Duration, limit: Duration) -> bool {
-    took >= limit + limit / 4 + TIMER_GRANULARITY
+fn is_late(took: Duration, probe_timeout: Duration) -> bool {
+    took >= probe_timeout + probe_timeout / 4 + TIMER_GRANULARITY
 }
 
 /// Spawns a task that probes until the breaker closes, unless there is one already.

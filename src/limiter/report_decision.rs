@@ -1,9 +1,8 @@
-//! What is reported to observers: decisions, units that are charged or refunded later, and the state of the limiter; and the log
-//! event of a rejection.
+//! Reports of decisions to observers.
 
 use std::{
     cell::Cell,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,25 +11,20 @@ use smallvec::SmallVec;
 
 use super::{
     Limiter,
-    adjust::Adjustment,
-    bound_policy::{BoundPolicy, Enforcement},
     check::CheckOverrides,
-    core::{LimiterCore, LimiterRef},
+    core::LimiterRef,
     decide::{DecisionBuilder, PendingStage},
     decision::{Decision, DecisionKind},
-    entry::{PolicyEntry, PolicyRole, longest_wait},
+    entry::{PolicyEntry, PolicyRole},
     keys::Keys,
 };
 #[cfg(any(feature = "admin", feature = "metrics"))]
 use crate::observe::{PolicyResult, counts::PolicyCount};
 use crate::{
-    error::StoreError,
-    key::Key,
     observe::{
-        DecisionEvent, DecisionOutcome, DecisionSource, Event, EventStatus, LimiterStats,
-        Observers, PolicyEvent, PolicyEvents, PolicyKind, PolicyStats, UnitsEvent, UnitsKind,
+        DecisionEvent, DecisionOutcome, DecisionSource, EventStatus, PolicyEvent, PolicyEvents,
     },
-    store::{Op, OpResult},
+    store::Op,
 };
 
 /// Each thread times one in this many of the decisions that are ready at once.
@@ -71,12 +65,12 @@ impl LimiterRef {
         match self.observers {
             None => self.evaluate_request(builder, parts),
             Some(_) => {
-                self.decide_reported(builder, |builder| self.evaluate_request(builder, parts))
+                self.decide_and_report(builder, |builder| self.evaluate_request(builder, parts))
             }
         }
     }
 
-    /// [Evaluates](Self::evaluate_keys) a call with its own keys, and reports a decision that is ready.
+    /// [Evaluates](Self::evaluate_call) a call with its own keys, and reports a decision that is ready.
     #[inline]
     pub(crate) fn decide_call(
         &self,
@@ -85,15 +79,15 @@ impl LimiterRef {
         overrides: Option<&CheckOverrides>,
     ) -> Option<PendingStage> {
         match self.observers {
-            None => self.evaluate_keys(builder, keys, overrides),
-            Some(_) => self.decide_reported(builder, |builder| {
-                self.evaluate_keys(builder, keys, overrides)
+            None => self.evaluate_call(builder, keys, overrides),
+            Some(_) => self.decide_and_report(builder, |builder| {
+                self.evaluate_call(builder, keys, overrides)
             }),
         }
     }
 
     #[inline(never)]
-    fn decide_reported(
+    fn decide_and_report(
         &self,
         builder: &mut DecisionBuilder,
         evaluate: impl FnOnce(&mut DecisionBuilder) -> Option<PendingStage>,
@@ -276,165 +270,6 @@ impl LimiterRef {
         }
         true
     }
-
-    /// Logs a request that was rejected. One that waits is logged when it is rejected finally.
-    #[cold]
-    pub(crate) fn log_rejected(&self, builder: &DecisionBuilder) {
-        if matches!(builder.op, Op::Acquire(_)) && !builder.will_retry && !builder.is_admitted() {
-            self.log_rejection(&builder.kind, &builder.entries);
-        }
-    }
-
-    /// Logs a rejection, with the first policy that rejected, and the longest wait.
-    #[cold]
-    pub(crate) fn log_rejection(&self, kind: &DecisionKind, entries: &[PolicyEntry]) {
-        if !tracing::enabled!(tracing::Level::DEBUG) {
-            return;
-        }
-        let mut enforced = entries.iter().filter(|entry| !entry.is_shadow());
-        let by = enforced
-            .find(|entry| entry.rejects(self))
-            .filter(|_| matches!(kind, DecisionKind::Rejected));
-        let by_policy = by.map(|entry| (&self.bound(entry.policy).policy, entry));
-        let policy = by_policy.map(|(policy, _)| policy.name());
-        // In the form that the admin API and key lists read.
-        let key = by_policy.map(|(policy, entry)| policy.key_text(&entry.key));
-        let key = key.as_deref().map(tracing::field::display);
-        let retry_after = by.and_then(|_| longest_wait(self, entries).duration());
-        let outcome = kind.outcome(false, false).as_str();
-        tracing::debug!(
-            outcome,
-            policy,
-            key,
-            retry_after = retry_after.map(tracing::field::debug),
-            "a request was rejected"
-        );
-    }
-
-    /// Reports a charge by hand that failed, if it may be made nevertheless.
-    pub(crate) fn report_failed_charge(&self, builder: &DecisionBuilder, error: &StoreError) {
-        let is_by_hand = builder.op == Op::ForceAcquire && !builder.in_check;
-        if is_by_hand && !error.had_no_effect() {
-            self.report_charge_by_hand(builder, false);
-        }
-    }
-
-    /// Reports a charge by hand, as the store made it. One whose result is not known may be made.
-    pub(super) fn report_charge_by_hand(&self, builder: &DecisionBuilder, confirmed: bool) {
-        // Without entries the call has failed.
-        for entry in &builder.entries {
-            let units = match confirmed {
-                true => entry.receipts.first().remaining,
-                false => entry.cost,
-            };
-            self.report_units(entry, UnitsKind::Charged, units, confirmed);
-        }
-    }
-
-    /// Reports the bans that began with a request, or with a charge of rejections.
-    pub(crate) fn report_bans_begun(&self, builder: &DecisionBuilder, result: &OpResult) {
-        let Some(observers) = &self.observers else {
-            return;
-        };
-        if !matches!(builder.op, Op::Acquire(_) | Op::ForceAcquire)
-            || result.source != DecisionSource::Store
-        {
-            return;
-        }
-        let counted = builder.entries.iter().zip(&result.counters);
-        for (entry, counter) in counted.filter(|(entry, _)| entry.role == PolicyRole::Ban) {
-            let (bound, at) = (self.bound(entry.policy), result.time_of(counter));
-            let begun = self.limit(entry).rule().ban_begun(&counter.snapshot, at);
-            if let Some(lasts) = begun.filter(|_| bound.bans_begun.add(entry.key, at)) {
-                observers.on_event(&Event::BanBegan {
-                    policy: bound.policy.name(),
-                    key: &entry.key,
-                    lasts,
-                    by_hand: false,
-                });
-            }
-        }
-    }
-
-    /// Reports bans that were begun by hand.
-    pub(crate) fn report_manual_bans(&self, bans: &[(u32, Key)], lasts: Duration) {
-        let Some(observers) = &self.observers else {
-            return;
-        };
-        for (policy, key) in bans {
-            observers.on_event(&Event::BanBegan {
-                policy: self.bound(*policy).policy.name(),
-                key,
-                lasts,
-                by_hand: true,
-            });
-        }
-    }
-}
-
-impl LimiterCore {
-    /// Reports an operation that was sent, or queued, without waiting for its result. Permits that are released are reported as
-    /// such.
-    pub(crate) fn report_detached(&self, entry: &PolicyEntry, kind: UnitsKind, units: u64) {
-        if !self.bound(entry.policy).is_permit() {
-            self.report_units(entry, kind, units, false);
-        }
-    }
-
-    pub(crate) fn report_units(
-        &self,
-        entry: &PolicyEntry,
-        kind: UnitsKind,
-        units: u64,
-        confirmed: bool,
-    ) {
-        let Some(observers) = &self.observers else {
-            return;
-        };
-        let event = UnitsEvent {
-            generation: self.generation,
-            index: entry.policy as usize,
-            policy: self.bound(entry.policy).policy.name(),
-            key: &entry.key,
-            kind,
-            units,
-            confirmed,
-        };
-        notify(observers, &event);
-    }
-
-    /// The state of the limiter and its store in this process.
-    pub(super) fn stats(&self) -> LimiterStats {
-        let mut waiters = vec![0; self.policies.len()];
-        self.wait_queues
-            .count_waiters(self.generation, &mut waiters);
-        let policies = self.policies.iter().zip(waiters);
-        let shares = self.local_shares.as_deref();
-        LimiterStats {
-            generation: self.generation,
-            policies: policies
-                .map(|(bound, waiters)| bound.stats(waiters))
-                .collect(),
-            queued_write_backs: shares.map_or(0, |shares| shares.unwritten_keys() as u64),
-            dropped_write_backs: shares.map_or(0, |shares| shares.dropped()),
-            store: self.store.stats(),
-        }
-    }
-
-    /// Reports that permits are held or released.
-    pub(crate) fn report_permits(
-        &self,
-        entries: &[PolicyEntry],
-        event: impl for<'a> Fn(&'a str, &'a Key, u64) -> Event<'a>,
-    ) {
-        let Some(observers) = &self.observers else {
-            return;
-        };
-        for entry in entries {
-            let policy = self.bound(entry.policy).policy.name();
-            observers.on_event(&event(policy, &entry.key, entry.receipts.first().remaining));
-        }
-    }
 }
 
 impl Summary<'_> {
@@ -507,141 +342,4 @@ fn is_timed() -> bool {
         random.get() < u64::MAX / TIMED_DECISIONS
     };
     RANDOM.try_with(next).unwrap_or(false)
-}
-
-impl From<PolicyRole> for PolicyKind {
-    fn from(role: PolicyRole) -> Self {
-        match role {
-            PolicyRole::Live => Self::Live,
-            PolicyRole::Ban => Self::Ban,
-            PolicyRole::Shadow { .. } => Self::Shadow,
-        }
-    }
-}
-
-/// The report of adjustments in flight. It is made when their result is known, or when this is dropped without one.
-pub(crate) struct UnitsReport {
-    observers: Arc<Observers>,
-    generation: u64,
-    units: SmallVec<[PendingUnits; 1]>,
-    /// Whether the store repeats what has failed.
-    is_detached: bool,
-}
-
-/// One adjustment.
-struct PendingUnits {
-    index: u32,
-    policy: Arc<str>,
-    key: Key,
-    kind: UnitsKind,
-    /// The units of the adjustment, before its result is known.
-    units: u64,
-}
-
-impl UnitsReport {
-    /// `None` without observers, or without adjustments.
-    pub(crate) fn begin(
-        limiter: &LimiterCore,
-        op: Op,
-        adjustments: &[Adjustment<'_>],
-    ) -> Option<Self> {
-        let observers = limiter.observers.as_ref()?;
-        let units = adjustments.iter().map(|adjustment| {
-            let entry = adjustment.entry;
-            PendingUnits {
-                index: entry.policy,
-                policy: limiter.bound(entry.policy).policy.shared_name(),
-                key: entry.key,
-                kind: match op {
-                    Op::Refund => UnitsKind::Refunded,
-                    Op::Settle if adjustment.receipt.remaining > 0 => UnitsKind::SettledLess,
-                    Op::Settle => UnitsKind::SettledMore,
-                    _ => UnitsKind::Charged,
-                },
-                units: adjustment.units,
-            }
-        });
-        Some(Self {
-            observers: observers.clone(),
-            generation: limiter.generation,
-            units: units.collect(),
-            is_detached: false,
-        })
-    }
-
-    /// The same, of another kind.
-    pub(crate) fn of_kind(mut self, kind: UnitsKind) -> Self {
-        self.units.iter_mut().for_each(|units| units.kind = kind);
-        self
-    }
-
-    /// The same, of operations that the store repeats if they fail.
-    pub(crate) fn detached(mut self) -> Self {
-        self.is_detached = true;
-        self
-    }
-
-    /// Reports the result. After an error nothing was done, or that is not known.
-    pub(crate) fn finish(mut self, result: Result<&OpResult, &StoreError>) {
-        match result {
-            Ok(result) => {
-                let units = std::mem::take(&mut self.units);
-                for (units, counter) in units.iter().zip(&result.counters) {
-                    self.report(units, counter.units, true);
-                }
-            }
-            Err(error) if error.had_no_effect() && !self.is_detached => self.units.clear(),
-            Err(_) => {}
-        }
-    }
-
-    fn report(&self, of: &PendingUnits, units: u64, confirmed: bool) {
-        let event = UnitsEvent {
-            generation: self.generation,
-            index: of.index as usize,
-            policy: &of.policy,
-            key: &of.key,
-            kind: of.kind,
-            units,
-            confirmed,
-        };
-        notify(&self.observers, &event);
-    }
-}
-
-/// What has no result by now may be done.
-impl Drop for UnitsReport {
-    fn drop(&mut self) {
-        for units in &self.units {
-            self.report(units, units.units, false);
-        }
-    }
-}
-
-/// Reports units, unless they are zero.
-fn notify(observers: &Observers, event: &UnitsEvent<'_>) {
-    if event.units > 0 {
-        observers.notify(|observer| observer.on_units(event));
-    }
-}
-
-impl BoundPolicy {
-    fn stats(&self, waiters: u64) -> PolicyStats {
-        let has_quota = !self.policy.is_block_list();
-        PolicyStats {
-            policy: self.policy.shared_name(),
-            kind: self.role.into(),
-            quota: has_quota.then(|| self.policy.quota()),
-            limit: match has_quota {
-                true => self.limit.info().capacity,
-                false => 0,
-            },
-            permits: self.permits_held.load(Ordering::Relaxed),
-            waiters,
-            shadow: match &self.enforcement {
-                Enforcement::Shadow { counters, .. } => Some(counters.stats()),
-                Enforcement::Live | Enforcement::Ban => None,
-            },
-        }
-    }
 }
