@@ -57,12 +57,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     let file = options.open(path)?;
     // Of the file that is open: another one may have the path by now.
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "it is not a regular file",
-        )),
+        ))
     }
 }
 

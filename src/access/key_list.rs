@@ -178,9 +178,12 @@ impl KeyList {
             match source {
                 Some(SettingValue::List(sources)) if sources.len() == parts.clone().count() => {
                     let parts = parts.zip(sources);
-                    SettingValue::list(parts.map(|(part, source)| match part.starts_with('#') {
-                        true => text(part),
-                        false => source.clone(),
+                    SettingValue::list(parts.map(|(part, source)| {
+                        if part.starts_with('#') {
+                            text(part)
+                        } else {
+                            source.clone()
+                        }
                     }))
                 }
                 // The text of a key that is hashed may be a credential.

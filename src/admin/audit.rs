@@ -18,26 +18,13 @@ pub(super) enum Change {
 }
 
 impl Change {
-    fn name(self) -> &'static str {
+    /// Its name, its units and its seconds.
+    fn fields(self) -> (&'static str, Option<u64>, Option<u64>) {
         match self {
-            Self::Reset => "reset",
-            Self::Credit { .. } => "credit",
-            Self::Block { .. } => "block",
-            Self::Unblock => "unblock",
-        }
-    }
-
-    fn units(self) -> Option<u64> {
-        match self {
-            Self::Credit { units } => Some(units),
-            _ => None,
-        }
-    }
-
-    fn seconds(self) -> Option<u64> {
-        match self {
-            Self::Block { seconds } => Some(seconds),
-            _ => None,
+            Self::Reset => ("reset", None, None),
+            Self::Credit { units } => ("credit", Some(units), None),
+            Self::Block { seconds } => ("block", None, Some(seconds)),
+            Self::Unblock => ("unblock", None, None),
         }
     }
 }
@@ -88,6 +75,7 @@ impl Audit {
 
     /// Logs that the change was made.
     pub(super) fn log(&self, before: &[Status], after: &[Status]) {
+        let (change, units, seconds) = self.change.fields();
         for (policy, key) in &self.keys {
             let lifted = matches!(self.change, Change::Unblock).then(|| {
                 let mut statuses = before.iter().filter(|status| status.policy == *policy);
@@ -96,11 +84,11 @@ impl Audit {
             tracing::info!(
                 target: "tollgate::admin",
                 user = self.user.name(),
-                change = self.change.name(),
+                change,
                 policy = &**policy,
                 key = &**key,
-                units = self.change.units(),
-                seconds = self.change.seconds(),
+                units,
+                seconds,
                 lifted,
                 before = brief(before, policy),
                 after = brief(after, policy),
@@ -111,15 +99,16 @@ impl Audit {
 
     /// Logs that the change failed, and may have been made nevertheless.
     pub(super) fn log_failure(&self, failure: &Failure) {
+        let (change, units, seconds) = self.change.fields();
         for (policy, key) in &self.keys {
             tracing::warn!(
                 target: "tollgate::admin",
                 user = self.user.name(),
-                change = self.change.name(),
+                change,
                 policy = &**policy,
                 key = &**key,
-                units = self.change.units(),
-                seconds = self.change.seconds(),
+                units,
+                seconds,
                 error = failure.detail(),
                 "a change by the admin API failed, and may have been made nevertheless"
             );

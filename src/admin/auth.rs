@@ -35,15 +35,16 @@ pub(super) async fn authenticate(
 
 /// The response to a request without a token, or with a wrong one.
 pub(super) fn unauthorized(has_token: bool) -> Response {
-    let (detail, challenge) = match has_token {
-        false => (
-            "a bearer token is required: send it as Authorization: Bearer TOKEN",
-            "Bearer realm=\"tollgate\"",
-        ),
-        true => (
+    let (detail, challenge) = if has_token {
+        (
             "the bearer token is not valid",
             "Bearer realm=\"tollgate\", error=\"invalid_token\"",
-        ),
+        )
+    } else {
+        (
+            "a bearer token is required: send it as Authorization: Bearer TOKEN",
+            "Bearer realm=\"tollgate\"",
+        )
     };
     if has_token {
         static WRONG_TOKEN: LogThrottle = LogThrottle::new();

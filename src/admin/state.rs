@@ -1,11 +1,11 @@
-//! What the handlers share.
+//! What the handlers share: the limiter or layer that they are about, and the state of the API.
 
-use std::{sync::Arc, time::Duration};
+use std::{env, fs, sync::Arc, time::Duration};
 
 use tokio::sync::{Mutex, Semaphore};
 
-use super::{activity::Activity, host, target::AdminTarget, token::Authentication};
-use crate::{limiter::Limiter, store::health::HealthReport};
+use super::{activity::Activity, token::Authentication};
+use crate::{layer::RateLimitLayer, limiter::Limiter, store::health::HealthReport};
 
 /// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ impl AdminState {
             target,
             authentication,
             activity,
-            host: host.unwrap_or_else(host::name),
+            host: host.unwrap_or_else(host_name),
             event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
             search: Mutex::default(),
             #[cfg(feature = "config")]
@@ -60,5 +60,69 @@ impl AdminState {
     /// The health of the store, of not too long ago.
     pub(super) async fn health(&self) -> HealthReport {
         self.limiter().recent_health(MAX_REPORT_AGE).await
+    }
+}
+
+/// The machine's name, as Linux has it, or else as the environment does; empty if neither does.
+fn host_name() -> String {
+    let of_linux = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let of_environment = || {
+        ["HOSTNAME", "COMPUTERNAME"]
+            .into_iter()
+            .find_map(|name| env::var(name).ok())
+    };
+    let name = of_linux.or_else(of_environment).unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// What an [`Admin`](super::Admin) is about: a [`Limiter`], or a [`RateLimitLayer`] and its limiter, of which it keeps a clone.
+#[derive(Clone, Debug)]
+pub struct AdminTarget(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Limiter(Limiter),
+    Layer(RateLimitLayer),
+}
+
+impl AdminTarget {
+    pub(super) fn limiter(&self) -> &Limiter {
+        match &self.0 {
+            Kind::Limiter(limiter) => limiter,
+            Kind::Layer(layer) => layer.limiter(),
+        }
+    }
+
+    /// The document of all settings in force.
+    #[cfg(feature = "config")]
+    pub(super) fn document(&self) -> crate::config::Document {
+        match &self.0 {
+            Kind::Limiter(limiter) => limiter.document(),
+            Kind::Layer(layer) => layer.document(),
+        }
+    }
+}
+
+impl From<Limiter> for AdminTarget {
+    fn from(limiter: Limiter) -> Self {
+        Self(Kind::Limiter(limiter))
+    }
+}
+
+impl From<&Limiter> for AdminTarget {
+    fn from(limiter: &Limiter) -> Self {
+        limiter.clone().into()
+    }
+}
+
+impl From<RateLimitLayer> for AdminTarget {
+    fn from(layer: RateLimitLayer) -> Self {
+        Self(Kind::Layer(layer))
+    }
+}
+
+impl From<&RateLimitLayer> for AdminTarget {
+    fn from(layer: &RateLimitLayer) -> Self {
+        layer.clone().into()
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, header};
 
-use super::error::AdminError;
+use super::AdminError;
 
 /// The fewest characters of a token, without the `=` that fill it up.
 const MIN_TOKEN_CHARS: usize = 16;

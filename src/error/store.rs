@@ -94,9 +94,10 @@ impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_control = |char: char| char.is_control() || matches!(char, '\u{2028}' | '\u{2029}');
         for char in self.0.chars() {
-            match is_control(char) {
-                true => write!(f, "{}", char.escape_default())?,
-                false => write!(f, "{char}")?,
+            if is_control(char) {
+                write!(f, "{}", char.escape_default())?
+            } else {
+                write!(f, "{char}")?
             }
         }
         Ok(())

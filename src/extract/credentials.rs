@@ -83,9 +83,10 @@ impl KeyExtractor for Header {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         let value = field::text(texts)?.as_bytes().trim_ascii();
-        match self.name.as_ref().is_ok_and(is_binary) {
-            true => field::key(&decode(value)?, self.secret),
-            false => field::key(value, self.secret),
+        if self.name.as_ref().is_ok_and(is_binary) {
+            field::key(&decode(value)?, self.secret)
+        } else {
+            field::key(value, self.secret)
         }
     }
 

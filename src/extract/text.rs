@@ -20,19 +20,22 @@ pub(super) fn quoted(name: &str) -> Cow<'_, str> {
 /// The text of an extractor of a named field, such as `header:x-api-key readable`.
 pub(super) fn field(kind: &str, name: &str, secret: bool, secret_by_default: bool) -> String {
     let name = quoted(name);
-    let setting = match secret {
-        _ if secret == secret_by_default => "",
-        true => " secret",
-        false => " readable",
+    let setting = if secret == secret_by_default {
+        ""
+    } else if secret {
+        " secret"
+    } else {
+        " readable"
     };
     format!("{kind}:{name}{setting}")
 }
 
 /// The text of one of several alternatives: in parentheses if it has alternatives itself.
 pub(super) fn alternative(text: Cow<'_, str>) -> Cow<'_, str> {
-    match has_alternatives(&text) {
-        true => format!("({text})").into(),
-        false => text,
+    if has_alternatives(&text) {
+        format!("({text})").into()
+    } else {
+        text
     }
 }
 

@@ -58,9 +58,10 @@ impl LayerShared {
     #[inline]
     pub(crate) fn current(&self) -> Arc<SettingsSnapshot> {
         let snapshot = self.current.local();
-        match snapshot.limiter.replaced_flag().is_set() {
-            false => snapshot,
-            true => self.with_new_policies(),
+        if snapshot.limiter.replaced_flag().is_set() {
+            self.with_new_policies()
+        } else {
+            snapshot
         }
     }
 

@@ -98,12 +98,10 @@ impl LimiterCore {
             call(self.store_for(first.entry), &ops)
         });
         Box::pin(async move {
-            let result = match response {
-                None => return Ok(AllAdjusted::new()),
-                Some(StoreResponse::Ready(result)) => result,
-                Some(StoreResponse::Pending(response)) => response.await,
+            let Some(response) = response else {
+                return Ok(AllAdjusted::new());
             };
-            let result = match result {
+            let result = match response.result().await {
                 Ok(result) if result.counters.len() < limits.len() => Err(TOO_FEW_RESULTS),
                 result => result,
             };

@@ -12,7 +12,7 @@ use super::{
     core::LimiterCore, decision::Decision, meter::UnitMeter, permits::HeldPermits,
     policy_admission::PolicyAdmission, settle::SettleError,
 };
-use crate::{error::UnknownPolicy, outcome::Outcome};
+use crate::{error::UnknownPolicy, outcome::Outcome, sync::lock};
 
 /// A handler's handle to the decision on its request: its status, charges and permits.
 ///
@@ -350,7 +350,7 @@ impl Admission {
     }
 
     fn lock(&self) -> MutexGuard<'_, AdmissionState> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bans by hand, and reports of the bans that begin. How rejections are counted and bans grow is in `strategy/ban.rs`.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use crate::{
     key::Key,
     observe::{DecisionSource, Event},
     store::{CounterOp, LimitHandle, Op, OpResult},
+    sync::lock,
 };
 
 impl LimiterRef {
@@ -152,7 +153,7 @@ pub(crate) struct RecentBans(Mutex<Vec<(Key, Timestamp)>>);
 impl RecentBans {
     /// Adds a ban; returns false if it is among them.
     pub(crate) fn add(&self, key: Key, began: Timestamp) -> bool {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = lock(&self.0);
         if recent.contains(&(key, began)) {
             return false;
         }

@@ -154,11 +154,10 @@ impl BoundPolicy {
             let opened = cache.open(policy, store, quota);
             // A quota whose burst refills within a lease can't be leased, and is counted without leases. It is not replaced by the
             // policy's own quota, which may be larger.
-            match policy.lease_setting().is_some() {
-                true => {
-                    opened.or_else(|_| cache.open(&policy.clone().without_lease(), store, quota))
-                }
-                false => opened,
+            if policy.lease_setting().is_some() {
+                opened.or_else(|_| cache.open(&policy.clone().without_lease(), store, quota))
+            } else {
+                opened
             }
         })
     }
@@ -195,9 +194,10 @@ impl BoundPolicy {
             policy: self.policy.shared_name(),
             kind: self.role.into(),
             quota: has_quota.then(|| self.policy.quota()),
-            limit: match has_quota {
-                true => self.limit.info().capacity,
-                false => 0,
+            limit: if has_quota {
+                self.limit.info().capacity
+            } else {
+                0
             },
             permits: self.permits_held.load(Ordering::Relaxed),
             waiters,

@@ -36,14 +36,12 @@ impl LimiterRef {
     /// Decides a request that the store failed to decide.
     #[cold]
     pub(crate) fn handle_store_error(&self, builder: &mut DecisionBuilder, error: StoreError) {
-        let action = match builder.in_check {
-            true => {
-                let policies = builder.entries.iter().map(|entry| self.bound(entry.policy));
-                let may_wait =
-                    builder.may_wait && builder.entries.iter().any(|entry| entry.cost > 0);
-                self.failure_action(policies, &error, may_wait)
-            }
-            false => FailureAction::Error,
+        let action = if builder.in_check {
+            let policies = builder.entries.iter().map(|entry| self.bound(entry.policy));
+            let may_wait = builder.may_wait && builder.entries.iter().any(|entry| entry.cost > 0);
+            self.failure_action(policies, &error, may_wait)
+        } else {
+            FailureAction::Error
         };
         self.log_failure(&error, action);
         match action {

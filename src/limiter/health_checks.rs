@@ -1,7 +1,7 @@
 //! The health checks of a limiter: tasks of their own, whose reports several callers share.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -11,9 +11,12 @@ use tokio::{
 };
 
 use super::{bound_policy::BoundPolicy, core::LimiterCore};
-use crate::store::{
-    HealthFuture,
-    health::{HealthReport, HealthWarning},
+use crate::{
+    store::{
+        HealthFuture,
+        health::{HealthReport, HealthWarning},
+    },
+    sync::lock,
 };
 
 /// The health checks of a limiter's store: at most one at a time in each runtime.
@@ -55,7 +58,7 @@ impl HealthChecks {
         max_age: Duration,
         check: impl FnOnce() -> HealthFuture,
     ) -> watch::Receiver<Option<(Instant, HealthReport)>> {
-        let mut checks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut checks = lock(&self.0);
         checks.retain(|check| check.is_running() || check.is_recent(max_age));
         let is_shared =
             |check: &&HealthCheck| check.is_recent(max_age) || check.runtime == runtime.id();

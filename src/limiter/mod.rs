@@ -24,7 +24,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -47,7 +47,7 @@ use crate::{
     policy::Policy,
     setting::Difference,
     store::{Op, health::HealthReport},
-    sync::Replaceable,
+    sync::{Replaceable, lock},
 };
 
 mod access;
@@ -813,8 +813,7 @@ impl Limiter {
         layer_differences: impl FnOnce() -> Vec<Difference>,
         publish: impl FnOnce(&LimiterRefs),
     ) -> Result<Changes, ConfigError> {
-        let replacing = self.shared.replacing.lock();
-        let _replacing = replacing.unwrap_or_else(PoisonError::into_inner);
+        let _replacing = lock(&self.shared.replacing);
         let old = self.local_ref();
         let new = LimiterRefs::of(builder.build_core(Some(old.core()))?);
         let new_core = new.first().core().clone();

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     observe::Event,
     runtime::runtime_with_timers,
     store::{CounterOp, Op, StoreResponse},
+    sync::lock,
 };
 
 /// How often a permit is renewed within its TTL.
@@ -217,11 +218,7 @@ impl LimiterCore {
             let calls = held.map(|(id, entries)| (id, self.send_renewal(&entries)));
             let calls: Vec<_> = calls.collect();
             for (id, response) in calls {
-                let result = match response {
-                    StoreResponse::Ready(result) => result,
-                    StoreResponse::Pending(response) => response.await,
-                };
-                if result.is_err() {
+                if response.result().await.is_err() {
                     failed.push(id);
                 }
             }
@@ -312,7 +309,7 @@ pub(crate) enum Renewal {
 
 impl PermitRegistry {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, RwLock},
 };
 
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     quota::Quota,
     store::{LimitHandle, Store},
     strategy::{Rule, TierRefills},
+    sync::{read, write},
 };
 
 /// Upper bound of the quotas that are kept, since callers may choose theirs.
@@ -38,10 +39,7 @@ impl QuotaOverrideCache {
 
     /// Registers the quotas that a policy declares.
     pub(crate) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), InvalidValue> {
-        let mut overrides = self
-            .overrides
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut overrides = write(&self.overrides);
         for quota in policy.declared_quotas() {
             let terms = self.open(policy, store, *quota)?;
             overrides.insert(*quota, Ok(terms.into()));
@@ -70,18 +68,12 @@ impl QuotaOverrideCache {
         quota: Quota,
         open: impl FnOnce() -> Result<OverridingQuota, InvalidValue>,
     ) -> Option<QuotaOverride> {
-        let overrides = self
-            .overrides
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let overrides = read(&self.overrides);
         let cached = overrides.get(&quota).cloned();
         drop(overrides);
         let cached = cached.unwrap_or_else(|| {
             let opened = open().map(QuotaOverride::from);
-            let mut overrides = self
-                .overrides
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut overrides = write(&self.overrides);
             if overrides.len() >= MAX_QUOTA_OVERRIDES {
                 // The order of a map is arbitrary. Declared quotas stay.
                 let is_declared = |quota: &Quota| policy.declared_quotas().any(|own| own == quota);
@@ -103,10 +95,7 @@ impl QuotaOverrideCache {
 
     /// The limits of all cached quotas.
     pub(crate) fn limits(&self) -> Vec<LimitHandle> {
-        let overrides = self
-            .overrides
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let overrides = read(&self.overrides);
         let cached = overrides.values().flatten();
         cached.map(|quota| quota.limit.clone()).collect()
     }

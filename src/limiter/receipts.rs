@@ -1,13 +1,13 @@
 //! The receipts of a request's charges under one policy.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
 use smallvec::SmallVec;
 
-use crate::{error::StoreError, store::Units, strategy::ChargeReceipt};
+use crate::{error::StoreError, store::Units, strategy::ChargeReceipt, sync::lock};
 
 /// The receipts of one request under one policy. Clones share them, so that each unit is refunded once, by whichever
 /// clone.
@@ -100,8 +100,7 @@ impl Receipts {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        let ledger = self.shared().lock();
-        ledger.unwrap_or_else(PoisonError::into_inner)
+        lock(self.shared())
     }
 
     /// Units that are charged and not refunded.

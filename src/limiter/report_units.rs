@@ -30,9 +30,10 @@ impl LimiterRef {
     pub(super) fn report_charge_by_hand(&self, builder: &DecisionBuilder, confirmed: bool) {
         // Without entries the call has failed.
         for entry in &builder.entries {
-            let units = match confirmed {
-                true => entry.receipts.first().remaining,
-                false => entry.cost,
+            let units = if confirmed {
+                entry.receipts.first().remaining
+            } else {
+                entry.cost
             };
             self.report_units(entry, UnitsKind::Charged, units, confirmed);
         }

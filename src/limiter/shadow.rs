@@ -18,7 +18,7 @@ use crate::{
     log::LogThrottle,
     observe::{ShadowStats, UnitsKind},
     policy::Policy,
-    store::{CounterMode, Op, StoreResponse},
+    store::{CounterMode, Op},
 };
 
 /// Completes each shadow of a live policy with the live policy's settings where it has none.
@@ -158,10 +158,7 @@ impl LimiterRef {
                 continue;
             };
             let others = rejected.admitted == 0 && self.others_reject(&rejected.entries, *of);
-            let would_admit = match others {
-                true => false,
-                false => self.shadow_would_admit(bound, entry).await,
-            };
+            let would_admit = !others && self.shadow_would_admit(bound, entry).await;
             bound.record_shadow(counters, 1, 0, u64::from(would_admit));
             if would_admit {
                 rejected.entries[index].role = PolicyRole::Shadow { rejects: false };
@@ -176,11 +173,10 @@ impl LimiterRef {
         if !bound.charges_on_arrival() || bound.is_permit() {
             counter_op.mode = CounterMode::Check;
         }
-        let result = match self.store.execute(Op::Acquire(1), &[counter_op]) {
-            StoreResponse::Ready(result) => result,
-            StoreResponse::Pending(response) => response.await,
+        let response = self.store.execute(Op::Acquire(1), &[counter_op]);
+        let Ok(result) = response.result().await else {
+            return false;
         };
-        let Ok(result) = result else { return false };
         if let Some(counter) = result.counters.first() {
             self.report_units(entry, UnitsKind::Charged, counter.units, true);
         }

@@ -250,10 +250,12 @@ async fn run_leader(
             backoff = PollBackoff(MIN_POLL);
         }
         failing = rejection.failed;
-        let next = match rejection.needs_polling {
-            true => rejection.retry_at.max(now + backoff.next()),
-            false if backoff.is_at_max() => rejection.retry_at,
-            false => rejection.retry_at.min(now + backoff.next()),
+        let next = if rejection.needs_polling {
+            rejection.retry_at.max(now + backoff.next())
+        } else if backoff.is_at_max() {
+            rejection.retry_at
+        } else {
+            rejection.retry_at.min(now + backoff.next())
         };
         let next = deadline.map_or(next, |deadline| next.min(deadline));
         leader.keep_leading(rejection);

@@ -190,9 +190,10 @@ impl Leader {
             }
             if i + 1 < k {
                 // When this one was admitted, the units of those after it were still available.
-                let later = match request.is_charged_on_arrival(entry.policy) {
-                    true => entry.units().of(k - 1 - i),
-                    false => 0,
+                let later = if request.is_charged_on_arrival(entry.policy) {
+                    entry.units().of(k - 1 - i)
+                } else {
+                    0
                 };
                 entry.update_status(&part.limiter, |status| {
                     status.retry_after = RetryAfter::Now;
@@ -221,12 +222,11 @@ impl Leader {
         drop(locked);
         let mut next = next.into_iter();
         for decision in decisions {
-            let wakeup = match decision.is_admitted() {
-                true => {
-                    let (limiter, queue_key) = (self.limiter.clone(), self.queue_key.clone());
-                    Wakeup::Granted(UnclaimedGrant::new(limiter, queue_key, decision))
-                }
-                false => Wakeup::Rejected(decision),
+            let wakeup = if decision.is_admitted() {
+                let (limiter, queue_key) = (self.limiter.clone(), self.queue_key.clone());
+                Wakeup::Granted(UnclaimedGrant::new(limiter, queue_key, decision))
+            } else {
+                Wakeup::Rejected(decision)
             };
             if let Some(waiter) = next.next() {
                 // Returned and dropped if the waiter is leaving at this moment.

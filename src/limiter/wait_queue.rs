@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use tokio::{
@@ -20,7 +20,7 @@ use super::{
     wait_leader::{LastRejection, Leader, Wakeup},
     wait_request::WaitRequest,
 };
-use crate::key::Key;
+use crate::{key::Key, sync::lock};
 
 /// The queues of a limiter, also of policies that were replaced. While the mutex is held, no message is sent and nothing is dropped
 /// whose destructor locks it.
@@ -73,7 +73,7 @@ pub(crate) struct WaiterLimits {
 
 impl WaitQueues {
     pub(crate) fn lock(&self) -> MutexGuard<'_, QueueMap> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Wakes the leader of a queue: units or permits were refunded. If the policies were replaced meanwhile, it wakes those of

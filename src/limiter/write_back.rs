@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -19,6 +19,7 @@ use crate::{
         StoreResponse, Units, memory::MemoryStore,
     },
     strategy::Rule,
+    sync::lock,
 };
 
 /// Upper bound of the keys that wait for their write-back. Charges under further keys are not written back.
@@ -196,9 +197,7 @@ impl LocalShares {
     }
 
     fn unwritten(&self) -> MutexGuard<'_, WriteBackQueue> {
-        self.unwritten
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.unwritten)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Metrics of the store's calls, by server.
 
 use std::sync::{
-    Arc, PoisonError, RwLock,
+    Arc, RwLock,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     error::StoreError,
     observe::{BreakerState, NodeStats, StoreCallEvent, StoreCallResult},
+    sync::{read, write},
 };
 
 /// Servers with metrics of their own. The addresses of a cluster's nodes may change again and again; those beyond share one label.
@@ -78,7 +79,7 @@ impl Nodes {
         for stats in now {
             self.add(recorder, &stats.node);
         }
-        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        let nodes = read(&self.nodes);
         for (index, node) in nodes.iter().enumerate() {
             let has_label = |stats: &&NodeStats| match index {
                 MAX_NODES => !nodes.iter().any(|own| own.name == stats.node),
@@ -94,7 +95,7 @@ impl Nodes {
 
     /// Calls `call` with the server, or with the others' if it has no metrics of its own; `None` if it may get them.
     fn with_node<T>(&self, name: &str, call: impl FnOnce(&Node) -> T) -> Option<T> {
-        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        let nodes = read(&self.nodes);
         let own = nodes.iter().find(|node| *node.name == *name);
         let node = own.or_else(|| nodes.get(MAX_NODES))?;
         Some(call(node))
@@ -105,7 +106,7 @@ impl Nodes {
         if self.with_node(name, |_| ()).is_some() {
             return;
         }
-        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = write(&self.nodes);
         let name = match nodes.len() {
             ..MAX_NODES => name,
             _ => OTHER_NODES,

@@ -3,7 +3,7 @@
 use std::{
     panic::{self, AssertUnwindSafe},
     sync::{
-        Arc, PoisonError, RwLock, Weak,
+        Arc, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -11,7 +11,10 @@ use std::{
 #[cfg(any(feature = "admin", feature = "metrics"))]
 use super::counts::Counts;
 use super::{Observer, event::Event};
-use crate::log::LogThrottle;
+use crate::{
+    log::LogThrottle,
+    sync::{read, write},
+};
 
 /// The observers of a limiter, at least one.
 #[derive(Debug)]
@@ -78,8 +81,7 @@ impl Observers {
 
 impl SharedObservers {
     pub(crate) fn add(&self, observer: &Arc<dyn Observer>) {
-        let observers = self.observers.write();
-        let mut observers = observers.unwrap_or_else(PoisonError::into_inner);
+        let mut observers = write(&self.observers);
         // A reference keeps the memory, so a dead observer is no other one's. None is upgraded: it could be dropped under the lock.
         let mut known = observers.iter().map(Weak::as_ptr);
         if known.any(|other| std::ptr::addr_eq(other, Arc::as_ptr(observer))) {
@@ -100,8 +102,7 @@ impl SharedObservers {
         if self.is_empty() {
             return;
         }
-        let observers = self.observers.read();
-        let observers = Arc::clone(&observers.unwrap_or_else(PoisonError::into_inner));
+        let observers = Arc::clone(&read(&self.observers));
         for observer in observers.iter().filter_map(Weak::upgrade) {
             notify(&*observer, &call);
         }

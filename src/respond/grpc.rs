@@ -102,9 +102,10 @@ pub(super) fn response(
         }
         Protocol::Web { media, text } => {
             let frame = frame(&trailers);
-            *response.body_mut() = match text {
-                true => BASE64_STANDARD.encode(frame).into(),
-                false => frame.into(),
+            *response.body_mut() = if text {
+                BASE64_STANDARD.encode(frame).into()
+            } else {
+                frame.into()
             };
             media
         }
@@ -145,16 +146,19 @@ pub(crate) fn status(problem: &Problem<'_>, delay: RetryDelay) -> Status {
     }
     let violated: Vec<_> = problem
         .violated()
-        .map(|decision| match decision.is_block_list() {
-            true => QuotaViolation::new(decision.policy(), "blocked"),
-            false => QuotaViolation {
-                quota_id: decision.policy().to_owned(),
-                quota_value: i64::try_from(decision.quota().amount()).unwrap_or(i64::MAX),
-                ..QuotaViolation::new(
-                    decision.policy(),
-                    format!("quota exceeded: {}", decision.quota()),
-                )
-            },
+        .map(|decision| {
+            if decision.is_block_list() {
+                QuotaViolation::new(decision.policy(), "blocked")
+            } else {
+                QuotaViolation {
+                    quota_id: decision.policy().to_owned(),
+                    quota_value: i64::try_from(decision.quota().amount()).unwrap_or(i64::MAX),
+                    ..QuotaViolation::new(
+                        decision.policy(),
+                        format!("quota exceeded: {}", decision.quota()),
+                    )
+                }
+            }
         })
         .collect();
     if !violated.is_empty() {

@@ -213,9 +213,10 @@ impl HeaderContext<'_> {
                 ([limit, remaining, X_RATELIMIT_AFTER], self.delay.seconds())
             }
         };
-        let limit = match decision.is_block_list() {
-            true => 0,
-            false => decision.limit(),
+        let limit = if decision.is_block_list() {
+            0
+        } else {
+            decision.limit()
         };
         let values = [Some(limit), Some(status.remaining), last];
         let values = values.map(|value| value.map(HeaderValue::from));

@@ -3,7 +3,7 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -18,6 +18,16 @@ pub(crate) use self::replaceable::{
 /// Locks a mutex, also after a thread has panicked while it held the lock: the values that are guarded are usable after each step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same for reading.
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same for writing.
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A value on cache lines of its own: writes to its neighbours do not slow it down. 128 bytes, because processors fetch

@@ -30,9 +30,10 @@ pub(in crate::admin) async fn health(
         return auth::unauthorized(true);
     }
     let report = state.health().await;
-    let status = match report.is_healthy() {
-        true => StatusCode::OK,
-        false => StatusCode::SERVICE_UNAVAILABLE,
+    let status = if report.is_healthy() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
     };
     let health = match identity {
         Identity::Known(_) => details(&report),

@@ -261,11 +261,12 @@ fn all_keys(
         Some((bound.policy.name().to_owned(), key))
     });
     let keys: NamedKeys = keys.collect();
-    match keys.is_empty() {
-        false => Ok(keys),
-        true => Err(Failure::bad_request(
+    if keys.is_empty() {
+        Err(Failure::bad_request(
             "there is no such policy whose keys are made of this text",
-        )),
+        ))
+    } else {
+        Ok(keys)
     }
 }
 
@@ -288,11 +289,12 @@ fn hides_credentials(text: &KeyText, keys: &[(String, Key)]) -> Result<(), Failu
     }
     let readable = keys.iter().filter(|(_, key)| !key_text::is_hashed(key));
     let readable: Vec<&str> = readable.map(|(policy, _)| &**policy).collect();
-    match readable.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::bad_request(format!(
+    if readable.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::bad_request(format!(
             "the key's text is a credential under one ban, and would be stored as readable text under {readable:?}: name the policy"
-        ))),
+        )))
     }
 }
 

@@ -40,12 +40,15 @@ async fn read<T: DeserializeOwned>(
         ));
     }
     let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
-    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => Failure::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body has more than {MAX_BODY_BYTES} bytes"),
-        ),
-        false => Failure::bad_request("the body could not be read"),
+    let body = body.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Failure::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body has more than {MAX_BODY_BYTES} bytes"),
+            )
+        } else {
+            Failure::bad_request("the body could not be read")
+        }
     })?;
     let body = body.to_bytes();
     // serde takes a list for the values of a struct in the order of its fields.

@@ -31,9 +31,10 @@ impl Networks {
     /// The networks, separated by commas; `none` if there are none.
     pub(crate) fn text(&self) -> String {
         let texts: Vec<_> = self.nets.iter().map(IpNet::to_string).collect();
-        match texts.is_empty() {
-            true => "none".to_owned(),
-            false => texts.join(","),
+        if texts.is_empty() {
+            "none".to_owned()
+        } else {
+            texts.join(",")
         }
     }
 

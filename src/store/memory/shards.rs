@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     num::NonZeroUsize,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        Arc, Mutex, MutexGuard, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -27,7 +27,7 @@ use crate::{
         ChargeReceipt, RetryAfter, Rule, Snapshot,
         rule::{AnyRule, table::hash},
     },
-    sync::{CachePadded, lock},
+    sync::{CachePadded, lock, write},
 };
 
 /// The states of all keys.
@@ -176,7 +176,7 @@ impl Shards {
     pub(super) fn table(&self, policy: &str, rule: &dyn Rule) -> Result<TableRef, InvalidValue> {
         let local = super::local_rule(rule)?.0;
         let info = rule.info();
-        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = write(&self.tables);
         let policy_and_format = (Arc::from(policy), info.state_format);
         let index = match tables.indices.get(&policy_and_format) {
             Some(index) if lock(&self.shards[0]).stores_type_of(TableIndex(*index), local) => {

@@ -12,12 +12,7 @@
 //!
 //! What all workers share is in `state`, connections are in `connection`, the names of keys in `key_names`.
 
-use std::{
-    fmt,
-    iter::repeat_n,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{fmt, iter::repeat_n, sync::Arc, time::Duration};
 
 use self::{
     key_names::KeyNames,
@@ -42,6 +37,7 @@ use crate::{
     observe::{Observer, StoreStats},
     runtime::runtime_with_io,
     strategy::{LuaScript, Rule},
+    sync::write,
 };
 
 mod background;
@@ -223,8 +219,7 @@ fn script_of(rule: &dyn Rule) -> Result<LuaScript, InvalidValue> {
 impl Store for RedisStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let script = script_of(&*rule)?;
-        let scripts = &self.inner.shared.scripts;
-        let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut scripts = write(&self.inner.shared.scripts);
         let tags = self.inner.shared.topology.tags().cloned();
         let names = KeyNames::new(&self.inner.shared.prefix, tags, &*rule, policy);
         let script_index = scripts.number(StrategyScript::from(&script));

@@ -1,7 +1,7 @@
 //! The state that the workers of a store share.
 
 use std::sync::{
-    Arc, PoisonError, RwLock,
+    Arc, RwLock,
     atomic::{AtomicI64, AtomicU64, Ordering},
 };
 use std::time::Duration;
@@ -19,6 +19,7 @@ use crate::{
     observe::{BreakerState, Event, NodeStats, SharedObservers, StoreStats},
     runtime::runtime_with_io,
     store::health::HELD_UP_REMEDY,
+    sync::read,
 };
 
 /// The state that the workers of a store share.
@@ -161,8 +162,7 @@ impl StoreState {
     }
 
     pub(super) fn script(&self) -> Arc<Script> {
-        let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
-        scripts.current()
+        read(&self.scripts).current()
     }
 }
 
