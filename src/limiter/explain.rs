@@ -62,25 +62,25 @@ impl Explanation {
             exemption,
             not_applied,
         } = trace;
-        let case = |(index, (name, role)): (usize, (Box<str>, PolicyRole))| {
-            let applies = decision
-                .entries
-                .iter()
-                .any(|entry| entry.policy as usize == index);
-            let found = || not_applied.iter().find(|(policy, _)| *policy == index);
-            let reason = || found().map_or(NotApplied::NotEvaluated, |(_, reason)| reason.clone());
+        let policies = policies.into_iter().enumerate();
+        let policies = policies.map(|(index, (name, role))| {
+            let mut entries = decision.entries.iter();
+            let applies = entries.any(|entry| entry.policy as usize == index);
+            let reason = || {
+                let found = not_applied.iter().find(|(policy, _)| *policy == index);
+                found.map_or(NotApplied::NotEvaluated, |(_, reason)| reason.clone())
+            };
             PolicyCase {
                 name,
                 role,
                 not_applied: (!applies).then(reason),
             }
-        };
-        let policies = policies.into_iter().enumerate().map(case).collect();
+        });
         Self {
+            policies: policies.collect(),
             decision,
             list,
             exemption,
-            policies,
         }
     }
 

@@ -74,18 +74,17 @@ impl Nodes {
         }
     }
 
-    /// Sets the counters and the gauges; the histograms are recorded at each call. `now` has the state of the servers.
-    pub(super) fn collect(&self, recorder: &LimiterRecorder, now: &[NodeStats]) {
-        for stats in now {
-            self.add(recorder, &stats.node);
+    /// Sets the counters and the gauges; the histograms are recorded at each call.
+    pub(super) fn collect(&self, recorder: &LimiterRecorder, servers: &[NodeStats]) {
+        for server in servers {
+            self.add(recorder, &server.node);
         }
         let nodes = read(&self.nodes);
         for (index, node) in nodes.iter().enumerate() {
-            let has_label = |stats: &&NodeStats| match index {
-                MAX_NODES => !nodes.iter().any(|own| own.name == stats.node),
-                _ => node.name == stats.node,
-            };
-            node.collect(recorder, &now.iter().filter(has_label).collect::<Vec<_>>());
+            let of_node = servers
+                .iter()
+                .filter(|server| index_of(&nodes, &server.node) == index);
+            node.collect(recorder, &of_node.collect::<Vec<_>>());
         }
         for (code, errors) in StoreError::CODES.iter().zip(&self.errors) {
             let counter = recorder.counter(&STORE_ERRORS, [(*code).into()]);
@@ -93,12 +92,10 @@ impl Nodes {
         }
     }
 
-    /// Calls `call` with the server, or with the others' if it has no metrics of its own; `None` if it may get them.
+    /// Calls `call` with the metrics of a server; `None` if they are still to be [added](Self::add).
     fn with_node<T>(&self, name: &str, call: impl FnOnce(&Node) -> T) -> Option<T> {
         let nodes = read(&self.nodes);
-        let own = nodes.iter().find(|node| *node.name == *name);
-        let node = own.or_else(|| nodes.get(MAX_NODES))?;
-        Some(call(node))
+        nodes.get(index_of(&nodes, name)).map(call)
     }
 
     /// Adds a server, if it is new.
@@ -115,6 +112,12 @@ impl Nodes {
             nodes.push(Node::new(recorder, name.into()));
         }
     }
+}
+
+/// The index of a server's metrics: its own, or those that all servers beyond the first [`MAX_NODES`] share.
+fn index_of(nodes: &[Node], name: &str) -> usize {
+    let own = nodes.iter().position(|node| *node.name == *name);
+    own.unwrap_or(MAX_NODES)
 }
 
 impl Node {
@@ -143,8 +146,8 @@ impl Node {
         }
     }
 
-    /// `now` has the state of the servers with this label.
-    fn collect(&self, recorder: &LimiterRecorder, now: &[&NodeStats]) {
+    /// Sets the counters, and the gauges by the state of the servers with this label.
+    fn collect(&self, recorder: &LimiterRecorder, servers: &[&NodeStats]) {
         let label = || SharedString::from(self.name.clone());
         for (result, calls) in [
             ("ok", &self.calls),
@@ -154,7 +157,7 @@ impl Node {
             let counter = recorder.counter(&STORE_CALLS, [label(), result.into()]);
             counter.absolute(calls.load(Ordering::Relaxed));
         }
-        let state = now.iter().map(|stats| stats.breaker).max();
+        let state = servers.iter().map(|server| server.breaker).max();
         let state = match state.unwrap_or_default() {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
@@ -162,7 +165,7 @@ impl Node {
         };
         let gauge = recorder.gauge(&CIRCUIT_BREAKER_STATE, [label()]);
         gauge.set(f64::from(state));
-        let connections: u64 = now.iter().map(|stats| stats.connections).sum();
+        let connections: u64 = servers.iter().map(|server| server.connections).sum();
         let gauge = recorder.gauge(&STORE_CONNECTIONS, [label()]);
         gauge.set(connections as f64);
     }
