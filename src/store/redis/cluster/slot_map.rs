@@ -44,8 +44,8 @@ const MAX_REDIRECTS: usize = 5;
 
 /// The nodes of a cluster.
 ///
-/// Workers call them directly: redis-rs's own cluster connection retries after a truncated reply, which charges twice; and while
-/// it looks for a node that is gone, it delays the requests to the others.
+/// Workers call them directly: while redis-rs's own cluster connection looks for a node that is gone, it delays the requests to the
+/// others. With retries it would also charge twice after a truncated reply, and without them it follows no redirects.
 pub(crate) struct Cluster {
     /// The first configured node, whose URL is the template for all connections.
     template: ConnectionInfo,
