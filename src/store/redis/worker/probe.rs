@@ -59,16 +59,19 @@ pub(crate) fn request_confirmation(
 ) -> Arc<Confirmation> {
     let (confirmation, is_new) = breaker.join_confirmation(Instant::now(), limit);
     if is_new {
+        let result = ProbeResult {
+            confirmation: confirmation.clone(),
+            is_answered: false,
+        };
         let confirming = confirm_by_probes(
-            confirmation.clone(),
+            result,
             shared.topology.clone(),
             tag,
             shared.probe_command(tag),
             limit,
         );
-        match probing_runtime() {
-            Some(runtime) => drop(runtime.spawn(confirming.with_current_subscriber())),
-            None => confirmation.decide(false),
+        if let Some(runtime) = probing_runtime() {
+            drop(runtime.spawn(confirming.with_current_subscriber()));
         }
     }
     confirmation
@@ -76,7 +79,7 @@ pub(crate) fn request_confirmation(
 
 /// Decides a confirmation by a probe. A probe without an answer that ended late is repeated: its own thread was held up.
 async fn confirm_by_probes(
-    confirmation: Arc<Confirmation>,
+    mut result: ProbeResult,
     topology: Topology,
     tag: usize,
     probe: Cmd,
@@ -86,12 +89,27 @@ async fn confirm_by_probes(
         let begun = Instant::now();
         let reply = timeout(limit, topology.run_on_new_connection(tag, &probe)).await;
         match reply {
-            Ok(reply) => return confirmation.decide(check_reply(reply).is_ok()),
+            Ok(reply) => {
+                result.is_answered = check_reply(reply).is_ok();
+                return;
+            }
             Err(_) if is_late(begun.elapsed(), limit) => {}
-            Err(_) => break,
+            Err(_) => return,
         }
     }
-    confirmation.decide(false);
+}
+
+/// Decides a confirmation when it is dropped: also if its task has ended before its time, since its runtime is shut down, or the
+/// look-up of a host name panics because no thread can be started.
+struct ProbeResult {
+    confirmation: Arc<Confirmation>,
+    is_answered: bool,
+}
+
+impl Drop for ProbeResult {
+    fn drop(&mut self) {
+        self.confirmation.decide(self.is_answered);
+    }
 }
 
 /// Whether a probe without an answer ended so late that its thread was held up.
@@ -277,6 +295,25 @@ impl StoreState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{RedisStore, store::redis::breaker::confirmation::Verdict};
+
+    #[tokio::test]
+    async fn a_probe_whose_task_ends_before_its_time_counts_as_unanswered() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let shared = &store.inner.shared;
+        let limit = Duration::from_secs(300);
+        let (confirmation, _) = shared.breaker(0).join_confirmation(Instant::now(), limit);
+        let result = ProbeResult {
+            confirmation: confirmation.clone(),
+            is_answered: false,
+        };
+        let (topology, probe) = (shared.topology.clone(), shared.probe_command(0));
+        let confirming = tokio::spawn(confirm_by_probes(result, topology, 0, probe, limit));
+        assert_eq!(confirmation.verdict(), Verdict::Pending);
+        confirming.abort();
+        assert!(confirming.await.is_err());
+        assert_eq!(confirmation.verdict(), Verdict::Unanswered);
+    }
 
     #[test]
     fn a_probe_is_late_by_more_than_timers_are() {
