@@ -52,24 +52,16 @@ fn probing_runtime() -> Option<Handle> {
 /// each probe may take.
 #[cold]
 pub(crate) fn request_confirmation(
-    shared: &StoreState,
-    breaker: &Breaker,
+    shared: &Arc<StoreState>,
+    breaker: &Arc<Breaker>,
     tag: usize,
     limit: Duration,
 ) -> Arc<Confirmation> {
     let (confirmation, is_new) = breaker.join_confirmation(Instant::now(), limit);
     if is_new {
-        let result = ProbeResult {
-            confirmation: confirmation.clone(),
-            is_answered: false,
-        };
-        let confirming = confirm_by_probes(
-            result,
-            shared.topology.clone(),
-            tag,
-            shared.probe_command(tag),
-            limit,
-        );
+        let result = ProbeResult::new(&confirmation, shared, breaker, tag);
+        let topology = shared.topology.clone();
+        let confirming = confirm_by_probes(result, topology, shared.probe_command(tag), limit);
         if let Some(runtime) = probing_runtime() {
             drop(runtime.spawn(confirming.with_current_subscriber()));
         }
@@ -81,13 +73,12 @@ pub(crate) fn request_confirmation(
 async fn confirm_by_probes(
     mut result: ProbeResult,
     topology: Topology,
-    tag: usize,
     probe: Cmd,
     limit: Duration,
 ) {
     for _ in 0..=MAX_REPEATS {
         let begun = Instant::now();
-        let reply = timeout(limit, topology.run_on_new_connection(tag, &probe)).await;
+        let reply = timeout(limit, topology.run_on_new_connection(result.tag, &probe)).await;
         match reply {
             Ok(reply) => {
                 result.is_answered = check_reply(reply).is_ok();
@@ -104,11 +95,52 @@ async fn confirm_by_probes(
 struct ProbeResult {
     confirmation: Arc<Confirmation>,
     is_answered: bool,
+    store: Weak<StoreState>,
+    breaker: Arc<Breaker>,
+    tag: usize,
+}
+
+impl ProbeResult {
+    fn new(
+        confirmation: &Arc<Confirmation>,
+        store: &Arc<StoreState>,
+        breaker: &Arc<Breaker>,
+        tag: usize,
+    ) -> Self {
+        Self {
+            confirmation: confirmation.clone(),
+            is_answered: false,
+            store: Arc::downgrade(store),
+            breaker: breaker.clone(),
+            tag,
+        }
+    }
 }
 
 impl Drop for ProbeResult {
     fn drop(&mut self) {
-        self.confirmation.decide(self.is_answered);
+        let is_failure = self.confirmation.decide(self.is_answered);
+        if is_failure && let Some(store) = self.store.upgrade() {
+            note_failure(&store, &self.breaker, self.tag, || StoreError::Timeout);
+        }
+    }
+}
+
+/// Counts a failure, which may open the circuit breaker.
+#[cold]
+pub(crate) fn note_failure(
+    shared: &Arc<StoreState>,
+    breaker: &Arc<Breaker>,
+    tag: usize,
+    error: impl Fn() -> StoreError,
+) {
+    if breaker.on_failure(Instant::now(), &error) {
+        shared.report_breaker(tag, BreakerState::Open);
+        let error = error();
+        shared.opened.log_with(|suppressed| {
+            tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
+        });
+        start(shared, breaker, tag);
     }
 }
 
@@ -303,12 +335,9 @@ mod tests {
         let shared = &store.inner.shared;
         let limit = Duration::from_secs(300);
         let (confirmation, _) = shared.breaker(0).join_confirmation(Instant::now(), limit);
-        let result = ProbeResult {
-            confirmation: confirmation.clone(),
-            is_answered: false,
-        };
+        let result = ProbeResult::new(&confirmation, shared, shared.breaker(0), 0);
         let (topology, probe) = (shared.topology.clone(), shared.probe_command(0));
-        let confirming = tokio::spawn(confirm_by_probes(result, topology, 0, probe, limit));
+        let confirming = tokio::spawn(confirm_by_probes(result, topology, probe, limit));
         assert_eq!(confirmation.verdict(), Verdict::Pending);
         confirming.abort();
         assert!(confirming.await.is_err());
