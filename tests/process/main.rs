@@ -13,5 +13,6 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 mod config_reload;
 mod dashboard;
 mod examples;
+mod no_threads;
 mod printed;
 mod sockets;

@@ -63,6 +63,7 @@ cases! {
     keys_by_zipfs_law_with_leases: "zipf",
     cold_keys_with_leases: "rare",
     a_fleet_with_leases: "fleet",
+    leases_under_mixed_costs: "held",
     a_shared_limit: "over",
     three_policies: "policies",
     requests_of_large_costs: "costs",

@@ -17,6 +17,7 @@ mod refunds;
 mod repeated_replies;
 mod settlements;
 mod shutdown;
+mod stopped;
 mod support;
 mod waiting;
 mod write_back;

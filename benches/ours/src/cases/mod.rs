@@ -36,7 +36,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 25] = [
+pub const CASES: [Case; 26] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -91,6 +91,11 @@ pub const CASES: [Case; 25] = [
         name: "fleet",
         about: "Redis's processor time for 64 limiters in 4 processes",
         run: |plan| Box::pin(leases::fleet(plan)),
+    },
+    Case {
+        name: "held",
+        about: "what leases hold for requests of unequal costs under two policies",
+        run: |plan| Box::pin(leases::held(plan)),
     },
     Case {
         name: "over",

@@ -6,10 +6,8 @@
 //! fail at their deadline, and it counts: once, however many batches are late.
 
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    mem,
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Waker},
     time::{Duration, Instant},
 };
@@ -26,9 +24,18 @@ pub(crate) struct Confirmation {
     begun: Instant,
     /// When it has a verdict at the latest, unless the probing thread is held up, too.
     deadline: Instant,
-    state: Mutex<(Verdict, Vec<Waker>)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    verdict: Verdict,
+    /// The tasks that wait for the verdict.
+    wakers: Vec<Waker>,
+    /// Whether a batch has failed before the verdict.
+    has_failed: bool,
     /// Whether it was counted as a failure of the circuit breaker.
-    counted: AtomicBool,
+    is_counted: bool,
 }
 
 /// The result of a confirmation.
@@ -46,8 +53,12 @@ impl Confirmation {
         Arc::new(Self {
             begun,
             deadline: begun + probe_timeout,
-            state: Mutex::new((verdict, Vec::new())),
-            counted: AtomicBool::new(false),
+            state: Mutex::new(State {
+                verdict,
+                wakers: Vec::new(),
+                has_failed: false,
+                is_counted: false,
+            }),
         })
     }
 
@@ -57,16 +68,18 @@ impl Confirmation {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        self.state().0
+        self.state().verdict
     }
 
     /// The verdict. While it is pending, the task is registered to be woken by [`decide`](Self::decide).
     pub(crate) fn poll_verdict(&self, cx: &Context<'_>) -> Verdict {
-        let (verdict, wakers) = &mut *self.state();
-        if *verdict == Verdict::Pending && !wakers.iter().any(|known| known.will_wake(cx.waker())) {
-            wakers.push(cx.waker().clone());
+        let mut state = self.state();
+        let mut wakers = state.wakers.iter();
+        let is_known = wakers.any(|known| known.will_wake(cx.waker()));
+        if state.verdict == Verdict::Pending && !is_known {
+            state.wakers.push(cx.waker().clone());
         }
-        *verdict
+        state.verdict
     }
 
     /// Whether it should have a verdict by now: the probing thread is held up.
@@ -74,24 +87,36 @@ impl Confirmation {
         self.verdict() == Verdict::Pending && Instant::now() >= self.deadline
     }
 
-    /// Sets the verdict, and wakes the tasks that wait for it.
-    pub(crate) fn decide(&self, answered: bool) {
-        let verdict = if answered {
+    /// Sets the verdict, and wakes the tasks that wait for it. Returns whether it counts as a failure of the circuit breaker at
+    /// once, since a batch has failed meanwhile.
+    pub(crate) fn decide(&self, answered: bool) -> bool {
+        let mut state = self.state();
+        state.verdict = if answered {
             Verdict::Answered
         } else {
             Verdict::Unanswered
         };
-        let (_, wakers) = std::mem::replace(&mut *self.state(), (verdict, Vec::new()));
+        let (wakers, has_failed) = (mem::take(&mut state.wakers), state.has_failed);
+        drop(state);
         wakers.into_iter().for_each(Waker::wake);
+        has_failed && self.count_if_unanswered()
     }
 
     /// Counts a batch without a reply as a failure of the circuit breaker, if the server did not answer. Returns whether it
-    /// counts: only the first batch of a confirmation does.
+    /// counts: only the first batch of a confirmation does. One that fails before the verdict counts [with it](Self::decide).
     pub(crate) fn count_if_unanswered(&self) -> bool {
-        self.verdict() == Verdict::Unanswered && !self.counted.swap(true, Ordering::Relaxed)
+        let mut state = self.state();
+        match state.verdict {
+            Verdict::Pending => {
+                state.has_failed = true;
+                false
+            }
+            Verdict::Answered => false,
+            Verdict::Unanswered => !mem::replace(&mut state.is_counted, true),
+        }
     }
 
-    fn state(&self) -> MutexGuard<'_, (Verdict, Vec<Waker>)> {
+    fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 }
@@ -149,8 +174,7 @@ mod tests {
         let (first, is_new) = breaker.join_confirmation(now, TIMEOUT);
         let (second, is_second_new) = breaker.join_confirmation(now + TIMEOUT / 2, TIMEOUT);
         assert!(is_new && !is_second_new && Arc::ptr_eq(&first, &second));
-        assert!(!first.count_if_unanswered(), "it may be answered");
-        first.decide(false);
+        assert!(!first.decide(false), "no batch has failed");
         assert!(first.count_if_unanswered() && !second.count_if_unanswered());
         assert!(!breaker.is_confirmed_since(now));
         let (next, is_new) = breaker.join_confirmation(now + TIMEOUT, TIMEOUT);
@@ -176,10 +200,6 @@ mod tests {
             (true, TIMEOUT, false),
         ] {
             let (last, _) = breaker.join_confirmation(now, TIMEOUT);
-            assert!(
-                !breaker.count_last_if_unanswered(now, TIMEOUT),
-                "it may be answered"
-            );
             last.decide(is_answered);
             assert_eq!(
                 breaker.count_last_if_unanswered(now + later, TIMEOUT),
@@ -195,6 +215,21 @@ mod tests {
         let (lost, _) = breaker.join_confirmation(now, TIMEOUT);
         let (_, is_new) = breaker.join_confirmation(now + TIMEOUT * (1 + MAX_REPEATS), TIMEOUT);
         assert!(is_new && !lost.count_if_unanswered());
+    }
+
+    #[test]
+    fn a_batch_that_fails_before_the_verdict_counts_with_it_once() {
+        let (breaker, now) = (breaker(), Instant::now());
+        for is_answered in [false, true] {
+            let (confirmation, _) = breaker.join_confirmation(now, TIMEOUT);
+            assert!(!confirmation.count_if_unanswered(), "it may be answered");
+            assert!(
+                !breaker.count_last_if_unanswered(now, TIMEOUT),
+                "it may be answered"
+            );
+            assert_eq!(confirmation.decide(is_answered), !is_answered);
+            assert!(!confirmation.count_if_unanswered(), "it has counted");
+        }
     }
 
     #[tokio::test]

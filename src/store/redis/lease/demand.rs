@@ -185,6 +185,11 @@ impl Rate {
 }
 
 impl Demand {
+    /// The units in the current interval.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
     /// Counts the units of an admitted request.
     #[inline]
     pub(super) fn record(&mut self, units: u64) {

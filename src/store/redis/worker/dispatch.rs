@@ -71,7 +71,7 @@ pub(crate) async fn send_batch(
         outcome.action.counts_as_failure = counts_as_failure(&worker, &batch);
     }
     if outcome.action.counts_as_failure {
-        note_failure(&worker, || outcome.error());
+        probe::note_failure(shared, &worker.breaker, tag, || outcome.error());
     } else if outcome.answered {
         if worker.breaker.on_success() {
             shared.report_breaker(tag, BreakerState::Closed);
@@ -118,20 +118,6 @@ fn counts_as_failure(worker: &Worker, batch: &Batch) -> bool {
         ));
     }
     counts
-}
-
-/// Counts a failure, which may open the circuit breaker.
-#[cold]
-fn note_failure(worker: &Worker, error: impl Fn() -> StoreError) {
-    let (shared, tag) = (&worker.shared, worker.tag);
-    if worker.breaker.on_failure(std::time::Instant::now(), &error) {
-        shared.report_breaker(tag, BreakerState::Open);
-        let error = error();
-        shared.opened.log_with(|suppressed| {
-            tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
-        });
-        probe::start(shared, &worker.breaker, tag);
-    }
 }
 
 /// The result of sending a batch.
@@ -453,7 +439,8 @@ async fn reply_of<T>(
                     return Poll::Ready(None);
                 }
                 if counts_as_failure(worker, batch) {
-                    note_failure(worker, || StoreError::Timeout);
+                    let error = || StoreError::Timeout;
+                    probe::note_failure(&worker.shared, &worker.breaker, worker.tag, error);
                 }
                 closer.close();
                 *until.insert(Instant::now() + MAX_LATE_REPLY)

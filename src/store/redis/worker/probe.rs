@@ -52,23 +52,19 @@ fn probing_runtime() -> Option<Handle> {
 /// each probe may take.
 #[cold]
 pub(crate) fn request_confirmation(
-    shared: &StoreState,
-    breaker: &Breaker,
+    shared: &Arc<StoreState>,
+    breaker: &Arc<Breaker>,
     tag: usize,
     probe_timeout: Duration,
 ) -> Arc<Confirmation> {
     let (confirmation, is_new) = breaker.join_confirmation(Instant::now(), probe_timeout);
     if is_new {
-        let confirming = confirm_by_probes(
-            confirmation.clone(),
-            shared.topology.clone(),
-            tag,
-            shared.probe_command(tag),
-            probe_timeout,
-        );
-        match probing_runtime() {
-            Some(runtime) => drop(runtime.spawn(confirming.with_current_subscriber())),
-            None => confirmation.decide(false),
+        let result = ProbeResult::new(&confirmation, shared, breaker, tag);
+        let topology = shared.topology.clone();
+        let confirming =
+            confirm_by_probes(result, topology, shared.probe_command(tag), probe_timeout);
+        if let Some(runtime) = probing_runtime() {
+            drop(runtime.spawn(confirming.with_current_subscriber()));
         }
     }
     confirmation
@@ -76,22 +72,81 @@ pub(crate) fn request_confirmation(
 
 /// Decides a confirmation by a probe. A probe without an answer that ended late is repeated: its own thread was held up.
 async fn confirm_by_probes(
-    confirmation: Arc<Confirmation>,
+    mut result: ProbeResult,
     topology: Topology,
-    tag: usize,
     probe: Cmd,
     probe_timeout: Duration,
 ) {
     for _ in 0..=MAX_REPEATS {
         let begun = Instant::now();
-        let reply = timeout(probe_timeout, topology.run_on_new_connection(tag, &probe)).await;
+        let reply = timeout(
+            probe_timeout,
+            topology.run_on_new_connection(result.tag, &probe),
+        )
+        .await;
         match reply {
-            Ok(reply) => return confirmation.decide(check_reply(reply).is_ok()),
+            Ok(reply) => {
+                result.is_answered = check_reply(reply).is_ok();
+                return;
+            }
             Err(_) if is_late(begun.elapsed(), probe_timeout) => {}
-            Err(_) => break,
+            Err(_) => return,
         }
     }
-    confirmation.decide(false);
+}
+
+/// Decides a confirmation when it is dropped: also if its task has ended before its time, since its runtime is shut down, or the
+/// look-up of a host name panics because no thread can be started.
+struct ProbeResult {
+    confirmation: Arc<Confirmation>,
+    is_answered: bool,
+    store: Weak<StoreState>,
+    breaker: Arc<Breaker>,
+    tag: usize,
+}
+
+impl ProbeResult {
+    fn new(
+        confirmation: &Arc<Confirmation>,
+        store: &Arc<StoreState>,
+        breaker: &Arc<Breaker>,
+        tag: usize,
+    ) -> Self {
+        Self {
+            confirmation: confirmation.clone(),
+            is_answered: false,
+            store: Arc::downgrade(store),
+            breaker: breaker.clone(),
+            tag,
+        }
+    }
+}
+
+impl Drop for ProbeResult {
+    fn drop(&mut self) {
+        let is_failure = self.confirmation.decide(self.is_answered);
+        if is_failure && let Some(store) = self.store.upgrade() {
+            note_failure(&store, &self.breaker, self.tag, || StoreError::Timeout);
+        }
+    }
+}
+
+/// Counts a failure, which may open the circuit breaker.
+#[cold]
+pub(crate) fn note_failure(
+    shared: &Arc<StoreState>,
+    breaker: &Arc<Breaker>,
+    tag: usize,
+    error: impl Fn() -> StoreError,
+) {
+    if breaker.on_failure(Instant::now(), &error) {
+        shared.report_breaker(tag, BreakerState::Open);
+        let error = error();
+        shared.opened.log_with(|suppressed| {
+            tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
+        });
+        start(shared, breaker, tag);
+    }
 }
 
 /// Whether a probe without an answer ended so late that its thread was held up.
@@ -277,6 +332,22 @@ impl StoreState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{RedisStore, store::redis::breaker::confirmation::Verdict};
+
+    #[tokio::test]
+    async fn a_probe_whose_task_ends_before_its_time_counts_as_unanswered() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let shared = &store.inner.shared;
+        let limit = Duration::from_secs(300);
+        let (confirmation, _) = shared.breaker(0).join_confirmation(Instant::now(), limit);
+        let result = ProbeResult::new(&confirmation, shared, shared.breaker(0), 0);
+        let (topology, probe) = (shared.topology.clone(), shared.probe_command(0));
+        let confirming = tokio::spawn(confirm_by_probes(result, topology, probe, limit));
+        assert_eq!(confirmation.verdict(), Verdict::Pending);
+        confirming.abort();
+        assert!(confirming.await.is_err());
+        assert_eq!(confirmation.verdict(), Verdict::Unanswered);
+    }
 
     #[test]
     fn a_probe_is_late_by_more_than_timers_are() {

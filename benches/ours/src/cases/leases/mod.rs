@@ -16,10 +16,12 @@ use crate::{
 };
 
 mod fleet;
+mod held;
 pub mod over;
 
 pub(super) use fleet::cpu_of_redis as fleet;
 pub use fleet::{ARGUMENT as FLEET_ARGUMENT, process as fleet_process};
+pub(super) use held::mixed_costs as held;
 
 /// The most units of a lease.
 const MAX_UNITS: u64 = 8_192;

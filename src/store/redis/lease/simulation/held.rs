@@ -1,6 +1,8 @@
 //! What a process holds for requests of unequal costs, under several policies: no more than they use in 5/8 of a TTL, and what one
 //! request costs.
 
+use std::ops::Range;
+
 use super::{
     super::{held_lease::LeaseRequest, leased_key::Granted},
     fleet::{Agenda, Clocks, MS, Process, World},
@@ -27,10 +29,10 @@ enum Event {
     Reclaim(u64),
 }
 
-/// What a process did within two seconds.
+/// What a process did in the time that is looked at.
 #[derive(Debug, Default)]
 struct Done {
-    /// Under each policy: the units that were held at each request of the second second, in ascending order.
+    /// Under each policy: the units that were held at each request, in ascending order.
     held: Vec<Vec<u64>>,
     /// The units that were used in 5/8 of a TTL, on average.
     used: Vec<u64>,
@@ -44,8 +46,18 @@ impl Done {
     }
 }
 
-/// A process whose requests have these costs, by their number.
+/// A process whose requests have these costs, by their number, in its second second.
 fn run(settings: &[Setting], costs: impl Fn(i64) -> Vec<u64>) -> Done {
+    run_within(SECOND..2 * SECOND, PER_SECOND, settings, costs)
+}
+
+/// A process with so many requests per second, from the first one on; what it does in `time`.
+fn run_within(
+    time: Range<i64>,
+    per_second: i64,
+    settings: &[Setting],
+    costs: impl Fn(i64) -> Vec<u64>,
+) -> Done {
     let mut world = World::new(settings);
     let mut process = Process::new(&world, 0, Clocks::EXACT);
     let mut agenda = Agenda::default();
@@ -70,7 +82,7 @@ fn run(settings: &[Setting], costs: impl Fn(i64) -> Vec<u64>) -> Done {
                     let result = world.execute_owned(at, Op::Acquire(1), &request.counters);
                     agenda.add(at + ROUND_TRIP, Event::Grant(request, result));
                 }
-                if at >= SECOND {
+                if time.contains(&at) {
                     done.by_lease += u64::from(by_lease);
                     done.admitted += u64::from(is_admitted);
                     for (policy, (_, units)) in process.key.units().enumerate() {
@@ -78,8 +90,8 @@ fn run(settings: &[Setting], costs: impl Fn(i64) -> Vec<u64>) -> Done {
                         done.used[policy] += costs[policy] * u64::from(is_admitted);
                     }
                 }
-                if at < 2 * SECOND {
-                    let next = (number + 1) * SECOND / PER_SECOND;
+                if at < time.end {
+                    let next = (number + 1) * SECOND / per_second;
                     agenda.add(next, Event::Request(number + 1));
                 }
             }
@@ -99,7 +111,7 @@ fn run(settings: &[Setting], costs: impl Fn(i64) -> Vec<u64>) -> Done {
     }
     for (held, used) in done.held.iter_mut().zip(&mut done.used) {
         held.sort_unstable();
-        *used = *used * (TTL as u64 * 5 / 8) / SECOND as u64;
+        *used = *used * (TTL as u64 * 5 / 8) / (time.end - time.start) as u64;
     }
     done
 }
@@ -192,4 +204,23 @@ fn no_more_is_held_under_a_policy_for_some_of_the_requests() {
         "{}",
         done.by_lease
     );
+}
+
+/// Leases grow with each response, and don't wait for the end of an interval. No more is held than later.
+#[test]
+fn a_key_is_leased_soon_after_its_first_requests() {
+    for setting in [
+        of_window(1_000_000_000),
+        Setting::gcra(1_000_000, SECOND, 1_000_000, TTL),
+    ] {
+        let one = |_| vec![1];
+        let done = run_within(0..40 * MS, 100_000, &[setting], one);
+        assert_held(&done, &[1]);
+        assert!(
+            done.by_lease * 100 >= done.admitted * 60,
+            "{} of {}",
+            done.by_lease,
+            done.admitted
+        );
+    }
 }

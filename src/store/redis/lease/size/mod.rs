@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 pub(super) use self::last_response::LastResponse;
 use self::processes::{CounterState, Processes};
 use super::{
-    demand::{MIN_RATE, RATE_INTERVAL, Rate},
+    demand::{Demand, MIN_RATE, RATE_INTERVAL, Rate},
     held_lease::{LeasedUnits, charged_units},
     requested::RequestedLeases,
     stripes::MIN_STRIPE_LEASE_RATE,
@@ -139,7 +139,7 @@ impl Sizing {
             };
             let requested = requested.units(index);
             let per_second = self.rate.units_per_second(own.demand);
-            let (size, most) = self.size(per_second, &lease);
+            let (size, most) = self.size(per_second.max(self.least(own.demand)), &lease);
             own.due_below = most - size + u64::from(size > 0);
             let owned = own.held.saturating_add(requested);
             // The last response counts held units as used, but not requested ones.
@@ -166,6 +166,12 @@ impl Sizing {
             return None;
         }
         Some(next)
+    }
+
+    /// The units per second that are certain before the current interval ends, so that leases grow with each response while demand
+    /// rises.
+    fn least(&self, demand: Demand) -> f64 {
+        demand.used() as f64 / self.ttl.max(RATE_INTERVAL).as_secs_f64()
     }
 
     /// The most units of a lease: those that requests use in half a TTL. And the most that are held: 5/8, so that the response to the

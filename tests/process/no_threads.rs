@@ -1,0 +1,94 @@
+//! A process that can start no thread: the store is probed by the application's own runtime.
+
+use std::{
+    env,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use testkit::Server;
+use tokio::runtime::Builder;
+use tollgate::{
+    Decision, DecisionKind, DecisionSource, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota,
+    RedisStore, StoreError,
+};
+use tollgate_tests::{child, log::Log, until::until};
+
+const URL: &str = "TOLLGATE_NO_THREADS_URL";
+const SERVER: &str = "TOLLGATE_NO_THREADS_SERVER";
+
+/// More than the addresses of a process, so that no thread gets its stack.
+const STACK: u64 = 1 << 47;
+
+fn limiter(url: String) -> Limiter {
+    let policy = Policy::new("p", Quota::requests(1_000_000).per_day()).strategy(FixedWindow);
+    let store = RedisStore::builder()
+        .url(url)
+        .timeout(Duration::from_millis(500))
+        .rejection_cache_staleness(Duration::ZERO)
+        .build();
+    let limiter = Limiter::builder().store(store.expect("a store"));
+    let limiter = limiter.policy(policy).on_store_error(OnStoreError::Reject);
+    limiter.build().expect("a limiter")
+}
+
+fn is_open(decision: &Decision) -> bool {
+    let kind = decision.kind();
+    matches!(
+        kind,
+        DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
+    )
+}
+
+/// Runs as a process of its own, below. It does nothing in a plain run of the tests.
+#[test]
+fn child_process() {
+    let Ok(url) = env::var(URL) else { return };
+    let server = env::var(SERVER).expect("a variable");
+    assert!(thread::Builder::new().spawn(|| {}).is_err(), "it can");
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &server]).status();
+        assert!(sent.expect("kill").success(), "{name}");
+    };
+    let (log, start) = (Log::default(), Instant::now());
+    let _guard = log.errors();
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let limiter = limiter(url);
+        let counts = async || {
+            let decision = limiter.check(Key::global()).await;
+            decision.source() == DecisionSource::Store
+        };
+        until("the store counts", counts).await;
+        signal("-STOP");
+        until("the breaker opens", async || {
+            let decision = limiter.check(Key::global()).await;
+            assert!(!decision.is_admitted(), "{decision:?}");
+            is_open(&decision)
+        })
+        .await;
+        signal("-CONT");
+        until("the store counts again", counts).await;
+    });
+    log.throttled("background thread could not be started", start);
+}
+
+#[test]
+fn without_a_background_thread_a_silent_server_opens_the_breaker_and_one_that_answers_closes_it() {
+    let server = Server::start();
+    let pid = server.pid().expect("it runs");
+    let child = child::test(module_path!(), "child_process")
+        .arg("--test-threads=1")
+        .env("RUST_MIN_STACK", STACK.to_string())
+        .env(URL, server.url())
+        .env(SERVER, pid.to_string())
+        .output();
+    let child = child.expect("a process");
+    // The child may have failed before.
+    server.resume();
+    let [text, errors] = [&child.stdout, &child.stderr].map(|it| String::from_utf8_lossy(it));
+    let has_passed = child.status.success() && text.contains("1 passed");
+    assert!(has_passed, "{}\n{text}{errors}", child.status);
+}
