@@ -20,8 +20,11 @@ use axum::{
 };
 use tokio::net::TcpListener;
 use tollgate::{
-    Admission, ConfigError, FixedWindow, MemoryStore, MissingKey, Policy, Quota, RateLimitLayer,
-    exposed_headers, extract, outcome, store::Store,
+    Admission, ConfigError, FixedWindow, MemoryStore, Policy, Quota, RateLimitLayer,
+    extract::{self, MissingKey},
+    layer::exposed_headers,
+    outcome,
+    store::Store,
 };
 use tower::ServiceBuilder;
 use tower_http::{

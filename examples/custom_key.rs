@@ -9,8 +9,8 @@ use std::{env, error::Error};
 use axum::{Router, http::request::Parts, routing::get};
 use tokio::net::TcpListener;
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
-    extract::{self, Extracted, KeyExtractor},
+    Key, KeyExtractor, Policy, Quota, RateLimitLayer,
+    extract::{self, Extracted},
 };
 
 /// Each tenant on each path. A gateway in front sets `x-tenant` to the tenant's name, in upper or lower case.

@@ -11,7 +11,9 @@
 use std::{env, error::Error, sync::Arc, time::Duration};
 
 use tollgate::{
-    InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, Timestamp,
+    Key, Limiter, Policy, Quota, RetryAfter,
+    clock::Timestamp,
+    error::InvalidValue,
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
         Snapshot, State, Strategy, Terms,

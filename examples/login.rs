@@ -41,8 +41,9 @@ use axum::{
 };
 use tokio::{net::TcpListener, sync::Semaphore, task::spawn_blocking};
 use tollgate::{
-    Ban, CallError, FixedWindow, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota,
-    extract::{self, KeyExtractor, Peer},
+    Ban, CallError, FixedWindow, Key, KeyExtractor, Limiter, MemoryStore, OnStoreError, Policy,
+    Quota,
+    extract::{self, Peer},
     outcome,
     store::Store,
 };

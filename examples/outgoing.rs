@@ -34,7 +34,8 @@ use hyper_util::{
 };
 use tokio::net::TcpListener;
 use tollgate::{
-    Limiter, OutgoingLayer, Policy, PolicyHandle, Quota, Rejected,
+    Limiter, OutgoingLayer, Policy, Quota, Rejected,
+    limiter::PolicyHandle,
     outgoing::{BoxError, Outgoing},
 };
 use tower::{ServiceBuilder, ServiceExt};

@@ -39,7 +39,7 @@ pub(crate) const X_RATELIMIT_WHITELISTED: HeaderName =
 /// ```
 /// use tower_http::cors::CorsLayer;
 ///
-/// let headers = tollgate::exposed_headers();
+/// let headers = tollgate::layer::exposed_headers();
 /// assert!(headers.iter().any(|name| name == "ratelimit"));
 /// let cors = CorsLayer::permissive().expose_headers(headers);
 /// ```

@@ -4,6 +4,19 @@
 //! extractors](extract) identify the caller, [strategies](strategy) define how units are counted, and [stores](store) keep the
 //! counts. The [guide] helps to choose among them. The words of these pages are listed under [terms](#terms).
 //!
+//! ```text
+//!  request ──> RateLimitLayer ──> service        OutgoingLayer, handler, job
+//!                     │                                    │
+//!                     └──────────── Limiter ───────────────┘
+//!                                      │  each Policy that applies
+//!            KeyExtractor ──> Key      │  who is counted
+//!            Quota + Strategy          │  how much, and how it is counted
+//!                                      │
+//!                      MemoryStore or RedisStore
+//!                                      │
+//!                    Admission   or   Rejected (429, Retry-After)
+//! ```
+//!
 //! # The layer
 //!
 //! ```
@@ -81,7 +94,7 @@
 //! | | |
 //! |---|---|
 //! | [`Policy::skip_path`], [`Policy::only_path`] and other conditions, also of [`LimiterBuilder`] | the requests that one policy, or all, apply to |
-//! | [`AddressList`], [`KeyList`] | callers that are [denied](LimiterBuilder::deny) (403) or [allowed](LimiterBuilder::allow) without evaluating a policy |
+//! | [`AddressList`], [`KeyList`] | callers that are [denied](limiter::LimiterBuilder::deny) (403) or [allowed](limiter::LimiterBuilder::allow) without evaluating a policy |
 //! | [`Ban`] | blocks a key that is rejected too often, in all processes; [`Limiter::block`] does so by hand |
 //! | [`Policy::shadow`], [`Policy::shadow_of`] | evaluated and reported, not enforced |
 //!
@@ -196,22 +209,33 @@
 //! | timeout, deadline | a `Duration`; an `Instant` |
 //!
 //! [tower]: https://docs.rs/tower
+//! [`AddressList`]: access::AddressList
+//! [`Changes`]: changes::Changes
+//! [`KeyList`]: access::KeyList
+//! [`LimiterBuilder`]: limiter::LimiterBuilder
+//! [`OnMisconfiguration`]: limiter::OnMisconfiguration
+//! [`PeerAddr`]: extract::PeerAddr
+//! [`TokioClock`]: clock::TokioClock
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod access;
 #[cfg(feature = "admin")]
 pub mod admin;
+pub mod changes;
+pub mod clock;
 #[cfg(feature = "config")]
 pub mod config;
+pub mod error;
 pub mod explain {
     //! The decision that a request would get, and why: the result of [`Limiter::explain`](crate::Limiter::explain).
 
-    pub use crate::access::MatchedList;
-    pub use crate::limiter::{Explain, ExplainedPolicy, Explanation, NotApplied};
+    pub use crate::limiter::explain::{Explain, ExplainedPolicy, Explanation, NotApplied};
     pub use crate::policy::skip::exemption::Exemption;
 }
 pub mod extract;
 pub mod guide;
 pub mod layer;
+pub mod limiter;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod observe;
@@ -231,6 +255,7 @@ pub mod settings {
             settings::PolicySettings,
             skip::{Conditions, method::MethodName, path::PathPattern},
         },
+        quota::QuotaWithoutPeriod,
         respond::RejectionText,
         setting::{Named, Slot},
     };
@@ -246,15 +271,10 @@ pub mod fuzzing {
     pub use crate::store::redis::testing::{other_reply, script_reply};
 }
 
-mod access;
-mod changes;
-mod clock;
-mod error;
 mod headers;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 mod integrations;
 mod key;
-mod limiter;
 mod log;
 mod policy;
 mod quota;
@@ -270,49 +290,36 @@ mod runtime;
 mod setting;
 mod sync;
 
-pub use access::{AccessList, AddressList, KeyList, OnUnknownAddress};
-pub use changes::{Changes, PolicyChange, PolicyChangeKind, SettingChange};
-pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TokioClock};
-/// The connection pool of [`RedisStore`], in the version that this crate uses.
-#[cfg(feature = "redis")]
-pub use deadpool_redis;
-pub use error::{CallError, ConfigError, InvalidValue, StoreError, UnknownPolicy};
-#[doc(inline)]
-pub use extract::{KeyExtractor, MissingKey, PeerAddr};
-pub use headers::{RateLimitHeaders, exposed_headers};
-#[cfg(feature = "axum")]
-pub use integrations::axum::MissingAdmission;
-pub use key::Key;
-#[doc(inline)]
-pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{
-    Admission, Block, Blocks, Check, CheckFuture, Credit, CreditFuture, Credited, Decision,
-    DecisionKind, Keys, LimitStatus, Limiter, LimiterBuilder, PermitGuard, PolicyAdmission,
-    PolicyDecision, PolicyHandle, Refund, Rejected, SettleError, ShutdownError, UnitMeter, Wait,
-    WaitFuture,
-};
-#[doc(inline)]
-pub use observe::{DecisionSource, ShadowStats};
-#[doc(inline)]
-pub use outcome::Outcome;
-#[doc(inline)]
-pub use outgoing::OutgoingLayer;
-pub use policy::{
-    Policy,
-    on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError},
-};
-pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
-#[doc(inline)]
-pub use store::health::{HealthIssue, HealthReport, HealthWarning};
-#[doc(inline)]
-pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 #[doc(inline)]
-pub use store::redis::{RedisStore, RedisStoreBuilder};
+pub use store::redis::RedisStore;
 #[doc(inline)]
-pub use strategy::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Lease, ListWindow, RetryAfter, SlidingLog,
-    SlidingWindow, Strategy, TokenBucket, Weekday,
+pub use {
+    clock::manual::ManualClock,
+    error::{call::CallError, config::ConfigError, store::StoreError},
+    extract::extractor::KeyExtractor,
+    headers::RateLimitHeaders,
+    key::Key,
+    layer::layer::RateLimitLayer,
+    limiter::{admission::Admission, decision::Decision, limiter::Limiter, rejected::Rejected},
+    outgoing::layer::OutgoingLayer,
+    policy::{
+        Policy,
+        on_store_error::{LocalFallback, OnStoreError},
+    },
+    quota::Quota,
+    store::memory::MemoryStore,
+    strategy::{
+        ban::Ban,
+        concurrency::Concurrency,
+        lease::Lease,
+        rate::{gcra::Gcra, token_bucket::TokenBucket},
+        rule::types::RetryAfter,
+        window::{
+            calendar_window::CalendarWindow, fixed_window::FixedWindow, list_window::ListWindow,
+            sliding_log::SlidingLog, sliding_window::SlidingWindow,
+        },
+    },
 };
 
 /// The README's programs are tests.

@@ -74,6 +74,6 @@ async fn a_store_on_redis_that_is_not_there_admits_by_default() {
     let limiter = limiter.expect("a limiter");
     let decision = limiter.check(Key::new("alice")).await;
     assert!(decision.is_admitted());
-    assert_ne!(decision.source(), tollgate::DecisionSource::Store);
+    assert_ne!(decision.source(), tollgate::observe::DecisionSource::Store);
     assert!(tollgate::RedisStore::open("http://127.0.0.1").is_err());
 }

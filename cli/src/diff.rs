@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tollgate::{Changes, SettingChange};
+use tollgate::changes::{Changes, SettingChange};
 
 use crate::{
     document::{Code, InProcess, invalid},

@@ -8,10 +8,7 @@ use std::{
 };
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::{
-    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, ManualClock, MemoryStore, Policy,
-    Quota, SlidingLog, SlidingWindow, Timestamp, TokenBucket,
-};
+use tollgate::{CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, ManualClock, MemoryStore, Policy, Quota, SlidingLog, SlidingWindow, TokenBucket, clock::Timestamp};
 
 const KEY: Key = Key::global();
 
@@ -44,7 +41,7 @@ fuzz_target!(|input: (u8, Vec<(u8, u64, u64)>)| {
             2 if !charged.is_empty() => {
                 let place = times as usize % charged.len();
                 let refunds = now(charged[place].refund(units)).expect("a refund");
-                let given: u64 = refunds.iter().map(tollgate::Refund::units).sum();
+                let given: u64 = refunds.iter().map(tollgate::limiter::Refund::units).sum();
                 assert!(given <= units && given <= used, "{given}");
                 used -= given;
             }

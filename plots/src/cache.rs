@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{DecisionSource, Limiter, Policy, Quota, RedisStore};
+use tollgate::{Limiter, Policy, Quota, RedisStore, observe::DecisionSource};
 
 use crate::{
     Result,

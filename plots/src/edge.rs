@@ -5,7 +5,7 @@ use std::time::Duration;
 use plotters::prelude::*;
 use tollgate::{
     CalendarWindow, ConfigError, FixedWindow, Gcra, Limiter, ListWindow, ManualClock, MemoryStore,
-    Policy, Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket,
+    Policy, Quota, SlidingLog, SlidingWindow, TokenBucket, strategy::Strategy,
 };
 
 use crate::{

@@ -5,8 +5,8 @@ use std::time::Duration;
 use plotters::prelude::*;
 use testkit::Proxy;
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, FixedWindow, Limiter, LocalFallback, OnStoreError,
-    Policy, Quota, RedisStore,
+    Decision, FixedWindow, Limiter, LocalFallback, OnStoreError, Policy, Quota, RedisStore,
+    limiter::DecisionKind, observe::DecisionSource,
 };
 
 use crate::{

@@ -7,7 +7,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tollgate::{Clock, Timestamp};
+use tollgate::clock::{Clock, Timestamp};
 
 use crate::Result;
 

@@ -4,8 +4,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use plotters::prelude::*;
 use tollgate::{
-    Ban, CalendarWindow, FixedWindow, Gcra, Limiter, LimiterBuilder, ListWindow, ManualClock,
-    MemoryStore, Policy, Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket,
+    Ban, CalendarWindow, FixedWindow, Gcra, Limiter, ListWindow, ManualClock, MemoryStore, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket, limiter::LimiterBuilder, strategy::Strategy,
 };
 
 use crate::{

@@ -17,18 +17,18 @@ use crate::{
     setting::SettingValue,
 };
 
-/// A list of client addresses and networks to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny).
+/// A list of client addresses and networks to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny).
 ///
 /// An entry is a network (`10.0.0.0/8`, `2001:db8::/32`) or a single address; an IPv4 address mapped into IPv6 is treated as
 /// IPv4. Clones share one list: [`replace`](AddressList::replace) changes it for all of them, also while requests are served. A
 /// request sees the list before or after the change, never a part, and doesn't wait for it.
 ///
 /// The address is that of the socket's peer unless [`client_ip`](AddressList::client_ip) is set. A request whose address is
-/// unknown is not on the list, nor is a [`check`](crate::Limiter::check) without an [address](crate::Check::address): see
-/// [`OnUnknownAddress`](crate::OnUnknownAddress).
+/// unknown is not on the list, nor is a [`check`](crate::Limiter::check) without an [address](crate::limiter::Check::address): see
+/// [`OnUnknownAddress`](crate::access::OnUnknownAddress).
 ///
 /// ```
-/// use tollgate::{AddressList, Key, Limiter, Policy, Quota};
+/// use tollgate::{Key, Limiter, Policy, Quota, access::AddressList};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let blocked = AddressList::new(["192.0.2.0/24"])?;
@@ -77,7 +77,7 @@ impl AddressList {
     /// Reads a list from a file of at most 64 MiB: one entry per line, and comments after a `#`.
     ///
     /// ```
-    /// use tollgate::AddressList;
+    /// use tollgate::access::AddressList;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let folder = std::env::temp_dir().join(format!("tollgate-{}", std::process::id()));

@@ -14,7 +14,7 @@ use super::file::file;
 use super::file::{content, entries, not_from_file};
 use crate::{error::ConfigError, key::Key, setting::SettingValue};
 
-/// A list of keys of one policy to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny), as its
+/// A list of keys of one policy to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny), as its
 /// extractor finds them in requests, or as a [`check`](crate::Limiter::check) sets them.
 ///
 /// Clones share one list: [`replace`](KeyList::replace) changes it for all of them, also while requests are served. A request
@@ -23,7 +23,7 @@ use crate::{error::ConfigError, key::Key, setting::SettingValue};
 /// A client that can choose its key can choose an allowed one: allow only keys that are verified or secret.
 ///
 /// ```
-/// use tollgate::{Key, KeyList, Limiter, Policy, Quota, extract};
+/// use tollgate::{Key, Limiter, Policy, Quota, access::KeyList, extract};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let monitoring = KeyList::new("api", [Key::secret("sk_monitoring")]);
@@ -94,7 +94,7 @@ impl KeyList {
     ///
     /// ```no_run
     /// # fn f() -> Result<(), tollgate::ConfigError> {
-    /// use tollgate::{Key, KeyList};
+    /// use tollgate::{Key, access::KeyList};
     ///
     /// let stolen = KeyList::from_file("api", "stolen-tokens.txt", |token| Key::secret(token))?;
     /// # Ok(())

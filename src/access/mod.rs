@@ -18,7 +18,7 @@ pub(crate) mod file;
 pub(crate) mod ip_list;
 pub(crate) mod key_list;
 
-/// An [`AddressList`] or a [`KeyList`], to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny).
+/// An [`AddressList`] or a [`KeyList`], to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny).
 #[derive(Clone, Debug)]
 pub struct AccessList(Kind);
 

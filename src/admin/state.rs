@@ -5,7 +5,7 @@ use std::{env, fs, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::{activity::Activity, token::Authentication};
-use crate::{layer::RateLimitLayer, limiter::Limiter, store::health::HealthReport};
+use crate::{RateLimitLayer, limiter::Limiter, store::health::HealthReport};
 
 /// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(2);

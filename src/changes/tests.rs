@@ -2,9 +2,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, Lease, ListWindow,
-    OnStoreError, Policy, Quota, SlidingLog, SlidingWindow, Strategy, TokenBucket, extract,
-    strategy::{Rule, Terms},
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Lease, ListWindow, OnStoreError, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket,
+    error::InvalidValue,
+    extract,
+    strategy::{Rule, Strategy, Terms},
 };
 
 fn policy(quota: &str) -> Policy {

@@ -9,8 +9,8 @@ use super::{
     tree::{self, Entry, Node, Value},
 };
 use crate::{
+    RateLimitLayer,
     headers::RateLimitHeaders,
-    layer::RateLimitLayer,
     limiter::Limiter,
     policy::{Policy, PolicySettings, charging::Charge, cost::Cost, skip::Conditions},
     respond::LayerSettings,

@@ -1,6 +1,9 @@
 //! The names that texts of a document may have, and mistakes in them.
 
-use crate::{InvalidValue, error::Reference, extract::text::is_plain};
+use crate::{
+    error::{InvalidValue, Reference},
+    extract::text::is_plain,
+};
 
 /// The built-in keys.
 pub(crate) const BUILT_IN_KEYS: [&str; 14] = [

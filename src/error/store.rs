@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 ///
 /// Requests that meet an outage, which ends by itself, are handled as [`OnStoreError`](crate::OnStoreError) says; those that
 /// meet a [misconfiguration](Self::is_misconfiguration), which lasts until it is corrected, as
-/// [`OnMisconfiguration`](crate::OnMisconfiguration) says.
+/// [`OnMisconfiguration`](crate::limiter::OnMisconfiguration) says.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -29,7 +29,7 @@ pub enum StoreError {
     },
     /// A charge or refund by hand could not be sent in time. It is kept, and sent once the store responds: do not repeat it.
     /// [`Limiter::shutdown`](crate::Limiter::shutdown) waits for it; if the process ends before, it is lost. It is sent at most
-    /// once: if it then has no reply, [`HealthReport::unconfirmed`](crate::HealthReport::unconfirmed) counts it.
+    /// once: if it then has no reply, [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed) counts it.
     #[error(
         "the charge or refund is kept, and made once the store responds: do not repeat it ({cause})"
     )]
@@ -59,7 +59,7 @@ pub enum StoreError {
         message: Arc<str>,
     },
     /// The store did not respond to an earlier charge, refund or settlement of the same request, so that the request's charge
-    /// is unknown. The store was not called. See [`PolicyAdmission::settle`](crate::PolicyAdmission::settle).
+    /// is unknown. The store was not called. See [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle).
     #[error(
         "the request's charge under policy {policy:?} is unknown: the store did not respond to an earlier charge or refund"
     )]

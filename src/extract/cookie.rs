@@ -24,7 +24,7 @@ use crate::{error::InvalidValue, key::Key};
 /// [verified](super::extension).
 ///
 /// ```
-/// use tollgate::{Key, extract::{self, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, extract};
 ///
 /// let request = http::Request::get("/").header("cookie", "lang=it; session=8f3a").body(()).unwrap();
 /// let (parts, ()) = request.into_parts();

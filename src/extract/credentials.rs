@@ -24,7 +24,7 @@ use crate::{error::InvalidValue, key::Key};
 /// An invalid name is a [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// ```
-/// use tollgate::{Key, extract::{self, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, extract};
 ///
 /// let request = http::Request::get("/").header("x-tenant", "acme").header("x-api-key", "sk_1");
 /// let (parts, ()) = request.body(()).unwrap().into_parts();

@@ -13,7 +13,7 @@ use crate::key::Key;
 /// Count by verified values: a client can change an unverified token or name with each request.
 ///
 /// ```
-/// use tollgate::{Key, extract::{self, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, extract};
 ///
 /// #[derive(Clone)]
 /// struct User {
@@ -115,7 +115,7 @@ impl<T> fmt::Debug for Extension<T> {
 /// [`Extracted`], for requests that may be [ambiguous](Extracted::Ambiguous). It runs on the request path and must not block.
 ///
 /// ```
-/// use tollgate::{Key, extract::{self, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, extract};
 ///
 /// /// Inserted by the middleware that authenticates callers.
 /// #[derive(Clone)]

@@ -26,7 +26,7 @@ pub enum MissingKey {
 /// An `Option<Key>` becomes one by `.into()`, in which `None` is [`Absent`](Extracted::Absent).
 ///
 /// ```
-/// use tollgate::{Key, extract::{self, Extracted, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, extract::{self, Extracted}};
 ///
 /// let (parts, ()) = http::Request::get("/?tenant=acme&tenant=evil").body(()).unwrap().into_parts();
 /// assert_eq!(extract::query("tenant").extract(&parts), Extracted::Ambiguous);
@@ -130,7 +130,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     fn extract(&self, parts: &Parts) -> Extracted;
 
     /// Returns the key of a request that has these texts where the extractor looks for them: for
-    /// [`PolicyHandle::key`](crate::PolicyHandle::key). Most extractors take one text; a tuple takes one for each of its parts;
+    /// [`PolicyHandle::key`](crate::limiter::PolicyHandle::key). Most extractors take one text; a tuple takes one for each of its parts;
     /// [`or_else`](KeyExtractor::or_else) takes the number of one of its extractors, `"1"` for the first, and that extractor's
     /// texts; [`global`](super::global) takes none.
     ///
@@ -200,7 +200,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// `Key::new("2")` and that of `other`; a third extractor has `"3"`.
     ///
     /// ```
-    /// use tollgate::{Key, PeerAddr, extract::{self, KeyExtractor}};
+    /// use tollgate::{Key, KeyExtractor, extract::{self, PeerAddr}};
     ///
     /// let by_key_or_address = extract::header("x-api-key").or_else(extract::peer());
     ///
@@ -228,7 +228,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// counted by the key of the first, so the application has to authenticate by the same one.
     ///
     /// ```
-    /// use tollgate::{Key, extract::{self, KeyExtractor}};
+    /// use tollgate::{Key, KeyExtractor, extract};
     ///
     /// let by_api_key = extract::header("x-api-key").or_same(extract::bearer());
     ///

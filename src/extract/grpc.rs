@@ -12,7 +12,7 @@ use crate::key::Key;
 /// path.
 ///
 /// ```
-/// use tollgate::{Key, Policy, Quota, extract::{self, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, Policy, Quota, extract};
 ///
 /// let request = http::Request::post("/helloworld.Greeter/SayHello").body(()).unwrap();
 /// let found = extract::grpc_service().extract(&request.into_parts().0);

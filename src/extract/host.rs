@@ -15,7 +15,7 @@ use crate::key::Key;
 /// Clients choose it freely, unless the server or a proxy accepts known hosts only.
 ///
 /// ```
-/// use tollgate::{Key, Policy, Quota, extract::{self, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, Policy, Quota, extract};
 ///
 /// let request = http::Request::get("/").header("host", "Shop.Example:8080").body(()).unwrap();
 /// let found = extract::host().extract(&request.into_parts().0);

@@ -20,7 +20,7 @@
 //! | [`or_same`](KeyExtractor::or_same) | one credential, in either of two places | its key |
 //!
 //! ```
-//! use tollgate::{Policy, Quota, extract::{self, KeyExtractor}};
+//! use tollgate::{KeyExtractor, Policy, Quota, extract};
 //!
 //! // Each tenant on each path,
 //! let tenants = Policy::new("tenants", Quota::requests(100).per_minute())
@@ -40,7 +40,7 @@
 //! A [`Limiter`](crate::Limiter) that is called with one key for all policies (`limiter.admit(&user)`) counts by it whatever
 //! their extractors are, except under policies by [`global`], or a tuple of nothing else, which keep their one key
 //! ([`KeyExtractor::fixed_key`]). Policies by an address, a path or a tenant have to be named, each with its key:
-//! `limiter.admit([("users", user), ("tenants", tenant)])`. [`PolicyHandle::key`](crate::PolicyHandle::key) makes the key that
+//! `limiter.admit([("users", user), ("tenants", tenant)])`. [`PolicyHandle::key`](crate::limiter::PolicyHandle::key) makes the key that
 //! a policy's extractor finds in a request.
 //!
 //! # Credentials
@@ -62,7 +62,7 @@
 //!
 //! | extractor | a request without a key is |
 //! |---|---|
-//! | [`peer`], [`client_ip`] | counted in one bucket with all others without one, which is logged as an error and is a [warning](crate::HealthWarning) of health checks: [`MissingKey::Shared`] |
+//! | [`peer`], [`client_ip`] | counted in one bucket with all others without one, which is logged as an error and is a [warning](crate::store::HealthWarning) of health checks: [`MissingKey::Shared`] |
 //! | [`header`], [`query`], [`cookie`], [`bearer`], [`host`], [`grpc_service`], [`grpc_method`], [`extension`], [`from_fn`] | rejected, 400 Bad Request: [`MissingKey::Reject`] |
 //! | a tuple | rejected if a part is missing, unless that part is [`MissingKey::Shared`] |
 //! | [`or_else`](KeyExtractor::or_else), [`or_same`](KeyExtractor::or_same) | as the last extractor does |
@@ -116,7 +116,7 @@ mod address;
 mod cookie;
 mod credentials;
 mod extension;
-mod extractor;
+pub(crate) mod extractor;
 mod field;
 mod grpc;
 mod host;
@@ -135,7 +135,8 @@ pub use self::uri::{RoutePath, matched_path};
 pub use cookie::{Cookie, cookie};
 pub use credentials::{Bearer, Header, bearer, header};
 pub use extension::{Extension, FromFn, extension, from_fn};
-pub use extractor::{Extracted, KeyExtractor, MissingKey, OrElse, OrSame};
+pub(crate) use extractor::KeyExtractor;
+pub use extractor::{Extracted, MissingKey, OrElse, OrSame};
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};
 pub use query::{Query, query};

@@ -13,7 +13,7 @@ use crate::{error::InvalidValue, key::Key};
 /// key. An empty name is a [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// ```
-/// use tollgate::{Key, extract::{self, KeyExtractor}};
+/// use tollgate::{Key, KeyExtractor, extract};
 ///
 /// let request = http::Request::get("/tiles?map=old+town&api_key=sk_1").body(()).unwrap();
 /// let (parts, ()) = request.into_parts();

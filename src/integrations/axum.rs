@@ -10,18 +10,10 @@ use ::axum::{
 
 use super::Unavailable;
 use crate::{
-    error::{CallError, StoreError, UnknownPolicy},
+    error::{CallError, MissingAdmission, StoreError, UnknownPolicy},
     limiter::{Admission, Rejected},
     respond::http,
 };
-
-/// The rejection of a handler that extracts an [`Admission`] without a [`RateLimitLayer`](crate::RateLimitLayer) around it: a
-/// mistake in the application, whose response is 500, as axum's for a missing extension.
-///
-/// A handler that may have no layer extracts an `Option<Admission>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request has no Admission: add a RateLimitLayer around this handler")]
-pub struct MissingAdmission;
 
 impl IntoResponse for MissingAdmission {
     fn into_response(self) -> Response {

@@ -169,7 +169,7 @@ impl Key {
         Self::single_char(b'*')
     }
 
-    /// The key that requests without a key share under [`MissingKey::Shared`](crate::MissingKey::Shared). No text makes it.
+    /// The key that requests without a key share under [`MissingKey::Shared`](crate::extract::MissingKey::Shared). No text makes it.
     pub const fn missing() -> Self {
         Self::single_char(b'?')
     }

@@ -11,7 +11,7 @@ use super::in_flight::InFlightRequest;
 use crate::{outcome::RequestEnd, respond::RejectionBody};
 
 pin_project! {
-    /// The body of a response of a [`RateLimit`](crate::RateLimit) service: the inner service's, or that of a rejection.
+    /// The body of a response of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's, or that of a rejection.
     /// Dropping it releases the request's permits and charges by the outcome.
     #[derive(Debug)]
     pub struct ResponseBody<B> {

@@ -20,7 +20,7 @@ use super::{
 use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RejectionBody};
 
 pin_project! {
-    /// The future of a [`RateLimit`](crate::RateLimit) service. Dropping it before the decision cancels the request: a charge
+    /// The future of a [`RateLimit`](crate::layer::RateLimit) service. Dropping it before the decision cancels the request: a charge
     /// that was made nevertheless is refunded. Dropping it later ends the request as
     /// [dropped](crate::outcome::RequestEnd::Dropped).
     pub struct ResponseFuture<S, ReqBody>

@@ -1,9 +1,9 @@
-//! The tower layer: [`RateLimitLayer`] and its service.
+//! The tower layer: [`RateLimitLayer`](crate::RateLimitLayer) and its service.
 //!
 //! # What happens to a request
 //!
-//! 1. A request on a [deny list](crate::LimiterBuilder::deny) is rejected with 403. One on an allow list, a CORS preflight, and
-//!    one that is [skipped](crate::LimiterBuilder::skip_path) are admitted without a charge.
+//! 1. A request on a [deny list](crate::limiter::LimiterBuilder::deny) is rejected with 403. One on an allow list, a CORS preflight, and
+//!    one that is [skipped](crate::limiter::LimiterBuilder::skip_path) are admitted without a charge.
 //! 2. The extractor of each policy that applies finds a key in the request's head. The body isn't read.
 //! 3. The limiter evaluates all policies at once, all or nothing.
 //! 4. If the request is admitted, its [`Admission`](crate::Admission) is put into its extensions, and the inner service that
@@ -28,13 +28,13 @@
 //! | the request has no key, and the policy rejects such requests | 400 Bad Request | 3 `INVALID_ARGUMENT` |
 //!
 //! Over HTTP the body is problem details (RFC 9457), or plain text for a browser, whose `Accept` names text and no JSON.
-//! [`on_rejection`](RateLimitLayer::on_rejection) replaces the response. `Retry-After`, in whole seconds, rounded up and at
+//! [`on_rejection`](crate::RateLimitLayer::on_rejection) replaces the response. `Retry-After`, in whole seconds, rounded up and at
 //! least 1, is on every rejection after which a retry can succeed; [`RateLimitHeaders`](crate::RateLimitHeaders) are the other
 //! fields.
 //!
 //! A [`Rejected`](crate::Rejected) that an axum handler returns becomes the same kind of response, with the fields and text of
 //! the innermost layer. The layer's charge for the request stays, unless
-//! [`refund_handler_rejections`](RateLimitLayer::refund_handler_rejections) is set.
+//! [`refund_handler_rejections`](crate::RateLimitLayer::refund_handler_rejections) is set.
 //!
 //! ## gRPC
 //!
@@ -54,12 +54,13 @@ mod body;
 mod future;
 pub(crate) mod in_flight;
 #[expect(clippy::module_inception, reason = "a file for each of tower's parts")]
-mod layer;
+pub(crate) mod layer;
 mod service;
 pub(crate) mod shared;
 pub(crate) mod snapshot;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
-pub use layer::RateLimitLayer;
 pub use service::RateLimit;
+
+pub use crate::headers::exposed_headers;

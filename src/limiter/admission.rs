@@ -113,7 +113,7 @@ impl Admission {
     }
 
     /// Settles several policies at once, each to its true cost in units, as
-    /// [`PolicyAdmission::settle`](crate::PolicyAdmission::settle) settles one. Policies that are not named don't change; if
+    /// [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle) settles one. Policies that are not named don't change; if
     /// one is named twice, the last cost counts.
     ///
     /// The policies of one layer are settled in one round trip, all or none of them. Those of several layers, and on a cluster

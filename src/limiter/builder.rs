@@ -90,7 +90,7 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Denies the requests on a list, an [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList), with 403
+    /// Denies the requests on a list, an [`AddressList`](crate::access::AddressList) or a [`KeyList`](crate::access::KeyList), with 403
     /// Forbidden; nothing is charged. May be called several times. Lists are evaluated first, in the order of this table:
     ///
     /// | a request | is |
@@ -111,11 +111,11 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Sets what happens to a request whose address an [`AddressList`](crate::AddressList) can't find. Default:
+    /// Sets what happens to a request whose address an [`AddressList`](crate::access::AddressList) can't find. Default:
     /// [`OnUnknownAddress::Pass`].
     ///
     /// The address is unknown if the server doesn't put it into the request's extensions (with axum, without
-    /// `into_make_service_with_connect_info`), and in a [`check`](Limiter::check) without [`address`](crate::Check::address).
+    /// `into_make_service_with_connect_info`), and in a [`check`](Limiter::check) without [`address`](crate::limiter::Check::address).
     pub fn on_unknown_address(mut self, action: OnUnknownAddress) -> Self {
         self.lists.on_unknown_address(action);
         self
@@ -207,7 +207,7 @@ impl<T> LimiterBuilder<T> {
     /// [`ConfigError`] if there is no policy; a policy's name is invalid or used twice; a strategy can't count a quota or a
     /// [tier](Policy::tier_quotas), or can't count in the store; an extractor or a condition is invalid; a
     /// [fallback](crate::LocalFallback) is shared by 0 processes, or its shares can't be counted in process; a policy's cost is
-    /// more than it can ever admit; a shadow policy or a [`KeyList`](crate::KeyList) names a policy that the limiter doesn't
+    /// more than it can ever admit; a shadow policy or a [`KeyList`](crate::access::KeyList) names a policy that the limiter doesn't
     /// have.
     pub fn build(self) -> Result<T, ConfigError>
     where

@@ -25,7 +25,7 @@ use crate::{key::Key, quota::Quota, store::Op};
 
 /// A call of a [`Limiter`](crate::Limiter), which is made when it is awaited. `T` is its result: a [`Decision`] for
 /// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a
-/// [`LimitStatus`](crate::LimitStatus) or [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek),
+/// [`LimitStatus`](crate::limiter::LimitStatus) or [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek),
 /// [`charge`](crate::Limiter::charge) and [`reset`](crate::Limiter::reset).
 #[must_use = "nothing is checked until this is awaited"]
 #[derive(Clone)]
@@ -114,11 +114,11 @@ impl<T> Check<T> {
     /// Sets the head of the request that the call is for, from which policies take their settings:
     /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
     /// [`cost_with`](crate::Policy::cost_with), [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy
-    /// or of the limiter; [`caller`](crate::Policy::caller); and the address for [address lists](crate::AddressList). Keys are
+    /// or of the limiter; [`caller`](crate::Policy::caller); and the address for [address lists](crate::access::AddressList). Keys are
     /// those of the call, not the request's. Settings of the call, such as [`quota_for`](Check::quota_for), take precedence.
     ///
     /// If a policy has such settings, a call without a request is an error (for a check,
-    /// [`DecisionKind::PartsRequired`](crate::DecisionKind::PartsRequired)), unless the call sets what the policy takes from
+    /// [`DecisionKind::PartsRequired`](crate::limiter::DecisionKind::PartsRequired)), unless the call sets what the policy takes from
     /// requests: a quota by [`quota_for`](Check::quota_for), a cost by [`cost`](Check::cost) or [`cost_for`](Check::cost_for),
     /// and, in place of conditions, the policy's name with its key.
     ///
@@ -136,7 +136,7 @@ impl<T> Check<T> {
         self
     }
 
-    /// Sets the client's address for [address lists](crate::AddressList). It is not used as a key.
+    /// Sets the client's address for [address lists](crate::access::AddressList). It is not used as a key.
     pub fn address(mut self, address: IpAddr) -> Self {
         self.overrides().address = Some(address);
         self

@@ -80,7 +80,7 @@ pub enum DecisionKind {
     /// A quota is exhausted, or the key is banned. Nothing was charged, unless a policy [charges rejected
     /// requests](crate::Policy::charge_rejected).
     Rejected,
-    /// The request has no key for the policy, which [rejects](crate::MissingKey::Reject) such requests, or an
+    /// The request has no key for the policy, which [rejects](crate::extract::MissingKey::Reject) such requests, or an
     /// [ambiguous](crate::extract::Extracted::Ambiguous) one. Nothing was charged.
     #[non_exhaustive]
     MissingKey {
@@ -89,7 +89,7 @@ pub enum DecisionKind {
         /// What the request lacks, as the response says it: `the header x-api-key`.
         missing: Arc<str>,
     },
-    /// The request is on a [deny list](crate::LimiterBuilder::deny). Nothing was charged.
+    /// The request is on a [deny list](crate::limiter::LimiterBuilder::deny). Nothing was charged.
     DenyListed,
     /// The store failed, and the limiter [rejects](crate::OnStoreError::Reject) requests then. The request may have been
     /// charged: see the error.
@@ -105,7 +105,7 @@ pub enum DecisionKind {
         policy: Arc<str>,
     },
     /// The policy takes its quota, its cost or its conditions from requests, and a call by hand has none: a mistake in the
-    /// application, logged as an error at most every 10 s. Nothing was charged. See [`Check::parts`](crate::Check::parts).
+    /// application, logged as an error at most every 10 s. Nothing was charged. See [`Check::parts`](crate::limiter::Check::parts).
     #[non_exhaustive]
     PartsRequired {
         /// The policy's name.
@@ -164,7 +164,7 @@ impl Decision {
     }
 
     /// The number of requests that were admitted: 0 or 1, or more of a [`check`](crate::Limiter::check) for
-    /// [several](crate::Check::times).
+    /// [several](crate::limiter::Check::times).
     pub fn admitted(&self) -> u64 {
         self.admitted
     }
@@ -179,7 +179,7 @@ impl Decision {
         self.source
     }
 
-    /// The result under each enforced policy that applied, in the order of the [builder's](crate::LimiterBuilder::policy)
+    /// The result under each enforced policy that applied, in the order of the [builder's](crate::limiter::LimiterBuilder::policy)
     /// calls. Empty if the store failed. A [ban](crate::Ban) has one while it blocks the key, and in a
     /// [`peek`](crate::Limiter::peek).
     pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {

@@ -60,7 +60,7 @@ impl PolicyHandle {
     /// its parts, `or_else` the number of one of its extractors followed by the texts of that one.
     ///
     /// ```
-    /// use tollgate::{Key, Limiter, Policy, Quota, extract::{self, KeyExtractor}};
+    /// use tollgate::{Key, KeyExtractor, Limiter, Policy, Quota, extract};
     ///
     /// let by = extract::header("x-api-key").or_else(extract::peer());
     /// let limiter = Limiter::builder()
@@ -126,7 +126,7 @@ impl PolicyHandle {
     }
 
     /// Adds `units` to what a key has left, up to the full quota: a caller that has used 100 units is credited 100 of 500.
-    /// [`Credited`](crate::Credited) has the number of units that were added and the status afterwards. For goodwill; to undo a
+    /// [`Credited`](crate::limiter::Credited) has the number of units that were added and the status afterwards. For goodwill; to undo a
     /// charge, [refund](crate::Decision::refund) it.
     ///
     /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with),

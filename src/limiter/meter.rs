@@ -6,7 +6,7 @@ use super::{admission::Admission, settle::SettleError};
 use crate::error::StoreError;
 
 /// Counts the units of a request whose cost becomes known while it is served, such as the tokens of a stream, and
-/// [settles](crate::PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`](crate::PolicyAdmission::meter), or [`Admission::meter`] for
+/// [settles](crate::limiter::PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`](crate::limiter::PolicyAdmission::meter), or [`Admission::meter`] for
 /// several policies at once.
 ///
 /// Move it into the stream: however the stream ends, also if the client disconnects, the request is charged the units that were
@@ -16,11 +16,11 @@ use crate::error::StoreError;
 /// It may be dropped on any thread, also outside a runtime. A settlement that takes time runs in the background. While the
 /// store fails, it is kept, sent when the store is back, and flushed by [`Limiter::shutdown`](crate::Limiter::shutdown).
 /// Whether a settlement that was sent and got no response was done is unknown: it is logged, counted in
-/// [`HealthReport::unconfirmed`](crate::HealthReport::unconfirmed) and not sent again. A settlement in flight when its runtime
+/// [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed) and not sent again. A settlement in flight when its runtime
 /// ends may be lost likewise. [`finish`](UnitMeter::finish) waits for the response instead, and returns the error.
 ///
 /// With [`LocalFallback::write_back`](crate::LocalFallback::write_back), an estimate that was charged in process and written back
-/// before the meter is dropped stays charged to the store: see [`settle`](crate::PolicyAdmission::settle).
+/// before the meter is dropped stays charged to the store: see [`settle`](crate::limiter::PolicyAdmission::settle).
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -113,7 +113,7 @@ impl UnitMeter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails: see [`PolicyAdmission::settle`](crate::PolicyAdmission::settle). The units are not settled later.
+    /// [`StoreError`] if the store fails: see [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle). The units are not settled later.
     pub async fn finish(mut self) -> Result<(), StoreError> {
         let settled = match self.true_costs() {
             Some(true_costs) => self.admission.settle_all(&true_costs).await,

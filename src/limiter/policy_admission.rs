@@ -112,7 +112,7 @@ impl PolicyAdmission {
     /// stream.
     ///
     /// Shadow candidates [of this policy](crate::Policy::shadow_of) are settled with it, in the same round trip, unless they
-    /// rejected the request, so that [`ShadowStats`](crate::ShadowStats) compare true costs. [`charge`](Self::charge) and
+    /// rejected the request, so that [`ShadowStats`](crate::observe::ShadowStats) compare true costs. [`charge`](Self::charge) and
     /// [`refund`](Self::refund) don't change candidates, which have handles of their own.
     ///
     /// ```
@@ -143,7 +143,7 @@ impl PolicyAdmission {
     /// is unknown whether the settlement was done, so that the request is charged either as before or its true cost. A
     /// repetition could charge or refund twice: each further settlement under this policy is
     /// [`Unconfirmed`](StoreError::Unconfirmed), also after a [`charge`](Self::charge) or [`refund`](Self::refund) that failed
-    /// so. The application may correct it by [`charge`](Self::charge) or [`PolicyHandle::credit`](crate::PolicyHandle::credit).
+    /// so. The application may correct it by [`charge`](Self::charge) or [`PolicyHandle::credit`](crate::limiter::PolicyHandle::credit).
     /// After any other error nothing was done, and the settlement can be repeated.
     ///
     /// # Cancellation

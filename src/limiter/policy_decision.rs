@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The result of a request under one policy: whether it was rejected, the units left, and the waits. From
-/// [`Decision::policies`](crate::Decision::policies) and [`LimitStatus::policies`](crate::LimitStatus::policies).
+/// [`Decision::policies`](crate::Decision::policies) and [`LimitStatus::policies`](crate::limiter::LimitStatus::policies).
 #[derive(Clone, Copy)]
 pub struct PolicyDecision<'a> {
     pub(super) limiter: &'a LimiterCore,

@@ -11,7 +11,7 @@ use crate::{error::CallError, store::DecisionSource, strategy::RetryAfter};
 
 /// The status of keys under each policy: the result of [`Limiter::peek`](crate::Limiter::peek),
 /// [`charge`](crate::Limiter::charge), [`reset`](crate::Limiter::reset) and [`unblock`](crate::Limiter::unblock), and part of a
-/// [`Credited`](crate::Credited).
+/// [`Credited`](crate::limiter::Credited).
 ///
 /// It admits no request: it holds no charge, and can't become an [`Admission`](crate::Admission).
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl LimitStatus {
         self.0.source()
     }
 
-    /// The status under each enforced policy of the call, in the order of the [builder's](crate::LimiterBuilder::policy) calls.
+    /// The status under each enforced policy of the call, in the order of the [builder's](crate::limiter::LimiterBuilder::policy) calls.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         self.0.policies()
     }

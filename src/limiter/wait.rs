@@ -82,32 +82,32 @@ impl Wait {
         self
     }
 
-    /// Sets the cost under every policy to `units`: see [`Check::cost`](crate::Check::cost).
+    /// Sets the cost under every policy to `units`: see [`Check::cost`](crate::limiter::Check::cost).
     pub fn cost(mut self, units: u64) -> Self {
         self.request.overrides.cost = Some(units);
         self
     }
 
-    /// Sets the cost under the policy of that name: see [`Check::cost_for`](crate::Check::cost_for).
+    /// Sets the cost under the policy of that name: see [`Check::cost_for`](crate::limiter::Check::cost_for).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.request.overrides.costs.push((policy.into(), units));
         self
     }
 
-    /// Sets the head of the request that the call is for: see [`Check::parts`](crate::Check::parts). The policies evaluate it
+    /// Sets the head of the request that the call is for: see [`Check::parts`](crate::limiter::Check::parts). The policies evaluate it
     /// once, before it waits, and again if the limiter is [reconfigured](Limiter::reconfigure) meanwhile.
     pub fn parts(mut self, parts: &Parts) -> Self {
         self.request.overrides.parts = Some(Arc::new(parts.clone()));
         self
     }
 
-    /// Sets the client's address for address lists: see [`Check::address`](crate::Check::address).
+    /// Sets the client's address for address lists: see [`Check::address`](crate::limiter::Check::address).
     pub fn address(mut self, address: IpAddr) -> Self {
         self.request.overrides.address = Some(address);
         self
     }
 
-    /// Sets the quota under the policy of that name: see [`Check::quota_for`](crate::Check::quota_for).
+    /// Sets the quota under the policy of that name: see [`Check::quota_for`](crate::limiter::Check::quota_for).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.request.overrides.quotas.push((policy.into(), quota));
         self

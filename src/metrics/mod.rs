@@ -33,7 +33,7 @@ mod nodes;
 mod recorder;
 mod table;
 
-/// The metrics of one limiter: an observer for [`LimiterBuilder::observe`](crate::LimiterBuilder::observe). See
+/// The metrics of one limiter: an observer for [`LimiterBuilder::observe`](crate::limiter::LimiterBuilder::observe). See
 /// [the module](self) for an example.
 ///
 /// Each limiter needs metrics of its own, with a name of its own. Of several limiters with the same `Metrics`, requests are counted

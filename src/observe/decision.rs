@@ -13,7 +13,7 @@ use crate::{
 /// The share of a limit, in percent, above which a request is [near](PolicyResult::Near) it by default.
 pub const NEAR_PERCENT: u8 = 80;
 
-/// A request was decided, or several [equal ones](crate::Check::times) at once.
+/// A request was decided, or several [equal ones](crate::limiter::Check::times) at once.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DecisionEvent<'a> {
@@ -25,7 +25,7 @@ pub struct DecisionEvent<'a> {
     pub outcome: DecisionOutcome,
     /// What decided them.
     pub source: DecisionSource,
-    /// The number of requests: 1, or that of [`Check::times`](crate::Check::times).
+    /// The number of requests: 1, or that of [`Check::times`](crate::limiter::Check::times).
     pub requests: u64,
     /// How many of them were let through, for whatever reason.
     pub admitted: u64,

@@ -39,7 +39,7 @@ pub enum UnitsKind {
     SettledMore,
     /// Given back, since the true cost of a request was lower.
     SettledLess,
-    /// [Added by hand](crate::PolicyHandle::credit).
+    /// [Added by hand](crate::limiter::PolicyHandle::credit).
     Credited,
 }
 
@@ -53,7 +53,7 @@ pub struct StoreCallEvent<'a> {
     pub node: &'a str,
     /// The time from sending to the response, or to the timeout.
     pub elapsed: Duration,
-    /// The number of checks in the call, one of [several requests](crate::Check::times) counting once; 0 for a call
+    /// The number of checks in the call, one of [several requests](crate::limiter::Check::times) counting once; 0 for a call
     /// that only refunds, settles or renews.
     pub requests: usize,
     /// The number of operations on counters; those of equal requests are one.
@@ -129,7 +129,7 @@ pub enum Event<'a> {
         permits: u64,
     },
     /// The store has dropped refunds, charges or settlements without a waiter: see
-    /// [`HealthReport::dropped_refunds`](crate::HealthReport::dropped_refunds).
+    /// [`HealthReport::dropped_refunds`](crate::store::HealthReport::dropped_refunds).
     #[non_exhaustive]
     RefundsDropped {
         /// Their number.

@@ -1,6 +1,6 @@
 //! Observers, which receive what a limiter does: decisions, calls of the store, and changes of state.
 //!
-//! An [`Observer`] is set by [`LimiterBuilder::observe`](crate::LimiterBuilder::observe). It counts, samples or forwards what
+//! An [`Observer`] is set by [`LimiterBuilder::observe`](crate::limiter::LimiterBuilder::observe). It counts, samples or forwards what
 //! happens in this process; gauges are read from [`Limiter::stats`](crate::Limiter::stats), whenever they are needed.
 //!
 //! ```

@@ -8,14 +8,14 @@ pub enum DecisionOutcome {
     Admitted,
     /// A policy or a ban rejected it.
     Rejected,
-    /// It was on a [deny list](crate::LimiterBuilder::deny).
+    /// It was on a [deny list](crate::limiter::LimiterBuilder::deny).
     DenyListed,
-    /// It was on an [allow list](crate::LimiterBuilder::allow), and admitted.
+    /// It was on an [allow list](crate::limiter::LimiterBuilder::allow), and admitted.
     AllowListed,
-    /// It was admitted since no policy applied to it: it is [skipped](crate::LimiterBuilder::skip_path), a preflight, or has no
+    /// It was admitted since no policy applied to it: it is [skipped](crate::limiter::LimiterBuilder::skip_path), a preflight, or has no
     /// key under policies that exempt such requests.
     Skipped,
-    /// It had no key under a policy that [rejects](crate::MissingKey::Reject) such requests.
+    /// It had no key under a policy that [rejects](crate::extract::MissingKey::Reject) such requests.
     MissingKey,
     /// The store failed, and it was rejected for that.
     StoreFailed,
@@ -65,7 +65,7 @@ impl DecisionOutcome {
 /// The source of a decision, or of the result of an operation.
 ///
 /// ```
-/// use tollgate::{DecisionSource, Limiter, Policy, Quota};
+/// use tollgate::{Limiter, Policy, Quota, observe::DecisionSource};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::ConfigError> {

@@ -50,7 +50,7 @@ pub struct PolicyStats {
     /// The most units that can be charged at once: the burst, or a window's whole quota; 0 for a block list.
     pub limit: u64,
     /// The permits of an in-flight limit that requests of this process hold. One that a handler has
-    /// [released early](crate::PolicyAdmission::refund) counts until its request ends.
+    /// [released early](crate::limiter::PolicyAdmission::refund) counts until its request ends.
     pub permits: u64,
     /// The requests that [wait](crate::Limiter::wait) for it, or for another policy that applies to them too.
     pub waiters: u64,
@@ -88,9 +88,9 @@ pub struct StoreStats {
     pub nodes: Vec<NodeStats>,
     /// Refunds, charges and settlements without a waiter that are not done yet.
     pub queued_refunds: u64,
-    /// Those that were [dropped](crate::HealthReport::dropped_refunds) since the store was built.
+    /// Those that were [dropped](crate::store::HealthReport::dropped_refunds) since the store was built.
     pub dropped_refunds: u64,
-    /// Those whose result is [unknown](crate::HealthReport::unconfirmed).
+    /// Those whose result is [unknown](crate::store::HealthReport::unconfirmed).
     pub unconfirmed_refunds: u64,
 }
 

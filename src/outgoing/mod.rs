@@ -52,7 +52,7 @@
 //! response, a `Rejected` is a 429.
 //!
 //! While the store fails, requests wait for it until their timeout, and are then rejected, unless the limiter sets
-//! [`on_store_error`](crate::LimiterBuilder::on_store_error). An explicit [`OnStoreError::Admit`](crate::OnStoreError::Admit)
+//! [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error). An explicit [`OnStoreError::Admit`](crate::OnStoreError::Admit)
 //! admits them at once.
 //!
 //! A request that is dropped while it waits leaves the queue and is not charged. Once the inner service was called, it stays
@@ -75,7 +75,7 @@
 //! # When another service responds 429
 //!
 //! Another service may reject a call, with a `Retry-After`. Add a [block list](crate::Policy::block_list) to the policies, and
-//! [block](crate::PolicyHandle::block) the key for that duration: all calls under it wait, in all processes, and those whose
+//! [block](crate::limiter::PolicyHandle::block) the key for that duration: all calls under it wait, in all processes, and those whose
 //! timeout is shorter are rejected at once. A repeated call joins the end of the queue.
 //!
 //! ```
@@ -119,10 +119,7 @@
 //! ```
 //! use std::convert::Infallible;
 //!
-//! use tollgate::{
-//!     Limiter, OutgoingLayer, Policy, Quota,
-//!     outgoing::AsTuple,
-//! };
+//! use tollgate::{Limiter, OutgoingLayer, Policy, Quota, outgoing::AsTuple};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -144,13 +141,13 @@
 pub(crate) mod attach;
 mod future;
 pub(crate) mod keys;
-mod layer;
+pub(crate) mod layer;
 mod service;
 
 pub use self::attach::{AsTuple, AttachAdmission, Discard, InExtensions};
 pub use self::keys::{KeysFn, RequestKeys, StaticKeys};
 pub use future::ResponseFuture;
-pub use layer::OutgoingLayer;
+pub(crate) use layer::OutgoingLayer;
 pub use service::Outgoing;
 
 /// The error of a service behind an [`OutgoingLayer`], which is tower's error type: a [`Rejected`](crate::Rejected), or the

@@ -21,7 +21,7 @@ pub(super) const NO_REJECTIONS: Quota = Quota::requests(1).per_day();
 impl Policy {
     /// Applies the policy to calls by hand only, such as [`Limiter::admit`](crate::Limiter::admit), and to no request that
     /// passes a layer: for keys that only the application knows, such as the account of a login.
-    /// [`PolicyHandle::key`](crate::PolicyHandle::key) turns text into the same key as `admit` does.
+    /// [`PolicyHandle::key`](crate::limiter::PolicyHandle::key) turns text into the same key as `admit` does.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};

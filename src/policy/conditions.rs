@@ -29,7 +29,7 @@ impl Policy {
     /// `/login/`, `//login` and `/LOGIN` are other paths than `/login`, as in axum's router. Where a service takes them for the
     /// same, name them too; or, if a layer such as tower-http's `NormalizePathLayer` does, put it around the limiter.
     ///
-    /// A [`check`](crate::Limiter::check) by hand takes the request from [`Check::parts`](crate::Check::parts). Without it, a
+    /// A [`check`](crate::Limiter::check) by hand takes the request from [`Check::parts`](crate::limiter::Check::parts). Without it, a
     /// policy with conditions has to be named with its key, or the check is rejected.
     ///
     /// ```

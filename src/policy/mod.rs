@@ -111,11 +111,11 @@ impl Policy {
     /// Sets the cost of each request to the units that `cost` returns for its head, in place of [`cost`](Policy::cost). Any
     /// number is valid, also one that a client chooses, such as a body's length: a request that costs more than the quota's
     /// capacity is rejected, without a `Retry-After`. `cost` runs on the request path and must not block. Calls by hand set
-    /// [`Check::parts`](crate::Check::parts), or a cost of their own.
+    /// [`Check::parts`](crate::limiter::Check::parts), or a cost of their own.
     ///
     /// If the cost is in the body, which the layer doesn't read, a middleware in front of the layer can read the body and put
     /// the cost into the request's extensions, where `cost` finds it. Or the handler that has read the body calls
-    /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::Check::cost) and adds the fields to its response
+    /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::limiter::Check::cost) and adds the fields to its response
     /// by [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to).
     #[must_use]
     pub fn cost_with<F>(mut self, cost: F) -> Self
@@ -130,7 +130,7 @@ impl Policy {
 
     /// Sets the extractor of the caller that is recorded with each charge, for strategies that store callers, such as
     /// [`ListWindow`](crate::ListWindow). Default: the policy's own key. Calls by hand set
-    /// [`Check::parts`](crate::Check::parts) or [`Keys::caller`](crate::Keys::caller).
+    /// [`Check::parts`](crate::limiter::Check::parts) or [`Keys::caller`](crate::limiter::Keys::caller).
     #[must_use]
     pub fn caller(mut self, extractor: impl KeyExtractor) -> Self {
         self.settings.caller = Some(Slot::extractor(extractor));
@@ -138,7 +138,7 @@ impl Policy {
     }
 
     /// Sets what happens to requests under this policy when the store fails, in place of the limiter's
-    /// [setting](crate::LimiterBuilder::on_store_error): logins may be rejected while reads are admitted. It has no effect for
+    /// [setting](crate::limiter::LimiterBuilder::on_store_error): logins may be rejected while reads are admitted. It has no effect for
     /// a [shadow policy](Policy::shadow).
     #[must_use]
     pub fn on_store_error(mut self, action: impl Into<OnStoreError>) -> Self {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::{error::InvalidValue, quota::Quota, setting::values::forms};
 
 /// What happens to a request in an outage of the store: for all policies of a limiter
-/// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one
+/// ([`LimiterBuilder::on_store_error`](crate::limiter::LimiterBuilder::on_store_error)), or for one
 /// ([`Policy::on_store_error`](crate::Policy::on_store_error)).
 ///
 /// If one of a request's policies is set to `Reject`, the request is rejected. Otherwise the policies with a local fallback are
@@ -13,7 +13,7 @@ use crate::{error::InvalidValue, quota::Quota, setting::values::forms};
 /// policy](crate::Policy::shadow) has no effect.
 ///
 /// Access lists are evaluated before all policies, also in an outage: a request on an [allow
-/// list](crate::LimiterBuilder::allow) is admitted even if every policy rejects.
+/// list](crate::limiter::LimiterBuilder::allow) is admitted even if every policy rejects.
 ///
 /// An outage is a call without a response, or an error that ends by itself, such as a [full](crate::StoreError::Full) store. For a
 /// [misconfiguration](crate::StoreError::is_misconfiguration), [`OnMisconfiguration`] applies.
@@ -34,14 +34,14 @@ pub enum OnStoreError {
 }
 
 /// What happens to a request when the store is [misconfigured](crate::StoreError::is_misconfiguration):
-/// [`LimiterBuilder::on_misconfiguration`](crate::LimiterBuilder::on_misconfiguration).
+/// [`LimiterBuilder::on_misconfiguration`](crate::limiter::LimiterBuilder::on_misconfiguration).
 ///
 /// A missing permission, a wrong password, a server that is too old, a cluster that is used as a single server, a foreign value
 /// under a key or a missing runtime does not end by itself: a service that admitted requests meanwhile would have no limit. It
 /// is logged as an error with its remedy, at most every ten seconds.
 ///
 /// ```
-/// use tollgate::{Limiter, OnMisconfiguration, Policy, Quota};
+/// use tollgate::{Limiter, Policy, Quota, limiter::OnMisconfiguration};
 ///
 /// let limiter = Limiter::builder()
 ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
@@ -130,7 +130,7 @@ impl LocalFallback {
     /// debt of at most one capacity. Default: false. Either way they keep counting in process, also in the next outage.
     ///
     /// Each charge is sent once: if the store fails again before it responds, the charge may be lost, and is never made twice.
-    /// Charges are kept for up to 10,000 keys; those beyond are dropped, [counted](crate::HealthReport::dropped_write_backs)
+    /// Charges are kept for up to 10,000 keys; those beyond are dropped, [counted](crate::store::HealthReport::dropped_write_backs)
     /// and logged. Bans and in-flight limits are not written back.
     ///
     /// Units that are refunded after they were written back are available again in process only.

@@ -52,7 +52,7 @@ impl Policy {
     /// A caller whose quota changes keeps its usage ([how it is read under the new
     /// quota](crate::strategy#changing-a-live-policy)). If the strategy can't count a quota, an error is logged and the
     /// policy's own quota applies; declare quotas that are known beforehand by [`tier_quotas`](Policy::tier_quotas). Calls by
-    /// hand set [`Check::parts`](crate::Check::parts) or [`Check::quota_for`](crate::Check::quota_for).
+    /// hand set [`Check::parts`](crate::limiter::Check::parts) or [`Check::quota_for`](crate::limiter::Check::quota_for).
     ///
     /// ```
     /// use http::Request;
@@ -153,7 +153,7 @@ impl Policy {
     }
 
     /// Declares the quotas that requests may have, by [`quota_with`](Policy::quota_with),
-    /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_for`](crate::Check::quota_for). A declared quota that the
+    /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_for`](crate::limiter::Check::quota_for). A declared quota that the
     /// strategy can't count is a [`ConfigError`](crate::ConfigError) when the limiter is built, rather than a logged error.
     ///
     /// All tiers of a policy share a caller's count.

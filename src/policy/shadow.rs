@@ -71,13 +71,13 @@ impl Policy {
     ///
     /// [`Limiter::shadow_stats`](crate::Limiter::shadow_stats) counts in one process, from its start; to sum over processes,
     /// count the [`shadows`](crate::Decision::shadows) of each [`Decision`](crate::Decision) that
-    /// [`would_reject`](crate::PolicyDecision::would_reject). To promote the candidate, set its quota on the live policy and
+    /// [`would_reject`](crate::limiter::PolicyDecision::would_reject). To promote the candidate, set its quota on the live policy and
     /// remove the candidate: counts belong to the policy's name, so those of the live policy stay ([how they are
     /// read](crate::strategy#changing-a-live-policy)).
     ///
     /// # Equal requests
     ///
-    /// Equal requests may be evaluated together: in one call, by [`times`](crate::Check::times), or merged on their way to
+    /// Equal requests may be evaluated together: in one call, by [`times`](crate::limiter::Check::times), or merged on their way to
     /// Redis. Where the live policy rejects some of them, the candidate charges as many as it and the other policies have room
     /// for.
     #[must_use]

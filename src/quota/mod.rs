@@ -9,7 +9,6 @@ mod text;
 mod unit;
 
 pub(crate) use duration::DurationText;
-pub use text::ParseQuotaError;
 
 /// The largest capacity of a quota: fifteen digits, which is what a structured field holds (RFC 9651, section 3.3.1).
 pub(crate) const MAX_CAPACITY: u64 = 999_999_999_999_999;
@@ -34,7 +33,7 @@ const MONTH: u64 = 30 * DAY;
 /// assert_eq!(quota.to_string(), "10/s burst 20");
 /// assert_eq!(quota, "10 per second burst 20".parse()?);
 /// assert_eq!(Quota::requests(3).per(Duration::from_millis(500)), "3/500ms".parse()?);
-/// # Ok::<(), tollgate::ParseQuotaError>(())
+/// # Ok::<(), tollgate::error::ParseQuotaError>(())
 /// ```
 ///
 /// The most that is admitted in a period depends on the strategy. [`Gcra`](crate::Gcra), the default, refills evenly and admits

@@ -3,6 +3,7 @@
 use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
 use super::{MONTH, Quota, SECOND, unit::Unit};
+use crate::error::ParseQuotaError;
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,16 +23,6 @@ impl fmt::Display for Quota {
             None => Ok(()),
         }
     }
-}
-
-/// The error of text that is no [`Quota`]. It names the problem, and shows valid quotas.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid quota {text:?}: {problem}; expected a quota such as \"100/min\", \"10/s burst 20\", \"5000 per day\", \"3/500ms\" or \"8 concurrent\""
-)]
-pub struct ParseQuotaError {
-    text: String,
-    problem: String,
 }
 
 impl FromStr for Quota {

@@ -61,6 +61,7 @@ pub(crate) struct LayerSettings {
     /// Whether a layer refunds its own charge of a request that its handler rejected.
     pub(crate) refund_handler_rejections: Option<bool>,
     /// The settings of the document that the layer was built of, if it was.
+    #[cfg(feature = "config")]
     pub(crate) of_document: Option<Arc<LayerSettings>>,
     /// Throttles the error about an `on_rejection` that returns a 2xx status.
     pub(crate) success_log: Arc<LogThrottle>,

@@ -15,7 +15,7 @@ use serde::{
 /// let mut policies = Named::default();
 /// policies.insert("api", PolicySettings::new("100/min".parse()?));
 /// assert_eq!(policies.get("api").unwrap().quota, Some("100/min".parse()?));
-/// # Ok::<(), tollgate::ParseQuotaError>(())
+/// # Ok::<(), tollgate::error::ParseQuotaError>(())
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct Named<T> {

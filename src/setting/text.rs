@@ -1,4 +1,4 @@
-//! The text of a value, as [`Changes`](crate::Changes) show it: that of a document, without quotes.
+//! The text of a value, as [`Changes`](crate::changes::Changes) show it: that of a document, without quotes.
 
 use std::fmt::{self, Display, Write as _};
 

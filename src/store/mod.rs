@@ -13,7 +13,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use self::health::HealthReport;
 #[cfg(feature = "redis")]
 use self::redis::request::response_handle::ResponseHandle;
 pub use self::units::Units;
@@ -29,10 +28,10 @@ mod blocks;
 mod fit;
 mod handle;
 pub(crate) mod health;
-pub mod memory;
+pub(crate) mod memory;
 mod op;
 #[cfg(feature = "redis")]
-pub mod redis;
+pub(crate) mod redis;
 mod result;
 pub(crate) mod units;
 
@@ -43,7 +42,16 @@ pub(crate) use result::TOO_FEW_RESULTS;
 pub use result::{CounterResult, OpResult};
 
 #[doc(inline)]
-pub use crate::observe::DecisionSource;
+#[cfg(feature = "redis")]
+pub use self::redis::RedisStoreBuilder;
+pub use self::{
+    health::{HealthIssue, HealthReport, HealthWarning},
+    memory::MemoryStoreBuilder,
+};
+pub(crate) use crate::observe::DecisionSource;
+/// The connection pool of [`RedisStore`](crate::RedisStore), in the version that this crate uses.
+#[cfg(feature = "redis")]
+pub use deadpool_redis;
 
 /// The interface of a store, which holds the counts of a [`Limiter`](crate::Limiter).
 ///
@@ -64,11 +72,8 @@ pub use crate::observe::DecisionSource;
 /// };
 ///
 /// use tollgate::{
-///     Clock, InvalidValue, Key, Limiter, Policy, Quota, StoreError, SystemClock,
-///     store::{
-///         CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store,
-///         StoreResponse,
-///     },
+///     Key, Limiter, Policy, Quota, StoreError, clock::{Clock, SystemClock}, error::InvalidValue,
+///     store::{CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse},
 ///     strategy::{ErasedLocalRule, LocalState, Rule},
 /// };
 ///

@@ -80,9 +80,8 @@ impl Op {
 ///
 /// ```
 /// use tollgate::{
-///     Key, Quota, Timestamp,
-///     store::{CounterMode, CounterOp, LimitHandle, Units},
-///     strategy::{ChargeReceipt, Gcra, Strategy, Terms},
+///     Gcra, Key, Quota, clock::Timestamp, store::{CounterMode, CounterOp, LimitHandle, Units},
+///     strategy::{ChargeReceipt, Strategy, Terms},
 /// };
 ///
 /// let rule = Gcra.bind(&Quota::requests(5).per_day(), &Terms::default())?;
@@ -91,7 +90,7 @@ impl Op {
 /// assert_eq!(counter.limit.policy(), "daily");
 /// assert_eq!((counter.caller, counter.mode), (counter.key, CounterMode::Charge));
 /// assert_eq!(counter.receipt, ChargeReceipt::NONE);
-/// # Ok::<(), tollgate::InvalidValue>(())
+/// # Ok::<(), tollgate::error::InvalidValue>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]

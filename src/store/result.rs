@@ -9,11 +9,7 @@ use crate::{clock::Timestamp, error::StoreError, observe::DecisionSource, strate
 /// The result of an [operation](super::Op).
 ///
 /// ```
-/// use tollgate::{
-///     Timestamp,
-///     store::{CounterResult, OpResult},
-///     strategy::Snapshot,
-/// };
+/// use tollgate::{clock::Timestamp, store::{CounterResult, OpResult}, strategy::Snapshot};
 ///
 /// let used = Snapshot::new([3]);
 /// let result = OpResult::new(Timestamp::from_micros(7), 1, [CounterResult::new(3, used)]);

@@ -39,7 +39,7 @@ use crate::{
 ///   # Ok(())
 ///   # }
 ///   ```
-/// - **Charges by a handler** ([`PolicyAdmission::charge`](crate::PolicyAdmission::charge), [`settle`](crate::PolicyAdmission::settle)) are
+/// - **Charges by a handler** ([`PolicyAdmission::charge`](crate::limiter::PolicyAdmission::charge), [`settle`](crate::limiter::PolicyAdmission::settle)) are
 ///   for policies that count: they take and release no permits.
 /// - **Retry-After** is only a hint: one second.
 /// - **Memory**: one entry for each request in flight, whatever it costs: up to 100 bytes on Redis, as many again if it costs several

@@ -94,7 +94,7 @@ impl Lease {
     }
 
     /// Returns the longest time from a unit's charge until it is spent, by the store's clock: the TTL, a thousandth of it for
-    /// clocks that differ in speed, and 1 ms. For [strategies](crate::Strategy::bind) of your own.
+    /// clocks that differ in speed, and 1 ms. For [strategies](crate::strategy::Strategy::bind) of your own.
     ///
     /// ```
     /// // A TTL of 50 ms.

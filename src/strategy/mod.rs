@@ -57,24 +57,27 @@ use crate::{error::InvalidValue, quota::Quota};
 
 #[cfg(test)]
 mod any_clock;
-mod ban;
-mod concurrency;
+pub(crate) mod ban;
+pub(crate) mod concurrency;
 pub(crate) mod format;
-mod lease;
-mod rate;
+pub(crate) mod lease;
+pub(crate) mod rate;
 pub(crate) mod rule;
-mod window;
+pub(crate) mod window;
 
-pub use ban::Ban;
-pub use concurrency::Concurrency;
-pub use lease::Lease;
-pub use rate::{Gcra, TokenBucket};
-pub use rule::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, RetryAfter,
-    Rule, RuleInfo, Snapshot, State,
+pub(crate) use self::{
+    ban::Ban,
+    concurrency::Concurrency,
+    lease::Lease,
+    rate::{Gcra, TokenBucket},
+    rule::{LazyStatus, RetryAfter, whole_seconds},
+    window::{CalendarWindow, FixedWindow, ListWindow, SlidingLog, SlidingWindow},
 };
-pub(crate) use rule::{LazyStatus, whole_seconds};
-pub use window::{CalendarWindow, FixedWindow, ListWindow, SlidingLog, SlidingWindow, Weekday};
+pub use rule::{
+    ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, Rule, RuleInfo,
+    Snapshot, State,
+};
+pub use window::Weekday;
 
 /// The algorithm that counts a quota: set by [`Policy::strategy`](crate::Policy::strategy).
 ///
@@ -101,7 +104,7 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     /// let info = Gcra.bind(&Quota::requests(100).per_second(), &terms)?.info();
     /// assert_eq!(info.capacity, 94);
     /// assert_eq!(info.lease.map(|lease| lease.most()), Some(64));
-    /// # Ok::<(), tollgate::InvalidValue>(())
+    /// # Ok::<(), tollgate::error::InvalidValue>(())
     /// ```
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use std::{
 use testkit::Server;
 use tokio::runtime::Builder;
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota,
-    RedisStore, StoreError,
+    Decision, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota, RedisStore, StoreError,
+    limiter::DecisionKind, observe::DecisionSource,
 };
 use tollgate_tests::{child, log::Log, until::until};
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollgate::{Decision, DecisionSource, Key};
+use tollgate::{Decision, Key, observe::DecisionSource};
 
 use crate::PROCESSES;
 

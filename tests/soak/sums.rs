@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use tollgate::{Decision, DecisionKind, Limiter, LimiterBuilder};
+use tollgate::{
+    Decision, Limiter,
+    limiter::{DecisionKind, LimiterBuilder},
+};
 
 use tollgate_tests::exposition::{Exposition, Observed};
 

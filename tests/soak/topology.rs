@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use testkit::{Cluster, Proxy, Reply, Sentinel, Server};
-use tollgate::{RedisStore, RedisStoreBuilder};
+use tollgate::{RedisStore, store::RedisStoreBuilder};
 use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::PROCESSES;

@@ -1,6 +1,6 @@
 //! Charges past what is left that can be refunded.
 
-use tollgate::{Decision, Keys, Limiter};
+use tollgate::{Decision, Limiter, limiter::Keys};
 
 /// Charges `units` under every policy by the admission of a request that costs nothing; returns its decision.
 pub async fn charge(limiter: &Limiter, keys: impl Into<Keys>, units: u64) -> Decision {

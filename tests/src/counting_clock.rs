@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use tollgate::{Clock, ManualClock, Timestamp};
+use tollgate::{
+    ManualClock,
+    clock::{Clock, Timestamp},
+};
 
 /// A clock that only moves when it is set, and counts how often it is read: a store reads it once for each call, and
 /// nothing else shows that it was called.

@@ -1,6 +1,9 @@
 //! Charges of a request under every policy that applied.
 
-use tollgate::{Admission, PolicyAdmission, SettleError, StoreError};
+use tollgate::{
+    Admission, StoreError,
+    limiter::{PolicyAdmission, SettleError},
+};
 
 /// The request's charges under each of its policies: also those in the shadow.
 pub fn every(admission: &Admission) -> Vec<PolicyAdmission> {

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tollgate::{
-    Limiter, LimiterBuilder,
+    Limiter,
+    limiter::LimiterBuilder,
     metrics::{self, Metrics},
 };
 

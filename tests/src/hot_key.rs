@@ -1,7 +1,7 @@
 //! Requests of one key that are frequent enough for leases.
 
 use futures_util::future::join_all;
-use tollgate::{Decision, DecisionSource, Keys, Limiter};
+use tollgate::{Decision, Limiter, limiter::Keys, observe::DecisionSource};
 
 use crate::until::until;
 

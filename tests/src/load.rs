@@ -5,7 +5,11 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use tollgate::{DecisionSource, Keys, Limiter, LimiterBuilder, OnStoreError, Policy, RedisStore};
+use tollgate::{
+    Limiter, OnStoreError, Policy, RedisStore,
+    limiter::{Keys, LimiterBuilder},
+    observe::DecisionSource,
+};
 
 use crate::results::admitted_by_store;
 

@@ -2,7 +2,11 @@
 
 use std::fmt::Debug;
 
-use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, StoreError};
+use tollgate::{
+    CallError, Decision, StoreError,
+    limiter::{DecisionKind, LimitStatus},
+    observe::DecisionSource,
+};
 
 /// A decision, or how keys stand.
 pub trait CallResult: Debug {

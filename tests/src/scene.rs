@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::task::JoinSet;
-use tollgate::{Decision, DecisionSource, Key, Limiter};
+use tollgate::{Decision, Key, Limiter, observe::DecisionSource};
 
 use crate::{
     results::admitted_by_store,

@@ -1,7 +1,10 @@
 //! Stores and limiters, as most tests need them.
 
 use testkit::Server;
-use tollgate::{Limiter, LimiterBuilder, ManualClock, MemoryStore, Policy, RedisStore, Timestamp};
+use tollgate::{
+    Limiter, ManualClock, MemoryStore, Policy, RedisStore, clock::Timestamp,
+    limiter::LimiterBuilder,
+};
 
 use crate::world::{START, TEST_TIMEOUT};
 

@@ -3,7 +3,8 @@
 use std::{fmt, future::ready, sync::Arc};
 
 use tollgate::{
-    InvalidValue, Key, MemoryStore, StoreError,
+    Key, MemoryStore, StoreError,
+    error::InvalidValue,
     observe::StoreStats,
     store::{
         BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicI64, Ordering},
 };
 
-use tollgate::{Clock, Timestamp};
+use tollgate::clock::{Clock, Timestamp};
 
 /// A monotonic clock and a wall clock, set by hand.
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, OnStoreError, Policy, RateLimitLayer,
-    RedisStore, Timestamp,
+    Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RateLimitLayer, RedisStore,
+    clock::Timestamp, limiter::LimiterBuilder,
 };
 
 use crate::strategy_kind::StrategyKind;
@@ -133,7 +133,7 @@ impl World {
 
     pub fn now(&self) -> u64 {
         match &self.time {
-            Time::Local(clock) => tollgate::Clock::now(clock).as_micros() as u64,
+            Time::Local(clock) => tollgate::clock::Clock::now(clock).as_micros() as u64,
             Time::Server(clock) => clock.micros(),
         }
     }

@@ -4,8 +4,9 @@ use std::{fs, num::NonZeroUsize, path::PathBuf};
 
 use clap::Args;
 use tollgate::{
-    Key, MissingKey,
+    Key,
     config::Document,
+    extract::MissingKey,
     settings::{Conditions, PolicySettings, Slot},
 };
 

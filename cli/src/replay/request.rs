@@ -8,7 +8,7 @@ use std::{
 use http::{
     HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header::HOST, uri::Authority,
 };
-use tollgate::PeerAddr;
+use tollgate::extract::PeerAddr;
 
 use super::log::{LoggedTime, Record, Unreadable};
 

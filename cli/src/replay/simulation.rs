@@ -15,8 +15,10 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use tollgate::{
-    Admission, Decision, DecisionKind, Key, Limiter, LimiterBuilder, ManualClock, MemoryStore,
-    Policy, RateLimit, RateLimitLayer, Timestamp, layer::ResponseFuture,
+    Admission, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, RateLimitLayer,
+    clock::Timestamp,
+    layer::{RateLimit, ResponseFuture},
+    limiter::{DecisionKind, LimiterBuilder},
 };
 use tower_layer::Layer;
 use tower_service::Service;

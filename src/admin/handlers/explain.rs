@@ -21,7 +21,7 @@ use crate::{
     },
     extract::PeerAddr,
     key::Key,
-    limiter::{ExplainedPolicy, Explanation, NotApplied},
+    limiter::explain::{ExplainedPolicy, Explanation, NotApplied},
     log::without_events,
     policy::Policy,
 };

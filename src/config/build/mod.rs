@@ -1,6 +1,7 @@
 //! From a document to a limiter or a layer.
 
 use crate::{
+    RateLimitLayer,
     changes::Changes,
     config::{
         Secret,
@@ -11,7 +12,6 @@ use crate::{
     },
     error::{ConfigError, InvalidValue},
     extract::bearer,
-    layer::RateLimitLayer,
     limiter::{Limiter, LimiterBuilder},
     respond::LayerSettings,
     setting::SettingValue,

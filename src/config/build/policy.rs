@@ -19,7 +19,7 @@ use crate::{
 
 impl Build<'_> {
     /// The policies, in the order of the text. A setting that can't be read is noted and left out. What a builder would reject is
-    /// found afterwards, by [`LimiterBuilder::validate`](crate::LimiterBuilder), when all policies are known.
+    /// found afterwards, by [`LimiterBuilder::validate`](crate::limiter::LimiterBuilder), when all policies are known.
     pub(super) fn policies(&mut self) -> Vec<Policy> {
         let root = Path::default().key("policies");
         let document = self.document;

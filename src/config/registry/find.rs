@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{BUILT_IN_OUTCOMES, Names, Registry};
 use crate::{
-    InvalidValue,
     config::names,
+    error::InvalidValue,
     extract::{Bearer, ClientIp, KeyExtractor, bearer, client_ip},
     policy::{
         charging::OutcomeFn,

@@ -8,10 +8,11 @@ use http_body::Body;
 
 use super::names::{self, BUILT_IN_KEYS, BUILT_IN_STRATEGIES};
 use crate::{
-    InvalidValue, Outcome, Quota, Rejected,
+    Quota, Rejected,
+    error::InvalidValue,
     extract::{Bearer, ClientIp, KeyExtractor},
     observe::Observer,
-    outcome,
+    outcome::{self, Outcome},
     policy::{
         charging::OutcomeFn,
         cost::CostFn,
@@ -78,7 +79,7 @@ impl Registry {
     }
 
     /// Adds an observer of each limiter that is built with this registry, by
-    /// [`LimiterBuilder::observe`](crate::LimiterBuilder::observe).
+    /// [`LimiterBuilder::observe`](crate::limiter::LimiterBuilder::observe).
     ///
     /// ```
     /// use std::sync::Arc;

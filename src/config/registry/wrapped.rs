@@ -5,7 +5,8 @@ use std::{borrow::Cow, sync::Arc};
 use http::request::Parts;
 
 use crate::{
-    InvalidValue, Key, Quota,
+    Key, Quota,
+    error::InvalidValue,
     extract::{Extracted, KeyExtractor, MissingKey},
     strategy::{Rule, Strategy, Terms},
 };

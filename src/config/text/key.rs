@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::scan::{Scanner, Token};
 use crate::{
-    InvalidValue,
     config::{
         Registry,
         names::{self, BUILT_IN_KEYS, CODE},
     },
+    error::InvalidValue,
     extract::{self, ClientIp, KeyExtractor, OrElse, parse_network},
 };
 

@@ -2,11 +2,11 @@
 //! [`Strategy::config_text`] write.
 //!
 //! [`KeyExtractor::config_text`]: crate::KeyExtractor::config_text
-//! [`Strategy::config_text`]: crate::Strategy::config_text
+//! [`Strategy::config_text`]: crate::strategy::Strategy::config_text
 
 use std::time::Duration;
 
-use crate::{InvalidValue, quota::DurationText};
+use crate::{error::InvalidValue, quota::DurationText};
 
 mod key;
 mod scan;

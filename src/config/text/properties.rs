@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Ban, CalendarWindow, Concurrency, PeerAddr, SlidingWindow,
+    Ban, CalendarWindow, Concurrency, SlidingWindow,
     config::Registry,
-    extract::{self, KeyExtractor},
+    extract::{self, KeyExtractor, PeerAddr},
     quota::DurationText,
 };
 
@@ -172,11 +172,11 @@ proptest! {
 
     #[test]
     fn a_strategy_is_read_back(seconds in 1..90_000_u64, more in prop::option::of(0..90_000_u64), buckets in 1..100_u32, day in 0..7_usize) {
-        let day = crate::Weekday::ALL[day];
+        let day = crate::strategy::Weekday::ALL[day];
         let [duration, ttl] = [seconds, seconds * 7 % 86_400].map(Duration::from_secs);
         let ban = Ban::for_duration(duration);
         let longest = more.map(|more| duration + Duration::from_secs(more));
-        let strategies: [Arc<dyn crate::Strategy>; 5] = [
+        let strategies: [Arc<dyn crate::strategy::Strategy>; 5] = [
             Arc::new(SlidingWindow::buckets(buckets)),
             Arc::new(CalendarWindow::east_of_utc(ttl).week_starts_on(day)),
             Arc::new(CalendarWindow::west_of_utc(ttl).week_starts_on(day)),

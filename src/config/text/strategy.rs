@@ -7,13 +7,14 @@ use super::{
     scan::{Scanner, Token},
 };
 use crate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, InvalidValue, ListWindow, SlidingLog,
-    SlidingWindow, TokenBucket, Weekday,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, SlidingLog, SlidingWindow,
+    TokenBucket,
     config::{
         Registry,
         names::{self, BUILT_IN_STRATEGIES, CODE},
     },
-    strategy::Strategy,
+    error::InvalidValue,
+    strategy::{Strategy, Weekday},
 };
 
 /// Parses the text of a strategy: a built-in one with its settings, or a registered name.

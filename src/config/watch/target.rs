@@ -1,7 +1,7 @@
 use crate::{
+    RateLimitLayer,
     changes::Changes,
     config::{Document, LoadError, Registry},
-    layer::RateLimitLayer,
     limiter::Limiter,
     observe::Event,
 };

@@ -22,7 +22,7 @@ use crate::{
 ///
 /// ```
 /// use std::net::{IpAddr, SocketAddr};
-/// use tollgate::{PeerAddr, Policy, Quota, extract};
+/// use tollgate::{Policy, Quota, extract::{self, PeerAddr}};
 ///
 /// let by_client = extract::client_ip().trusted_proxies(["10.0.0.0/8", "2001:db8:ffff::/48"]);
 /// let policy = Policy::new("burst", Quota::requests(10).per_second()).key(by_client.clone());

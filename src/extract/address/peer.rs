@@ -22,7 +22,7 @@ use crate::{
 /// version of axum, whose `ConnectInfo` is another type (insert `PeerAddr`), or a tonic server was built without the feature.
 /// Unless [`Policy::missing_key`](crate::Policy::missing_key) is set all requests share one bucket then: the limit holds, but too
 /// strictly. While that lasts, an error is logged every ten seconds, a
-/// [health check](crate::Limiter::health_check) has a [warning](crate::HealthWarning), and in a debug build the problem details of
+/// [health check](crate::Limiter::health_check) has a [warning](crate::store::HealthWarning), and in a debug build the problem details of
 /// rejections say why.
 ///
 /// Behind a proxy the peer is the proxy: see [`client_ip`](crate::extract::client_ip).

@@ -108,7 +108,7 @@ impl Policy {
     /// could otherwise evade a limit on failures by disconnecting: see [`charge_dropped`](Policy::charge_dropped).
     ///
     /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and charges nothing: charge a failure
-    /// by [`PolicyAdmission::charge`](crate::PolicyAdmission::charge).
+    /// by [`PolicyAdmission::charge`](crate::limiter::PolicyAdmission::charge).
     #[must_use]
     pub fn charge_after<F>(self, charges: F) -> Self
     where
@@ -157,7 +157,7 @@ impl Policy {
     /// the whole charge. If the process dies during the request, the charge stays until its window ends or it has refilled.
     ///
     /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and refunds nothing: refund it by
-    /// [`PolicyAdmission::refund`](crate::PolicyAdmission::refund).
+    /// [`PolicyAdmission::refund`](crate::limiter::PolicyAdmission::refund).
     #[must_use]
     pub fn refund_unless<F>(self, charges: F) -> Self
     where

@@ -9,7 +9,7 @@ use http::Method;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Exemption {
-    /// It is a CORS preflight, which [counts under no policy](crate::LimiterBuilder::count_preflights) of the limiter.
+    /// It is a CORS preflight, which [counts under no policy](crate::limiter::LimiterBuilder::count_preflights) of the limiter.
     Preflight,
     /// [`skip_method`](crate::Policy::skip_method) with its method.
     SkipMethod(Method),

@@ -78,7 +78,7 @@ pub use builder::RedisStoreBuilder;
 /// without a round trip, until its `Retry-After` has passed.
 ///
 /// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default, and one more if the server answers a probe
-/// meanwhile. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been
+/// meanwhile. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. A request that timed out may have been
 /// charged: at most its own cost, until its period ends. After three failed calls a circuit breaker opens, and the server is
 /// not called until it responds to a [probe](RedisStoreBuilder::circuit_breaker_threshold).
 ///

@@ -21,10 +21,11 @@ use super::{
     request::{PendingRequest, RequestState, op::OwnedCounterOp},
 };
 use crate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, HealthReport, InvalidValue, Key, Limiter,
-    ListWindow, Policy, Quota, RateLimitLayer, SlidingLog, SlidingWindow, StoreError, TokenBucket,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Quota,
+    RateLimitLayer, SlidingLog, SlidingWindow, StoreError, TokenBucket,
+    error::InvalidValue,
     extract,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    store::{CallersFuture, CounterOp, HealthReport, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
     sync::lock,
 };

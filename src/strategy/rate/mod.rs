@@ -9,13 +9,13 @@ use crate::{
     strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Terms, TierRefills},
 };
 
-mod gcra;
+pub(crate) mod gcra;
 #[cfg(test)]
 mod tests;
-mod token_bucket;
+pub(crate) mod token_bucket;
 
-pub use gcra::Gcra;
-pub use token_bucket::TokenBucket;
+pub(crate) use gcra::Gcra;
+pub(crate) use token_bucket::TokenBucket;
 
 /// Ticks in a microsecond: a tick, the unit of time of these strategies, is 50 ns.
 const TICKS_PER_MICRO: u64 = 20;

@@ -38,7 +38,7 @@ pub struct RuleInfo {
     /// [script](super::LuaScript) has a `snapshot` function that reads the cost. Default: false.
     pub snapshot_ignores_cost: bool,
 
-    /// Whether the rule counts by the [wall clock](crate::Clock::wall), because its windows are those of a calendar, and not
+    /// Whether the rule counts by the [wall clock](crate::clock::Clock::wall), because its windows are those of a calendar, and not
     /// by the store's monotonic clock. A store that has one clock may ignore it. Default: false.
     pub follows_wall_clock: bool,
 

@@ -23,11 +23,8 @@ use crate::{clock::Timestamp, key::Key};
 /// use std::{sync::Arc, time::Duration};
 ///
 /// use tollgate::{
-///     InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, Timestamp,
-///     strategy::{
-///         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-///         Snapshot, State, Strategy, Terms,
-///     },
+///     Key, Limiter, Policy, Quota, RetryAfter, clock::Timestamp, error::InvalidValue,
+///     strategy::{ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, State, Strategy, Terms},
 /// };
 ///
 /// /// Units that are available again when a key was not charged for a period.

@@ -10,7 +10,7 @@ mod info;
 mod local;
 mod lua;
 pub(crate) mod table;
-mod types;
+pub(crate) mod types;
 
 pub(crate) use erased::AnyRule;
 pub use erased::{ErasedLocalRule, LocalState};
@@ -20,8 +20,8 @@ pub(crate) use local::fit;
 pub(super) use local::try_charge;
 pub use lua::LuaScript;
 pub use table::State;
-pub use types::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot};
-pub(crate) use types::{LazyStatus, whole_seconds};
+pub use types::{ChargeReceipt, QuotaStatus, Snapshot};
+pub(crate) use types::{LazyStatus, RetryAfter, whole_seconds};
 
 /// A strategy bound to a quota: how the units of one key are counted.
 ///
@@ -68,7 +68,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the number of a key's units in use, debts included, from its `snapshot` taken at `now`, so that units can be
-    /// [credited](crate::PolicyHandle::credit): for a rule whose refunds subtract from all units in use or from the current
+    /// [credited](crate::limiter::PolicyHandle::credit): for a rule whose refunds subtract from all units in use or from the current
     /// window, whatever charge they are of. Default: `None`, for rules that refund each charge separately.
     fn units_in_use(&self, snapshot: &Snapshot, now: Timestamp) -> Option<u64> {
         let _ = (snapshot, now);

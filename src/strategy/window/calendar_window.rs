@@ -25,7 +25,7 @@ use crate::{
 /// - **Rule**: a charge of n units is admitted if the count of the current window stays within the quota. Days, weeks (from
 ///   Monday unless set) and months (periods of 30 days) are those of the calendar, with their varying lengths, daylight-saving
 ///   time included. Windows of other periods follow each other from midnight, January 1, 1970.
-/// - **Clock**: windows follow the [wall clock](crate::Clock::wall), also in process. A window that has ended doesn't open
+/// - **Clock**: windows follow the [wall clock](crate::clock::Clock::wall), also in process. A window that has ended doesn't open
 ///   again if the clock steps back: the next one stays current, and takes all charges. Only a clock that steps back by more
 ///   than a window's length opens earlier windows, less the usage of the newest. A key whose next window was not used keeps the
 ///   ended one for its length, at most for an hour.

@@ -15,7 +15,7 @@ use crate::{
 /// A strategy like [`FixedWindow`](crate::FixedWindow) that records the callers of all charges.
 ///
 /// Each charge is stored with the policy's [caller](crate::Policy::caller), or else its key;
-/// [`PolicyHandle::callers`](crate::PolicyHandle::callers) lists them, once for each unit.
+/// [`PolicyHandle::callers`](crate::limiter::PolicyHandle::callers) lists them, once for each unit.
 ///
 /// - **Rule**: that of a fixed window. A refund removes its units of the caller's last charges.
 /// - **Memory**: one entry for each request of the window, whatever it cost: at most 25 bytes on Redis, and 10 more if it cost
@@ -27,7 +27,7 @@ use crate::{
 /// - **Choose it** to find out which callers exhausted a limit.
 ///
 /// ```
-/// use tollgate::{Key, Keys, Limiter, ListWindow, Policy, Quota};
+/// use tollgate::{Key, Limiter, ListWindow, Policy, Quota, limiter::Keys};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let limiter = Limiter::builder()

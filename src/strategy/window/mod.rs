@@ -16,18 +16,18 @@ use crate::{
     strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Snapshot, Terms},
 };
 
-mod calendar_window;
-mod fixed_window;
-mod list_window;
+pub(crate) mod calendar_window;
+pub(crate) mod fixed_window;
+pub(crate) mod list_window;
 mod sliding_buckets;
-mod sliding_log;
-mod sliding_window;
+pub(crate) mod sliding_log;
+pub(crate) mod sliding_window;
 
-pub use calendar_window::CalendarWindow;
-pub use fixed_window::FixedWindow;
-pub use list_window::ListWindow;
-pub use sliding_log::SlidingLog;
-pub use sliding_window::SlidingWindow;
+pub(crate) use calendar_window::CalendarWindow;
+pub(crate) use fixed_window::FixedWindow;
+pub(crate) use list_window::ListWindow;
+pub(crate) use sliding_log::SlidingLog;
+pub(crate) use sliding_window::SlidingWindow;
 
 /// The largest count; twice that, a debt, is still exact in Lua.
 const MAX_COUNT: u64 = MAX_CAPACITY;

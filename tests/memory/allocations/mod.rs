@@ -6,9 +6,8 @@ use allocation_counter::measure;
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{
-    Concurrency, Key, KeyExtractor, Limiter, ListWindow, PeerAddr, Policy, Quota, RateLimitLayer,
-    SlidingLog,
-    extract::{self, Extracted},
+    Concurrency, Key, KeyExtractor, Limiter, ListWindow, Policy, Quota, RateLimitLayer, SlidingLog,
+    extract::{self, Extracted, PeerAddr},
 };
 use tower::{Layer, Service, service_fn};
 
@@ -28,8 +27,9 @@ fn ample() -> Quota {
 }
 
 fn limiter(names: &[&str], quota: Quota) -> Limiter {
-    let with =
-        |limiter: tollgate::LimiterBuilder, name: &&str| limiter.policy(Policy::new(*name, quota));
+    let with = |limiter: tollgate::limiter::LimiterBuilder, name: &&str| {
+        limiter.policy(Policy::new(*name, quota))
+    };
     let builder = names.iter().fold(Limiter::builder(), with);
     builder.build().expect("a limiter")
 }

@@ -1,6 +1,6 @@
 use futures_util::FutureExt;
 use testkit::Server;
-use tollgate::{DecisionSource, FixedWindow, Gcra, Key, Lease};
+use tollgate::{FixedWindow, Gcra, Key, Lease, observe::DecisionSource};
 use tollgate_tests::{
     hot_key::until_leased,
     stores::{self, redis},

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::{fmt::Write, fs, process::Command, sync::mpsc, thread, time::Instant};
 
 use tollgate::{
-    AddressList,
+    access::AddressList,
     config::{Document, Format, Registry},
 };
 use tollgate_tests::until::TEST_TIMEOUT;

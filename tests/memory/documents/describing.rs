@@ -1,7 +1,8 @@
 //! The documents of what is in force.
 
 use tollgate::{
-    AddressList, Key, KeyList, Limiter, Policy, Quota, RateLimitLayer, RedisStore, SlidingLog,
+    Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, SlidingLog,
+    access::{AddressList, KeyList},
     config::{Format, Registry},
     extract,
 };

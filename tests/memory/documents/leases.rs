@@ -3,8 +3,9 @@
 use std::{fs, path::Path, sync::Arc};
 
 use tollgate::{
-    FixedWindow, InvalidValue, Quota, SlidingWindow,
+    FixedWindow, Quota, SlidingWindow,
     config::{Document, Format, Registry},
+    error::InvalidValue,
     strategy::{Rule, Strategy, Terms},
 };
 

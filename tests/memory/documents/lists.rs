@@ -4,9 +4,9 @@ use std::{fs, path::Path};
 
 use http::Request;
 use tollgate::{
-    Key, PeerAddr, RateLimitLayer,
+    Key, RateLimitLayer,
     config::{Document, Format, LoadError, Registry},
-    extract,
+    extract::{self, PeerAddr},
 };
 use tollgate_tests::service::send;
 

@@ -2,7 +2,10 @@
 
 use std::{fs, path::PathBuf};
 
-use tollgate::{AddressList, Key, KeyList};
+use tollgate::{
+    Key,
+    access::{AddressList, KeyList},
+};
 
 /// A file of a list.
 struct File(PathBuf);

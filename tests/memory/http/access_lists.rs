@@ -8,9 +8,11 @@ use std::{
 use axum::body::Body;
 use http::Request;
 use tollgate::{
-    AddressList, DecisionKind, DecisionSource, Key, KeyList, Limiter, LimiterBuilder, MissingKey,
-    OnUnknownAddress, PeerAddr, Policy, RateLimitLayer, RetryAfter,
-    extract::{self, client_ip},
+    Key, Limiter, Policy, RateLimitLayer, RetryAfter,
+    access::{AddressList, KeyList, OnUnknownAddress},
+    extract::{self, MissingKey, PeerAddr, client_ip},
+    limiter::{DecisionKind, LimiterBuilder},
+    observe::DecisionSource,
 };
 
 use crate::http::support::{Log, empty, hello, on_each_store, send, shared, status, store, used};

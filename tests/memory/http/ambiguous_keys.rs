@@ -11,8 +11,10 @@ use std::{
 use axum::body::Body;
 use http::{Request, request::Parts};
 use tollgate::{
-    DecisionKind, Key, KeyList, Limiter, ListWindow, Policy, RateLimitLayer,
-    extract::{self, Extracted, KeyExtractor, MissingKey},
+    Key, KeyExtractor, Limiter, ListWindow, Policy, RateLimitLayer,
+    access::KeyList,
+    extract::{self, Extracted, MissingKey},
+    limiter::DecisionKind,
 };
 
 use crate::http::{
@@ -22,7 +24,7 @@ use crate::http::{
 
 /// A request from an address, with these fields.
 fn request<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Request<Body> {
-    let peer = tollgate::PeerAddr(address("192.0.2.1:80"));
+    let peer = tollgate::extract::PeerAddr(address("192.0.2.1:80"));
     let request = Request::get("/?tenant=acme&tenant=made-up").extension(peer);
     let fields = fields.into_iter();
     empty(fields.fold(request, |request, (name, value)| {

@@ -2,7 +2,7 @@
 
 use axum::{body::Body, response::IntoResponse};
 use http::{HeaderMap, Method, Request, StatusCode};
-use tollgate::{RateLimitHeaders, exposed_headers};
+use tollgate::{RateLimitHeaders, layer::exposed_headers};
 use tower_http::cors::CorsLayer;
 
 use crate::http::{

@@ -6,8 +6,8 @@ use std::{
 };
 
 use tollgate::{
-    Ban, CallError, DecisionKind, Key, Keys, LimitStatus, Limiter, Policy, Quota, RateLimitLayer,
-    RetryAfter, extract,
+    Ban, CallError, Key, Limiter, Policy, Quota, RateLimitLayer, RetryAfter, extract,
+    limiter::{DecisionKind, Keys, LimitStatus},
 };
 
 use crate::http::support::{Log, hello, limiter, send, to};

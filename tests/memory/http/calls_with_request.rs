@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http::{Method, Request, request::Parts};
-use tollgate::{CallError, DecisionKind, Key, Limiter, Policy, Quota};
+use tollgate::{CallError, Key, Limiter, Policy, Quota, limiter::DecisionKind};
 
 use crate::http::support::{Log, limiter};
 

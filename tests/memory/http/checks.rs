@@ -7,8 +7,8 @@ use std::{
 
 use http::{HeaderName, HeaderValue, Request, request::Parts};
 use tollgate::{
-    Key, Limiter, PeerAddr, Policy, Quota,
-    extract::{self, ClientIp, KeyExtractor},
+    Key, KeyExtractor, Limiter, Policy, Quota,
+    extract::{self, ClientIp, PeerAddr},
 };
 
 /// Header lines as a client sends them.

@@ -8,8 +8,8 @@ use std::{
 use axum::{Router, routing::get};
 use http::{HeaderValue, Request, request::Parts};
 use tollgate::{
-    ConfigError, Key, Limiter, PeerAddr, Policy, Quota,
-    extract::{self, ClientIp, KeyExtractor},
+    ConfigError, Key, KeyExtractor, Limiter, Policy, Quota,
+    extract::{self, ClientIp, PeerAddr},
 };
 
 use crate::http::{

@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use tollgate::{
-    CalendarWindow, Clock, FixedWindow, Limiter, ListWindow, ManualClock, MemoryStore, Policy,
-    Quota, SlidingLog, SlidingWindow, SystemClock, Timestamp, TokenBucket, TokioClock,
+    CalendarWindow, FixedWindow, Limiter, ListWindow, ManualClock, MemoryStore, Policy, Quota,
+    SlidingLog, SlidingWindow, TokenBucket,
+    clock::{Clock, SystemClock, Timestamp, TokioClock},
 };
 
 fn policy() -> Policy {

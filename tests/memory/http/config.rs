@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use tollgate::{
-    Ban, Concurrency, ConfigError, FixedWindow, Gcra, InvalidValue, Lease, Policy, Quota,
-    RateLimitLayer, RedisStore, SlidingLog, TokenBucket, extract, outcome,
+    Ban, Concurrency, ConfigError, FixedWindow, Gcra, Lease, Policy, Quota, RateLimitLayer,
+    RedisStore, SlidingLog, TokenBucket,
+    error::InvalidValue,
+    extract, outcome,
     strategy::{Rule, Strategy, Terms},
 };
 

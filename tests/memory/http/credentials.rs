@@ -2,10 +2,7 @@
 
 use axum::body::Body;
 use http::{Request, StatusCode};
-use tollgate::{
-    Key,
-    extract::{self, KeyExtractor},
-};
+use tollgate::{Key, KeyExtractor, extract};
 
 use crate::http::{
     extractors::{count, counted_by, each_counts_as, has_no_key},

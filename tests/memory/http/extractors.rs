@@ -5,8 +5,8 @@ use std::{net::SocketAddr, sync::Arc};
 use axum::{body::Body, http::HeaderValue};
 use http::{Request, StatusCode, request::Parts};
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
-    extract::{self, Extracted, KeyExtractor},
+    Key, KeyExtractor, Policy, Quota, RateLimitLayer,
+    extract::{self, Extracted},
 };
 
 use crate::http::support::{empty, hello, layer, send, to, used, with};

@@ -3,8 +3,8 @@
 use std::{num::NonZeroUsize, time::Duration, time::Instant};
 
 use tollgate::{
-    Ban, CallError, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, ManualClock,
-    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, extract, outcome,
+    Ban, CallError, Key, Limiter, LocalFallback, ManualClock, MemoryStore, OnStoreError, Policy,
+    Quota, RateLimitLayer, extract, limiter::DecisionKind, observe::DecisionSource, outcome,
 };
 use tollgate_tests::{
     results::{admitted_by_store, store_error},

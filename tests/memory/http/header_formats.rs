@@ -6,7 +6,7 @@ use axum::{Router, routing::get};
 use http::{Method, StatusCode};
 use tollgate::{
     FixedWindow, Key, Limiter, ManualClock, Policy, Quota, RateLimitHeaders, RateLimitLayer,
-    Rejected, exposed_headers, extract,
+    Rejected, extract, layer::exposed_headers,
 };
 
 use crate::http::support::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testkit::Server;
 use tokio::{net::TcpListener, time::Instant};
-use tollgate::{HealthIssue, Limiter, RedisStore, StoreError};
+use tollgate::{Limiter, RedisStore, StoreError, store::HealthIssue};
 
 use crate::http::support::{redis, shared};
 

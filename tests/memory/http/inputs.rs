@@ -12,7 +12,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use tollgate::{
-    AddressList, Key, Limiter, Policy, Quota, RateLimitLayer, extract, extract::KeyExtractor,
+    Key, KeyExtractor, Limiter, Policy, Quota, RateLimitLayer, access::AddressList, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use axum::{Router, body::Body, routing::get};
 use http::Request;
-use tollgate::{Key, PeerAddr, RateLimitLayer, extract};
+use tollgate::{
+    Key, RateLimitLayer,
+    extract::{self, PeerAddr},
+};
 use tower::Layer;
 
 use crate::http::{

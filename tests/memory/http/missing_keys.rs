@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Request, StatusCode};
 use tollgate::{
-    Key, MissingKey, Policy, Quota,
-    extract::{self, KeyExtractor},
+    Key, KeyExtractor, Policy, Quota,
+    extract::{self, MissingKey},
 };
 
 use crate::http::{

@@ -5,8 +5,10 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 use http::StatusCode;
 use testkit::{Clock, Server};
 use tollgate::{
-    FixedWindow, Gcra, InvalidValue, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    RateLimitHeaders, RateLimitLayer, RedisStore, Timestamp,
+    FixedWindow, Gcra, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitHeaders,
+    RateLimitLayer, RedisStore,
+    clock::Timestamp,
+    error::InvalidValue,
     strategy::{
         ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
     },

@@ -14,7 +14,8 @@ use http::{Extensions, Request, Response, StatusCode, request::Parts};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use serde_json::json;
 use tollgate::{
-    MissingKey, RateLimitHeaders, RateLimitLayer, Rejected, RetryAfter, extract,
+    RateLimitHeaders, RateLimitLayer, Rejected, RetryAfter,
+    extract::{self, MissingKey},
     layer::ResponseBody,
 };
 use tower::{Service, ServiceBuilder, ServiceExt};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::{Request, request::Parts};
 use proptest::prelude::*;
 use tollgate::{
-    Key, MissingKey, PeerAddr, Policy, Quota, RateLimitLayer,
-    extract::{self, KeyExtractor},
+    Key, KeyExtractor, Policy, Quota, RateLimitLayer,
+    extract::{self, MissingKey, PeerAddr},
 };
 
 use crate::http::{

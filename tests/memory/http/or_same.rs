@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tollgate::{
-    Key, MissingKey, Policy, Quota,
-    extract::{self, KeyExtractor},
+    Key, KeyExtractor, Policy, Quota,
+    extract::{self, MissingKey},
 };
 
 use crate::http::support::{hello, layer, send, status, with};

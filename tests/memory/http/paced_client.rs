@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tollgate::{
-    CalendarWindow, Clock, FixedWindow, Key, ListWindow, ManualClock, Policy, RateLimitLayer,
-    RetryAfter, SlidingLog, SlidingWindow, TokenBucket,
+    CalendarWindow, FixedWindow, Key, ListWindow, ManualClock, Policy, RateLimitLayer, RetryAfter,
+    SlidingLog, SlidingWindow, TokenBucket, clock::Clock,
 };
 
 use crate::http::support::{hello, layer, send, shared, to};

@@ -2,7 +2,8 @@
 
 use http::{Request, request::Parts};
 use tollgate::{
-    CallError, DecisionKind, Key, KeyList, Limiter, Policy, Quota, RateLimitLayer, extract,
+    CallError, Key, Limiter, Policy, Quota, RateLimitLayer, access::KeyList, extract,
+    limiter::DecisionKind,
 };
 
 use crate::http::support::{StubStore, hello, on_each_store, send, with};
@@ -32,7 +33,8 @@ fn policies() -> [Policy; 4] {
 
 #[tokio::test]
 async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
-    let build = |b: tollgate::LimiterBuilder| policies().into_iter().fold(b, |b, p| b.policy(p));
+    let build =
+        |b: tollgate::limiter::LimiterBuilder| policies().into_iter().fold(b, |b, p| b.policy(p));
     for (limiter, _server) in on_each_store(|b| build(b).skip_path("/usage")) {
         let app = hello(&RateLimitLayer::new(limiter.clone()));
         for key in ["sk_1", "sk_1", "sk_2"] {

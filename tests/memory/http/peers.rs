@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
 use http::{Request, StatusCode};
-use tollgate::{Key, MissingKey, PeerAddr, Policy, Quota, extract};
+use tollgate::{
+    Key, Policy, Quota,
+    extract::{self, MissingKey, PeerAddr},
+};
 
 use crate::http::{
     extractors::{address, count, counted_by, each_counts_as, from, ip},

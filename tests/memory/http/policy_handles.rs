@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::Request;
 use tollgate::{
-    Key, PeerAddr, Policy, Quota,
-    extract::{self, KeyExtractor},
+    Key, KeyExtractor, Policy, Quota,
+    extract::{self, PeerAddr},
 };
 
 use crate::http::{calls::two, support::limiter};

@@ -4,7 +4,8 @@ use axum::{Router, extract::State, routing::get};
 use http::StatusCode;
 use serde_json::json;
 use tollgate::{
-    Key, Limiter, MissingKey, OnStoreError, Policy, Quota, RateLimitLayer, Rejected, extract,
+    Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer, Rejected,
+    extract::{self, MissingKey},
 };
 
 use crate::http::{

@@ -118,7 +118,7 @@ async fn a_host_counts_by_its_name_in_lower_case_without_its_port() {
         (absolute, a()),
     ];
     each_counts_as(extract::host(), requests).await;
-    use tollgate::extract::KeyExtractor;
+    use tollgate::KeyExtractor;
     assert_eq!(
         extract::host().extract(&connect.into_parts().0).key(),
         Some(a())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::json;
-use tollgate::{FixedWindow, Key, ManualClock, MissingKey, RateLimitLayer};
+use tollgate::{FixedWindow, Key, ManualClock, RateLimitLayer, extract::MissingKey};
 
 use crate::http::{
     responses::fields,

@@ -2,7 +2,7 @@
 
 use axum::{Router, routing::any};
 use http::{Method, Request, request::Builder};
-use tollgate::{Admission, Key, LimiterBuilder, Policy, RateLimitLayer};
+use tollgate::{Admission, Key, Policy, RateLimitLayer, limiter::LimiterBuilder};
 
 use crate::http::support::{charged, empty, layer, on_each_store, send, shared, status, to};
 

@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use testkit::Server;
 use tollgate::{
-    Key, Limiter, LimiterBuilder, ManualClock, OnStoreError, Policy, Quota, RateLimitLayer,
-    RedisStore, extract,
+    Key, Limiter, ManualClock, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, extract,
+    limiter::LimiterBuilder,
 };
 use tollgate_tests::stores;
 use tower::{Service, ServiceExt};

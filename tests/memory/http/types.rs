@@ -16,9 +16,12 @@ use hyper_util::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::{
-    AddressList, Admission, Check, CheckFuture, ConfigError, Decision, Key, KeyList, Keys, Limiter,
-    LocalFallback, ManualClock, MemoryStore, OnStoreError, Policy, RateLimit, RateLimitLayer,
-    Rejected, ShadowStats, StoreError,
+    Admission, ConfigError, Decision, Key, Limiter, LocalFallback, ManualClock, MemoryStore,
+    OnStoreError, Policy, RateLimitLayer, Rejected, StoreError,
+    access::{AddressList, KeyList},
+    layer::RateLimit,
+    limiter::{Check, CheckFuture, Keys},
+    observe::ShadowStats,
 };
 use tower::{
     Service, ServiceBuilder, ServiceExt,
@@ -41,9 +44,9 @@ fn public_types_are_send_sync_and_debug() {
     fn owned<T: Debug + Send + 'static>() {}
 
     shared::<RateLimitLayer>();
-    shared::<tollgate::LimiterBuilder<RateLimitLayer>>();
+    shared::<tollgate::limiter::LimiterBuilder<RateLimitLayer>>();
     shared::<Limiter>();
-    shared::<tollgate::LimiterBuilder>();
+    shared::<tollgate::limiter::LimiterBuilder>();
     shared::<RateLimit<Router>>();
     shared::<Policy>();
     shared::<Key>();

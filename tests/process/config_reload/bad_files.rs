@@ -13,8 +13,9 @@ use std::{
 
 use http::request::Parts;
 use tollgate::{
-    InvalidValue, KeyExtractor, Limiter, Policy, Quota,
+    KeyExtractor, Limiter, Policy, Quota,
     config::{Registry, Watch},
+    error::InvalidValue,
     extract::Extracted,
 };
 use tollgate_tests::until::until;

@@ -16,8 +16,9 @@ use tokio::{
     time::sleep,
 };
 use tollgate::{
-    PeerAddr, RateLimitLayer,
+    RateLimitLayer,
     config::{Document, Registry, Watch},
+    extract::PeerAddr,
 };
 use tollgate_tests::until::until;
 use tower::{Layer, ServiceExt, service_fn};

@@ -11,8 +11,9 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{
-    FixedWindow, InvalidValue, Quota,
+    FixedWindow, Quota,
     config::{Registry, Watch},
+    error::InvalidValue,
     strategy::{Rule, Strategy, Terms},
 };
 use tollgate_tests::until::until;

@@ -5,8 +5,9 @@ use std::{fs, sync::Arc, time::Duration};
 use testkit::folder;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tollgate::{
-    Gcra, InvalidValue, Limiter, Policy, Quota,
+    Gcra, Limiter, Policy, Quota,
     config::{Registry, Watch, WatchError},
+    error::InvalidValue,
     strategy::{Rule, Strategy, Terms},
 };
 use tollgate_tests::{example::Stage, until::until};

@@ -17,7 +17,7 @@ use axum::{
 };
 use serde::Deserialize;
 use tokio::sync::mpsc;
-use tollgate::{Key, RateLimitLayer, exposed_headers};
+use tollgate::{Key, RateLimitLayer, layer::exposed_headers};
 use tollgate_tests::{chromium, until::TEST_TIMEOUT};
 use tower_http::cors::{Any, CorsLayer};
 
@@ -47,7 +47,7 @@ struct Api {
 type Received = Arc<Mutex<Vec<Method>>>;
 
 /// Two requests an hour.
-fn limit() -> tollgate::LimiterBuilder<RateLimitLayer> {
+fn limit() -> tollgate::limiter::LimiterBuilder<RateLimitLayer> {
     RateLimitLayer::builder().policy(hourly("pages", 2))
 }
 

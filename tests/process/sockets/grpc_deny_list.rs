@@ -2,7 +2,10 @@
 
 use std::error::Error;
 
-use tollgate::{AccessList, AddressList, Key, KeyList, Limiter, Rejected};
+use tollgate::{
+    Key, Limiter, Rejected,
+    access::{AccessList, AddressList, KeyList},
+};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 

@@ -6,8 +6,8 @@ use axum::{Router, extract::State, routing::get};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::{
-    FixedWindow, Key, Limiter, MissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore,
-    Rejected, extract,
+    FixedWindow, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Rejected,
+    extract::{self, MissingKey},
 };
 use tonic::{
     Code, Status,

@@ -158,7 +158,7 @@ async fn a_request_that_only_resembles_grpc_gets_an_http_response() {
 
 #[tokio::test]
 async fn a_page_of_another_origin_can_read_a_grpc_web_rejection() {
-    let cors = CorsLayer::permissive().expose_headers(tollgate::exposed_headers());
+    let cors = CorsLayer::permissive().expose_headers(tollgate::layer::exposed_headers());
     let server = serve(router().layer(closed()).layer(cors)).await;
     let fields = "content-type: application/grpc-web+proto\r\norigin: https://a.example\r\n";
     let (_, headers, body) = post(server, fields).await;

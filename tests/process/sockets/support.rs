@@ -8,8 +8,11 @@ use std::{
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Concurrency, DecisionSource, FixedWindow, Key, Limiter, LimiterBuilder, MemoryStore,
-    OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, extract, outcome, outcome::RequestEnd,
+    Concurrency, FixedWindow, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota,
+    RateLimitLayer, RedisStore, extract,
+    limiter::LimiterBuilder,
+    observe::DecisionSource,
+    outcome::{self, RequestEnd},
 };
 
 use tollgate_tests::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::{Key, Keys, Limiter, Policy, store::Incomplete};
+use tollgate::{Key, Limiter, Policy, limiter::Keys, store::Incomplete};
 use tollgate_tests::{stores, stub_store::StubStore};
 
 use crate::admin::support::{self, Api, Log, about, shown};

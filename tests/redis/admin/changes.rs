@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tollgate::{Key, KeyList, Keys, Limiter, Policy, Quota, extract};
+use tollgate::{Key, Limiter, Policy, Quota, access::KeyList, extract, limiter::Keys};
 use tollgate_tests::stores;
 
 use crate::admin::support::{self, Api, Log, about, shown, until};

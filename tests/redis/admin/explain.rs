@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use tollgate::{
-    Limiter, MissingKey, Policy, Quota,
-    extract::{self, KeyExtractor},
+    KeyExtractor, Limiter, Policy, Quota,
+    extract::{self, MissingKey},
 };
 
 use crate::admin::support::{self, Api};

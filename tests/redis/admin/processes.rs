@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::Server;
-use tollgate::{Key, Keys, Limiter, Policy, Quota, RedisStore, extract};
+use tollgate::{Key, Limiter, Policy, Quota, RedisStore, extract, limiter::Keys};
 use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::admin::support::{Api, about, until};

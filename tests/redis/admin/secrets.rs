@@ -7,9 +7,9 @@ use http::{Method, Request};
 use serde_json::{Value, json};
 use testkit::Server;
 use tollgate::{
-    Limiter, MissingKey, Policy, Quota, RateLimitLayer,
+    KeyExtractor, Limiter, Policy, Quota, RateLimitLayer,
     admin::{Activity, Admin, AdminTarget},
-    extract::{self, KeyExtractor},
+    extract::{self, MissingKey},
 };
 use tollgate_tests::{
     service::send,

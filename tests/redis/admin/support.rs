@@ -11,9 +11,9 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::{
-    Ban, Key, Limiter, ListWindow, ManualClock, MissingKey, Policy, Quota,
+    Ban, Key, Limiter, ListWindow, ManualClock, Policy, Quota,
     admin::{Activity, Admin, AdminTarget},
-    extract,
+    extract::{self, MissingKey},
 };
 use tollgate_tests::stores;
 use tower::ServiceExt;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tollgate::{CalendarWindow, Policy, Weekday};
+use tollgate::{CalendarWindow, Policy, strategy::Weekday};
 use tollgate_tests::scene::fresh_key;
 
 use super::support::{Case, HOUR, SECOND, World, check, exhaust, worlds};

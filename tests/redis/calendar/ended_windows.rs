@@ -1,6 +1,6 @@
 //! A window that has ended doesn't open again, wherever the clock steps.
 
-use tollgate::{CalendarWindow, Key, Limiter, Policy, Weekday};
+use tollgate::{CalendarWindow, Key, Limiter, Policy, strategy::Weekday};
 use tollgate_tests::scene::fresh_key;
 
 use super::support::{Case, DAY, HOUR, SECOND, World, check, exhaust, worlds};

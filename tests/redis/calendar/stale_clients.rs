@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tollgate::{
-    CalendarWindow, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, Policy, PolicyDecision,
-    Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket, Weekday,
+    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Quota, RedisStore,
+    SlidingLog, SlidingWindow, TokenBucket,
+    limiter::{Keys, PolicyDecision},
     store::{CounterOp, Op, Store, StoreResponse, Units},
-    strategy::{ChargeReceipt, Strategy, Terms},
+    strategy::{ChargeReceipt, Strategy, Terms, Weekday},
 };
 
 use tollgate_tests::{scene::refund, until::TEST_TIMEOUT};
@@ -219,7 +220,8 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
 #[tokio::test]
 async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
     let world = world_then();
-    let skipping = |(policy, _): (Policy, u64)| policy.missing_key(tollgate::MissingKey::Skip);
+    let skipping =
+        |(policy, _): (Policy, u64)| policy.missing_key(tollgate::extract::MissingKey::Skip);
     let limiter = world.limiter(policies().map(skipping));
     let check = |name: &str, n: usize| {
         let key = Key::new(format!("key{n}"));

@@ -1,6 +1,6 @@
 //! Eight days of traffic.
 
-use tollgate::{CalendarWindow, Decision, Key, Policy, Quota, Weekday};
+use tollgate::{CalendarWindow, Decision, Key, Policy, Quota, strategy::Weekday};
 
 use super::support::{Case, HOUR, SECOND, World, admitted_by_store, worlds};
 

@@ -3,8 +3,8 @@
 use std::{env, fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt, time::Duration};
 
 use tollgate::{
-    Ban, CalendarWindow, Clock, FixedWindow, Key, Limiter, ListWindow, MemoryStore, Policy, Quota,
-    RetryAfter, SlidingLog, SlidingWindow, TokenBucket,
+    Ban, CalendarWindow, FixedWindow, Key, Limiter, ListWindow, MemoryStore, Policy, Quota,
+    RetryAfter, SlidingLog, SlidingWindow, TokenBucket, clock::Clock,
 };
 
 use tollgate_tests::{scene::Case, two_clocks::TwoClocks};

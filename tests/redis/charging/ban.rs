@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Ban, DecisionKind, Key, Limiter, Policy, Quota, RetryAfter, extract};
+use tollgate::{Ban, Key, Limiter, Policy, Quota, RetryAfter, extract, limiter::DecisionKind};
 
 use crate::charging::support::{
     KEY, StrategyKind, World, admitted_by_store, even, ms, secs, together, window,

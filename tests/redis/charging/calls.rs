@@ -15,7 +15,7 @@ async fn peek_charge_and_reset_return_the_status_of_the_key() {
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let policy = limiter.policy("p").expect("a policy");
             let _ = policy.reset(KEY).await.expect("a response");
-            let left = |status: &tollgate::LimitStatus| {
+            let left = |status: &tollgate::limiter::LimitStatus| {
                 let p = status.policy("p").expect("p");
                 (p.limit(), p.remaining(), p.retry_after() == RetryAfter::Now)
             };
@@ -61,7 +61,7 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
         p.refund(1).await.expect("a response");
         assert_eq!(callers(&limiter).await, [alice, carol], "{}", world.name());
         // A caller that the call names comes first.
-        let keys = tollgate::Keys::from(KEY).caller(dave);
+        let keys = tollgate::limiter::Keys::from(KEY).caller(dave);
         assert!(limiter.check(keys).parts(&head("erin")).await.is_admitted());
         // A request without a caller is the key's.
         let (anonymous, ()) = Request::new(()).into_parts();

@@ -1,7 +1,7 @@
 //! Units that are credited manually.
 
 use http::{Request, request::Parts};
-use tollgate::{CallError, Key, KeyList, Limiter, Policy, Quota, RetryAfter};
+use tollgate::{CallError, Key, Limiter, Policy, Quota, RetryAfter, access::KeyList};
 
 use crate::charging::{
     strategy_kind::StrategyKind,

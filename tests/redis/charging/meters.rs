@@ -7,7 +7,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tollgate::{Admission, Limiter, RedisStore, UnitMeter};
+use tollgate::{Admission, Limiter, RedisStore, limiter::UnitMeter};
 
 use crate::charging::{
     strategy_kind::StrategyKind,

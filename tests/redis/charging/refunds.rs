@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use http::Request;
 use testkit::Server;
 use tollgate::{
-    Admission, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Refund, RetryAfter,
-    store::Store,
+    Admission, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, RetryAfter,
+    limiter::Refund, store::Store,
 };
 
 use crate::charging::{

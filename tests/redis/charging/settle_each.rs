@@ -1,7 +1,7 @@
 //! Several policies settled at once.
 
 use futures_util::future::{FutureExt, join_all};
-use tollgate::{Admission, Limiter, SettleError, StoreError};
+use tollgate::{Admission, Limiter, StoreError, limiter::SettleError};
 
 use crate::charging::{
     strategy_kind::StrategyKind,

@@ -1,7 +1,7 @@
 //! Policies that are evaluated and reported, and never enforced.
 
 use futures_util::future::join_all;
-use tollgate::{Decision, Limiter, Policy, PolicyDecision, extract};
+use tollgate::{Decision, Limiter, Policy, extract, limiter::PolicyDecision};
 
 use crate::charging::support::{
     KEY, World, admitted_by_store, even, respond, secs, text, used, waits, window,
@@ -34,7 +34,7 @@ async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
             let decision = limiter.check(KEY).await;
             assert!(admitted_by_store(&decision), "{}", world.name());
             assert_eq!(would_reject(decision.shadows()), rejects, "{decision:?}");
-            let names = |v: tollgate::PolicyDecision<'_>| v.policy().to_owned();
+            let names = |v: tollgate::limiter::PolicyDecision<'_>| v.policy().to_owned();
             let live: Vec<_> = decision.policies().map(names).collect();
             let shadows: Vec<_> = decision.shadows().map(names).collect();
             assert_eq!((live, shadows), (vec!["live".into()], vec!["new".into()]));

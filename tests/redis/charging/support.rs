@@ -14,7 +14,8 @@ use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use testkit::Server;
 use tollgate::{
-    Admission, DecisionSource, Limiter, Policy, RateLimitLayer, extract, layer::ResponseBody,
+    Admission, Limiter, Policy, RateLimitLayer, extract, layer::ResponseBody,
+    observe::DecisionSource,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

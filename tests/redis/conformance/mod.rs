@@ -6,7 +6,10 @@ mod run;
 mod trace;
 
 use testkit::{Clock as ServerClock, Server};
-use tollgate::{Clock, ManualClock, MemoryStore, RedisStore, Timestamp};
+use tollgate::{
+    ManualClock, MemoryStore, RedisStore,
+    clock::{Clock, Timestamp},
+};
 
 use tollgate_tests::until::TEST_TIMEOUT;
 
@@ -14,7 +17,10 @@ use run::{Manner, Time};
 use trace::Trace;
 
 /// Runs all traces, and shows every one that failed.
-async fn run_all(manner: Manner, mut on: impl FnMut(&Trace) -> (tollgate::LimiterBuilder, Time)) {
+async fn run_all(
+    manner: Manner,
+    mut on: impl FnMut(&Trace) -> (tollgate::limiter::LimiterBuilder, Time),
+) {
     let traces = trace::all();
     let mut failures = Vec::new();
     for trace in &traces {

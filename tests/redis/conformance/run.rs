@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 use tollgate::{
-    Decision, DecisionSource, Key, LimitStatus, Limiter, LimiterBuilder, ManualClock,
-    PolicyDecision, Refund, RetryAfter, Timestamp,
+    Decision, Key, Limiter, ManualClock, RetryAfter,
+    clock::Timestamp,
+    limiter::{LimitStatus, LimiterBuilder, PolicyDecision, Refund},
+    observe::DecisionSource,
 };
 
 use tollgate_tests::charges::charge;
@@ -106,7 +108,7 @@ impl Runner<'_> {
         }
     }
 
-    fn ask<T>(&self, check: tollgate::Check<T>) -> tollgate::Check<T> {
+    fn ask<T>(&self, check: tollgate::limiter::Check<T>) -> tollgate::limiter::Check<T> {
         let costs = self.costs().into_iter().enumerate();
         costs.fold(check, |check, (i, cost)| {
             check.cost_for(format!("p{i}"), cost)

@@ -4,8 +4,8 @@ use std::{env, fs, path::Path, time::Duration};
 
 use serde_json::Value;
 use tollgate::{
-    CalendarWindow, FixedWindow, Lease, Limiter, LimiterBuilder, ListWindow, Policy, Quota,
-    SlidingLog, SlidingWindow, TokenBucket, Weekday, store::Store,
+    CalendarWindow, FixedWindow, Lease, Limiter, ListWindow, Policy, Quota, SlidingLog,
+    SlidingWindow, TokenBucket, limiter::LimiterBuilder, store::Store, strategy::Weekday,
 };
 
 /// No trace begins earlier.

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, PolicyDecision};
+use tollgate::{
+    CallError, Decision,
+    limiter::{DecisionKind, LimitStatus, PolicyDecision},
+    observe::DecisionSource,
+};
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]

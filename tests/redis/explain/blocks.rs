@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use testkit::{Cluster, Server};
 use tollgate::{
-    Ban, Block, CallError, Key, Limiter, Policy, Quota, RedisStore, StoreError, extract,
+    Ban, CallError, Key, Limiter, Policy, Quota, RedisStore, StoreError, extract,
+    limiter::Block,
     store::{Incomplete, Store},
 };
 use tollgate_tests::{rights, stores::limiter, stub_store::StubStore, until::TEST_TIMEOUT};

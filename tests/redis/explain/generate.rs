@@ -4,8 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use http::{Method, Request, request::Parts};
 use tollgate::{
-    AddressList, Ban, Key, KeyList, LimiterBuilder, MissingKey, OnUnknownAddress, PeerAddr, Policy,
-    Quota, extract,
+    Ban, Key, Policy, Quota,
+    access::{AddressList, KeyList, OnUnknownAddress},
+    extract::{self, MissingKey, PeerAddr},
+    limiter::LimiterBuilder,
 };
 use tollgate_tests::{rng::Rng, strategy_kind::StrategyKind};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::{Request, request::Parts};
-use tollgate::{DecisionSource, FixedWindow, Lease, Limiter, Policy, Quota, extract};
+use tollgate::{FixedWindow, Lease, Limiter, Policy, Quota, extract, observe::DecisionSource};
 use tollgate_tests::{hot_key::until_leased, until::until};
 
 use crate::explain::stores::World;

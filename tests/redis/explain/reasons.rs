@@ -4,10 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use http::{HeaderValue, Method, Request, request::Parts};
 use tollgate::{
-    AddressList, CallError, Key, KeyList, Limiter, MissingKey, OnUnknownAddress, PeerAddr, Policy,
-    Quota, RetryAfter, StoreError,
+    CallError, Key, Limiter, Policy, Quota, RetryAfter, StoreError,
+    access::{AddressList, KeyList, OnUnknownAddress},
     explain::{Exemption, Explanation, NotApplied},
-    extract,
+    extract::{self, MissingKey, PeerAddr},
     observe::DecisionOutcome,
 };
 use tollgate_tests::{

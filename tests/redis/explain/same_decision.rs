@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, fmt::Debug, time::Duration};
 
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Policy, RetryAfter, explain::Explanation,
-    observe::DecisionOutcome,
+    Decision, Policy, RetryAfter,
+    explain::Explanation,
+    limiter::DecisionKind,
+    observe::{DecisionOutcome, DecisionSource},
 };
 use tollgate_tests::rng::Rng;
 

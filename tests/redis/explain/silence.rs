@@ -1,7 +1,11 @@
 //! An explanation logs nothing, and records nothing of its request.
 
 use http::{Request, request::Parts};
-use tollgate::{AddressList, Limiter, MissingKey, Policy, Quota, RateLimitLayer, extract};
+use tollgate::{
+    Limiter, Policy, Quota, RateLimitLayer,
+    access::AddressList,
+    extract::{self, MissingKey},
+};
 use tollgate_tests::{log::Log, service::send};
 use tracing::Level;
 

@@ -10,8 +10,11 @@ use std::{
 use http::{Request, Response, request::Parts};
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Admission, Clock, Decision, Limiter, LimiterBuilder, ManualClock, MemoryStore, OnStoreError,
-    PermitGuard, RateLimitLayer, RedisStore, Rejected, Timestamp, store::Store,
+    Admission, Decision, Limiter, ManualClock, MemoryStore, OnStoreError, RateLimitLayer,
+    RedisStore, Rejected,
+    clock::{Clock, Timestamp},
+    limiter::{LimiterBuilder, PermitGuard},
+    store::Store,
 };
 use tollgate_tests::until::TEST_TIMEOUT;
 use tower::{ServiceBuilder, ServiceExt};

@@ -1,6 +1,6 @@
 //! What holds a permit, and for how long.
 
-use tollgate::{DecisionKind, Key};
+use tollgate::{Key, limiter::DecisionKind};
 
 use crate::inflight::{
     log::Log,

@@ -11,8 +11,9 @@ use std::{
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::{
-    Clock, Concurrency, Decision, InvalidValue, Key, Limiter, MemoryStore, Policy, Quota,
-    StoreError, Timestamp,
+    Concurrency, Decision, Key, Limiter, MemoryStore, Policy, Quota, StoreError,
+    clock::{Clock, Timestamp},
+    error::InvalidValue,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };

@@ -11,7 +11,7 @@ use std::{
 use axum::{Router, body::Body, extract::State, routing::get};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tollgate::{Admission, Key, Limiter, PermitGuard, RateLimitLayer};
+use tollgate::{Admission, Key, Limiter, RateLimitLayer, limiter::PermitGuard};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::inflight::support::{

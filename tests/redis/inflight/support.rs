@@ -4,8 +4,8 @@ use std::{future::Future, time::Duration};
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Clock, Concurrency, Decision, DecisionSource, Key, Limiter, MemoryStore, OnStoreError, Policy,
-    Quota, RedisStore, extract,
+    Concurrency, Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, RedisStore,
+    clock::Clock, extract, observe::DecisionSource,
 };
 
 use crate::inflight::counting_clock::CountingClock;
@@ -114,7 +114,7 @@ pub(crate) fn store(url: String) -> RedisStore {
 }
 
 pub(crate) fn build(
-    builder: tollgate::LimiterBuilder,
+    builder: tollgate::limiter::LimiterBuilder,
     policies: impl IntoIterator<Item = Policy>,
 ) -> Limiter {
     let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));

@@ -1,6 +1,6 @@
 //! Requests that take several permits each.
 
-use tollgate::{Decision, Key, Refund, RetryAfter};
+use tollgate::{Decision, Key, RetryAfter, limiter::Refund};
 
 use crate::inflight::support::{
     LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy,

@@ -12,7 +12,8 @@ use std::{
 
 use futures_util::FutureExt;
 use tollgate::{
-    Limiter, LimiterBuilder, Policy, Quota,
+    Limiter, Policy, Quota,
+    limiter::LimiterBuilder,
     metrics::Metrics,
     observe::{BreakerState, Event, NodeStats, Observer, StoreStats},
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Ban, Key, Limiter, MemoryStore, Policy, Quota, TokioClock};
+use tollgate::{Ban, Key, Limiter, MemoryStore, Policy, Quota, clock::TokioClock};
 
 use crate::metrics::support::{Observed, in_process, until};
 

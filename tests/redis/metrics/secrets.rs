@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use http::Request;
 use testkit::Server;
-use tollgate::{Key, PeerAddr, Policy, Quota, RateLimitLayer, extract};
+use tollgate::{
+    Key, Policy, Quota, RateLimitLayer,
+    extract::{self, PeerAddr},
+};
 use tollgate_tests::{service::send, stores::limiter};
 
 use crate::metrics::support::{Observed, redis};

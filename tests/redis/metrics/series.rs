@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, num::NonZeroUsize, thread};
 
 use testkit::{Cluster, Server};
-use tollgate::{Ban, Decision, DecisionSource, Limiter, MemoryStore, Policy, Quota, RedisStore};
+use tollgate::{
+    Ban, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, observe::DecisionSource,
+};
 use tollgate_tests::stores::limiter;
 
 use crate::metrics::{

@@ -5,7 +5,9 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 use futures_util::FutureExt;
 use http::Request;
 use tollgate::{
-    AddressList, Key, KeyList, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, TokioClock,
+    Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    access::{AddressList, KeyList},
+    clock::TokioClock,
     extract,
     observe::{DecisionOutcome, PolicyResult},
 };

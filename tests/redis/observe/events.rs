@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::join_all};
 use tollgate::{
-    Ban, Limiter, LocalFallback, MemoryStore, Policy, Quota, TokioClock, extract,
+    Ban, Limiter, LocalFallback, MemoryStore, Policy, Quota,
+    clock::TokioClock,
+    extract,
     observe::{DecisionEvent, DecisionOutcome, Event, Observer, UnitsEvent},
 };
 use tollgate_tests::stub_store::StubStore;

@@ -7,10 +7,11 @@ use std::{
 
 use testkit::Server;
 use tollgate::{
-    Ban, DecisionSource, FixedWindow, Lease, Limiter, LimiterBuilder, Policy,
+    Ban, FixedWindow, Lease, Limiter, Policy,
+    limiter::LimiterBuilder,
     observe::{
-        DecisionEvent, DecisionOutcome, LeaseStats, NEAR_PERCENT, Observer, PolicyEvent,
-        PolicyKind, PolicyResult,
+        DecisionEvent, DecisionOutcome, DecisionSource, LeaseStats, NEAR_PERCENT, Observer,
+        PolicyEvent, PolicyKind, PolicyResult,
     },
 };
 use tollgate_tests::{hot_key::until_leased, stores::redis};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use testkit::Server;
 use tollgate::{
-    Limiter, LimiterBuilder, MemoryStore, OnStoreError, RedisStore, StoreError,
+    Limiter, MemoryStore, OnStoreError, RedisStore, StoreError,
+    limiter::LimiterBuilder,
     observe::{BreakerState, DecisionOutcome, LimiterStats},
 };
 use tollgate_tests::stores::redis;

@@ -6,10 +6,10 @@ use std::{
 };
 
 use tollgate::{
-    DecisionSource, Key, Limiter, Policy, Quota, extract,
+    Key, Limiter, Policy, Quota, extract,
     observe::{
-        DecisionEvent, DecisionOutcome, Event, NEAR_PERCENT, Observer, PolicyResult, StatsHandle,
-        StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind,
+        DecisionEvent, DecisionOutcome, DecisionSource, Event, NEAR_PERCENT, Observer,
+        PolicyResult, StatsHandle, StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind,
     },
 };
 

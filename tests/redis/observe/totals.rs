@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tollgate::{
-    Ban, Decision, DecisionKind, DecisionSource, Key, KeyList, Limiter, LimiterBuilder,
-    LocalFallback, OnStoreError, Policy,
-    observe::{DecisionOutcome, PolicyResult, UnitsKind},
+    Ban, Decision, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    access::KeyList,
+    limiter::{DecisionKind, LimiterBuilder},
+    observe::{DecisionOutcome, DecisionSource, PolicyResult, UnitsKind},
 };
 
 use tollgate_tests::{rng::Rng, stub_store::StubStore};

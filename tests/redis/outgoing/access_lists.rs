@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 
 use tollgate::{
-    AddressList, DecisionKind, Key, KeyList, Limiter, LimiterBuilder, MemoryStore, OutgoingLayer,
-    Rejected, RetryAfter,
+    Key, Limiter, MemoryStore, OutgoingLayer, Rejected, RetryAfter,
+    access::{AddressList, KeyList},
+    limiter::{DecisionKind, LimiterBuilder},
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 

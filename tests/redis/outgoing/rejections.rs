@@ -1,8 +1,8 @@
 //! Waiters that are rejected, and when.
 
 use tollgate::{
-    DecisionKind, DecisionSource, FixedWindow, Key, Limiter, OnStoreError, RedisStore, Rejected,
-    RetryAfter,
+    FixedWindow, Key, Limiter, OnStoreError, RedisStore, Rejected, RetryAfter,
+    limiter::DecisionKind, observe::DecisionSource,
 };
 
 use crate::outgoing::support::{left, limiter, limiter_on, ms, policy, poll_once, queued, wait};

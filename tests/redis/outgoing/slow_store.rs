@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tollgate::{
-    FixedWindow, InvalidValue, Key, Limiter, MemoryStore,
+    FixedWindow, Key, Limiter, MemoryStore,
+    error::InvalidValue,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };

@@ -13,8 +13,10 @@ use std::{
 use futures_util::FutureExt;
 use tokio::time::Instant;
 use tollgate::{
-    Admission, Clock, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, Rejected, Timestamp,
-    Wait, extract,
+    Admission, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, Rejected,
+    clock::{Clock, Timestamp},
+    extract,
+    limiter::Wait,
 };
 
 /// Longer than any test waits.

@@ -5,7 +5,9 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tollgate::{
-    Changes, Key, Lease, Limiter, Policy, PolicyChangeKind, Quota, extract::MissingKey,
+    Key, Lease, Limiter, Policy, Quota,
+    changes::{Changes, PolicyChangeKind},
+    extract::MissingKey,
 };
 
 use tollgate_tests::world::START;

@@ -13,8 +13,10 @@ use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response, StatusCode};
 use tokio::sync::{Notify, mpsc};
 use tollgate::{
-    Admission, Concurrency, InvalidValue, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
-    TokioClock, extract, outcome,
+    Admission, Concurrency, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    clock::TokioClock,
+    error::InvalidValue,
+    extract, outcome,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };

@@ -5,8 +5,8 @@ use std::{future::IntoFuture, time::Duration};
 use futures_util::FutureExt;
 use testkit::{Proxy, Server};
 use tollgate::{
-    Decision, DecisionSource, Limiter, LocalFallback, Policy, RedisStore, RedisStoreBuilder,
-    StoreError, extract::MissingKey,
+    Decision, Limiter, LocalFallback, Policy, RedisStore, StoreError, extract::MissingKey,
+    observe::DecisionSource, store::RedisStoreBuilder,
 };
 
 use crate::reconfigure::support::{
@@ -201,7 +201,7 @@ async fn cut_off(policy: Policy) -> (Server, Proxy, Limiter) {
 }
 
 /// New settings with the same fallback.
-fn with_fallback(policies: impl IntoIterator<Item = Policy>) -> tollgate::LimiterBuilder {
+fn with_fallback(policies: impl IntoIterator<Item = Policy>) -> tollgate::limiter::LimiterBuilder {
     let fallback = LocalFallback::shared_by(1).write_back(true);
     settings(policies).on_store_error(fallback)
 }

@@ -12,7 +12,8 @@ use axum::{Router, body::Body, response::IntoResponse, routing::get};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::{
-    Admission, LimiterBuilder, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer, Rejected,
+    Admission, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer, Rejected,
+    limiter::LimiterBuilder,
 };
 use tower::ServiceExt;
 

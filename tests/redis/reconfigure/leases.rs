@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use tollgate::{DecisionSource, Lease, Limiter, MemoryStore, Policy, RetryAfter, extract};
+use tollgate::{Lease, Limiter, MemoryStore, Policy, RetryAfter, extract, observe::DecisionSource};
 
 use crate::reconfigure::support::{
     KEY, StrategyKind, World, ms, replace, runtime, until, used, used_by,

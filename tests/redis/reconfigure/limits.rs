@@ -4,9 +4,11 @@ use std::{net::IpAddr, thread};
 
 use http::{Request, StatusCode};
 use tollgate::{
-    AddressList, Ban, Gcra, Key, KeyList, Limiter, LimiterBuilder, LocalFallback, MemoryStore,
-    Policy, PolicyChangeKind, Quota, RateLimitLayer, SlidingLog,
+    Ban, Gcra, Key, Limiter, LocalFallback, MemoryStore, Policy, Quota, RateLimitLayer, SlidingLog,
+    access::{AddressList, KeyList},
+    changes::PolicyChangeKind,
     extract::{self, MissingKey},
+    limiter::LimiterBuilder,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -8,7 +8,7 @@ use std::{
 use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode};
 use tollgate::{
-    LimiterBuilder, OnStoreError, OutgoingLayer, Policy, RateLimitHeaders, RateLimitLayer,
+    OnStoreError, OutgoingLayer, Policy, RateLimitHeaders, RateLimitLayer, limiter::LimiterBuilder,
 };
 use tower::{ServiceBuilder, ServiceExt};
 

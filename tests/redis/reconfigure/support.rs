@@ -7,8 +7,10 @@ use std::{
 
 use tokio::runtime::Runtime;
 use tollgate::{
-    Changes, FixedWindow, Key, Limiter, LimiterBuilder, OnStoreError, Policy, PolicyChangeKind,
-    Quota, extract,
+    FixedWindow, Key, Limiter, OnStoreError, Policy, Quota,
+    changes::{Changes, PolicyChangeKind},
+    extract,
+    limiter::LimiterBuilder,
 };
 
 pub(crate) use tollgate_tests::{

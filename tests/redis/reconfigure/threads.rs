@@ -140,7 +140,10 @@ async fn a_closure_of_a_policy_may_replace_the_policies() {
         assert!(decision.policy("q").is_none());
         assert_eq!(used(&limiter, "p").await, 4, "the share stays");
         let changes = replace(&limiter, [policy("p", "20/h"), policy("q", "9/h")]);
-        assert_eq!(kind(&changes, "q"), tollgate::PolicyChangeKind::Kept);
+        assert_eq!(
+            kind(&changes, "q"),
+            tollgate::changes::PolicyChangeKind::Kept
+        );
     }
 }
 

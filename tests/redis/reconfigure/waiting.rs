@@ -14,8 +14,11 @@ use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response};
 use tokio::{sync::watch, time::Instant};
 use tollgate::{
-    Admission, Clock, DecisionKind, InvalidValue, Key, Limiter, MemoryStore, OutgoingLayer, Policy,
-    Quota, Rejected, Timestamp, extract,
+    Admission, Key, Limiter, MemoryStore, OutgoingLayer, Policy, Quota, Rejected,
+    clock::{Clock, Timestamp},
+    error::InvalidValue,
+    extract,
+    limiter::DecisionKind,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };

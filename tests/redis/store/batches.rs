@@ -5,7 +5,10 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 use futures_util::future::join_all;
 use testkit::{Clock, Server};
 use tokio::join;
-use tollgate::{Key, Keys, Limiter, PolicyDecision, RetryAfter};
+use tollgate::{
+    Key, Limiter, RetryAfter,
+    limiter::{Keys, PolicyDecision},
+};
 
 use crate::store::{
     results::CallResult,

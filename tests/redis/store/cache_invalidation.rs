@@ -6,7 +6,8 @@ use http::{Request, Response, StatusCode};
 use testkit::{Proxy, Server};
 use tokio::time::timeout;
 use tollgate::{
-    DecisionSource, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
+    Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
+    observe::DecisionSource,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

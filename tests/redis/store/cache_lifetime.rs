@@ -8,7 +8,7 @@ use std::{
 };
 
 use testkit::{Clock as ServerClock, Server};
-use tollgate::{DecisionSource, Key, Limiter, Policy, Quota, RedisStore};
+use tollgate::{Key, Limiter, Policy, Quota, RedisStore, observe::DecisionSource};
 
 use crate::store::{
     rejection_cache::{

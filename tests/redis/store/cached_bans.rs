@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use testkit::{Clock, Server};
-use tollgate::{Ban, DecisionSource, Key, Limiter, Policy, Quota};
+use tollgate::{Ban, Key, Limiter, Policy, Quota, observe::DecisionSource};
 
 use crate::store::{
     rejection_cache::{BOUND, key, ms, store, world},

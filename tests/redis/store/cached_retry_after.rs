@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use testkit::{Clock, Server};
-use tollgate::{Decision, DecisionSource, Key, Limiter, Policy, Quota};
+use tollgate::{Decision, Key, Limiter, Policy, Quota, observe::DecisionSource};
 
 use crate::store::{
     rejection_cache::{BOUND, epoch_is_read, key, ms, store, world},

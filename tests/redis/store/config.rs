@@ -10,8 +10,8 @@ use std::{
 };
 
 use testkit::{Clock, Server};
-use tollgate::deadpool_redis::{Config, Pool, PoolConfig, Runtime};
-use tollgate::{ConfigError, Key, Limiter, RedisStore, RedisStoreBuilder};
+use tollgate::store::deadpool_redis::{Config, Pool, PoolConfig, Runtime};
+use tollgate::{ConfigError, Key, Limiter, RedisStore, store::RedisStoreBuilder};
 
 use crate::store::support::{
     EACH, START, StrategyKind, TEST_TIMEOUT, admitted_by_store, limiter, store_at, until,
@@ -233,7 +233,7 @@ fn traffic(limiter: &Limiter, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHa
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
                 let decision = limiter.check(Key::new(task.to_string())).await;
-                sent += u64::from(decision.source() == tollgate::DecisionSource::Store);
+                sent += u64::from(decision.source() == tollgate::observe::DecisionSource::Store);
             }
             sent
         })

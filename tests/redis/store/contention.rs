@@ -11,7 +11,9 @@ use std::{
 };
 
 use testkit::Server;
-use tollgate::{Decision, DecisionSource, Key, Keys, Limiter, Policy, RedisStore};
+use tollgate::{
+    Decision, Key, Limiter, Policy, RedisStore, limiter::Keys, observe::DecisionSource,
+};
 
 use crate::store::support::{EACH, StrategyKind, TEST_TIMEOUT, limiter, on_a_clock, until};
 

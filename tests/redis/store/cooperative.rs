@@ -15,8 +15,8 @@ use http::{Request, StatusCode};
 use testkit::Server;
 use tokio::task::yield_now;
 use tollgate::{
-    DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer,
-    RedisStore, extract,
+    Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, extract,
+    observe::DecisionSource,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -5,7 +5,8 @@ use std::{future::IntoFuture, time::Duration};
 use testkit::{Proxy, Server};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{
-    Decision, DecisionSource, Key, Limiter, ManualClock, Policy, Quota, RedisStore, Timestamp,
+    Decision, Key, Limiter, ManualClock, Policy, Quota, RedisStore, clock::Timestamp,
+    observe::DecisionSource,
 };
 
 use crate::store::support::{TEST_TIMEOUT, limiter, until};

@@ -9,7 +9,8 @@ use http::{Request, StatusCode};
 use testkit::Server;
 use tokio::time::timeout;
 use tollgate::{
-    DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, StoreError, extract,
+    Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, StoreError, extract,
+    observe::DecisionSource,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -7,7 +7,9 @@ use std::{
 };
 
 use testkit::Server;
-use tollgate::{DecisionSource, Key, Limiter, OnMisconfiguration, OnStoreError, StoreError};
+use tollgate::{
+    Key, Limiter, OnStoreError, StoreError, limiter::OnMisconfiguration, observe::DecisionSource,
+};
 
 use crate::store::results::CallResult;
 use crate::store::support::{

@@ -8,7 +8,9 @@ use tokio::{
     net::TcpStream,
 };
 use tollgate::{
-    Clock, Decision, DecisionSource, Key, Limiter, Policy, Quota, RedisStore, RetryAfter, Timestamp,
+    Decision, Key, Limiter, Policy, Quota, RedisStore, RetryAfter,
+    clock::{Clock, Timestamp},
+    observe::DecisionSource,
 };
 
 use crate::store::support::{START, TEST_TIMEOUT, limiter, until};

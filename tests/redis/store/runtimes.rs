@@ -15,8 +15,9 @@ use futures_util::future::join_all;
 use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{
-    Concurrency, DecisionKind, DecisionSource, Key, Limiter, OnMisconfiguration, Policy, Quota,
-    StoreError,
+    Concurrency, Key, Limiter, Policy, Quota, StoreError,
+    limiter::{DecisionKind, OnMisconfiguration},
+    observe::DecisionSource,
 };
 
 use crate::store::support::{

@@ -26,8 +26,8 @@ use tokio::{
     time::timeout,
 };
 use tollgate::{
-    CheckFuture, Concurrency, Decision, DecisionSource, Key, Limiter, OnStoreError, Policy, Quota,
-    RateLimitLayer, RedisStore, StoreError, extract,
+    Concurrency, Decision, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore,
+    StoreError, extract, limiter::CheckFuture, observe::DecisionSource,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 

@@ -4,7 +4,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::{Proxy, Server};
 use tokio::time::sleep;
-use tollgate::{DecisionSource, Key, RedisStore, StoreError};
+use tollgate::{Key, RedisStore, StoreError, observe::DecisionSource};
 
 use crate::store::support::{
     StrategyKind, TEST_TIMEOUT, admitted_by_store, limiter, on_a_clock, store_error, until,

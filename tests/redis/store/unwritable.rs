@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use testkit::{Clock, Server};
-use tollgate::{DecisionKind, DecisionSource, Key, StoreError};
+use tollgate::{Key, StoreError, limiter::DecisionKind, observe::DecisionSource};
 
 use crate::store::support::{
     EACH, PAIRS, PERIODS, START, admitted_by_store, contents, each_with, limiter, on_a_clock, pair,

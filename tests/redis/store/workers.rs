@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use testkit::Server;
-use tollgate::{DecisionSource, Key, Limiter};
+use tollgate::{Key, Limiter, observe::DecisionSource};
 
 use crate::store::support::{
     StrategyKind, TWO, admitted_by_store, limiter, single, store_error, until,

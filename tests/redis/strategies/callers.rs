@@ -1,6 +1,6 @@
 //! The callers of a list window, under costs and refunds of any size.
 
-use tollgate::{Decision, Key, Keys};
+use tollgate::{Decision, Key, limiter::Keys};
 use tollgate_tests::rng::Rng;
 
 use super::support::{KEY, StrategyKind, World, refund};

@@ -11,8 +11,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tollgate::{
-    Ban, Concurrency, DecisionSource, Gcra, Key, Limiter, LocalFallback, OnStoreError, Policy,
-    Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
+    Ban, Concurrency, Gcra, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
+    RateLimitLayer, RedisStore, RetryAfter, extract, observe::DecisionSource,
 };
 use tollgate_tests::rng::Rng;
 use tower::{Layer, ServiceExt};

@@ -10,8 +10,11 @@ use std::{
 
 use futures_util::future::join_all;
 use tollgate::{
-    InvalidValue, Key, Keys, Limiter, MemoryStore, Policy, Quota, StoreError, Timestamp,
+    Key, Limiter, MemoryStore, Policy, Quota, StoreError,
+    clock::Timestamp,
     config::{Document, Format, Registry},
+    error::InvalidValue,
+    limiter::Keys,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,

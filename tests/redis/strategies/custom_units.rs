@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use tollgate::{
-    CallError, DecisionKind, InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, StoreError,
-    Timestamp,
+    CallError, Key, Limiter, Policy, Quota, RetryAfter, StoreError,
+    clock::Timestamp,
+    error::InvalidValue,
+    limiter::DecisionKind,
     store::{
         CallersFuture, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse,
         Units,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use testkit::Server;
-use tollgate::{DecisionKind, Key, Limiter, RedisStore, RetryAfter};
+use tollgate::{Key, Limiter, RedisStore, RetryAfter, limiter::DecisionKind};
 
 use super::support::{
     Case, KEY, START, StrategyKind, TEST_TIMEOUT, World, left, left_each, pttl, secs, send, ttl,

@@ -1,6 +1,6 @@
 //! GCRA's fast path on Redis where arrival times, rounds and rights end.
 
-use tollgate::{DecisionKind, StoreError};
+use tollgate::{StoreError, limiter::DecisionKind};
 
 use super::{
     gcra_expiry::without,

@@ -3,7 +3,9 @@
 use std::sync::{Arc, LazyLock};
 
 use tollgate::{
-    Decision, InvalidValue, Limiter, Policy, Quota, SlidingLog, Timestamp,
+    Decision, Limiter, Policy, Quota, SlidingLog,
+    clock::Timestamp,
+    error::InvalidValue,
     strategy::{
         ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
     },

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Key, Keys, Limiter, StoreError};
+use tollgate::{Key, Limiter, StoreError, limiter::Keys};
 
 use super::{
     script::play,

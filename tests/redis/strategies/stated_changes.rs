@@ -2,7 +2,10 @@
 
 use proptest::{prelude::*, sample::select, test_runner::TestRunner};
 use tokio::runtime::Runtime;
-use tollgate::{Ban, Limiter, Policy, PolicyChange, PolicyChangeKind, Quota};
+use tollgate::{
+    Ban, Limiter, Policy, Quota,
+    changes::{PolicyChange, PolicyChangeKind},
+};
 
 use super::support::{
     Case, START, StrategyKind, World, admitted_by_store, each, fresh_key, left, secs, send,

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use futures_util::future::join_all;
-use tollgate::{Ban, Decision, Keys, Limiter, Policy, Quota, RetryAfter};
+use tollgate::{Ban, Decision, Limiter, Policy, Quota, RetryAfter, limiter::Keys};
 
 use crate::cluster::{
     every_policy::refund_every,

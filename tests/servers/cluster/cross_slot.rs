@@ -4,7 +4,10 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::Cluster;
 use tokio::time::timeout;
-use tollgate::{Concurrency, Keys, Limiter, Policy, Quota, RetryAfter, SettleError, StoreError};
+use tollgate::{
+    Concurrency, Limiter, Policy, Quota, RetryAfter, StoreError,
+    limiter::{Keys, SettleError},
+};
 
 use crate::cluster::{
     every_policy::refund_every,

@@ -101,7 +101,7 @@ async fn callers_are_listed_from_any_node() {
     for key in ["one", "two", "three", "four"] {
         let key = Key::new(key);
         for caller in ["alice", "bob"] {
-            let keys = tollgate::Keys::from(key).caller(Key::new(caller));
+            let keys = tollgate::limiter::Keys::from(key).caller(Key::new(caller));
             assert!(admitted_by_store(&limiter.check(keys).await));
         }
         let callers = limiter

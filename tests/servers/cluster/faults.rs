@@ -10,7 +10,7 @@ use std::{
 };
 
 use testkit::{Cluster, Proxy, Server};
-use tollgate::{DecisionKind, DecisionSource, Key, Limiter, StoreError};
+use tollgate::{Key, Limiter, StoreError, limiter::DecisionKind, observe::DecisionSource};
 use tollgate_tests::lateness::Lateness;
 
 use crate::cluster::support::{

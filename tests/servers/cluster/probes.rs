@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::FutureExt;
 use testkit::{Cluster, Server};
-use tollgate::{DecisionKind, DecisionSource, Key, Limiter, StoreError};
+use tollgate::{Key, Limiter, StoreError, limiter::DecisionKind, observe::DecisionSource};
 
 use crate::cluster::support::{
     MasterKeys, StillTime, admitted_by_store, apart, keys, one_policy, store, until,

@@ -8,8 +8,8 @@ use tokio::{
     task::JoinHandle,
 };
 use tollgate::{
-    Ban, Concurrency, Decision, DecisionSource, Keys, Limiter, Policy, Quota, RedisStore,
-    StoreError,
+    Ban, Concurrency, Decision, Limiter, Policy, Quota, RedisStore, StoreError, limiter::Keys,
+    observe::DecisionSource,
 };
 
 use crate::cluster::{

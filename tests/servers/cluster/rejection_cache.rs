@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, Timestamp};
+use tollgate::{Key, Limiter, ManualClock, RedisStore, clock::Timestamp, observe::DecisionSource};
 
 use crate::cluster::support::{
     MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, cluster, keys, limiter,

@@ -1,6 +1,6 @@
 //! Shadow policies of requests whose keys are in several slots.
 
-use tollgate::Keys;
+use tollgate::limiter::Keys;
 
 use crate::cluster::support::{
     MasterKeys, StrategyKind, admitted_by_store, cluster, limiter, store, used,

@@ -3,7 +3,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use testkit::{Builder, Cluster, Server};
-use tollgate::{Key, Keys, Limiter, RedisStore, RedisStoreBuilder};
+use tollgate::{Key, Limiter, RedisStore, limiter::Keys, store::RedisStoreBuilder};
 
 pub(crate) use crate::cluster::{
     load::{hammer, limiter, used},

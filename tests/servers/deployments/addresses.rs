@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use testkit::{Cluster, Sentinel, Server};
-use tollgate::{DecisionSource, RedisStore, StoreError};
+use tollgate::{RedisStore, StoreError, observe::DecisionSource};
 use tollgate_tests::still_time::StillTime;
 
 use crate::deployments::{

@@ -8,8 +8,9 @@ use std::{
 use testkit::{Clock, Cluster, Server};
 use tokio::{runtime::Runtime, task::yield_now};
 use tollgate::{
-    Ban, CalendarWindow, Concurrency, DecisionSource, FixedWindow, HealthIssue, Key, Limiter,
-    ListWindow, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Key, Limiter, ListWindow, Policy, Quota,
+    RedisStore, SlidingLog, SlidingWindow, TokenBucket, observe::DecisionSource,
+    store::HealthIssue,
 };
 
 use tollgate_tests::lateness::Lateness;

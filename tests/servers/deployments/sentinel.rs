@@ -3,7 +3,9 @@
 use std::{net::TcpListener, time::Duration};
 
 use testkit::{Proxy, Sentinel, Server};
-use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, StoreError, Timestamp};
+use tollgate::{
+    Key, Limiter, ManualClock, RedisStore, StoreError, clock::Timestamp, observe::DecisionSource,
+};
 
 use crate::deployments::support::{admitted_by_store, key, limiter, patient, store_error, until};
 

@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder};
+use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore, store::RedisStoreBuilder};
 
 pub(crate) use crate::deployments::{
     results::{admitted_by_store, store_error},

@@ -7,7 +7,7 @@ use rcgen::{
     KeyPair,
 };
 use testkit::{Cluster, Server, folder, free_port};
-use tollgate::{Key, RedisStore, RedisStoreBuilder, StoreError};
+use tollgate::{Key, RedisStore, StoreError, store::RedisStoreBuilder};
 
 use crate::deployments::support::{admitted_by_store, counts, key, limiter, patient, store_error};
 

@@ -12,9 +12,9 @@ use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
 use tokio::{task::JoinSet, time::sleep};
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, StoreError,
-    extract,
-    observe::{BreakerState, Event, Observer},
+    Decision, Key, Limiter, OnStoreError, RateLimitLayer, StoreError, extract,
+    limiter::DecisionKind,
+    observe::{BreakerState, DecisionSource, Event, Observer},
 };
 use tower::{Layer, ServiceExt, service_fn};
 

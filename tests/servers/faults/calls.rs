@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::Server;
 use tollgate::{
     Ban, CallError, Limiter, ListWindow, LocalFallback, OnStoreError, Policy, Quota, RedisStore,
-    SettleError, StoreError,
+    StoreError, limiter::SettleError,
 };
 
 use crate::faults::support::{KEY, nowhere, policy, store};

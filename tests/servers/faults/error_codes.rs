@@ -5,7 +5,8 @@ use std::{future::IntoFuture, thread, time::Duration};
 
 use testkit::{Reply, Server};
 use tollgate::{
-    DecisionSource, HealthIssue, Key, Limiter, OnStoreError, Policy, RedisStore, StoreError,
+    Key, Limiter, OnStoreError, Policy, RedisStore, StoreError, observe::DecisionSource,
+    store::HealthIssue,
 };
 
 use crate::faults::{

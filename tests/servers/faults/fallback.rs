@@ -5,8 +5,9 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
 use tollgate::{
-    Ban, Decision, DecisionKind, DecisionSource, FixedWindow, Key, Lease, Limiter, LocalFallback,
-    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RetryAfter, TokenBucket, extract,
+    Ban, Decision, FixedWindow, Key, Lease, Limiter, LocalFallback, MemoryStore, OnStoreError,
+    Policy, Quota, RateLimitLayer, RetryAfter, TokenBucket, extract, limiter::DecisionKind,
+    observe::DecisionSource,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

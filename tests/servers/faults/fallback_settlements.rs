@@ -4,8 +4,8 @@ use std::{convert::Infallible, time::Duration};
 
 use http::{Request, Response, StatusCode};
 use tollgate::{
-    Admission, Concurrency, DecisionSource, FixedWindow, Limiter, LocalFallback, Policy, Quota,
-    RateLimitLayer, RedisStore, StoreError, extract,
+    Admission, Concurrency, FixedWindow, Limiter, LocalFallback, Policy, Quota, RateLimitLayer,
+    RedisStore, StoreError, extract, observe::DecisionSource,
 };
 use tollgate_tests::lateness::Lateness;
 use tower::{Layer, ServiceExt, service_fn};
@@ -81,8 +81,9 @@ async fn a_handler_settles_in_process_what_was_charged_there() {
 #[tokio::test]
 async fn charges_by_outcome_are_settled_in_process() {
     let policy = || policy(8).key(extract::global());
-    let is_teapot =
-        |outcome: &tollgate::Outcome<'_>| outcome.status() == Some(StatusCode::IM_A_TEAPOT);
+    let is_teapot = |outcome: &tollgate::outcome::Outcome<'_>| {
+        outcome.status() == Some(StatusCode::IM_A_TEAPOT)
+    };
     for policy in [
         policy().charge_after(is_teapot),
         policy().refund_unless(is_teapot),

@@ -22,9 +22,9 @@ use tokio::{
     task::{spawn_blocking, yield_now},
 };
 use tollgate::{
-    CallError, Decision, DecisionSource, FixedWindow, HealthWarning, Key, Limiter, OnStoreError,
-    Policy, RedisStore, StoreError,
-    observe::{BreakerState, Event, Observer},
+    CallError, Decision, FixedWindow, Key, Limiter, OnStoreError, Policy, RedisStore, StoreError,
+    observe::{BreakerState, DecisionSource, Event, Observer},
+    store::HealthWarning,
 };
 
 use crate::faults::support::{

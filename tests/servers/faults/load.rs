@@ -11,7 +11,7 @@ use std::{
 };
 
 use tokio::runtime::{Builder, Handle};
-use tollgate::{DecisionSource, Key, Limiter};
+use tollgate::{Key, Limiter, observe::DecisionSource};
 use tollgate_tests::lateness::Lateness;
 
 use crate::faults::support::{KEY, until};

@@ -7,8 +7,9 @@ use std::{
 
 use testkit::{Proxy, Reply, Server};
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnMisconfiguration,
-    OnStoreError, Policy, Quota, RedisStore, StoreError,
+    Decision, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, RedisStore, StoreError,
+    limiter::{DecisionKind, OnMisconfiguration},
+    observe::DecisionSource,
 };
 
 use crate::faults::support::{

@@ -7,7 +7,7 @@ use std::{
 
 use testkit::{Proxy, Server};
 use tokio::time::sleep;
-use tollgate::DecisionSource;
+use tollgate::observe::DecisionSource;
 
 use crate::faults::{
     load::{Counts, Load, admitted, faults},

@@ -1,8 +1,8 @@
 //! Each policy has its own action: a login stays closed while a read stays open.
 
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Limiter, LocalFallback, OnStoreError, Policy, Quota,
-    StoreError,
+    Decision, Limiter, LocalFallback, OnStoreError, Policy, Quota, StoreError,
+    limiter::DecisionKind, observe::DecisionSource,
 };
 
 use crate::faults::support::{KEY, nowhere, quota, store_error};
@@ -38,8 +38,8 @@ async fn policies_without_an_action_use_the_limiters() {
 #[tokio::test]
 async fn a_login_stays_closed_while_a_read_stays_open() {
     let policies = [
-        Policy::new("read", quota(4)).missing_key(tollgate::MissingKey::Skip),
-        named("login", OnStoreError::Reject).missing_key(tollgate::MissingKey::Skip),
+        Policy::new("read", quota(4)).missing_key(tollgate::extract::MissingKey::Skip),
+        named("login", OnStoreError::Reject).missing_key(tollgate::extract::MissingKey::Skip),
     ];
     let limiter = of(OnStoreError::Admit, policies);
     let (key, read, login) = (KEY, "read", "login");

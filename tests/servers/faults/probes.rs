@@ -7,7 +7,7 @@ use std::{
 };
 
 use testkit::{Proxy, Server};
-use tollgate::{DecisionSource, Key, Limiter, StoreError};
+use tollgate::{Key, Limiter, StoreError, observe::DecisionSource};
 
 use crate::faults::{
     error_codes::give_all_slots,

@@ -9,8 +9,8 @@ use tokio::{
     task::{JoinSet, yield_now},
 };
 use tollgate::{
-    Admission, CallError, DecisionSource, FixedWindow, Key, Limiter, OnStoreError, RateLimitLayer,
-    RedisStore, StoreError, extract,
+    Admission, CallError, FixedWindow, Key, Limiter, OnStoreError, RateLimitLayer, RedisStore,
+    StoreError, extract, observe::DecisionSource,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -1,6 +1,6 @@
 //! A network that sends a reply twice: each that follows on the connection would be taken for the reply to another request.
 
-use tollgate::{Decision, DecisionKind, Key, Limiter, OnStoreError, Policy, StoreError};
+use tollgate::{Decision, Key, Limiter, OnStoreError, Policy, StoreError, limiter::DecisionKind};
 
 use crate::faults::support::{builder, network, permits, policy, store, under, url};
 

@@ -2,7 +2,9 @@
 
 use std::{thread, time::Duration};
 
-use tollgate::{Admission, FixedWindow, Limiter, OnStoreError, RedisStore, StoreError, UnitMeter};
+use tollgate::{
+    Admission, FixedWindow, Limiter, OnStoreError, RedisStore, StoreError, limiter::UnitMeter,
+};
 use tollgate_tests::child;
 
 use crate::faults::support::{

@@ -5,9 +5,12 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 use futures_util::FutureExt;
 use testkit::{Proxy, Server};
 use tollgate::{
-    CalendarWindow, CallError, Concurrency, Decision, DecisionKind, DecisionSource, FixedWindow,
-    Gcra, Key, LimitStatus, Limiter, ListWindow, LocalFallback, OnStoreError, Policy, Quota,
-    RedisStore, RedisStoreBuilder, SlidingLog, SlidingWindow, StoreError, TokenBucket,
+    CalendarWindow, CallError, Concurrency, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow,
+    LocalFallback, OnStoreError, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, StoreError,
+    TokenBucket,
+    limiter::{DecisionKind, LimitStatus},
+    observe::DecisionSource,
+    store::RedisStoreBuilder,
 };
 pub(crate) use tollgate_tests::{
     log::Log,

@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use testkit::{Clock, Server};
 use tokio::runtime::Builder;
 use tollgate::{
-    Admission, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,
-    Quota, Rejected, StoreError,
+    Admission, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, Rejected, StoreError,
+    limiter::DecisionKind, observe::DecisionSource,
 };
 use tollgate_tests::world::START;
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use testkit::Proxy;
 use tollgate::{
-    Ban, DecisionSource, FixedWindow, Gcra, Key, Limiter, LocalFallback, Policy, Quota, RedisStore,
+    Ban, FixedWindow, Gcra, Key, Limiter, LocalFallback, Policy, Quota, RedisStore,
+    observe::DecisionSource,
 };
 
 use crate::faults::support::{

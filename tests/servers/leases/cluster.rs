@@ -4,7 +4,7 @@ use std::{slice, time::Duration};
 
 use futures_util::future::join_all;
 use testkit::Cluster;
-use tollgate::{DecisionSource, Key, Limiter, Policy, RedisStore};
+use tollgate::{Key, Limiter, Policy, RedisStore, observe::DecisionSource};
 
 use crate::leases::support::{
     KEY, Scene, StrategyKind, TEST_TIMEOUT, hold, leased, limiter, ms, scene, stats, until,
@@ -74,7 +74,7 @@ fn keys_in_one_slot_are_leased_and_keys_in_several_are_not() {
         until("what was left is refunded", async || {
             let seen = limiter.peek([("p", p), ("q", q)]).await;
             let seen = seen.expect("a response");
-            let used = |it: tollgate::PolicyDecision<'_>| it.limit() - it.remaining();
+            let used = |it: tollgate::limiter::PolicyDecision<'_>| it.limit() - it.remaining();
             seen.policies().map(used).all(|used| used == 400)
         })
         .await;

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::future::join_all;
-use tollgate::{DecisionSource, Key, Lease, Limiter};
+use tollgate::{Key, Lease, Limiter, observe::DecisionSource};
 
 use crate::leases::{
     checker::{Admission, excess, rate, units_in},

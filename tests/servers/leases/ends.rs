@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use testkit::Timers;
 use tokio::runtime::Builder;
-use tollgate::{Ban, DecisionSource, Key, Limiter, Policy, Quota};
+use tollgate::{Ban, Key, Limiter, Policy, Quota, observe::DecisionSource};
 use tollgate_tests::set_clock::of_own_process;
 
 use crate::leases::support::{

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use http::Request;
-use tollgate::{Decision, DecisionSource, Key, Limiter, extract};
+use tollgate::{Decision, Key, Limiter, extract, observe::DecisionSource};
 
 use crate::leases::support::{
     EXACT, KEY, Scene, StrategyKind, TEST_TIMEOUT, admit_by_lease, hold, leased, leases, scene,

@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, future::IntoFuture, time::Duration};
 
 use futures_util::{FutureExt, future::join_all};
 use tollgate::{
-    Admission, Check, Decision, DecisionSource, Key, Lease, Limiter, Policy, Quota, Refund,
+    Admission, Decision, Key, Lease, Limiter, Policy, Quota,
+    limiter::{Check, Refund},
+    observe::DecisionSource,
 };
 use tollgate_tests::rng::Rng;
 

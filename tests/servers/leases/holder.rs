@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tollgate::{Decision, DecisionSource, Key, Lease, Limiter, RedisStore};
+use tollgate::{Decision, Key, Lease, Limiter, RedisStore, observe::DecisionSource};
 
 use crate::leases::support::{self, Scene, StrategyKind, held, limiter, until_nothing_is_held};
 

@@ -5,8 +5,8 @@ use std::{slice, time::Duration};
 use futures_util::future::join_all;
 use testkit::Proxy;
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Lease, Limiter, LocalFallback, OnStoreError,
-    RedisStore, StoreError,
+    Decision, Lease, Limiter, LocalFallback, OnStoreError, RedisStore, StoreError,
+    limiter::DecisionKind, observe::DecisionSource,
 };
 use tollgate_tests::results::store_error;
 

@@ -1,7 +1,7 @@
 //! What is reported as remaining by a lease: what the store reports, and the units that this process holds.
 
 use http::{Request, request::Parts};
-use tollgate::{Decision, DecisionSource, Key, Lease, Limiter};
+use tollgate::{Decision, Key, Lease, Limiter, observe::DecisionSource};
 
 use crate::leases::support::{StrategyKind, TTL, held, hold, leases, ms, scene, until};
 

@@ -1,7 +1,7 @@
 //! Several policies, costs and tiers.
 
 use http::{Request, request::Parts};
-use tollgate::{DecisionSource, Key, Lease, Quota, RetryAfter};
+use tollgate::{Key, Lease, Quota, RetryAfter, observe::DecisionSource};
 
 use crate::leases::support::{
     KEY, StrategyKind, hold, leased, leases, ms, scene, send, until, until_used, used_of,

@@ -5,7 +5,7 @@ use std::slice;
 use futures_util::future::join_all;
 use testkit::Timers;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{DecisionSource, Key, Limiter};
+use tollgate::{Key, Limiter, observe::DecisionSource};
 use tollgate_tests::set_clock::of_own_process;
 
 use crate::leases::support::{

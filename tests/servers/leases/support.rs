@@ -6,8 +6,9 @@ use futures_util::future::{Either, select};
 use testkit::{Clock, Server, Timers};
 use tokio::runtime::Builder;
 use tollgate::{
-    Admission, DecisionSource, Key, Lease, Limiter, Policy, RedisStore, RedisStoreBuilder,
-    observe::LeaseStats,
+    Admission, Key, Lease, Limiter, Policy, RedisStore,
+    observe::{DecisionSource, LeaseStats},
+    store::RedisStoreBuilder,
 };
 use tollgate_tests::set_clock::of_own_process;
 pub(crate) use tollgate_tests::{

@@ -5,7 +5,7 @@ use http::{
     Method, Request,
     request::{Builder, Parts},
 };
-use tollgate::{Policy, RateLimit, RateLimitHeaders, RateLimitLayer, extract};
+use tollgate::{Policy, RateLimitHeaders, RateLimitLayer, extract, layer::RateLimit};
 use tower::{Layer, ServiceExt};
 
 use super::busy;

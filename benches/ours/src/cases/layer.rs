@@ -1,6 +1,6 @@
 //! In process, through the layer.
 
-use tollgate::{Policy, RateLimit, RateLimitHeaders, RateLimitLayer};
+use tollgate::{Policy, RateLimitHeaders, RateLimitLayer, layer::RateLimit};
 use tower::Layer;
 
 use super::{busy, keys};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tollgate::{
-    LimiterBuilder, Policy, RateLimit, RateLimitHeaders, RateLimitLayer, metrics::Metrics,
+    Policy, RateLimitHeaders, RateLimitLayer, layer::RateLimit, limiter::LimiterBuilder,
+    metrics::Metrics,
 };
 use tower::Layer;
 

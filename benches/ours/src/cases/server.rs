@@ -15,7 +15,7 @@ use axum::{
 use testkit::Server;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tollgate::{
-    Key, Limiter, LimiterBuilder, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer,
+    Key, Limiter, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer, limiter::LimiterBuilder,
 };
 use tower::util::MapRequestLayer;
 

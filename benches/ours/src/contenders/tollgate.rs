@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, DecisionSource, Key, Limiter, LimiterBuilder, Policy, RedisStore};
+use tollgate::{
+    Decision, Key, Limiter, Policy, RedisStore, limiter::LimiterBuilder, observe::DecisionSource,
+};
 
 use crate::{
     keys::{Callers, Rule},

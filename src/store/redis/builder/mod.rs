@@ -190,7 +190,7 @@ impl RedisStoreBuilder {
     ///
     /// Whenever a connection is opened, the sentinels are called for the master, and the first server that they name and that is a
     /// master by its own role counts. During an election requests are handled as
-    /// [`on_store_error`](crate::LimiterBuilder::on_store_error) says. Charges of the old master that no replica has received are unknown to the new one, and as many units may be admitted once more; the same
+    /// [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. Charges of the old master that no replica has received are unknown to the new one, and as many units may be admitted once more; the same
     /// holds for charges of an old master that is cut off and was replaced (`min-replicas-to-write` bounds them).
     ///
     /// Servers are connected to without a password, at database 0, unless [`server_url_template`](Self::server_url_template) is
@@ -273,7 +273,7 @@ impl RedisStoreBuilder {
     /// Sets how many calls in a row have to fail, for all of their requests, to open the circuit breaker. Default: 3.
     ///
     /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and requests are
-    /// handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background a probe tests whether the
+    /// handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. In the background a probe tests whether the
     /// server counts: after 50 ms at most, with pauses that double up to a second, each shortened by a random part. As soon as
     /// a probe gets a response, calls are made again. A probe has the timeout of a request, three seconds at most. After half a second without a
     /// response, and the next pause, another one is sent beside it.

@@ -9,8 +9,9 @@ use std::{
 use testkit::{Clock as ServerClock, Server};
 use tokio::runtime::Runtime;
 use tollgate::{
-    Admission, Decision, Keys as RequestKeys, Limiter, LimiterBuilder, ManualClock, MemoryStore,
-    OnStoreError, Policy, RedisStore, Timestamp,
+    Admission, Decision, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RedisStore,
+    clock::Timestamp,
+    limiter::{Keys as RequestKeys, LimiterBuilder},
 };
 use tollgate_tests::until::TEST_TIMEOUT;
 

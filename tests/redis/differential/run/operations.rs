@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
+use tollgate::{
+    Decision, Key, Limiter,
+    limiter::{Check, CheckFuture, Keys as RequestKeys},
+};
 use tollgate_tests::every_policy::{charge_every, refund_every, settle_every};
 
 use super::{BOUND, Held, Outcome, Run, UNUSED};

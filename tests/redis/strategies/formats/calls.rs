@@ -6,8 +6,9 @@ use std::{
 };
 
 use tollgate::{
-    Decision, DecisionKind, DecisionSource, Key, Keys, LimitStatus, Limiter, PolicyDecision,
-    RetryAfter,
+    Decision, Key, Limiter, RetryAfter,
+    limiter::{DecisionKind, Keys, LimitStatus, PolicyDecision},
+    observe::DecisionSource,
 };
 use tollgate_tests::until::until;
 

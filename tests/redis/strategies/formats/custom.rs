@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use tollgate::{
-    Ban, DecisionKind, Gcra, InvalidValue, Policy, Quota, Timestamp,
+    Ban, Gcra, Policy, Quota,
+    clock::Timestamp,
+    error::InvalidValue,
+    limiter::DecisionKind,
     strategy::{
         ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
     },

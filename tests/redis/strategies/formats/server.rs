@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
 use testkit::{Clock, Cluster, Server};
-use tollgate::{RedisStore, RedisStoreBuilder};
+use tollgate::{RedisStore, store::RedisStoreBuilder};
 use tollgate_tests::world::{START, TEST_TIMEOUT};
 
 /// What the number of a holder or an epoch is replaced by: as long, and of the same letters.

@@ -2,7 +2,7 @@
 
 use std::{env, fmt::Write as _, fs};
 
-use tollgate::{Limiter, LimiterBuilder, OnStoreError};
+use tollgate::{Limiter, OnStoreError, limiter::LimiterBuilder};
 
 use super::{
     calls::{Call, Process},

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use testkit::Server;
-use tollgate::{DecisionSource, FixedWindow, Key, Lease, Limiter, Policy, Quota};
+use tollgate::{FixedWindow, Key, Lease, Limiter, Policy, Quota, observe::DecisionSource};
 
 use crate::{
     contenders::tollgate::on_redis,

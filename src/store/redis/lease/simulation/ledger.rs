@@ -16,7 +16,7 @@ use super::{
     settings::Setting,
 };
 use crate::{
-    Timestamp,
+    clock::Timestamp,
     store::{Op, OpResult, Units},
     strategy::Lease,
 };
@@ -90,8 +90,9 @@ impl Ledger {
 
     fn is_live(&self, entry: &Entry) -> bool {
         let now = self.now();
-        let age =
-            |now: crate::Timestamp, sent: crate::Timestamp| now.as_micros() - sent.as_micros();
+        let age = |now: crate::clock::Timestamp, sent: crate::clock::Timestamp| {
+            now.as_micros() - sent.as_micros()
+        };
         let by_monotonic = age(now.monotonic, entry.sent.monotonic);
         let by_wall = age(now.wall, entry.sent.wall);
         !entry.has_ended && by_monotonic < entry.life && (-self.ttl..entry.life).contains(&by_wall)

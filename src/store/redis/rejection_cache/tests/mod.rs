@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    clock::ManualClock,
+    ManualClock,
     key::Key,
     quota::Quota,
     store::LimitHandle,

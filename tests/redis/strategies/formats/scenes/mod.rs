@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Policy, Quota, RedisStoreBuilder, strategy::Strategy};
+use tollgate::{Policy, Quota, store::RedisStoreBuilder, strategy::Strategy};
 
 use super::calls::Call;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    CalendarWindow, Concurrency, FixedWindow, Gcra, Key, ManualClock, RedisStoreBuilder,
-    SlidingLog, SlidingWindow, TokenBucket,
+    CalendarWindow, Concurrency, FixedWindow, Gcra, Key, ManualClock, SlidingLog, SlidingWindow,
+    TokenBucket, store::RedisStoreBuilder,
 };
 
 use super::{Scene, policy, scene};

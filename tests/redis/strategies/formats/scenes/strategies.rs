@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::{
     Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Policy, SlidingLog,
-    SlidingWindow, TokenBucket, Weekday, strategy::Strategy,
+    SlidingWindow, TokenBucket,
+    strategy::{Strategy, Weekday},
 };
 
 use super::{Scene, policy, scene};

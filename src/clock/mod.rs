@@ -3,12 +3,11 @@
 use std::{
     fmt,
     ops::{Add, Sub},
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicI64, Ordering},
-    },
+    sync::LazyLock,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+pub(crate) mod manual;
 
 /// An instant on a store's clock, in microseconds since the Unix epoch: the resolution of Redis's `TIME`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,53 +116,6 @@ impl Clock for SystemClock {
 /// after.
 const TEST_TIME: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-/// A clock that stands still until it is set or advanced, for tests and simulations. Clones share the time.
-///
-/// The default is 2027-01-15 08:00 UTC.
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::{Clock, ManualClock, MemoryStore, Timestamp};
-///
-/// let clock = ManualClock::default();
-/// let store = MemoryStore::builder().clock(clock.clone()).build();
-/// let before = clock.now();
-/// clock.advance(Duration::from_secs(1));
-/// assert_eq!(clock.now().since(before), Duration::from_secs(1));
-/// clock.set(Timestamp::from(std::time::SystemTime::now()));
-/// ```
-#[derive(Clone, Debug)]
-pub struct ManualClock(Arc<AtomicI64>);
-
-impl ManualClock {
-    /// A clock at `now`.
-    pub fn at(now: Timestamp) -> Self {
-        Self(Arc::new(AtomicI64::new(now.0)))
-    }
-
-    /// Sets the clock to `now`, which may be earlier than before.
-    pub fn set(&self, now: Timestamp) {
-        self.0.store(now.0, Ordering::SeqCst);
-    }
-
-    /// Advances the clock by `by`.
-    pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(micros(by), Ordering::SeqCst);
-    }
-}
-
-impl Default for ManualClock {
-    fn default() -> Self {
-        Self::at(TEST_TIME)
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::SeqCst))
-    }
-}
-
 /// A clock on tokio's time, which tests can pause and advance. Under paused time the sleeps of
 /// [`Limiter::wait`](crate::Limiter::wait) and an [`OutgoingLayer`](crate::OutgoingLayer) take no time, and a store on this
 /// clock refills by their duration; on any other clock it would not, and requests that would be admitted in time are rejected.
@@ -172,7 +124,7 @@ impl Clock for ManualClock {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Limiter, MemoryStore, Policy, Quota, TokioClock};
+/// use tollgate::{Limiter, MemoryStore, Policy, Quota, clock::TokioClock};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
 /// // In a test: #[tokio::test(start_paused = true)]
