@@ -230,7 +230,9 @@ mod tests {
             let tier = parts.headers.get("x-tier")?.to_str().ok()?;
             Some(Cow::Owned(tier.to_owned()))
         };
-        let tier: Slot<TierFn> = Slot::shared(Arc::new(tier), Some("plan".into()));
+        let tier = Arc::new(tier);
+        let id = CodeId::of(&tier);
+        let tier: Slot<TierFn> = Slot::filled(tier, Some("plan".into()), id);
         let tiers = [("free", "10/min"), ("pro", "100/min")]
             .map(|(name, quota)| (name, quota.parse::<Quota>().expect(quota)));
         let mut policy = Policy::new("api", Quota::requests(5).per_minute())
