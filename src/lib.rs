@@ -1,6 +1,6 @@
 //! Exact rate limits for [tower], axum and tonic: in one process, or across any number of processes on Redis.
 //!
-//! A [`RateLimitLayer`] wraps any tower service that speaks [`http`]. [Policies](Policy) define the limits, [key
+//! A [`RateLimitLayer`] wraps any tower service of [`http`] requests. [Policies](Policy) define the limits, [key
 //! extractors](extract) identify the caller, [strategies](strategy) define how units are counted, and [stores](store) keep the
 //! counts. The [guide] helps to choose among them. The words of these pages are listed under [terms](#terms).
 //!
@@ -157,7 +157,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - Under `#[tokio::test(start_paused = true)]`, and wherever [`Limiter::wait`] is called, the clock is a [`TokioClock`].
+//! - Under `#[tokio::test(start_paused = true)]`, and in tests that call [`Limiter::wait`], give the store a [`TokioClock`].
 //! - A request that comes through no socket has no address: insert a [`PeerAddr`] into its extensions or, with axum, add
 //!   `MockConnectInfo` as a layer around the limiter's.
 //!

@@ -1,4 +1,4 @@
-//! From a limiter or a layer to the document that is in force.
+//! Writes the settings that are in force in a limiter or a layer as a document.
 
 use std::any::Any;
 
@@ -113,7 +113,8 @@ fn conditions(conditions: &Conditions) -> Conditions {
     conditions
 }
 
-/// The text of a key, of which a document keeps the key that tokens are hashed under elsewhere.
+/// The text of a key extractor. The key under which tokens are hashed is left out, since a document has it in `bearer`; without
+/// that section the text is `code`.
 fn key_text(text: &str, has_hash_key: bool) -> String {
     const KEYED: &str = "bearer hash_key ";
     let mut rest = text;

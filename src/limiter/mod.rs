@@ -22,7 +22,7 @@
 // - calls by hand: `keys`, `check`, `handle` and `credit`; `bans` and `blocks`; `status` and `explain`, which charge nothing;
 // - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; while the store fails: `local_share`, `write_back`;
 // - charges in a handler: `policy_admission`, `meter`; what is left of each charge: `receipts`;
-// - requests without a key: `missing_keys`; for operators: `report`, `health_checks`, `shutdown`.
+// - requests without a key: `missing_keys`; for operators: `report_decision`, `report_units`, `health_checks`, `shutdown`.
 
 mod access;
 mod adjust;

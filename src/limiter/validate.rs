@@ -41,7 +41,7 @@ impl<T> LimiterBuilder<T> {
             {
                 let unfit = InvalidValue::new(
                     format!("a shadow of {name:?}"),
-                    "the name of an enforced policy of the limiter that is no ban",
+                    "the name of a live policy of the limiter, which is neither a shadow nor a ban",
                 );
                 report(ConfigError::of(policy.name(), unfit.in_field("shadow_of")));
             }

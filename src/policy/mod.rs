@@ -85,7 +85,8 @@ impl Policy {
         self
     }
 
-    /// Sets the extractor of the key that a request is counted by. Default: [`extract::peer`], the client's address.
+    /// Sets the extractor of the key that a request is counted by, in place of [`by_hand`](Policy::by_hand). Default:
+    /// [`extract::peer`], the client's address.
     #[must_use]
     pub fn key(mut self, extractor: impl KeyExtractor) -> Self {
         self.settings.key = Some(Slot::extractor(extractor));
@@ -151,7 +152,7 @@ impl Policy {
         &self.name
     }
 
-    /// The policy's quota.
+    /// The policy's quota. A block list has none: it is one per day then.
     pub fn quota(&self) -> Quota {
         self.settings.quota.unwrap_or(NO_REJECTIONS)
     }

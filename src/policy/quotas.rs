@@ -46,7 +46,8 @@ impl QuotaLookup {
 }
 
 impl Policy {
-    /// Sets the quota of each request to the one that `find` returns for its head, such as that of its caller's tier. If it
+    /// Sets the quota of each request to the one that `find` returns for its head, such as that of its caller's tier. It replaces
+    /// [`quota_lookup`](Policy::quota_lookup). If it
     /// returns `None`, the policy's own quota applies. `find` runs on the request path and must not block.
     ///
     /// A caller whose quota changes keeps its usage ([how it is read under the new

@@ -1,4 +1,4 @@
-//! The settings of a policy: their only form, which builder methods set, documents read and write, and `Changes` compare.
+//! The settings of a policy. Builder methods, configuration documents and `Changes` all use this type.
 
 use std::sync::Arc;
 
@@ -20,9 +20,10 @@ use crate::{
     strategy::{Concurrency, Gcra, Lease, Strategy},
 };
 
-/// The settings of a [`Policy`](crate::Policy), whose methods have the fields' names.
+/// The settings of a [`Policy`](crate::Policy).
 ///
-/// What is not set has the default; for a candidate of another policy (`shadow_of`) the live policy's setting.
+/// A setting that is `None` or empty has its default. A candidate for another policy (`shadow_of`) takes its key, `missing_key`,
+/// `by_hand`, caller, cost, strategy and conditions from the live policy where it has none of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -40,7 +41,7 @@ pub struct PolicySettings {
     #[serde(deserialize_with = "key", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "config-schema", schemars(with = "Option<KeyForm>"))]
     pub key: Option<Slot<dyn KeyExtractor>>,
-    /// What happens to a request without a key. Default: by key.
+    /// What happens to a request without a key. Default: `shared` for client addresses, `reject` for other keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_key: Option<MissingKey>,
     /// The key of the caller that is recorded with each charge, for strategies that record callers. Default: the policy's key.
@@ -73,7 +74,7 @@ pub struct PolicySettings {
     /// An async function that looks up a request's quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_lookup: Option<QuotaLookup>,
-    /// Quotas that requests may have, which are checked beforehand.
+    /// Quotas that requests may have by `quota_with` or `quota_lookup`: a mistake in one is found when the limiter is built.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tier_quotas: Vec<Quota>,
     /// Requests to which the policy does not apply.
@@ -131,8 +132,8 @@ impl PolicySettings {
 }
 
 impl Policy {
-    /// The settings, without those that have the default value. What a candidate may inherit has none, since a document without it
-    /// has the live policy's.
+    /// The settings that differ from their defaults. For a candidate, its strategy, key, `missing_key` and cost are returned also if
+    /// they equal the default, since without them the live policy's would apply.
     pub fn settings(&self) -> PolicySettings {
         let mut settings = self.settings.clone();
         let mut defaults = self.defaults();
@@ -157,7 +158,7 @@ impl Policy {
         settings
     }
 
-    /// The values that settings have if they are not set. Those of candidates are what they inherit, or else these.
+    /// The default of each setting that has one. What a candidate inherits is in its settings already.
     fn defaults(&self) -> PolicySettings {
         PolicySettings {
             strategy: Some(match self.quota().is_concurrent() {

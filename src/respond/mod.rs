@@ -50,7 +50,7 @@ pub(crate) enum KeptRequest {
     PrefersPlainText(bool),
 }
 
-/// The settings of a layer: their only form, which its methods set, documents read and write, and `Changes` compare.
+/// The settings of a layer. Its methods, configuration documents and `Changes` all use this type.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerSettings {
     pub(crate) enabled: Option<bool>,
@@ -154,7 +154,8 @@ impl LayerSettings {
         .filter_map(|(name, is_set)| is_set.then_some(name))
     }
 
-    /// These settings of a document, with what code has set besides.
+    /// These settings of a document, completed by those that code has set. A setting of both is a mistake, see
+    /// [`set_by_both`](Self::set_by_both).
     #[cfg(feature = "config")]
     pub(crate) fn with_code(self, code: Self) -> Self {
         let of_document = Some(Arc::new(self.clone()));

@@ -43,7 +43,7 @@ impl RejectionText {
             report(invalid.in_field("rejection.content_type"));
         }
         if let Some(unknown) = unknown_placeholder(&self.body) {
-            let expected = "{retry_after}, {policy}, or other text in braces";
+            let expected = "{retry_after}, {policy}, or other text in braces than one word";
             let found = format!("the placeholder {{{unknown}}}");
             report(InvalidValue::new(found, expected).in_field("rejection.body"));
         }

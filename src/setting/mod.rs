@@ -14,7 +14,8 @@ pub(crate) use text::to_text;
 /// What stands for code of the application in a document.
 pub(crate) const CODE: &str = "code";
 
-/// The value of a setting in the words of a configuration document, where no type has them.
+/// A value of a configuration document, for settings without a type of their own that serde can write: those of stores and of
+/// access lists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 #[cfg_attr(
@@ -48,11 +49,12 @@ pub(crate) enum CodeId {
     Address(usize),
 }
 
-/// A place that a program fills with code, such as a cost function, and a document with text. Both are one value, so that they
-/// can't disagree.
+/// Code of the application, such as a strategy, an extractor or a cost function, together with the text by which a configuration
+/// document refers to it.
 ///
-/// The text is what a document has for the code. Code that no document can name, such as a closure, has none, and is written as
-/// `code`. Two slots are equal if their texts are, or without texts if their code is: one function, or one value.
+/// A document that was read has the text only; building a limiter of it finds the code. Code that no document can refer to, such as
+/// a closure, has no text, and is written as `code`. Two slots are equal if their texts are, or without texts if their code is: one
+/// function, or one value.
 pub struct Slot<F: ?Sized> {
     name: SlotName,
     /// `None` in a document whose names were not looked up yet.
@@ -132,7 +134,7 @@ impl CodeId {
 }
 
 impl<F: ?Sized> Slot<F> {
-    /// A slot of a document, which names code by `text`: a registered name, or the text of what is built in.
+    /// A slot of a document, which refers to code by `text`: a registered name, or the text of what is built in.
     pub fn named(text: impl Into<Cow<'static, str>>) -> Self {
         Self {
             name: SlotName::Text(text.into()),
@@ -148,7 +150,7 @@ impl<F: ?Sized> Slot<F> {
         }
     }
 
-    /// Code that a document says as `text`, or without a text is known by its identity.
+    /// Code to which a document refers by `text`; without a text it is compared by its identity.
     pub(crate) fn filled(code: Arc<F>, text: Option<Cow<'_, str>>, id: CodeId) -> Self {
         let text = text.map(|text| SlotName::Text(text.into_owned().into()));
         Self {
@@ -157,7 +159,7 @@ impl<F: ?Sized> Slot<F> {
         }
     }
 
-    /// Shared code that a document says as `text`; without a text each `Arc` is another.
+    /// Shared code to which a document refers by `text`; without a text each `Arc` is another one.
     #[cfg(feature = "config")]
     pub(crate) fn shared(code: Arc<F>, text: Option<Cow<'_, str>>) -> Self {
         let id = CodeId::Address(Arc::as_ptr(&code).addr());
@@ -176,7 +178,7 @@ impl<F: ?Sized> Slot<F> {
         self.code.clone()
     }
 
-    /// The slot as a document has it: its text, or `code`.
+    /// The slot as it is written in a document: its text, or `code`.
     #[cfg(feature = "config")]
     pub(crate) fn without_code(&self) -> Self {
         Self::named(self.text_or_code().to_owned())

@@ -55,7 +55,7 @@ impl Entries<'_> {
         value.serialize(Text(self.text))
     }
 
-    /// A table without entries is one that is not set.
+    /// Ends it. A table without entries is written as `none`.
     fn finish(self) -> fmt::Result {
         self.text.push_str(match (self.is_empty, self.is_table) {
             (true, true) => NONE,

@@ -123,8 +123,8 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the text that stands for the strategy in a configuration document, such as `"sliding_window buckets 10"`.
     ///
-    /// A document that has the text must be read back as a strategy that counts the same. So the text holds every setting; of
-    /// two policies whose strategies have the same text, they are taken for the same.
+    /// A document that has the text must be read back as a strategy that counts the same. So the text holds every setting: two
+    /// strategies with the same text are taken for equal.
     ///
     /// Default: `None`, for code that a document can't describe. It is written out as `code`, and such a document can't be
     /// loaded.

@@ -33,20 +33,21 @@ impl Build<'_> {
     /// Checks that each `shadow_of` names another policy, which is enforced.
     fn check_candidates(&mut self) {
         let document = self.document;
+        let is_live = |policy: &PolicySettings| {
+            policy.shadow != Some(true)
+                && policy.shadow_of.is_none()
+                && policy.block_list != Some(true)
+        };
         for (name, section) in document.policies.iter() {
             let Some(live) = &section.shadow_of else {
                 continue;
             };
-            let is_live = document.policies.get(live).is_some_and(|live| {
-                live.shadow != Some(true)
-                    && live.shadow_of.is_none()
-                    && live.block_list != Some(true)
-            });
-            if !is_live {
+            if !document.policies.get(live).is_some_and(is_live) {
                 let path = Path::default().key("policies").key(name).key("shadow_of");
-                let others = document.policies.iter().map(|(other, _)| other);
-                let others = listed(others.filter(|other| *other != name));
-                let expected = format!("the name of an enforced policy; there are {others}");
+                let others = document.policies.iter();
+                let others = others.filter(|(other, section)| *other != name && is_live(section));
+                let others = listed(others.map(|(other, _)| other));
+                let expected = format!("the name of a live policy; there are {others}");
                 self.found(&path, format!("{live:?}"), expected);
             }
         }
@@ -65,12 +66,12 @@ impl Build<'_> {
         }
         let knows_strategy = self.fill(&path.key("strategy"), &mut settings.strategy, strategy);
         if lacks_quota {
-            // It may not be able to count the stand-in.
+            // The strategy may not be able to count the quota that stands in for the missing one.
             settings.strategy = None;
         }
         self.fill_keys(path, &mut settings);
         if !knows_strategy && let Some(lease) = settings.lease.take() {
-            // It may fit the strategy that was meant.
+            // The strategy is not known, so only the lease's ranges are checked.
             validate_range(&lease, &mut |invalid| {
                 self.found_by_builder(&ConfigError::of(name, invalid));
             });
@@ -88,7 +89,8 @@ impl Build<'_> {
         Policy::with_settings(name, settings)
     }
 
-    /// Puts the code into a slot that its text names. Returns false if it names none, which is noted; the slot is unset then.
+    /// Puts the code into a slot to which its text refers. If there is none, notes a mistake, sets the slot to `None` and returns
+    /// false.
     pub(super) fn fill<F: ?Sized>(
         &mut self,
         path: &Path,

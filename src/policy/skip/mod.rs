@@ -158,7 +158,7 @@ impl SkipRules<'_> {
         self.skip.is_empty() && self.only.is_empty()
     }
 
-    /// Reports the paths and methods that no condition can have.
+    /// Reports invalid paths and methods.
     pub(crate) fn validate(self, report: &mut dyn FnMut(InvalidValue)) {
         for (paths, methods, conditions) in [
             ("skip.paths[]", "skip.methods[]", self.skip),
@@ -186,7 +186,7 @@ pub(crate) fn conditions<'de, D: Deserializer<'de>>(
     match conditions.is_empty() {
         true => Err(D::Error::invalid_value(
             Unexpected::Other("an empty table"),
-            &"paths, methods or with, or none of the field",
+            &"at least one of paths, methods and with, or none of the field",
         )),
         false => Ok(conditions),
     }

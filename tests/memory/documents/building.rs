@@ -181,7 +181,7 @@ key = "header:x-user"
 #[test]
 fn a_setting_that_would_have_no_effect_is_a_mistake() {
     let entries = "found an empty array; expected at least one entry, or none of the field";
-    let conditions = "found an empty table; expected paths, methods or with, or none of the field";
+    let conditions = "found an empty table; expected at least one of paths, methods and with, or none of the field";
     for (text, expected) in [
         ("only.paths = []", format!("only.paths: {entries}")),
         ("skip.methods = []", format!("skip.methods: {entries}")),
