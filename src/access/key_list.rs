@@ -187,7 +187,7 @@ impl KeyList {
                     }))
                 }
                 // The text of a key that is hashed may be a credential.
-                Some(source) if !key.as_str().contains('#') => source.clone(),
+                Some(source) if !key.as_str().contains('#') || is_hash(source) => source.clone(),
                 _ if parts.clone().count() == 1 => text(key.as_str()),
                 // The parts of a tuple.
                 _ => SettingValue::list(parts.map(text)),
@@ -212,6 +212,12 @@ impl fmt::Debug for KeyList {
             .field("keys", &self.shared.keys.load().len())
             .finish_non_exhaustive()
     }
+}
+
+/// Whether a text has the hash of a credential in place of the credential.
+#[cfg(feature = "config")]
+fn is_hash(source: &SettingValue) -> bool {
+    matches!(source, SettingValue::Text(text) if text.contains("hash:"))
 }
 
 fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {

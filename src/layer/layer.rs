@@ -53,9 +53,9 @@ impl RateLimitLayer {
     }
 
     /// A layer over the same limiter with settings changed by `change`.
-    fn changed(self, change: impl FnOnce(&mut LayerSettings)) -> Self {
+    fn changed(self, change: impl Fn(&mut LayerSettings)) -> Self {
         let mut settings = self.shared().settings();
-        change(&mut settings);
+        settings.set(change);
         Self::with(self.limiter().clone(), settings)
     }
 
@@ -120,8 +120,9 @@ impl RateLimitLayer {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
+        let respond = respond::on_rejection(respond);
         self.changed(|settings| {
-            settings.on_rejection = Some(respond::on_rejection(respond));
+            settings.on_rejection = Some(respond.clone());
             settings.rejection = None;
         })
     }
@@ -135,7 +136,7 @@ impl RateLimitLayer {
     /// A layer over the same limiter with these settings.
     #[cfg(feature = "config")]
     pub(crate) fn with_settings(self, settings: LayerSettings) -> Self {
-        self.changed(|own| *own = settings)
+        Self::with(self.limiter().clone(), settings)
     }
 
     /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.

@@ -38,7 +38,7 @@ pub struct QuotaLookup {
 
 impl QuotaLookup {
     /// The timeout of a look-up that has none.
-    const DEFAULT_TIMEOUT: Duration = Duration::from_millis(50);
+    pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_millis(50);
 
     pub(super) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or(Self::DEFAULT_TIMEOUT)
@@ -79,15 +79,16 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn quota_with<F>(mut self, find: F) -> Self
+    pub fn quota_with<F>(self, find: F) -> Self
     where
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
         let find = Arc::new(find);
         let id = CodeId::of(&find);
-        self.settings.quota_with = Some(Slot::filled(find, None, id));
-        self.settings.quota_lookup = None;
-        self
+        let mut policy = self.without_tiers();
+        policy.settings.quota_with = Some(Slot::filled(find, None, id));
+        policy.settings.quota_lookup = None;
+        policy
     }
 
     /// Sets the quota of each request to the result of an async look-up, such as in a database. If the look-up returns `None`
@@ -137,7 +138,7 @@ impl Policy {
     ///
     /// Outside of a tokio runtime with timers a lookup that is not ready at once counts as late, and an error is logged.
     #[must_use]
-    pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
+    pub fn quota_lookup<F, L>(self, timeout: Duration, look_up: F) -> Self
     where
         F: Fn(&Parts) -> L + Send + Sync + 'static,
         L: Future<Output = Option<Quota>> + Send + 'static,
@@ -145,11 +146,21 @@ impl Policy {
         let look_up = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
         let look_up = Arc::new(look_up);
         let id = CodeId::of(&look_up);
-        self.settings.quota_lookup = Some(QuotaLookup {
+        let mut policy = self.without_tiers();
+        policy.settings.quota_lookup = Some(QuotaLookup {
             name: Slot::filled(look_up, None, id),
             timeout: Some(timeout),
         });
-        self.settings.quota_with = None;
+        policy.settings.quota_with = None;
+        policy
+    }
+
+    /// The policy without the tiers of a document, whose quotas stay declared.
+    fn without_tiers(mut self) -> Self {
+        let tiers = std::mem::take(&mut self.settings.tiers);
+        let quotas = tiers.iter().map(|(_, quota)| *quota);
+        self.settings.tier_quotas.extend(quotas);
+        self.settings.tier = None;
         self
     }
 

@@ -135,9 +135,8 @@ impl Policy {
     /// The settings that differ from their defaults. For a candidate, its strategy, key, `missing_key` and cost are returned also if
     /// they equal the default, since without them the live policy's would apply.
     pub fn settings(&self) -> PolicySettings {
-        let mut settings = self.settings.clone();
         let mut defaults = self.defaults();
-        if settings.shadow_of.is_some() {
+        if self.settings.shadow_of.is_some() {
             defaults = PolicySettings {
                 strategy: None,
                 key: None,
@@ -146,6 +145,16 @@ impl Policy {
                 ..defaults
             };
         }
+        self.settings_other_than(&defaults)
+    }
+
+    /// The settings in force that differ from their defaults, also those that a candidate has inherited.
+    fn settings_in_force(&self) -> PolicySettings {
+        self.settings_other_than(&self.defaults())
+    }
+
+    fn settings_other_than(&self, defaults: &PolicySettings) -> PolicySettings {
+        let mut settings = self.settings.clone();
         macro_rules! unset_defaults {
             (() $($field:ident),+) => {
                 let PolicySettings { $($field),+ } = &mut settings;
@@ -182,7 +191,8 @@ impl Policy {
     /// The settings in which `after` differs from this policy. A default that follows from another setting, such as `missing_key`
     /// from `key`, is no difference.
     pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
-        let [from, to] = [self, after].map(|policy| (policy.settings(), policy.defaults()));
+        let [from, to] =
+            [self, after].map(|policy| (policy.settings_in_force(), policy.defaults()));
         let mut differences = Vec::new();
         macro_rules! compare {
             (() $($field:ident),+) => {
@@ -219,12 +229,12 @@ impl Policy {
 
     /// Whether all settings are the same.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.settings() == other.settings()
+        self.settings_in_force() == other.settings_in_force()
     }
 
     /// Whether both count the same quotas by the same strategy.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        let [own, other] = [self, other].map(Self::settings);
+        let [own, other] = [self, other].map(Self::settings_in_force);
         own.quota == other.quota
             && own.strategy == other.strategy
             && own.tiers == other.tiers
@@ -355,6 +365,37 @@ mod tests {
         let candidate = policy().strategy(Gcra).shadow_of("live");
         let expected = ["quota = 10/min", "strategy = gcra", "shadow_of = live"];
         assert_eq!(settings(&candidate), expected);
+    }
+
+    #[test]
+    fn a_default_that_a_candidate_inherits_is_no_change_if_it_is_left_out() {
+        let candidate = |live: Policy| {
+            let mut candidate = policy().shadow_of("live");
+            candidate.inherit(&live);
+            candidate
+        };
+        let explicit = policy().strategy(Gcra).key(extract::peer()).cost(1);
+        let [before, after] = [explicit, policy()].map(candidate);
+        assert!(before.is_same(&after) && before.counts_like(&after));
+        assert!(before.differences(&after).is_empty());
+    }
+
+    #[test]
+    fn a_function_of_quotas_takes_the_place_of_tiers_whose_quotas_stay_declared() {
+        let mut tiers = policy();
+        let plan = Arc::new(|_: &http::request::Parts| Some("pro".into()));
+        let id = CodeId::of(&plan);
+        tiers.settings.tier = Some(Slot::filled(plan, Some("plan".into()), id));
+        let quota = Quota::requests(100).per_minute();
+        tiers.settings.tiers = [("pro", quota)].into_iter().collect();
+        for replaced in [
+            tiers.clone().quota_with(|_| None),
+            tiers.quota_lookup(Duration::from_millis(50), |_| async { None }),
+        ] {
+            let PolicySettings { tier, tiers, .. } = replaced.settings();
+            assert!(tier.is_none() && tiers.is_empty());
+            assert_eq!(replaced.declared_quotas().collect::<Vec<_>>(), [&quota]);
+        }
     }
 
     #[test]

@@ -112,8 +112,8 @@ impl Policy {
         if own.caller.is_none() {
             own.caller = live.caller.clone();
         }
-        // In-flight limits have strategies of their own.
-        if own.strategy.is_none() && in_flight[0] == in_flight[1] {
+        // In-flight limits and block lists have strategies of their own.
+        if own.strategy.is_none() && own.block_list != Some(true) && in_flight[0] == in_flight[1] {
             own.strategy = live.strategy.clone();
         }
         if own.skip.is_empty() && own.only.is_empty() {

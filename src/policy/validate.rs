@@ -90,8 +90,9 @@ impl Policy {
         if !policy.validate_lease(report) {
             policy.settings.lease = None;
         }
-        policy.skip_rules().validate(report);
-        for (index, rule) in policy.cost_rules().iter().enumerate() {
+        // Those of the live policy are its own mistakes.
+        self.skip_rules().validate(report);
+        for (index, rule) in self.cost_rules().iter().enumerate() {
             let (method, path) = (rule.method.as_ref(), rule.path.as_ref());
             for (field, checked) in [
                 ("cost[].method", method.map(MethodName::validate)),
@@ -111,7 +112,8 @@ impl Policy {
                 report(invalid.in_field(field));
             }
         }
-        policy.validate_quota(self.settings.strategy.is_some(), store, report);
+        let has_strategy = self.settings.strategy.is_some() || self.is_block_list();
+        policy.validate_quota(has_strategy, store, report);
         let rule = policy.trial(&policy.quota(), store).ok();
         let bans = rule
             .as_ref()
@@ -236,6 +238,7 @@ impl Policy {
         let lease = self.settings.lease.take();
         if let Err(invalid) = self.trial(&self.quota(), store) {
             self.settings.strategy = None;
+            self.settings.block_list = None;
             let by_default = self.trial(&self.quota(), store);
             let field = match by_default {
                 Ok(_) if is_own_strategy => "strategy",

@@ -63,6 +63,9 @@ pub(crate) struct LayerSettings {
     /// The settings of the document that the layer was built of, if it was.
     #[cfg(feature = "config")]
     pub(crate) of_document: Option<Arc<LayerSettings>>,
+    /// The settings that code has set on the layer.
+    #[cfg(feature = "config")]
+    pub(crate) by_code: Option<Arc<LayerSettings>>,
     /// Throttles the error about an `on_rejection` that returns a 2xx status.
     pub(crate) success_log: Arc<LogThrottle>,
 }
@@ -109,56 +112,59 @@ impl LayerSettings {
         .collect()
     }
 
-    /// What code has set on the layer: what differs from the document that it was built of.
-    #[cfg(feature = "config")]
-    pub(crate) fn set_by_code(&self) -> Self {
-        fn own<T: Clone + PartialEq>(value: &Option<T>, of_document: &Option<T>) -> Option<T> {
-            value.clone().filter(|_| value != of_document)
-        }
-        let none = Self::default();
-        let document = self.of_document.as_deref().unwrap_or(&none);
-        Self {
-            enabled: own(&self.enabled, &document.enabled),
-            headers: own(&self.headers, &document.headers),
-            rejection: own(&self.rejection, &document.rejection),
-            on_rejection: own(&self.on_rejection, &document.on_rejection),
-            refund_handler_rejections: own(
-                &self.refund_handler_rejections,
-                &document.refund_handler_rejections,
-            ),
-            ..Self::default()
-        }
+    /// Sets settings by code.
+    pub(crate) fn set(&mut self, set: impl Fn(&mut Self)) {
+        set(self);
+        #[cfg(feature = "config")]
+        set(Arc::make_mut(self.by_code.get_or_insert_default()));
     }
 
-    /// The names of the settings that both set. The response to a rejected request is one setting with two names.
+    /// What code has set on the layer.
     #[cfg(feature = "config")]
-    pub(crate) fn set_by_both(&self, other: &Self) -> impl Iterator<Item = &'static str> {
-        let responds =
-            |settings: &Self| settings.on_rejection.is_some() || settings.rejection.is_some();
-        let response = if self.rejection.is_some() {
+    pub(crate) fn set_by_code(&self) -> Self {
+        self.by_code.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// The names of the settings that both set, to different values. The response to a rejected request is one setting with two
+    /// names.
+    #[cfg(feature = "config")]
+    pub(crate) fn conflicts(&self, code: &Self) -> impl Iterator<Item = &'static str> {
+        fn differ<T: PartialEq>(own: &Option<T>, other: &Option<T>) -> bool {
+            own.is_some() && other.is_some() && own != other
+        }
+        let response =
+            |settings: &Self| (settings.rejection.clone(), settings.on_rejection.clone());
+        let responds = |settings: &Self| response(settings) != (None, None);
+        let name = if self.rejection.is_some() {
             "rejection"
         } else {
             "on_rejection"
         };
         [
-            ("enabled", self.enabled.is_some() && other.enabled.is_some()),
-            ("headers", self.headers.is_some() && other.headers.is_some()),
-            (response, responds(self) && responds(other)),
+            ("enabled", differ(&self.enabled, &code.enabled)),
+            ("headers", differ(&self.headers, &code.headers)),
+            (
+                name,
+                responds(self) && responds(code) && response(self) != response(code),
+            ),
             (
                 "refund_handler_rejections",
-                self.refund_handler_rejections.is_some()
-                    && other.refund_handler_rejections.is_some(),
+                differ(
+                    &self.refund_handler_rejections,
+                    &code.refund_handler_rejections,
+                ),
             ),
         ]
         .into_iter()
-        .filter_map(|(name, is_set)| is_set.then_some(name))
+        .filter_map(|(name, is_conflict)| is_conflict.then_some(name))
     }
 
-    /// These settings of a document, completed by those that code has set. A setting of both is a mistake, see
-    /// [`set_by_both`](Self::set_by_both).
+    /// These settings of a document, completed by those that code has set. Different values of both are a
+    /// [conflict](Self::conflicts).
     #[cfg(feature = "config")]
     pub(crate) fn with_code(self, code: Self) -> Self {
         let of_document = Some(Arc::new(self.clone()));
+        let by_code = Some(Arc::new(code.clone()));
         Self {
             enabled: self.enabled.or(code.enabled),
             headers: self.headers.or(code.headers),
@@ -167,8 +173,9 @@ impl LayerSettings {
             refund_handler_rejections: self
                 .refund_handler_rejections
                 .or(code.refund_handler_rejections),
+            success_log: code.success_log,
             of_document,
-            ..code
+            by_code,
         }
     }
 

@@ -94,7 +94,10 @@ impl Build<'_> {
                         continue;
                     };
                     match key_of(policy, &value) {
-                        Some(key) => keys.push((key, (value != *text).then(|| source(text)))),
+                        Some((key, is_shown)) => {
+                            let source = (value != *text || is_shown).then(|| source(text));
+                            keys.push((key, source));
+                        }
                         None => self.found(&path, "text that is no key", expected.clone()),
                     }
                 }
@@ -104,11 +107,14 @@ impl Build<'_> {
                 let invalid = Arc::new(AtomicBool::new(false));
                 let (noted, of_policy) = (invalid.clone(), policy.clone());
                 let of_line = move |line: &str| {
-                    of_policy.parse_key(line).unwrap_or_else(|| {
-                        noted.store(true, Ordering::Relaxed);
-                        // A key that no request has.
-                        Key::missing()
-                    })
+                    key_of_text(&of_policy, line).map_or_else(
+                        || {
+                            noted.store(true, Ordering::Relaxed);
+                            // A key that no request has.
+                            Key::missing()
+                        },
+                        |(key, _)| key,
+                    )
                 };
                 let path = path.key("file");
                 let list = KeyList::from_file(policy.name(), self.file(&file.file), of_line);
@@ -176,13 +182,26 @@ fn source(text: &KeyText) -> SettingValue {
     }
 }
 
-/// The key of an entry, of every text that the command line and the admin API take too.
-fn key_of(policy: &Policy, text: &KeyText) -> Option<Key> {
+/// The key of an entry, and whether the entry is the key as the command line and the admin API show it, rather than what a request
+/// has.
+fn key_of(policy: &Policy, text: &KeyText) -> Option<(Key, bool)> {
     match text {
         KeyText::One(text) if text == CODE => None,
-        KeyText::One(text) => policy.parse_key(text),
-        KeyText::Parts(texts) => key_of_parts(policy.extractor(), texts),
+        KeyText::One(text) => key_of_text(policy, text),
+        KeyText::Parts(texts) => Some((key_of_parts(policy.extractor(), texts)?, false)),
     }
+}
+
+/// What a request has counts before the key as it is shown, since a credential may look like one.
+fn key_of_text(policy: &Policy, text: &str) -> Option<(Key, bool)> {
+    if let Some(hash) = text.strip_prefix(HASH)
+        && let Some(key) = Key::from_hash(hash)
+    {
+        return Some((key, false));
+    }
+    let in_request = policy.extractor().key_from_text(&[text]);
+    let key = in_request.or_else(|| policy.parse_key(text))?;
+    Some((key, in_request.is_none()))
 }
 
 /// The key of several texts, of which some may be hashes.

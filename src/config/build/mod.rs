@@ -145,7 +145,7 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// Those of [`reconfigure`](Self::reconfigure), and each setting of the layer that both the document and code have set.
+    /// Those of [`reconfigure`](Self::reconfigure), and each setting of the layer to which the document and code have given different values.
     pub fn reconfigure_layer(
         &self,
         layer: &RateLimitLayer,
@@ -156,8 +156,8 @@ impl Document {
         let credentials = build.same_store(layer.limiter());
         let code = layer.settings().set_by_code();
         let settings = build.layer();
-        for setting in settings.set_by_both(&code) {
-            let found = "a setting that code has set on the layer too";
+        for setting in settings.conflicts(&code) {
+            let found = "another value than code has set on the layer";
             build.found(&Path::default().key(setting), found, "one of them");
         }
         let settings = settings.with_code(code);

@@ -10,8 +10,8 @@ use crate::{
     error::{ConfigError, InvalidValue},
     extract::KeyExtractor,
     policy::{
-        Policy, PolicySettings, charging::Charge, cost::Cost, skip::Conditions, stand_in,
-        validate_range,
+        Policy, PolicySettings, charging::Charge, cost::Cost, quotas::QuotaLookup,
+        skip::Conditions, stand_in, validate_range,
     },
     setting::Slot,
     strategy::Strategy,
@@ -169,7 +169,10 @@ impl Build<'_> {
             let path = path.key("quota_lookup").key("name");
             let look_up = self.registry.find_quota_lookup(lookup.name.text_or_code());
             match self.value(&path, look_up) {
-                Some(name) => lookup.name = name,
+                Some(name) => {
+                    lookup.name = name;
+                    lookup.timeout.get_or_insert(QuotaLookup::DEFAULT_TIMEOUT);
+                }
                 None => settings.quota_lookup = None,
             }
         }

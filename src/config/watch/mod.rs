@@ -68,7 +68,7 @@ pub enum WatchError {
         "a watch needs a tokio runtime with timers: call Watch::start in a task of a runtime that was built with enable_all"
     )]
     NoTimers,
-    /// The document that the layer was built of and code have set the same setting of the layer.
+    /// The document that the layer was built of and code have given different values to a setting of the layer.
     #[error(
         "{setting} of the layer is set by its document and by code: leave it out of one of them, since a watch could keep only one"
     )]
@@ -117,12 +117,12 @@ impl Watch {
     /// [`Watcher::reload`].
     ///
     /// What code has set on a layer that a document has built stays, such as
-    /// [`enabled(false)`](crate::RateLimitLayer::enabled). A document that sets it too, later, is not put in force.
+    /// [`enabled(false)`](crate::RateLimitLayer::enabled). A document that later sets it to another value is not put in force.
     ///
     /// # Errors
     ///
-    /// [`WatchError`] outside of a tokio runtime with timers, if the interval is zero, if SIGHUP cannot be received, or if a setting
-    /// of the layer is set both by the document that it was built of and by code.
+    /// [`WatchError`] outside of a tokio runtime with timers, if the interval is zero, if SIGHUP cannot be received, or if the document
+    /// that the layer was built of and code have given different values to a setting.
     pub fn start(self, target: impl Into<WatchTarget>) -> Result<Watcher, WatchError> {
         if self.interval.is_zero() {
             return Err(WatchError::ZeroInterval);

@@ -17,14 +17,14 @@ enum Kind {
 }
 
 impl WatchTarget {
-    /// A setting of a layer that its document and code have set.
+    /// A setting of a layer to which its document and code have given different values.
     pub(super) fn set_twice(&self) -> Option<&'static str> {
         let Kind::Layer(layer) = &self.0 else {
             return None;
         };
         let settings = layer.settings();
         let document = settings.of_document.as_ref()?;
-        document.set_by_both(&settings.set_by_code()).next()
+        document.conflicts(&settings.set_by_code()).next()
     }
 
     /// Puts a document in force.

@@ -282,6 +282,11 @@ fn what_depends_on_a_mistake_is_no_mistake_of_its_own() {
             "quota = '10/min'\ncost = [{ method = 'get', cost = 11 }]",
             vec!["policies.api.cost[0].method", "policies.api.cost[0].cost"],
         ),
+        // A candidate inherits it.
+        (
+            "quota = '1/s'\nskip = { methods = ['get'] }\n[policies.next]\nquota = '1/s'\nshadow_of = 'api'",
+            vec!["policies.api.skip.methods[0]"],
+        ),
     ] {
         let text = format!("[policies.api]\n{text}");
         let error = document(&text).limiter(&registry()).expect_err(&text);

@@ -138,6 +138,39 @@ async fn keys_that_code_of_the_application_makes_are_listed_by_their_texts() {
     }
 }
 
+#[tokio::test]
+async fn a_credential_that_looks_like_a_key_that_is_shown_is_a_credential() {
+    let folder = testkit::folder();
+    let lists = "deny = [{ policy = 'api', keys = ['key:abc', 'a+hash:b'] }]";
+    let layer = layer(folder.path(), lists).expect("a layer");
+    for (key, expected) in [("key:abc", 403), ("a+hash:b", 403), ("abc", 200)] {
+        assert_eq!(status(&layer, key).await, expected, "{key}");
+    }
+}
+
+#[test]
+fn keys_as_they_are_shown_are_written_so_that_they_are_read_back() {
+    let code = || extract::extension::<String>(|key| Key::new(key));
+    for (key, entry) in [
+        ("peer", "key:mallory"),
+        ("user", "key:tenant-7+/ocr"),
+        ("user", "mallory"),
+        ("user", "hash:7lEM2SSxGPnYHjFZP0wx+G"),
+        ("user", "hash:7lEM2SSxGPnYHjFZP0wx"),
+    ] {
+        let text = format!(
+            "[[deny]]\npolicy = \"api\"\nkeys = [\"{entry}\"]\n\n[policies.api]\nquota = \"10/min\"\nkey = \"{key}\"\n"
+        );
+        let text = text.replace("key = \"peer\"\n", "");
+        let registry = Registry::new().key("user", code());
+        let layer = document(&text).layer(&registry).expect(entry);
+        let written = layer.document();
+        assert_eq!(written.to_text(Format::Toml).as_ref(), Ok(&text));
+        let again = written.layer(&registry).expect(entry);
+        assert_eq!(again.document(), written, "{entry}");
+    }
+}
+
 #[test]
 fn a_line_of_a_file_that_is_no_key_is_a_mistake() {
     let folder = testkit::folder();

@@ -373,3 +373,12 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
         lease_mistake([ttl(leased(quota), millis)]);
     }
 }
+
+#[test]
+fn a_block_list_is_no_candidate_whatever_the_live_policy_counts_by() {
+    let live = || Policy::new("live", Quota::requests(10).per_minute());
+    for live in [live(), live().strategy(FixedWindow)] {
+        let candidate = Policy::block_list("next").shadow_of("live");
+        assert_eq!(mistake([live, candidate]).policy(), Some("next"));
+    }
+}

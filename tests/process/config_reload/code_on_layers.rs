@@ -103,3 +103,26 @@ async fn a_setting_of_document_and_code_is_an_error_where_the_watch_is_started()
         assert!(matches!(error, WatchError::SetTwice { setting } if setting == name));
     }
 }
+
+#[tokio::test]
+async fn what_code_and_a_document_have_set_alike_stays_when_the_document_drops_it() {
+    let (folder, layer) = built("enabled = false");
+    let layer = layer.enabled(false);
+    let watcher = watch(&folder, &layer).expect("a watch");
+    renamed(folder.path(), &with(""));
+    watcher.reload().await.expect("a document");
+    assert_eq!(layer.document().enabled, Some(false));
+}
+
+#[test]
+fn what_is_in_force_can_be_put_back_into_a_layer_that_code_has_set() {
+    let (_folder, built) = built("headers = 'draft_06'");
+    let by_code = RateLimitLayer::new(built.limiter().clone()).enabled(false);
+    for layer in [built.refund_handler_rejections(true), by_code] {
+        let written = layer.document();
+        let changes = written.reconfigure_layer(&layer, &Registry::new());
+        let changes = changes.expect("the same settings");
+        assert!(changes.is_empty(), "{changes}");
+        assert_eq!(layer.document(), written);
+    }
+}
