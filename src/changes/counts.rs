@@ -7,7 +7,7 @@ use crate::{
     quota::Quota,
     strategy::{
         TierRefills,
-        format::{self, Family},
+        entry::{BuiltIn, Counts},
     },
 };
 
@@ -34,8 +34,8 @@ pub(super) fn after_change(
             same_strategy: !differs(&["strategy"]),
         };
         if change.from != change.to || !change.same_strategy {
-            match format::family(&*new) {
-                Some(family) => change.describe(family, after, &mut effects),
+            match BuiltIn::of(&*new) {
+                Some(strategy) => change.describe(strategy.counts, after, &mut effects),
                 None => effects.push("the strategy's own code reads the counts".to_owned()),
             }
         }
@@ -65,63 +65,38 @@ struct Change {
 }
 
 impl Change {
-    fn describe(&self, family: Family, after: &Policy, effects: &mut Vec<String>) {
-        let period = self.to.period().cmp(&self.from.period());
-        let says = |effects: &mut Vec<String>, text: &str| effects.push(text.to_owned());
-        match family {
-            Family::EvenRate => effects.extend(self.even_rate(after)),
-            Family::Window => {
+    fn describe(&self, counts: Counts, after: &Policy, effects: &mut Vec<String>) {
+        let also = match counts {
+            Counts::Time => {
+                effects.extend(self.even_rate(after));
+                ""
+            }
+            Counts::Units([longer_period, shorter_period, other_settings]) => {
                 effects.push(self.count_stays());
-                match period {
-                    Ordering::Greater => says(
-                        effects,
-                        "an open window ends when it would have, and the next lasts for the new period",
-                    ),
-                    Ordering::Less => says(
-                        effects,
-                        "an open window ends one new period after the next access, or earlier",
-                    ),
-                    Ordering::Equal => {}
+                match self.to.period().cmp(&self.from.period()) {
+                    Ordering::Greater => longer_period,
+                    Ordering::Less => shorter_period,
+                    Ordering::Equal if self.same_strategy => "",
+                    Ordering::Equal => other_settings,
                 }
             }
-            Family::CalendarWindow => {
-                effects.push(self.count_stays());
-                if period != Ordering::Equal || !self.same_strategy {
-                    says(effects, "the current window's count counts in the new one");
+            Counts::Permits => {
+                let (permits, left) = ("requests in flight keep their permits", self.to.amount());
+                effects.push(match left < self.from.amount() {
+                    true => {
+                        format!("{permits}, and none is admitted until there are fewer than {left}")
+                    }
+                    false => permits.to_owned(),
+                });
+                match self.same_strategy {
+                    true => "",
+                    false => "a permit has the new TTL from its next renewal on",
                 }
             }
-            Family::SlidingLog => {
-                effects.push(self.count_stays());
-                if period != Ordering::Equal {
-                    says(effects, "each stored charge counts for the new period");
-                }
-            }
-            Family::SlidingWindow => {
-                effects.push(self.count_stays());
-                if period != Ordering::Equal || !self.same_strategy {
-                    says(
-                        effects,
-                        "each old bucket counts in the new one in which it ends",
-                    );
-                }
-            }
-            Family::Concurrency => {
-                let permits = "requests in flight keep their permits";
-                match self.to.amount().cmp(&self.from.amount()) {
-                    Ordering::Less => effects.push(format!(
-                        "{permits}, and none is admitted until there are fewer than {}",
-                        self.to.amount()
-                    )),
-                    _ => says(effects, permits),
-                }
-                if !self.same_strategy {
-                    says(effects, "a permit has the new TTL from its next renewal on");
-                }
-            }
-            Family::Ban => says(
-                effects,
-                "counted rejections and bans stay, and the next ban follows the new settings",
-            ),
+            Counts::Other(text) => text,
+        };
+        if !also.is_empty() {
+            effects.push(also.to_owned());
         }
     }
 

@@ -2,39 +2,20 @@
 
 use crate::{
     error::{InvalidValue, Reference},
-    extract::text::is_plain,
+    extract::{built_in as keys, text::is_plain},
+    strategy::built_in as strategies,
 };
 
-/// The built-in keys.
-pub(crate) const BUILT_IN_KEYS: [&str; 14] = [
-    "peer",
-    "client_ip",
-    "header:NAME",
-    "query:NAME",
-    "cookie:NAME",
-    "bearer",
-    "host",
-    "path",
-    "method",
-    "matched_path",
-    "grpc_service",
-    "grpc_method",
-    "global",
-    "same(KEY, KEY)",
-];
+/// The texts of the keys that need no registration.
+pub(crate) fn built_in_keys() -> [&'static str; keys::BUILT_IN.len()] {
+    keys::BUILT_IN.map(|(text, _)| text)
+}
 
-/// The built-in strategies.
-pub(crate) const BUILT_IN_STRATEGIES: [&str; 9] = [
-    "gcra",
-    "token_bucket",
-    "fixed_window",
-    "calendar_window",
-    "list_window",
-    "sliding_window",
-    "sliding_log",
-    "concurrency",
-    "ban DURATION",
-];
+/// The texts of the strategies that need no registration.
+pub(crate) fn built_in_strategies() -> Vec<&'static str> {
+    let all = strategies::BUILT_IN.iter();
+    all.map(|strategy| strategy.text).collect()
+}
 
 /// What is written out for code of the application without a name.
 pub(crate) use crate::setting::CODE;
@@ -50,7 +31,7 @@ pub(crate) fn first_word(text: &str) -> &str {
 }
 
 /// The mistake of code without a name.
-pub(crate) fn unnamed_code(kind: &str) -> InvalidValue {
+fn unnamed_code(kind: &str) -> InvalidValue {
     InvalidValue::new(
         format!("the {kind} \"{CODE}\", which stands for code of the application without a name"),
         "what can be loaded: register the code in the `Registry`, and name it here",

@@ -113,6 +113,8 @@
 //! for [`extension`].
 
 mod address;
+#[cfg(feature = "config")]
+pub(crate) mod built_in;
 mod cookie;
 mod credentials;
 mod extension;

@@ -12,7 +12,7 @@ use crate::{
     error::InvalidValue,
     quota::{DurationText, MAX_CAPACITY, Quota},
     store::{Store, memory::local_rule},
-    strategy::{Lease, Rule, Terms, TierRefills, format},
+    strategy::{Lease, Rule, Terms, TierRefills, built_in},
 };
 
 impl Policy {
@@ -53,7 +53,7 @@ impl Policy {
                 format!("a capacity of at most {MAX_CAPACITY}"),
             ));
         }
-        format::check(&*rule)?;
+        built_in::check_state_format(&*rule)?;
         Ok(rule)
     }
 

@@ -5,6 +5,11 @@ use std::{any::TypeId, borrow::Cow, fmt, sync::Arc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 mod named;
+#[cfg_attr(
+    not(feature = "config"),
+    allow(dead_code, reason = "documents alone have keys as texts")
+)]
+pub(crate) mod scan;
 mod text;
 pub(crate) mod values;
 

@@ -1,16 +1,12 @@
 //! Strategies count units of any number by a clock that shows any instant, without overflow.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use super::{
-    Ban, CalendarWindow, ChargeReceipt, Concurrency, FixedWindow, Gcra, ListWindow, Rule,
-    SlidingLog, SlidingWindow, Strategy, Terms,
-};
+use super::{ChargeReceipt, Rule, built_in::BUILT_IN};
 use crate::{
-    ManualClock, MemoryStore, TokenBucket,
+    ManualClock, MemoryStore,
     clock::Timestamp,
     key::Key,
-    quota::Quota,
     store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, Store, StoreResponse, Units},
 };
 
@@ -27,27 +23,6 @@ const INSTANTS: [i64; 9] = [
 ];
 
 const UNITS: [u64; 4] = [1, 3, 11, u64::MAX];
-
-/// Every strategy.
-fn rules() -> Vec<Arc<dyn Rule>> {
-    let (quota, ban) = (
-        Quota::requests(10).per_hour(),
-        Quota::requests(3).per_hour(),
-    );
-    let (day, terms) = (Duration::from_secs(86_400), Terms::default());
-    let rules = [
-        Gcra.bind(&quota, &terms),
-        TokenBucket.bind(&quota, &terms),
-        FixedWindow.bind(&quota, &terms),
-        CalendarWindow::utc().bind(&quota, &terms),
-        SlidingWindow::new().bind(&quota, &terms),
-        SlidingLog.bind(&quota, &terms),
-        ListWindow.bind(&quota, &terms),
-        Concurrency::with_ttl(day).bind(&Quota::concurrent(10), &terms),
-        Ban::for_duration(day).bind(&ban, &terms),
-    ];
-    rules.map(|rule| rule.expect("a rule")).into()
-}
 
 /// A store of one key, by a clock that is set.
 struct Scene {
@@ -101,7 +76,8 @@ impl Scene {
 
 #[test]
 fn no_instant_and_no_cost_overflows() {
-    for rule in rules() {
+    for strategy in BUILT_IN {
+        let rule = strategy.example_rule(10);
         for first in INSTANTS {
             for second in INSTANTS {
                 for units in UNITS {

@@ -1,8 +1,10 @@
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{any::TypeId, borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, RuleInfo,
-    Snapshot, State, Strategy, Terms, window,
+    Snapshot, State, Strategy, Terms,
+    entry::{BuiltIn, Counts},
+    window,
 };
 use crate::{
     clock::Timestamp,
@@ -92,6 +94,25 @@ impl Ban {
         self.max_ban = Some(longest);
         self
     }
+}
+
+impl Ban {
+    pub(crate) const BUILT_IN: BuiltIn = BuiltIn {
+        text: "ban DURATION",
+        parse: |tokens| {
+            let ban = Self::for_duration(tokens.take_duration("ban 10min max 1day")?);
+            Ok(Arc::new(match tokens.take_word("max") {
+                true => ban.max_duration(tokens.take_duration("max 1day")?),
+                false => ban,
+            }))
+        },
+        settings: "nothing more, or the longest ban: ban 10min max 1day",
+        rule: TypeId::of::<BanRule>,
+        state_format: "x1",
+        counts: Counts::Other(
+            "counted rejections and bans stay, and the next ban follows the new settings",
+        ),
+    };
 }
 
 impl Strategy for Ban {
@@ -310,7 +331,7 @@ impl Rule for BanRule {
     fn info(&self) -> RuleInfo {
         RuleInfo {
             counts_rejections: true,
-            ..RuleInfo::new("x1", self.max_rejections)
+            ..RuleInfo::new(Ban::BUILT_IN.state_format, self.max_rejections)
         }
     }
 

@@ -1,8 +1,9 @@
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{any::TypeId, borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, RuleInfo,
     Snapshot, State, Strategy, Terms,
+    entry::{BuiltIn, Counts},
 };
 use crate::{
     clock::Timestamp,
@@ -79,6 +80,22 @@ impl Default for Concurrency {
     fn default() -> Self {
         Self::new()
     }
+}
+
+impl Concurrency {
+    pub(crate) const BUILT_IN: BuiltIn = BuiltIn {
+        text: "concurrency",
+        parse: |tokens| {
+            Ok(Arc::new(match tokens.take_word("ttl") {
+                true => Self::with_ttl(tokens.take_duration("ttl 30s")?),
+                false => Self::new(),
+            }))
+        },
+        settings: "nothing more, or a permit TTL: concurrency ttl 30s",
+        rule: TypeId::of::<ConcurrencyRule>,
+        state_format: "p2",
+        counts: Counts::Permits,
+    };
 }
 
 impl Strategy for Concurrency {
@@ -203,7 +220,7 @@ impl Rule for ConcurrencyRule {
             records_caller: true,
             stores_each_unit: true,
             permit_ttl: Some(self.ttl),
-            ..RuleInfo::new("p2", self.concurrent)
+            ..RuleInfo::new(Concurrency::BUILT_IN.state_format, self.concurrent)
         }
     }
 

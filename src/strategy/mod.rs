@@ -58,8 +58,9 @@ use crate::{error::InvalidValue, quota::Quota};
 #[cfg(test)]
 mod any_clock;
 pub(crate) mod ban;
+pub(crate) mod built_in;
 pub(crate) mod concurrency;
-pub(crate) mod format;
+pub(crate) mod entry;
 pub(crate) mod lease;
 pub(crate) mod rate;
 pub(crate) mod rule;

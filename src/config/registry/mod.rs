@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Response, request::Parts};
 use http_body::Body;
 
-use super::names::{self, BUILT_IN_KEYS, BUILT_IN_STRATEGIES};
+use super::names;
 use crate::{
     Quota, Rejected,
     error::InvalidValue,
@@ -125,7 +125,7 @@ impl Registry {
             "key",
             name,
             code,
-            &BUILT_IN_KEYS,
+            &names::built_in_keys(),
         );
         self
     }
@@ -136,7 +136,7 @@ impl Registry {
         let name = name.into();
         let strategy = RegisteredStrategy::new(name.clone(), strategy);
         let (names, code) = (&mut self.strategies, Arc::new(strategy));
-        let built_in = &BUILT_IN_STRATEGIES;
+        let built_in = &names::built_in_strategies();
         register(names, &mut self.mistakes, "strategy", name, code, built_in);
         self
     }

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use super::scan::{Scanner, Token};
 use crate::{
-    config::{
-        Registry,
-        names::{self, BUILT_IN_KEYS, CODE},
-    },
+    config::{Registry, names},
     error::InvalidValue,
-    extract::{self, ClientIp, KeyExtractor, OrElse, parse_network},
+    extract::{self, ClientIp, KeyExtractor, OrElse, built_in::BUILT_IN, parse_network},
+    setting::scan::{Scanner, Token},
 };
 
 type Extractor = Arc<dyn KeyExtractor>;
@@ -21,13 +18,15 @@ const MAX_DEPTH: usize = 16;
 pub(crate) fn parse_key(text: &str, registry: &Registry) -> Result<Extractor, InvalidValue> {
     let mut parser = Parser {
         text,
-        tokens: Scanner::new(text),
+        tokens: Scanner::new("key", text),
         registry,
         depth: 0,
     };
     let key = parser.alternatives()?;
     if *parser.tokens.peek() != Token::End {
-        return Err(parser.unexpected("nothing more, or | and another key"));
+        return Err(parser
+            .tokens
+            .unexpected("nothing more, or | and another key"));
     }
     key.validate()?;
     Ok(key)
@@ -73,13 +72,17 @@ impl Parser<'_> {
         let (field, name) = match self.tokens.peek() {
             Token::Quoted(field, name) => match field.strip_suffix(':') {
                 Some(field) => (field, name.clone()),
-                None => return Err(self.unexpected("a key without quotes, such as client_ip")),
+                None => {
+                    return Err(self
+                        .tokens
+                        .unexpected("a key without quotes, such as client_ip"));
+                }
             },
             Token::Word(word) => match word.split_once(':') {
                 Some((field, name)) => (field, name.to_owned()),
                 None => return self.word(word),
             },
-            _ => return Err(self.unexpected("a key such as client_ip")),
+            _ => return Err(self.tokens.unexpected("a key such as client_ip")),
         };
         self.field(field, name)
     }
@@ -110,43 +113,33 @@ impl Parser<'_> {
     fn word(&mut self, word: &str) -> Result<Extractor, InvalidValue> {
         self.tokens.take();
         Ok(match word {
-            "peer" => self.peer()?,
             "client_ip" => Arc::new(self.client_ip()?),
             "bearer" => self.bearer()?,
-            "host" => Arc::new(extract::host()),
-            "path" => Arc::new(extract::path()),
-            "method" => Arc::new(extract::method()),
-            #[cfg(feature = "axum")]
-            "matched_path" => Arc::new(extract::matched_path()),
-            #[cfg(not(feature = "axum"))]
-            "matched_path" => {
-                let expected = "another key: tollgate was built without its feature `axum`";
-                return Err(InvalidValue::new("the key \"matched_path\"", expected));
-            }
-            "grpc_service" => Arc::new(extract::grpc_service()),
-            "grpc_method" => Arc::new(extract::grpc_method()),
-            "global" => Arc::new(extract::global()),
-            "same" => {
-                let both = "two keys in parentheses: same(KEY, KEY)";
-                self.sign('(', both)?;
-                let first = self.alternatives()?;
-                self.sign(',', both)?;
-                let second = self.alternatives()?;
-                self.sign(')', both)?;
-                Arc::new(first.or_same(second))
-            }
+            "same" => self.same()?,
             "header" | "query" | "cookie" => {
                 return Err(InvalidValue::new(
                     format!("{word} without a name, in the key {:?}", self.text),
                     format!("a name after a colon, such as {}", example(word)),
                 ));
             }
-            CODE => return Err(names::unnamed_code("key")),
-            name => self
-                .registry
-                .find_key(name)
-                .ok_or_else(|| self.unknown(name))?,
+            word => match BUILT_IN.iter().find(|(text, _)| *text == word) {
+                Some((_, Some(parse))) => parse(&mut self.tokens)?,
+                _ => {
+                    let registered = self.registry.find_key(word);
+                    registered.ok_or_else(|| self.unknown(word))?
+                }
+            },
         })
+    }
+
+    fn same(&mut self) -> Result<Extractor, InvalidValue> {
+        let both = "two keys in parentheses: same(KEY, KEY)";
+        self.sign('(', both)?;
+        let first = self.alternatives()?;
+        self.sign(',', both)?;
+        let second = self.alternatives()?;
+        self.sign(')', both)?;
+        Ok(Arc::new(first.or_same(second)))
     }
 
     fn field(&mut self, field: &str, name: String) -> Result<Extractor, InvalidValue> {
@@ -180,19 +173,6 @@ impl Parser<'_> {
         })
     }
 
-    fn peer(&mut self) -> Result<Extractor, InvalidValue> {
-        let mut peer = extract::peer();
-        loop {
-            if self.tokens.take_word("ipv6_prefix") {
-                peer = peer.ipv6_prefix(self.number("ipv6_prefix 56")?);
-            } else if self.tokens.take_word("ipv4_prefix") {
-                peer = peer.ipv4_prefix(self.number("ipv4_prefix 24")?);
-            } else {
-                return Ok(Arc::new(peer));
-            }
-        }
-    }
-
     /// The document's `client_ip` or, with settings, one that has these alone.
     fn client_ip(&mut self) -> Result<ClientIp, InvalidValue> {
         let mut own: Option<ClientIp> = None;
@@ -212,12 +192,12 @@ impl Parser<'_> {
             }
             self.tokens.take();
             own = Some(match setting {
-                "hops" => client_ip.hops(self.number("hops 2")?),
+                "hops" => client_ip.hops(self.tokens.take_number("hops 2")?),
                 "trusted_proxies" => client_ip.trusted_proxies(self.networks()?),
                 "forwarded" => client_ip.forwarded(),
                 "header" => client_ip.header(self.header_name()?),
-                "ipv6_prefix" => client_ip.ipv6_prefix(self.number("ipv6_prefix 56")?),
-                _ => client_ip.ipv4_prefix(self.number("ipv4_prefix 24")?),
+                "ipv6_prefix" => client_ip.ipv6_prefix(self.tokens.take_number("ipv6_prefix 56")?),
+                _ => client_ip.ipv4_prefix(self.tokens.take_number("ipv4_prefix 24")?),
             });
         }
         Ok(own.unwrap_or_else(|| self.registry.client_ip()))
@@ -234,7 +214,7 @@ impl Parser<'_> {
             let Some(network) = self.tokens.peek_word().filter(|word| is_network(word)) else {
                 let expected =
                     "networks such as trusted_proxies 10.0.0.0/8,192.168.0.0/16, or none";
-                return Err(self.unexpected(expected));
+                return Err(self.tokens.unexpected(expected));
             };
             self.tokens.take();
             networks.push(network.to_owned());
@@ -254,7 +234,9 @@ impl Parser<'_> {
                 self.tokens.take();
                 Ok(name)
             }
-            _ => Err(self.unexpected("the name of a header, such as header cf-connecting-ip")),
+            _ => Err(self
+                .tokens
+                .unexpected("the name of a header, such as header cf-connecting-ip")),
         }
     }
 
@@ -275,29 +257,20 @@ impl Parser<'_> {
         Ok(Arc::new(bearer))
     }
 
-    fn number<T: std::str::FromStr>(&mut self, example: &str) -> Result<T, InvalidValue> {
-        let number = self.tokens.peek_word().and_then(|word| word.parse().ok());
-        let Some(number) = number else {
-            return Err(self.unexpected(&format!("a number, such as {example}")));
-        };
-        self.tokens.take();
-        Ok(number)
-    }
-
     fn sign(&mut self, sign: char, expected: &str) -> Result<(), InvalidValue> {
         match self.tokens.take_sign(sign) {
             true => Ok(()),
-            false => Err(self.unexpected(expected)),
+            false => Err(self.tokens.unexpected(expected)),
         }
     }
 
-    fn unexpected(&self, expected: &str) -> InvalidValue {
-        let value = format!("{} in the key {:?}", self.tokens.peek(), self.text);
-        InvalidValue::new(value, expected)
-    }
-
     fn unknown(&self, name: &str) -> InvalidValue {
-        names::unknown("key", name, &BUILT_IN_KEYS, self.registry.key_names())
+        names::unknown(
+            "key",
+            name,
+            &names::built_in_keys(),
+            self.registry.key_names(),
+        )
     }
 }
 

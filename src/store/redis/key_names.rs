@@ -6,7 +6,7 @@ use super::cluster::hash_tags::HashTags;
 use crate::{
     error::ConfigError,
     key::Key,
-    strategy::{Rule, format},
+    strategy::{Rule, built_in},
 };
 
 /// The longest prefix.
@@ -34,7 +34,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":._-".contains(&byte);
     let ends = prefix.is_empty() || prefix.ends_with(':');
     let fits = prefix.len() <= MAX_PREFIX_BYTES && prefix.bytes().all(plain);
-    if ends && fits && !prefix.split(':').any(format::is_state_format) {
+    if ends && fits && !prefix.split(':').any(built_in::is_state_format) {
         return Ok(());
     }
     Err(ConfigError::new(

@@ -8,7 +8,9 @@ use crate::{
     quota::Quota,
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-        Snapshot, State, Strategy, Terms, rule::try_charge,
+        Snapshot, State, Strategy, Terms,
+        entry::{BuiltIn, Counts},
+        rule::try_charge,
     },
 };
 
@@ -53,6 +55,11 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gcra;
 
+impl Gcra {
+    pub(crate) const BUILT_IN: BuiltIn =
+        BuiltIn::without_settings::<Self, GcraRule>("gcra", "g3", Counts::Time);
+}
+
 impl Strategy for Gcra {
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(GcraRule(RateParams::new(quota, terms)?)))
@@ -63,7 +70,7 @@ impl Strategy for Gcra {
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some("gcra".into())
+        Some(Self::BUILT_IN.text.into())
     }
 }
 
@@ -164,7 +171,7 @@ impl LocalRule for GcraRule {
 
 impl Rule for GcraRule {
     fn info(&self) -> RuleInfo {
-        self.0.info("g3")
+        self.0.info(Gcra::BUILT_IN.state_format)
     }
 
     fn units_in_use(&self, &Snapshot([ahead, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {

@@ -9,6 +9,7 @@ use crate::{
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
         Snapshot, State, Strategy, Terms,
+        entry::{BuiltIn, Counts},
     },
 };
 
@@ -43,6 +44,11 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket;
 
+impl TokenBucket {
+    pub(crate) const BUILT_IN: BuiltIn =
+        BuiltIn::without_settings::<Self, TokenBucketRule>("token_bucket", "t2", Counts::Time);
+}
+
 impl Strategy for TokenBucket {
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(TokenBucketRule(RateParams::new(quota, terms)?)))
@@ -53,7 +59,7 @@ impl Strategy for TokenBucket {
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some("token_bucket".into())
+        Some(Self::BUILT_IN.text.into())
     }
 }
 
@@ -133,7 +139,7 @@ impl LocalRule for TokenBucketRule {
 
 impl Rule for TokenBucketRule {
     fn info(&self) -> RuleInfo {
-        self.0.info("t2")
+        self.0.info(TokenBucket::BUILT_IN.state_format)
     }
 
     fn units_in_use(&self, &Snapshot([deficit, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {

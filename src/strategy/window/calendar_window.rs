@@ -1,4 +1,5 @@
 use std::{
+    any::TypeId,
     borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
@@ -13,9 +14,12 @@ use crate::{
     error::InvalidValue,
     key::Key,
     quota::{DurationText, Quota},
+    setting::scan::Scanner,
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-        Snapshot, State, Strategy, Terms, rule::table::thousandths,
+        Snapshot, State, Strategy, Terms,
+        entry::{BuiltIn, Counts},
+        rule::table::thousandths,
     },
 };
 
@@ -147,6 +151,46 @@ impl CalendarWindow {
 const DAY: i64 = 86_400_000_000;
 const WEEK: i64 = 7 * DAY;
 const MONTH: i64 = 30 * DAY;
+
+/// What becomes of the counts under other windows.
+const CURRENT_COUNT: &str = "the current window's count counts in the new one";
+
+impl CalendarWindow {
+    pub(crate) const BUILT_IN: BuiltIn = BuiltIn {
+        text: "calendar_window",
+        parse: |tokens| Ok(Arc::new(Self::parse(tokens)?)),
+        settings: "utc, east_of_utc 2h, west_of_utc 5h or zone Europe/Berlin, and week_starts_on sunday",
+        rule: TypeId::of::<CalendarRule>,
+        state_format: "c1",
+        counts: Counts::Units([CURRENT_COUNT; 3]),
+    };
+
+    fn parse(tokens: &mut Scanner<'_>) -> Result<Self, InvalidValue> {
+        let window = if tokens.take_word("zone") {
+            let Some(zone) = tokens.peek_word() else {
+                return Err(tokens.unexpected("a time zone such as zone Europe/Berlin"));
+            };
+            tokens.take();
+            Self::zone(zone)
+        } else if tokens.take_word("east_of_utc") {
+            Self::east_of_utc(tokens.take_duration("east_of_utc 2h")?)
+        } else if tokens.take_word("west_of_utc") {
+            Self::west_of_utc(tokens.take_duration("west_of_utc 5h")?)
+        } else {
+            tokens.take_word("utc");
+            Self::utc()
+        };
+        if !tokens.take_word("week_starts_on") {
+            return Ok(window);
+        }
+        let name = tokens.peek_word().unwrap_or_default();
+        let Some(day) = Weekday::ALL.into_iter().find(|day| day.name() == name) else {
+            return Err(tokens.unexpected("a day such as week_starts_on sunday"));
+        };
+        tokens.take();
+        Ok(window.week_starts_on(day))
+    }
+}
 
 impl Strategy for CalendarWindow {
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
@@ -317,7 +361,7 @@ impl Rule for CalendarRule {
             snapshot_ignores_cost: true,
             follows_wall_clock: true,
             lease: self.lease,
-            ..RuleInfo::new("c1", self.requests)
+            ..RuleInfo::new(CalendarWindow::BUILT_IN.state_format, self.requests)
         }
     }
 

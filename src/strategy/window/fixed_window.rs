@@ -8,7 +8,7 @@ use crate::{
     quota::Quota,
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-        Snapshot, State, Strategy, Terms, rule::table::thousandths,
+        Snapshot, State, Strategy, Terms, entry::BuiltIn, rule::table::thousandths,
     },
 };
 
@@ -49,6 +49,14 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow;
 
+impl FixedWindow {
+    pub(crate) const BUILT_IN: BuiltIn = BuiltIn::without_settings::<Self, FixedWindowRule>(
+        "fixed_window",
+        "f1",
+        OpenedWindows::COUNTS,
+    );
+}
+
 impl Strategy for FixedWindow {
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let windows = OpenedWindows::new(quota, terms, "fixed window", MAX_COUNT)?;
@@ -56,7 +64,7 @@ impl Strategy for FixedWindow {
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some("fixed_window".into())
+        Some(Self::BUILT_IN.text.into())
     }
 }
 
@@ -135,7 +143,7 @@ impl LocalRule for FixedWindowRule {
 
 impl Rule for FixedWindowRule {
     fn info(&self) -> RuleInfo {
-        self.0.info("f1")
+        self.0.info(FixedWindow::BUILT_IN.state_format)
     }
 
     fn units_in_use(&self, &Snapshot([count, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {

@@ -8,7 +8,7 @@ use crate::{
     quota::Quota,
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-        Snapshot, State, Strategy, Terms, rule::table::thousandths,
+        Snapshot, State, Strategy, Terms, entry::BuiltIn, rule::table::thousandths,
     },
 };
 
@@ -49,6 +49,14 @@ pub struct ListWindow;
 /// The largest quota: each unit may be an entry of the list.
 const MAX_ENTRIES: u64 = 100_000;
 
+impl ListWindow {
+    pub(crate) const BUILT_IN: BuiltIn = BuiltIn::without_settings::<Self, ListWindowRule>(
+        "list_window",
+        "r2",
+        OpenedWindows::COUNTS,
+    );
+}
+
 impl Strategy for ListWindow {
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let windows = OpenedWindows::new(quota, terms, "list window", MAX_ENTRIES)?;
@@ -56,7 +64,7 @@ impl Strategy for ListWindow {
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some("list_window".into())
+        Some(Self::BUILT_IN.text.into())
     }
 }
 
@@ -179,7 +187,7 @@ impl Rule for ListWindowRule {
         RuleInfo {
             records_caller: true,
             stores_each_unit: true,
-            ..self.0.info("r2")
+            ..self.0.info(ListWindow::BUILT_IN.state_format)
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     error::InvalidValue,
     quota::{MAX_CAPACITY, Quota},
-    strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Snapshot, Terms},
+    strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Snapshot, Terms, entry::Counts},
 };
 
 pub(crate) mod calendar_window;
@@ -85,7 +85,6 @@ pub enum Weekday {
 
 impl Weekday {
     /// The days of a week.
-    #[cfg(feature = "config")]
     pub(crate) const ALL: [Self; 7] = [
         Self::Monday,
         Self::Tuesday,
@@ -230,6 +229,12 @@ struct OpenedWindows {
 }
 
 impl OpenedWindows {
+    const COUNTS: Counts = Counts::Units([
+        "an open window ends when it would have, and the next lasts for the new period",
+        "an open window ends one new period after the next access, or earlier",
+        "",
+    ]);
+
     fn new(quota: &Quota, terms: &Terms, kind: &str, max_count: u64) -> Result<Self, InvalidValue> {
         Ok(Self {
             requests: quota.amount(),

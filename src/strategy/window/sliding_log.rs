@@ -8,7 +8,9 @@ use crate::{
     quota::{DurationText, Quota},
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
-        RuleInfo, Snapshot, State, Strategy, Terms, rule::table::thousandths,
+        RuleInfo, Snapshot, State, Strategy, Terms,
+        entry::{BuiltIn, Counts},
+        rule::table::thousandths,
     },
 };
 
@@ -55,6 +57,17 @@ const MIN_TTLS_PER_PERIOD: u32 = 100;
 /// The largest quota: each unit may be an entry of the log.
 const MAX_ENTRIES: u64 = 100_000;
 
+/// What becomes of the counts under another period.
+const EACH_CHARGE: &str = "each stored charge counts for the new period";
+
+impl SlidingLog {
+    pub(crate) const BUILT_IN: BuiltIn = BuiltIn::without_settings::<Self, SlidingLogRule>(
+        "sliding_log",
+        "l2",
+        Counts::Units([EACH_CHARGE, EACH_CHARGE, ""]),
+    );
+}
+
 impl Strategy for SlidingLog {
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let mut period = validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
@@ -86,7 +99,7 @@ impl Strategy for SlidingLog {
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
-        Some("sliding_log".into())
+        Some(Self::BUILT_IN.text.into())
     }
 }
 
@@ -256,7 +269,7 @@ impl Rule for SlidingLogRule {
             refills_gradually: true,
             stores_each_unit: true,
             lease: self.lease,
-            ..RuleInfo::new("l2", self.requests)
+            ..RuleInfo::new(SlidingLog::BUILT_IN.state_format, self.requests)
         }
     }
 

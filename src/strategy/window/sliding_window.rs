@@ -1,4 +1,4 @@
-use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{any::TypeId, borrow::Cow, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{
     MAX_COUNT,
@@ -13,6 +13,7 @@ use crate::{
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
         RuleInfo, Snapshot, Strategy, Terms,
+        entry::{BuiltIn, Counts},
     },
 };
 
@@ -84,6 +85,30 @@ impl Default for SlidingWindow {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What becomes of the counts under other buckets.
+const EACH_BUCKET: &str = "each old bucket counts in the new one in which it ends";
+
+impl SlidingWindow {
+    pub(crate) const BUILT_IN: BuiltIn = BuiltIn {
+        text: "sliding_window",
+        parse: |tokens| {
+            if !tokens.take_word("buckets") {
+                return Ok(Arc::new(Self::new()));
+            }
+            let number = tokens.peek_word().and_then(|word| word.parse().ok());
+            let Some(buckets) = number.filter(|buckets| *buckets > 0) else {
+                return Err(tokens.unexpected("a number of buckets from 1 to 100"));
+            };
+            tokens.take();
+            Ok(Arc::new(Self::buckets(buckets)))
+        },
+        settings: "nothing more, or a number of buckets: sliding_window buckets 10",
+        rule: TypeId::of::<SlidingWindowRule>,
+        state_format: "s1",
+        counts: Counts::Units([EACH_BUCKET; 3]),
+    };
 }
 
 impl Strategy for SlidingWindow {
@@ -208,7 +233,7 @@ impl Rule for SlidingWindowRule {
         RuleInfo {
             refills_gradually: true,
             lease: self.lease,
-            ..RuleInfo::new("s1", self.requests)
+            ..RuleInfo::new(SlidingWindow::BUILT_IN.state_format, self.requests)
         }
     }
 

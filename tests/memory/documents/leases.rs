@@ -233,9 +233,9 @@ fn each_mistake_in_a_lease_is_found_at_its_place_with_what_would_be_valid() {
         // A strategy that is a mistake may be one that the lease fits.
         (
             "1/s",
-            "strategy = 'fixd_window'\nlease = { max_units = 64 }",
-            "3:12: policies.api.strategy: found an unknown strategy \"fixd_window\"; expected \"fixed_window\", or another of \
-             gcra, token_bucket, fixed_window, calendar_window, list_window, sliding_window, sliding_log, concurrency, ban DURATION, own",
+            "strategy = 'fixed_window 2'\nlease = { max_units = 64 }",
+            "3:12: policies.api.strategy: found \"2\" in the strategy \"fixed_window 2\"; \
+             expected nothing more: this strategy has no settings",
         ),
     ] {
         let found = mistakes(folder.path(), &leased(quota, settings));

@@ -41,7 +41,7 @@ fn the_schema_that_is_checked_in_is_that_of_documents() {
     let checked_in = fs::read_to_string(FILE).expect("a file");
     assert!(
         checked_in == schema,
-        "tollgate.schema.json is not the schema of documents: run `{WRITE}=1 cargo test --all-features --test documents schema`"
+        "tollgate.schema.json is not the schema of documents: run `{WRITE}=1 cargo test --workspace --all-features --test memory documents::schema`"
     );
 }
 

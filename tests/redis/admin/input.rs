@@ -4,19 +4,23 @@ use std::sync::LazyLock;
 
 use http::{Method, StatusCode};
 use proptest::prelude::*;
-use serde_json::json;
-use tollgate::Key;
+use serde_json::{Value, json};
+use tollgate::{Key, admin::api::OPENAPI};
 
 use crate::admin::support::{self, Api, TOKEN, about, good_body};
 
-const POSTS: [&str; 7] = [
-    "/explain", "/peek", "/reset", "/credit", "/block", "/unblock", "/callers",
-];
+/// The routes that have a body, by the document.
+static POSTS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let document: Value = serde_json::from_str(OPENAPI).expect("JSON");
+    let routes = document["paths"].as_object().expect("paths").iter();
+    let posts = routes.filter(|(_, methods)| methods["post"].is_object());
+    posts.map(|(path, _)| path.clone()).collect()
+});
 
 #[tokio::test]
 async fn a_misspelled_field_is_an_error_so_that_a_reset_is_not_about_more_than_was_meant() {
     let api = support::api();
-    for path in POSTS {
+    for path in POSTS.iter() {
         let mut body = good_body(path);
         body["polcy"] = json!("api");
         let detail = api.mistake(path, body).await;
@@ -126,7 +130,7 @@ fn any_json() -> impl Strategy<Value = String> {
 /// Sends a body to each route that takes one, and a query to each of those that take one.
 async fn no_route_fails(api: &Api, body: &[u8], query: &str) {
     let is_answered = |status: StatusCode| status == 200 || status.is_client_error();
-    for path in POSTS {
+    for path in POSTS.iter() {
         let status = api.call(Method::POST, path, body.to_vec()).await.status;
         assert!(is_answered(status), "{path}: {status}");
     }

@@ -2,7 +2,10 @@
 //! window, a period and the step), none is admitted more than one extra burst, and each wait is exact.
 
 use tollgate::{CalendarWindow, Key, Limiter, Policy, RetryAfter};
-use tollgate_tests::{scene::fresh_key, strategy_kind::StrategyKind};
+use tollgate_tests::{
+    scene::fresh_key,
+    strategy_kind::{Counting, StrategyKind},
+};
 
 use super::support::{Case, HOUR, SECOND, World, check, exhaust};
 
@@ -87,17 +90,18 @@ impl Scene<'_> {
 
     /// The longest wait for one unit there may be.
     fn longest(&self) -> u64 {
-        match self.strategy {
+        if self.strategy == Some(StrategyKind::Bucket) {
+            return self.period;
+        }
+        match self.strategy.map(StrategyKind::counting) {
             // Windows end on whole milliseconds.
-            Some(StrategyKind::Fixed | StrategyKind::List) => self.period + 1_000,
+            Some(Counting::OpenedWindows) => self.period + 1_000,
             // A step that could be a debt is treated as one, and its next unit is one emission interval away; in a full
             // bucket the first unit refills in the next one.
-            Some(StrategyKind::Gcra | StrategyKind::Sliding(_)) => {
-                self.period + self.period / BURST
-            }
+            Some(Counting::EvenRate | Counting::Buckets(_)) => self.period + self.period / BURST,
             // After a step back over the end of a window, the next one stays the current one until it ends.
-            Some(StrategyKind::Calendar) => self.period + HOUR.min(self.period),
-            Some(StrategyKind::Bucket | StrategyKind::Log) => self.period,
+            Some(Counting::CalendarWindows) => self.period + HOUR.min(self.period),
+            Some(Counting::Log) => self.period,
             // A day may have 25 hours.
             None => self.period + 2 * HOUR,
         }
@@ -116,9 +120,9 @@ impl Scene<'_> {
 
     /// What an hour that passes gives, whether it passes by a step or not.
     fn of_an_hour(&self) -> u64 {
-        match self.strategy {
+        match self.strategy.map(StrategyKind::counting) {
             // They count from the first request on.
-            Some(StrategyKind::Fixed | StrategyKind::List) if self.period > HOUR => 0,
+            Some(Counting::OpenedWindows) if self.period > HOUR => 0,
             // Those of the calendar were in this very window before.
             _ if self.is_calendar() => 0,
             _ => (BURST * HOUR / self.period).min(BURST),

@@ -12,7 +12,7 @@ use crate::charging::support::{
 };
 
 /// A policy `p` of each strategy, of 10 a minute.
-pub(crate) fn all() -> [Policy; 8] {
+pub(crate) fn all() -> [Policy; StrategyKind::ALL.len()] {
     StrategyKind::ALL.map(|strategy| together(strategy, "p", "10/min"))
 }
 

@@ -4,9 +4,10 @@ use std::{env, fs, path::Path, time::Duration};
 
 use serde_json::Value;
 use tollgate::{
-    CalendarWindow, FixedWindow, Lease, Limiter, ListWindow, Policy, Quota, SlidingLog,
-    SlidingWindow, TokenBucket, limiter::LimiterBuilder, store::Store, strategy::Weekday,
+    CalendarWindow, FixedWindow, Lease, Limiter, Policy, Quota, limiter::LimiterBuilder,
+    store::Store, strategy::Weekday,
 };
+use tollgate_tests::strategy_kind::StrategyKind;
 
 /// No trace begins earlier.
 pub(crate) const EARLIEST: i64 = 1_800_000_000_000_000;
@@ -103,19 +104,18 @@ fn unleased(name: &str, trace: &Value) -> Policy {
     };
     let period = Duration::from_micros(number("period_us"));
     let rate = Quota::requests(number("requests")).per(period);
-    let policy = |quota| Policy::new(name, quota);
-    match trace["strategy"].as_str().expect("a strategy") {
-        "gcra" => policy(rate.burst(number("burst"))),
-        "token_bucket" => policy(rate.burst(number("burst"))).strategy(TokenBucket),
-        "fixed_window" => policy(rate).strategy(FixedWindow),
-        "list_window" => policy(rate).strategy(ListWindow),
-        "sliding_log" => policy(rate).strategy(SlidingLog),
-        "sliding_window" => {
+    let strategy = trace["strategy"].as_str().expect("a strategy");
+    let kind = StrategyKind::ALL
+        .into_iter()
+        .find(|kind| kind.name() == strategy);
+    match kind.unwrap_or_else(|| panic!("a trace of an unknown strategy, {strategy}")) {
+        StrategyKind::Calendar => calendar(name, number("requests"), period, &trace["options"]),
+        StrategyKind::Sliding(_) => {
             let buckets = trace["options"]["buckets"].as_u64().unwrap_or(1);
-            policy(rate).strategy(SlidingWindow::buckets(buckets as u32))
+            StrategyKind::Sliding(buckets as u32).count(name, rate)
         }
-        "calendar_window" => calendar(name, number("requests"), period, &trace["options"]),
-        other => panic!("a trace of an unknown strategy, {other}"),
+        kind if kind.is_even() => kind.count(name, rate.burst(number("burst"))),
+        kind => kind.count(name, rate),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use tollgate_tests::rng::Rng;
+use tollgate_tests::{rng::Rng, strategy_kind::StrategyKind as Plain};
 
 use crate::differential::{
     history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Settlement, Step, StrategyKind},
@@ -77,7 +77,7 @@ impl Generator {
         let mut strategies = Vec::new();
         for _ in 0..counted {
             strategies.push(match is_gcra {
-                true => StrategyKind::Gcra,
+                true => Plain::Gcra.into(),
                 false => self.any_strategy(),
             });
         }
@@ -106,7 +106,7 @@ impl Generator {
     fn lease(&mut self, policy: &PolicySpec) -> Option<u64> {
         let most = match policy.strategy {
             StrategyKind::Permits(_) | StrategyKind::Ban(..) => 0,
-            StrategyKind::Log => {
+            StrategyKind::Plain(Plain::Log) => {
                 let periods = policy.quotas.iter().map(|rate| rate.period() / 100_000);
                 periods.min().unwrap_or(0)
             }
@@ -118,19 +118,18 @@ impl Generator {
 
     fn any_strategy(&mut self) -> StrategyKind {
         match self.below(12) {
-            0 => StrategyKind::Gcra,
-            1 | 2 => StrategyKind::Bucket,
-            3 => StrategyKind::Fixed,
-            4 => StrategyKind::Calendar(self.one_of(&[0, 0, 28_800, -18_000, 20_700])),
-            5 => StrategyKind::Zone(self.one_of(&[
+            0 => StrategyKind::Calendar(self.one_of(&[0, 0, 28_800, -18_000, 20_700])),
+            1 => StrategyKind::Zone(self.one_of(&[
                 "Europe/Berlin",
                 "America/New_York",
                 "Asia/Shanghai",
             ])),
-            6 => StrategyKind::List,
-            7 | 8 => StrategyKind::Log,
-            9 => StrategyKind::Sliding(1),
-            _ => StrategyKind::Sliding(2 + self.below(10) as u32),
+            2 => Plain::Sliding(2 + self.below(10) as u32).into(),
+            3 => Plain::Log.into(),
+            _ => match self.one_of(&Plain::ALL) {
+                Plain::Calendar => StrategyKind::Calendar(0),
+                strategy => strategy.into(),
+            },
         }
     }
 
@@ -162,7 +161,8 @@ impl Generator {
         let quotas = 1 + if self.one_in(2) { self.below(4) } else { 0 };
         let mut quotas: Vec<_> = (0..quotas).map(|_| self.rate(strategy)).collect();
         let has_one_period = match strategy {
-            StrategyKind::Gcra | StrategyKind::Bucket | StrategyKind::Permits(_) => false,
+            StrategyKind::Permits(_) => false,
+            strategy if strategy.is_even() => false,
             // If a ban's tiers differ in their periods, how long it is kept depends on which was evaluated last.
             StrategyKind::Ban(..) => true,
             _ => self.one_in(2),
@@ -187,13 +187,13 @@ impl Generator {
         let ms = 10_000;
         let (units, period) = (self.few(), self.period());
         match strategy {
-            StrategyKind::Gcra | StrategyKind::Bucket => self.even_rate(),
+            strategy if strategy.is_even() => self.even_rate(),
             StrategyKind::Permits(_) => Rate::Concurrent(units),
             StrategyKind::Zone(_) => Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY),
             StrategyKind::Calendar(_) if self.one_in(2) => {
                 Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY)
             }
-            StrategyKind::Sliding(buckets) => {
+            StrategyKind::Plain(Plain::Sliding(buckets)) => {
                 let bucket = u64::from(buckets) * ms;
                 let units = if self.one_in(8) {
                     self.up_to(1_000_000_000)
@@ -202,7 +202,7 @@ impl Generator {
                 };
                 Rate::Per(units, period.div_ceil(bucket) * bucket)
             }
-            StrategyKind::Fixed | StrategyKind::Calendar(_) if self.one_in(4) => {
+            StrategyKind::Plain(Plain::Fixed) | StrategyKind::Calendar(_) if self.one_in(4) => {
                 Rate::Per(self.up_to(999_999_999_999_999), period.div_ceil(ms) * ms)
             }
             StrategyKind::Ban(..) => Rate::Per(1 + self.below(6), period.div_ceil(ms) * ms),

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Key, Lease, ListWindow, Policy, Quota,
-    SlidingLog, SlidingWindow, TokenBucket,
-};
+use tollgate::{Ban, CalendarWindow, Concurrency, Key, Lease, Policy, Quota};
+use tollgate_tests::strategy_kind::{Counting, StrategyKind as Plain};
 
 /// How many keys a history is about.
 pub(crate) const KEYS: usize = 3;
@@ -37,15 +35,11 @@ pub(crate) struct PolicySpec {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StrategyKind {
-    Gcra,
-    Bucket,
-    Fixed,
+    /// Any but calendar windows.
+    Plain(Plain),
     /// At an offset from UTC, in seconds.
     Calendar(i64),
     Zone(&'static str),
-    List,
-    Log,
-    Sliding(u32),
     /// Permits with a TTL in milliseconds.
     Permits(u64),
     /// The first ban and the longest one, in milliseconds.
@@ -225,23 +219,27 @@ impl Rate {
     }
 }
 
+impl From<Plain> for StrategyKind {
+    fn from(strategy: Plain) -> Self {
+        Self::Plain(strategy)
+    }
+}
+
 impl StrategyKind {
     /// Whether units refill at an even rate. Of other strategies, a quota of another period can't be a tier.
     pub(crate) fn is_even(self) -> bool {
-        matches!(self, Self::Gcra | Self::Bucket)
+        matches!(self, Self::Plain(strategy) if strategy.is_even())
     }
 
     /// Whether its state on Redis contains its end, without the key's TTL.
     pub(crate) fn dates_itself(self) -> bool {
-        !matches!(self, Self::Fixed | Self::List)
+        !matches!(self, Self::Plain(strategy) if strategy.counting() == Counting::OpenedWindows)
     }
 
     pub(crate) fn bind(self, policy: Policy) -> Policy {
         let ms = Duration::from_millis;
         match self {
-            Self::Gcra => policy.strategy(Gcra),
-            Self::Bucket => policy.strategy(TokenBucket),
-            Self::Fixed => policy.strategy(FixedWindow),
+            Self::Plain(strategy) => strategy.of(policy),
             Self::Calendar(east @ 0..) => {
                 let ahead = Duration::from_secs(east.unsigned_abs());
                 policy.strategy(CalendarWindow::east_of_utc(ahead))
@@ -251,9 +249,6 @@ impl StrategyKind {
                 policy.strategy(CalendarWindow::west_of_utc(behind))
             }
             Self::Zone(name) => policy.strategy(CalendarWindow::zone(name)),
-            Self::List => policy.strategy(ListWindow),
-            Self::Log => policy.strategy(SlidingLog),
-            Self::Sliding(buckets) => policy.strategy(SlidingWindow::buckets(buckets)),
             Self::Permits(life) => policy.strategy(Concurrency::with_ttl(ms(life))),
             Self::Ban(first, longest) => {
                 policy.strategy(Ban::for_duration(ms(first)).max_duration(ms(longest)))

@@ -7,6 +7,8 @@ use std::{
 
 use testkit::Server;
 
+use tollgate_tests::strategy_kind::{Counting, StrategyKind as Plain};
+
 use crate::differential::{
     generate::MAX_PERIOD,
     history::{PolicySpec, StrategyKind, key_named, policy_name},
@@ -133,16 +135,21 @@ impl Keys {
         let rate = policy.quotas[tier];
         let (reset, period) = (micros(under.reset), rate.period());
         let (covers, longest) = match policy.strategy {
-            StrategyKind::Gcra => (reset, reset + LAP),
-            StrategyKind::Bucket => (reset, reset),
-            StrategyKind::Fixed | StrategyKind::List => (reset, period),
-            StrategyKind::Log => (reset, period + policy.spread()),
+            StrategyKind::Plain(Plain::Gcra) => (reset, reset + LAP),
+            StrategyKind::Plain(strategy) => {
+                let longest = match strategy.counting() {
+                    Counting::EvenRate => reset,
+                    Counting::OpenedWindows | Counting::CalendarWindows => period,
+                    Counting::Log => period + policy.spread(),
+                    Counting::Buckets(buckets) => period + period / u64::from(buckets),
+                };
+                (reset, longest)
+            }
             // The window that ended is kept for an hour at most. If the clock stepped back, it is the next one.
             StrategyKind::Calendar(_) | StrategyKind::Zone(_) if reset == 0 => {
                 (0, 2 * period.max(32 * DAY) + DAY / 24)
             }
             StrategyKind::Calendar(_) | StrategyKind::Zone(_) => (reset, reset + DAY / 24),
-            StrategyKind::Sliding(buckets) => (reset, period + period / u64::from(buckets)),
             StrategyKind::Permits(life) => (0, life * 1_000),
             StrategyKind::Ban(first, longest) => {
                 let longest = longest.max(first) * 1_000;
@@ -232,7 +239,7 @@ impl Keys {
         for place in &self.spoiled {
             let expected = self.expected.get(place);
             let over = expected.map_or(u64::MAX, |expected| expected.over);
-            if policies[place.0].strategy == StrategyKind::Gcra && now > over.saturating_add(idle) {
+            if policies[place.0].strategy == Plain::Gcra.into() && now > over.saturating_add(idle) {
                 remove_key(server, *place);
             }
         }

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use jiff::tz::{Offset, TimeZone};
-use tollgate_tests::model::{Limit, Receipt, Rule, State};
+use tollgate_tests::{
+    model::{Limit, Receipt, Rule, State},
+    strategy_kind::{Counting, StrategyKind as Plain},
+};
 
 use crate::differential::{
     history::{PolicySpec, Rate, Request, Role, Settlement, StrategyKind, key_of},
@@ -48,15 +51,18 @@ fn limit(policy: &PolicySpec, rate: Rate) -> Option<Limit> {
         period: even_period,
     };
     let rule = match policy.strategy {
-        StrategyKind::Gcra | StrategyKind::Bucket => {
-            return Some(Limit::even(requests, period, quota.capacity(), spread));
-        }
-        StrategyKind::Sliding(buckets) => return Some(Limit::sliding(requests, period, buckets)),
-        StrategyKind::Fixed | StrategyKind::List => Rule::Window {
-            period: even_period,
-        },
-        StrategyKind::Log => Rule::Log {
-            period: even_period + i128::from(spread),
+        StrategyKind::Plain(strategy) => match strategy.counting() {
+            Counting::EvenRate => {
+                return Some(Limit::even(requests, period, quota.capacity(), spread));
+            }
+            Counting::Buckets(buckets) => return Some(Limit::sliding(requests, period, buckets)),
+            Counting::OpenedWindows => Rule::Window {
+                period: even_period,
+            },
+            Counting::Log => Rule::Log {
+                period: even_period + i128::from(spread),
+            },
+            Counting::CalendarWindows => calendar(TimeZone::UTC),
         },
         StrategyKind::Calendar(seconds) => {
             calendar(TimeZone::fixed(Offset::from_seconds(seconds as i32).ok()?))
@@ -101,7 +107,7 @@ impl Model {
     pub(crate) fn set(&mut self, micros: u64) -> bool {
         let before = std::mem::replace(&mut self.now, micros.into());
         let mut policies = self.policies.iter();
-        self.now >= before || policies.all(|policy| policy.spec.strategy == StrategyKind::Gcra)
+        self.now >= before || policies.all(|policy| policy.spec.strategy == Plain::Gcra.into())
     }
 
     /// Removes what is over.
@@ -207,7 +213,7 @@ impl Model {
         cost: i128,
     ) {
         let Counted { spec, quotas, .. } = &self.policies[policy];
-        let stores_each = matches!(spec.strategy, StrategyKind::List | StrategyKind::Log);
+        let stores_each = matches!(spec.strategy, StrategyKind::Plain(Plain::List | Plain::Log));
         let debt = if stores_each {
             0
         } else {

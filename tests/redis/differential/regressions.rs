@@ -1,5 +1,7 @@
 //! Histories that failed once, as they were printed.
 
+use tollgate_tests::strategy_kind::StrategyKind::{Bucket, Fixed, Gcra, List, Sliding};
+
 use crate::differential::{
     history::{
         History, Op, Op::*, PolicySpec, Rate, Rate::*, Request, Role::*, Step, StrategyKind,
@@ -259,10 +261,10 @@ fn a_window_changed_from_a_day_to_a_week_lasts_a_week_if_the_clock_steps_back() 
 
 #[test]
 fn bans_and_shadows_count_all_of_many_requests_with_callers() {
-    for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
-        for signed in [Permits(1918218), List] {
+    for (other, role) in [(Ban(86, 688), Live), (Plain(Fixed), ShadowOf(0))] {
+        for signed in [Permits(1918218), Plain(List)] {
             let quota = match signed {
-                List => Per(3, 60000000),
+                Plain(List) => Per(3, 60000000),
                 _ => Concurrent(3),
             };
             run(
@@ -285,9 +287,9 @@ fn bans_and_shadows_count_all_of_many_requests_with_callers() {
     }
 }
 
-fn policy(strategy: StrategyKind, quotas: &[Rate]) -> PolicySpec {
+fn policy(strategy: impl Into<StrategyKind>, quotas: &[Rate]) -> PolicySpec {
     PolicySpec {
-        strategy,
+        strategy: strategy.into(),
         quotas: quotas.to_vec(),
         declared: false,
         role: Live,

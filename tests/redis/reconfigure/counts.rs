@@ -71,7 +71,7 @@ fn any_quota(has_burst: bool) -> impl Strategy<Value = String> {
 
 fn any_policy() -> impl Strategy<Value = AnyPolicy> {
     prop::sample::select(StrategyKind::ALL.to_vec()).prop_flat_map(|strategy| {
-        let has_burst = matches!(strategy, StrategyKind::Gcra | StrategyKind::Bucket);
+        let has_burst = strategy.is_even();
         // Windows have tiers of their own period only.
         let tiers = prop::collection::vec(any_quota(has_burst), 0..1 + 2 * usize::from(has_burst));
         let lease = prop::option::of(prop::sample::select(vec![5, 50, 1_000]));

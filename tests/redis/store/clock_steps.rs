@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use testkit::{Clock, Server};
 use tollgate::{Key, Limiter, RetryAfter};
+use tollgate_tests::strategy_kind::Counting;
 
 use crate::store::support::{
     EACH, START, StrategyKind, admitted_by_store, on_a_clock, single, used,
@@ -65,13 +66,13 @@ impl Scene {
 
     /// The longest wait for one unit there ever is.
     fn longest(&self) -> Duration {
-        match self.strategy {
+        match self.strategy.counting() {
             // Windows end on whole milliseconds.
-            StrategyKind::Fixed | StrategyKind::List => PERIOD + Duration::from_millis(1),
+            Counting::OpenedWindows => PERIOD + Duration::from_millis(1),
             // After a step back over the end of a window, the next one stays the current one until it ends.
-            StrategyKind::Calendar => 2 * PERIOD,
+            Counting::CalendarWindows => 2 * PERIOD,
             // Out of a full bucket, the first unit slides in the next one.
-            StrategyKind::Sliding(1) => PERIOD + PERIOD / BURST as u32,
+            Counting::Buckets(1) => PERIOD + PERIOD / BURST as u32,
             _ => PERIOD,
         }
     }

@@ -45,7 +45,7 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
 #[test]
 fn a_burst_is_a_config_error_for_strategies_of_windows() {
     for world in World::both() {
-        for strategy in StrategyKind::ALL.into_iter().filter(|s| !s.has_burst()) {
+        for strategy in StrategyKind::ALL.into_iter().filter(|s| !s.is_even()) {
             let policy = strategy.policy("p", "10/min burst 20");
             let error = world.builder().policy(policy).build();
             let error = error.expect_err("a mistake");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Quota, RetryAfter};
 use tollgate_tests::scene::Scene;
+use tollgate_tests::strategy_kind::Counting;
 
 use super::{
     script::NOW,
@@ -18,14 +19,10 @@ fn quota(text: &str) -> Quota {
 fn max_wait(strategy: StrategyKind, quota: Quota) -> Duration {
     let period = quota.period();
     let interval = period / quota.amount() as u32;
-    match strategy {
-        StrategyKind::Gcra | StrategyKind::Bucket => {
-            interval * (quota.capacity() as u32 + 1) + ms(1)
-        }
-        StrategyKind::Fixed | StrategyKind::Calendar | StrategyKind::List | StrategyKind::Log => {
-            period + ms(1)
-        }
-        StrategyKind::Sliding(buckets) => period + period / buckets,
+    match strategy.counting() {
+        Counting::EvenRate => interval * (quota.capacity() as u32 + 1) + ms(1),
+        Counting::OpenedWindows | Counting::CalendarWindows | Counting::Log => period + ms(1),
+        Counting::Buckets(buckets) => period + period / buckets,
     }
 }
 
@@ -56,7 +53,7 @@ const QUOTAS: [&str; 7] = [
 async fn each_change(play: impl AsyncFn(&World, StrategyKind, [&str; 2])) {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
-            let has = |quota: &&str| strategy.has_burst() || !quota.contains("burst");
+            let has = |quota: &&str| strategy.is_even() || !quota.contains("burst");
             for from in QUOTAS.into_iter().filter(has) {
                 for to in QUOTAS.into_iter().filter(has).filter(|to| *to != from) {
                     world.set(NOW);
@@ -214,7 +211,7 @@ async fn alternating_quotas_admit_no_more_than_the_larger_one() {
     ] {
         each(from, async |old| {
             // An even rate stores time, which another period counts otherwise; see the docs.
-            if old.strategy.has_burst() && to != "6/min" {
+            if old.strategy.is_even() && to != "6/min" {
                 return;
             }
             let (new, mut all) = (old.under(to), 0);

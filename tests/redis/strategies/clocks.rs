@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tollgate::{Ban, CalendarWindow, Concurrency, Key, Limiter, Policy, Quota, RetryAfter};
+use tollgate_tests::strategy_kind::Counting;
 
 use super::support::{
     Case, KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send,
@@ -66,8 +67,8 @@ async fn counts(world: &World, strategy: StrategyKind, policy: Policy) {
     let (limiter, key) = (world.limiter([policy]), fresh_key());
     let wait = exhaust(&limiter, key).await;
     // A window ends on a whole millisecond; out of a full bucket the first unit slides in the next one.
-    let max_wait = match strategy {
-        StrategyKind::Sliding(buckets) => period + period / buckets,
+    let max_wait = match strategy.counting() {
+        Counting::Buckets(buckets) => period + period / buckets,
         // a month of 31 days, a day of 25 hours
         _ => period + period / 24 + Duration::from_millis(1),
     };

@@ -40,21 +40,19 @@ pub(crate) async fn play(strategies: &str, script: &str) {
 
 /// The strategies of a name.
 fn kinds(name: &str) -> Vec<StrategyKind> {
-    use StrategyKind::{Bucket, Calendar, Fixed, Gcra, List, Log, Sliding};
+    let all = StrategyKind::ALL.into_iter();
     match name {
-        "all" => StrategyKind::ALL.to_vec(),
-        "even" => vec![Gcra, Bucket],
-        "counted" => StrategyKind::ALL[2..].to_vec(),
-        "gcra" => vec![Gcra],
-        "bucket" => vec![Bucket],
-        "fixed" => vec![Fixed],
-        "calendar" => vec![Calendar],
-        "list" => vec![List],
-        "log" => vec![Log],
-        name => {
-            let buckets = name.strip_prefix("sliding").expect(name);
-            vec![Sliding(buckets.parse().expect(name))]
-        }
+        "all" => all.collect(),
+        "even" => all.filter(|kind| kind.is_even()).collect(),
+        "counted" => all.filter(|kind| !kind.is_even()).collect(),
+        _ => match name.strip_prefix("sliding") {
+            Some(buckets) => vec![StrategyKind::Sliding(buckets.parse().expect(name))],
+            None => {
+                let named: Vec<_> = all.filter(|kind| self::name(*kind) == name).collect();
+                assert!(!named.is_empty(), "no strategy {name}");
+                named
+            }
+        },
     }
 }
 

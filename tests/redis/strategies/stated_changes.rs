@@ -24,7 +24,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
     let burst = prop::option::of(1..=60_u64);
     let edit =
         (strategy, 1..=40_u64, period, burst).prop_map(|(strategy, requests, period, burst)| {
-            let burst = burst.filter(|_| strategy.has_burst());
+            let burst = burst.filter(|_| strategy.is_even());
             let burst = burst.map_or(String::new(), |burst| format!(" burst {burst}"));
             Edit {
                 strategy,
@@ -38,7 +38,7 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
             .into_iter()
             .map(|(mut edit, same_strategy, same_strategy_too)| {
                 if let Some(last) = last.as_ref().filter(|_| same_strategy || same_strategy_too)
-                    && (last.strategy.has_burst() || !edit.quota.contains("burst"))
+                    && (last.strategy.is_even() || !edit.quota.contains("burst"))
                 {
                     edit.strategy = last.strategy;
                 }

@@ -28,7 +28,7 @@ fn three([a, b, c]: [(StrategyKind, &str); 3]) -> Limiter {
 #[track_caller]
 fn all_used(used: &[u64], strategies: [StrategyKind; 3], each: u64) {
     for (used, strategy) in used.iter().zip(strategies) {
-        let flows = matches!(strategy, StrategyKind::Gcra | StrategyKind::Bucket);
+        let flows = strategy.is_even();
         assert!(
             *used == each || flows && *used == each + 1,
             "{strategies:?}: {used} and not {each}"

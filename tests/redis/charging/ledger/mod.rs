@@ -26,7 +26,7 @@ use self::{
 use crate::charging::charges::charge;
 use crate::charging::support::counter_keys;
 use crate::charging::{
-    strategy_kind::StrategyKind,
+    strategy_kind::{Counting, StrategyKind},
     world::{KEY, START, World, ms},
 };
 
@@ -95,10 +95,10 @@ impl Log {
 /// The longest that anything charged now can stay.
 fn longest(strategy: StrategyKind) -> Duration {
     let period = Duration::from_micros(PERIOD as u64);
-    match strategy {
-        StrategyKind::Sliding(buckets) => period + period / buckets,
+    match strategy.counting() {
+        Counting::Buckets(buckets) => period + period / buckets,
         // A debt of one capacity takes one period more.
-        StrategyKind::Gcra | StrategyKind::Bucket => 2 * period,
+        Counting::EvenRate => 2 * period,
         _ => period,
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::charging::strategy_kind::StrategyKind;
+use crate::charging::strategy_kind::{Counting, StrategyKind};
 
 /// What all clients together may have at once.
 pub(super) const LIMIT: i64 = 120;
@@ -27,7 +27,7 @@ pub(super) struct Receipt {
 /// The charges of keys, as a correct store counts them.
 #[derive(Clone, Debug)]
 pub(super) struct Counts {
-    strategy: StrategyKind,
+    counting: Counting,
     now: i64,
     /// Under an even rate: how long until all of it has drained, in microseconds.
     ahead: i64,
@@ -40,7 +40,7 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn new(strategy: StrategyKind, now: i64) -> Self {
         Self {
-            strategy,
+            counting: strategy.counting(),
             now,
             ahead: 0,
             units: BTreeMap::new(),
@@ -68,7 +68,7 @@ impl Counts {
     /// Gives up to `want` units of a receipt back. Returns how many that were, the rest of one for a whole.
     pub(super) fn refund(&mut self, receipt: Receipt, want: i64) -> i64 {
         let want = want.min(receipt.left);
-        if matches!(self.strategy, StrategyKind::Gcra | StrategyKind::Bucket) {
+        if self.counting == Counting::EvenRate {
             // Units that have refilled are not refunded.
             let held = (receipt.left * INTERVAL - (self.now - receipt.at)).max(0);
             let back = held.min(want * INTERVAL);
@@ -76,11 +76,9 @@ impl Counts {
             assert!(self.ahead >= 0, "more given back than there was: {self:?}");
             return (back + INTERVAL - 1) / INTERVAL;
         }
-        let same = match self.strategy {
-            StrategyKind::Log => receipt.at > self.now - PERIOD,
-            StrategyKind::Fixed | StrategyKind::List => {
-                receipt.at >= self.opened && self.now < self.opened + PERIOD
-            }
+        let same = match self.counting {
+            Counting::Log => receipt.at > self.now - PERIOD,
+            Counting::OpenedWindows => receipt.at >= self.opened && self.now < self.opened + PERIOD,
             _ => self.window(receipt.at) == self.window(self.now),
         };
         if !same {
@@ -94,8 +92,8 @@ impl Counts {
 
     /// Which calendar window or bucket an instant lies in.
     fn window(&self, at: i64) -> i64 {
-        match self.strategy {
-            StrategyKind::Sliding(buckets) => at.div_euclid(PERIOD / i64::from(buckets)),
+        match self.counting {
+            Counting::Buckets(buckets) => at.div_euclid(PERIOD / i64::from(buckets)),
             _ => at.div_euclid(PERIOD),
         }
     }
@@ -103,13 +101,13 @@ impl Counts {
     /// How many units are used now, a part of one for a whole.
     pub(super) fn used(&self) -> i64 {
         let within = |from: i64| self.units.range(from..).map(|(_, units)| units).sum();
-        match self.strategy {
-            StrategyKind::Gcra | StrategyKind::Bucket => (self.ahead + INTERVAL - 1) / INTERVAL,
-            StrategyKind::Fixed | StrategyKind::List if self.now >= self.opened + PERIOD => 0,
-            StrategyKind::Fixed | StrategyKind::List => within(self.opened),
-            StrategyKind::Calendar => within(self.window(self.now) * PERIOD),
-            StrategyKind::Log => within(self.now - PERIOD + 1),
-            StrategyKind::Sliding(buckets) => {
+        match self.counting {
+            Counting::EvenRate => (self.ahead + INTERVAL - 1) / INTERVAL,
+            Counting::OpenedWindows if self.now >= self.opened + PERIOD => 0,
+            Counting::OpenedWindows => within(self.opened),
+            Counting::CalendarWindows => within(self.window(self.now) * PERIOD),
+            Counting::Log => within(self.now - PERIOD + 1),
+            Counting::Buckets(buckets) => {
                 let (buckets, width) = (i64::from(buckets), PERIOD / i64::from(buckets));
                 let bucket = self.window(self.now);
                 let whole: i64 = within((bucket - buckets + 1) * width);

@@ -7,7 +7,10 @@ use tollgate::{
     Decision, Key, Limiter,
     limiter::{Check, CheckFuture, Keys as RequestKeys},
 };
-use tollgate_tests::every_policy::{charge_every, refund_every, settle_every};
+use tollgate_tests::{
+    every_policy::{charge_every, refund_every, settle_every},
+    strategy_kind::StrategyKind as Plain,
+};
 
 use super::{BOUND, Held, Outcome, Run, UNUSED};
 use crate::differential::{
@@ -209,7 +212,7 @@ impl Run<'_> {
         self.record(request, &by_redis, true);
         compare(&by_redis, &by_memory, model.as_ref())?;
         for (place, policy) in self.history.policies.iter().enumerate() {
-            if policy.strategy == StrategyKind::List {
+            if policy.strategy == Plain::List.into() {
                 let (name, key) = (policy_name(place), key_named(request.key(place)));
                 let [redis, memory] =
                     [&redis, &memory].map(|side| side.policy(&name).expect("a policy"));

@@ -5,7 +5,7 @@
 //! upgrade, so the bytes never change under one state format: [`stored`] compares them with what the code writes now,
 //! and goes on counting from them. A new format has a new name, and so new lines here.
 //!
-//! `TOLLGATE_WRITE_FORMATS=1 cargo test --all-features --test strategies -- formats::stored` writes the file anew, and
+//! `TOLLGATE_WRITE_FORMATS=1 cargo test --workspace --all-features --test redis each_strategy_writes` writes the file anew, and
 //! fails. Lines that are new, for a scene that is new, are the only change that keeps counts.
 
 mod calls;

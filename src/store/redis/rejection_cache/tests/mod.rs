@@ -4,10 +4,7 @@ use crate::{
     key::Key,
     quota::Quota,
     store::LimitHandle,
-    strategy::{
-        Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, SlidingLog, SlidingWindow,
-        Snapshot, Strategy, Terms, TokenBucket,
-    },
+    strategy::{Gcra, Snapshot, Strategy, Terms, built_in::BUILT_IN},
 };
 
 mod several;
@@ -266,29 +263,14 @@ fn a_refund_ends_the_cached_rejections_of_every_quota_of_the_key() {
 
 #[test]
 fn rules_whose_state_depends_on_the_cost_say_so() {
-    let quota = Quota::requests(9).per_minute();
-    let strategies: [(&dyn Strategy, bool); 9] = [
-        (&Gcra, true),
-        (&TokenBucket, true),
-        (&FixedWindow, true),
-        (&CalendarWindow::utc(), true),
-        (&ListWindow, true),
-        (&SlidingLog, false),
-        (&SlidingWindow::new(), false),
-        // They are never cached.
-        (&Concurrency::default(), false),
-        (&Ban::for_duration(ms(1_000)), false),
-    ];
-    for (strategy, of_any_cost) in strategies {
-        let rule = strategy
-            .bind(&quota, &Terms::default())
-            .or_else(|_| strategy.bind(&Quota::concurrent(9), &Terms::default()));
-        let rule = rule.expect("a rule");
-        assert_eq!(rule.info().snapshot_ignores_cost, of_any_cost, "{rule:?}");
-        let looks = rule
-            .script()
-            .is_some_and(|script| script.source.contains("look = look"));
-        assert!(!(looks && of_any_cost), "{rule:?}");
+    for rule in BUILT_IN.iter().map(|strategy| strategy.example_rule(9)) {
+        let info = rule.info();
+        // The others are never cached.
+        if info.permit_ttl.is_none() && !info.counts_rejections {
+            let source = rule.script().map(|script| script.source);
+            let reads_cost = source.is_some_and(|source| source.contains("snapshot = snapshot"));
+            assert_eq!(info.snapshot_ignores_cost, !reads_cost, "{rule:?}");
+        }
     }
 }
 

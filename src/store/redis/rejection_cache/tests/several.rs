@@ -1,6 +1,7 @@
 //! Requests under several policies.
 
 use super::*;
+use crate::strategy::FixedWindow;
 
 /// A request under several policies, some of which reject a unit for a while.
 struct Several<'a> {

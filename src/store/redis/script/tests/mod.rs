@@ -30,7 +30,7 @@ use crate::{
             },
         },
     },
-    strategy::{Gcra, Snapshot, Strategy as _, Terms, TokenBucket},
+    strategy::{Gcra, Snapshot, Strategy as _, Terms, TokenBucket, built_in::BUILT_IN},
 };
 
 mod histories;
@@ -312,20 +312,14 @@ fn a_key_that_a_peek_finds_without_a_ttl_gets_one_also_if_a_later_request_charge
 }
 
 /// The Lua files that go into slots.
-const FRAGMENTS: [&str; 12] = [
-    super::GENERAL,
-    super::OPERATIONS,
-    include_str!("../../../../strategy/ban.lua"),
-    include_str!("../../../../strategy/window/calendar_window.lua"),
-    include_str!("../../../../strategy/concurrency.lua"),
-    include_str!("../../../../strategy/window/fixed_window.lua"),
-    include_str!("../../../../strategy/rate/gcra.lua"),
-    include_str!("../../../../strategy/rate/gcra_fast.lua"),
-    include_str!("../../../../strategy/window/list_window.lua"),
-    include_str!("../../../../strategy/window/sliding_log.lua"),
-    include_str!("../../../../strategy/window/sliding_window.lua"),
-    include_str!("../../../../strategy/rate/token_bucket.lua"),
-];
+fn fragments() -> Vec<&'static str> {
+    let scripts = BUILT_IN
+        .iter()
+        .filter_map(|strategy| strategy.example_rule(10).script());
+    let halves = scripts.flat_map(|script| [Some(script.source), script.fast_path]);
+    let common = [super::GENERAL, super::OPERATIONS];
+    common.into_iter().chain(halves.flatten()).collect()
+}
 
 /// What a chunk declares as local.
 fn locals(chunk: &str) -> HashSet<&str> {
@@ -342,7 +336,7 @@ fn locals(chunk: &str) -> HashSet<&str> {
 #[test]
 fn the_locals_that_a_fragment_uses_are_those_of_the_files_it_goes_into() {
     let known = &locals(super::MAIN) | &locals(super::GENERAL);
-    for fragment in FRAGMENTS {
+    for fragment in fragments() {
         let first = fragment.lines().next().unwrap_or_default();
         let listed = fragment
             .lines()

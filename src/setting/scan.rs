@@ -1,10 +1,16 @@
-//! The words and signs of a text.
+//! The words and signs of a text: of a key such as `header:x-api-key | peer`, or a strategy such as `sliding_window buckets 10`.
 
-use std::{fmt, str::CharIndices};
+use std::{
+    fmt,
+    str::{CharIndices, FromStr},
+    time::Duration,
+};
+
+use crate::{error::InvalidValue, quota::DurationText};
 
 /// A word or a sign of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Token<'a> {
+pub(crate) enum Token<'a> {
     Word(&'a str),
     /// A name in quotes, and what stands directly before it: `header:` of `header:"a|b"`.
     Quoted(&'a str, String),
@@ -14,7 +20,9 @@ pub(super) enum Token<'a> {
 }
 
 /// Text, token by token.
-pub(super) struct Scanner<'a> {
+pub(crate) struct Scanner<'a> {
+    /// What the text is of, for mistakes: `key`.
+    kind: &'static str,
     text: &'a str,
     rest: CharIndices<'a>,
     /// The next token, and where it begins.
@@ -24,8 +32,9 @@ pub(super) struct Scanner<'a> {
 const SIGNS: [char; 6] = ['|', '(', ')', '[', ']', ','];
 
 impl<'a> Scanner<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
+    pub(crate) fn new(kind: &'static str, text: &'a str) -> Self {
         let mut scanner = Self {
+            kind,
             text,
             rest: text.char_indices(),
             next: (0, Token::End),
@@ -34,12 +43,12 @@ impl<'a> Scanner<'a> {
         scanner
     }
 
-    pub(super) fn peek(&self) -> &Token<'a> {
+    pub(crate) fn peek(&self) -> &Token<'a> {
         &self.next.1
     }
 
     /// The next token, if it is a word.
-    pub(super) fn peek_word(&self) -> Option<&'a str> {
+    pub(crate) fn peek_word(&self) -> Option<&'a str> {
         match self.next.1 {
             Token::Word(word) => Some(word),
             _ => None,
@@ -47,14 +56,14 @@ impl<'a> Scanner<'a> {
     }
 
     /// Takes the next token.
-    pub(super) fn take(&mut self) -> Token<'a> {
+    pub(crate) fn take(&mut self) -> Token<'a> {
         let token = self.next.1.clone();
         self.advance();
         token
     }
 
     /// Takes the next token if it is this sign.
-    pub(super) fn take_sign(&mut self, sign: char) -> bool {
+    pub(crate) fn take_sign(&mut self, sign: char) -> bool {
         let is_it = self.next.1 == Token::Sign(sign);
         if is_it {
             self.advance();
@@ -63,7 +72,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Takes the next token if it is this word.
-    pub(super) fn take_word(&mut self, word: &str) -> bool {
+    pub(crate) fn take_word(&mut self, word: &str) -> bool {
         let is_it = self.peek_word() == Some(word);
         if is_it {
             self.advance();
@@ -72,13 +81,45 @@ impl<'a> Scanner<'a> {
     }
 
     /// Whether the next token is this sign, followed by a word for which `fits` is true.
-    pub(super) fn take_sign_before(&mut self, sign: char, fits: impl Fn(&str) -> bool) -> bool {
+    pub(crate) fn take_sign_before(&mut self, sign: char, fits: impl Fn(&str) -> bool) -> bool {
         let before = (self.rest.clone(), self.next.clone());
         if self.take_sign(sign) && self.peek_word().is_some_and(fits) {
             return true;
         }
         (self.rest, self.next) = before;
         false
+    }
+
+    /// Takes a number, such as that of the example.
+    pub(crate) fn take_number<T: FromStr>(&mut self, example: &str) -> Result<T, InvalidValue> {
+        let number = self.peek_word().and_then(|word| word.parse().ok());
+        let Some(number) = number else {
+            return Err(self.unexpected(&format!("a number, such as {example}")));
+        };
+        self.advance();
+        Ok(number)
+    }
+
+    /// Takes a duration, such as that of the example.
+    pub(crate) fn take_duration(&mut self, example: &str) -> Result<Duration, InvalidValue> {
+        let Some(text) = self.peek_word() else {
+            return Err(self.unexpected(&format!("a duration, such as {example}")));
+        };
+        let duration = text.parse().map_err(|problem| {
+            InvalidValue::new(
+                format!("the duration {text:?}: {problem}"),
+                "a duration such as \"50ms\", \"2s\", \"10min\" or \"1day\"",
+            )
+        });
+        let DurationText(duration) = duration?;
+        self.advance();
+        Ok(duration)
+    }
+
+    /// The mistake that the next token is.
+    pub(crate) fn unexpected(&self, expected: &str) -> InvalidValue {
+        let value = format!("{} in the {} {:?}", self.peek(), self.kind, self.text);
+        InvalidValue::new(value, expected)
     }
 
     fn advance(&mut self) {

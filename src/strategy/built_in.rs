@@ -1,0 +1,166 @@
+//! The strategies of this library.
+
+use std::any::Any;
+
+use super::{Rule, entry::BuiltIn};
+use crate::error::InvalidValue;
+
+/// The strategies, in the order in which they are suggested.
+pub(crate) const BUILT_IN: &[BuiltIn] = &[
+    super::Gcra::BUILT_IN,
+    super::TokenBucket::BUILT_IN,
+    super::FixedWindow::BUILT_IN,
+    super::CalendarWindow::BUILT_IN,
+    super::ListWindow::BUILT_IN,
+    super::SlidingWindow::BUILT_IN,
+    super::SlidingLog::BUILT_IN,
+    super::Concurrency::BUILT_IN,
+    super::Ban::BUILT_IN,
+];
+
+impl BuiltIn {
+    /// The strategy that a rule is of; `None` for one of the application.
+    pub(crate) fn of(rule: &dyn Rule) -> Option<&'static Self> {
+        let rule: &dyn Any = rule;
+        let rule = rule.type_id();
+        BUILT_IN.iter().find(|strategy| (strategy.rule)() == rule)
+    }
+
+    /// The letter of its state format.
+    fn letter(&self) -> Option<char> {
+        self.state_format.chars().next()
+    }
+}
+
+/// Whether `text` has the form of a state format: a lowercase letter and a digit. No part of a prefix has it, so that a key in Redis
+/// can be read in one way only.
+pub(crate) fn is_state_format(text: &str) -> bool {
+    matches!(text.as_bytes(), [b'a'..=b'z', b'0'..=b'9'])
+}
+
+/// Checks the form of a rule's state format, and that its letter is not one of a built-in strategy, in use or not.
+pub(crate) fn check_state_format(rule: &dyn Rule) -> Result<(), InvalidValue> {
+    if BuiltIn::of(rule).is_some() {
+        return Ok(());
+    }
+    let text = rule.info().state_format;
+    let mut reserved: Vec<_> = BUILT_IN.iter().filter_map(BuiltIn::letter).collect();
+    if is_state_format(text) && !text.starts_with(&*reserved) {
+        return Ok(());
+    }
+    reserved.sort_unstable();
+    let reserved = String::from_iter(reserved);
+    Err(InvalidValue::new(
+        format!("the state format {text:?} of {rule:?}"),
+        format!(
+            "a lowercase letter and a digit; letters of built-in formats are reserved: {reserved}"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        quota::Quota,
+        setting::scan::Scanner,
+        strategy::{Strategy, Terms},
+    };
+
+    impl BuiltIn {
+        /// The strategy without settings that it need not have, and with durations of a day.
+        pub(crate) fn example(&self) -> Arc<dyn Strategy> {
+            let text = self.text.replace("DURATION", "1day");
+            let mut tokens = Scanner::new("strategy", &text);
+            tokens.take();
+            (self.parse)(&mut tokens).expect("a strategy")
+        }
+
+        /// A rule of its [example](BuiltIn::example), of so many units per hour or permits.
+        pub(crate) fn example_rule(&self, units: u64) -> Arc<dyn Rule> {
+            let (strategy, terms) = (self.example(), Terms::default());
+            let per_hour = strategy.bind(&Quota::requests(units).per_hour(), &terms);
+            let rule = per_hour.or_else(|_| strategy.bind(&Quota::concurrent(units), &terms));
+            rule.expect("a rule")
+        }
+    }
+
+    #[test]
+    fn a_strategy_says_of_itself_what_its_rules_and_texts_say() {
+        for strategy in BUILT_IN {
+            let (rule, text) = (strategy.example_rule(10), strategy.text);
+            assert_eq!(rule.info().state_format, strategy.state_format, "{text}");
+            let own = BuiltIn::of(&*rule).expect(text);
+            assert_eq!(own.text, text);
+            let written = strategy.example().config_text().expect(text).into_owned();
+            assert!(written.starts_with(strategy.name()), "{written}");
+        }
+    }
+
+    #[test]
+    fn each_strategy_has_a_letter_of_its_own() {
+        let mut letters: Vec<_> = BUILT_IN.iter().filter_map(BuiltIn::letter).collect();
+        letters.sort_unstable();
+        letters.dedup();
+        assert_eq!(letters.len(), BUILT_IN.len());
+        for strategy in BUILT_IN {
+            assert!(is_state_format(strategy.state_format), "{}", strategy.text);
+        }
+    }
+
+    #[test]
+    fn each_strategy_is_in_the_documentation() {
+        macro_rules! pages {
+            ($($file:literal),+) => {
+                [$(($file, include_str!(concat!("../../", $file)))),+]
+            };
+        }
+        // Of the first page the rows of state formats; of the others the texts of documents, or the types.
+        let formats = pages!["docs/operations.md"];
+        let texts = pages![
+            "docs/configuration.md",
+            "src/policy/settings.rs",
+            "src/strategy/mod.rs"
+        ];
+        let types = pages![
+            "README.md",
+            "docs/changing-policies.md",
+            "docs/guide/strategies.md",
+            "src/strategy/mod.rs"
+        ];
+        let mut letters: Vec<_> = BUILT_IN.iter().filter_map(BuiltIn::letter).collect();
+        letters.sort_unstable();
+        let letters: Vec<_> = letters.iter().map(char::to_string).collect();
+        let letters = format!("`{}`", letters.join(" "));
+        let mut missing = Vec::new();
+        let mut check = |pages: &[(&'static str, &str)], text: &str| {
+            let lacking = pages.iter().filter(|(_, page)| !page.contains(text));
+            missing.extend(lacking.map(|(file, _)| format!("{file} has no {}", text.trim())));
+        };
+        check(&pages!["src/strategy/rule/info.rs"], &letters);
+        for strategy in BUILT_IN {
+            let debug = format!("{:?}", strategy.example());
+            let name = debug.split(|char: char| !char.is_alphanumeric()).next();
+            let type_name = format!("`{}`", name.unwrap_or_default());
+            check(
+                &formats,
+                &format!("\n| `{}` | {type_name} |", strategy.state_format),
+            );
+            check(&texts, &format!("`{}", strategy.name()));
+            check(&types, &type_name);
+        }
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+    }
+
+    #[test]
+    fn a_state_format_is_a_lowercase_letter_and_a_digit() {
+        for text in ["g2", "a0", "z9"] {
+            assert!(is_state_format(text), "{text}");
+        }
+        for text in ["", "g", "2", "G2", "2g", "gg", "g22", "é2", "g:", "tg"] {
+            assert!(!is_state_format(text), "{text}");
+        }
+    }
+}

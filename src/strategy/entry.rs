@@ -1,0 +1,66 @@
+//! What a strategy of this library says of itself to documents, to stores and to [`Changes`](crate::Changes).
+
+use std::{any::TypeId, sync::Arc};
+
+use super::{Rule, Strategy};
+use crate::{error::InvalidValue, setting::scan::Scanner};
+
+/// A strategy of this library.
+#[cfg_attr(
+    not(feature = "config"),
+    allow(dead_code, reason = "documents alone have strategies as texts")
+)]
+pub(crate) struct BuiltIn {
+    /// The shortest of its texts in documents: a name, and in capitals what has to follow it, such as `ban DURATION`.
+    pub(crate) text: &'static str,
+    /// Parses what follows its name.
+    pub(crate) parse: fn(&mut Scanner<'_>) -> Result<Arc<dyn Strategy>, InvalidValue>,
+    /// What may follow its name, in the words of a mistake.
+    pub(crate) settings: &'static str,
+    /// The type of its rules.
+    pub(super) rule: fn() -> TypeId,
+    /// That of its rules: a letter that no other strategy has, and a digit.
+    pub(super) state_format: &'static str,
+    pub(crate) counts: Counts,
+}
+
+/// What a mistake says may follow the name of a strategy without settings.
+pub(crate) const NO_SETTINGS: &str = "nothing more: this strategy has no settings";
+
+/// What a strategy counts, and so what becomes of its counts under another quota or other settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counts {
+    /// The time until all units are back.
+    Time,
+    /// Units, which stay, and what else is to say: of a longer period, of a shorter one, and of other settings of the strategy
+    /// under the same period. Nothing if it is empty.
+    Units([&'static str; 3]),
+    /// Requests in flight.
+    Permits,
+    /// Something else, with all that is to say of it.
+    Other(&'static str),
+}
+
+impl BuiltIn {
+    /// A strategy without settings, whose rules are of type `R`.
+    pub(super) const fn without_settings<S: Strategy + Default, R: Rule>(
+        name: &'static str,
+        state_format: &'static str,
+        counts: Counts,
+    ) -> Self {
+        Self {
+            text: name,
+            parse: |_| Ok(Arc::new(S::default())),
+            settings: NO_SETTINGS,
+            rule: TypeId::of::<R>,
+            state_format,
+            counts,
+        }
+    }
+
+    /// Its name in documents.
+    #[cfg(any(test, feature = "config"))]
+    pub(crate) fn name(&self) -> &'static str {
+        self.text.split(' ').next().unwrap_or(self.text)
+    }
+}
