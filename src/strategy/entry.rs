@@ -1,4 +1,4 @@
-//! What a strategy of this library says of itself to documents, to stores and to [`Changes`](crate::Changes).
+//! What a strategy of this library says of itself to documents, to stores and to [`Changes`](crate::changes::Changes).
 
 use std::{any::TypeId, sync::Arc};
 
