@@ -6,6 +6,7 @@
     reason = "helpers of tests"
 )]
 
+pub mod bare_thread;
 pub mod charges;
 pub mod child;
 pub mod chromium;

@@ -15,6 +15,7 @@ mod clocks;
 mod conditions;
 mod config;
 mod credentials;
+mod entry_points;
 mod extractors;
 mod foreign_fields;
 mod forged;

@@ -9,6 +9,7 @@ mod promtool;
 mod queries;
 mod secrets;
 mod series;
+mod several_limiters;
 mod stores;
 mod sums;
 mod support;

@@ -6,6 +6,7 @@ mod batches;
 mod clients;
 mod contention;
 mod in_flight;
+mod no_runtime;
 use tollgate_tests::plain_http;
 mod processes;
 mod queue;

@@ -29,6 +29,7 @@ use tollgate::{
     Concurrency, Decision, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore,
     StoreError, extract, limiter::CheckFuture, observe::DecisionSource,
 };
+use tollgate_tests::bare_thread::block_on;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::store::support::{
@@ -364,24 +365,4 @@ fn a_check_whose_runtime_is_blocked_past_its_deadline_is_not_charged() {
             assert_eq!(used(&patient, KEY).await, before);
         }
     });
-}
-
-/// Drives a future on this thread alone.
-fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        let mut future = Box::pin(&mut future);
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park();
-    }
 }

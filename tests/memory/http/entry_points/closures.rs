@@ -1,0 +1,235 @@
+//! How often the application's closures are called: once at most for a call, never for what the call sets itself, and never after
+//! an early decision.
+
+use std::{
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::request::Parts;
+use tollgate::{
+    Key, Limiter, Policy,
+    access::{AddressList, KeyList},
+    extract::{self, MissingKey, PeerAddr},
+    limiter::LimiterBuilder,
+};
+
+use super::{Entry, KEY, Outcome, Settings, head, hourly};
+
+/// How often each closure was called: those of the limiter's condition, and of `p`'s condition, key, cost and quota; and `q`'s
+/// look-up of its quota.
+#[derive(Clone, Default)]
+pub(super) struct Calls(Arc<[AtomicUsize; 6]>);
+
+impl Calls {
+    fn count(&self, closure: usize) -> impl Fn() + Send + Sync + 'static {
+        let calls = self.0.clone();
+        move || {
+            calls[closure].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The calls since the last time.
+    pub(super) fn take(&self) -> [usize; 6] {
+        [0, 1, 2, 3, 4, 5].map(|closure: usize| self.0[closure].swap(0, Ordering::SeqCst))
+    }
+
+    /// The calls since the last time, which stay counted.
+    pub(super) fn total(&self) -> usize {
+        let calls = self.0.iter();
+        calls.map(|calls| calls.load(Ordering::SeqCst)).sum()
+    }
+
+    /// A builder with a policy `p` of which each setting is a closure, a policy `q` whose quota is looked up, and a block list.
+    pub(super) fn limiter(&self) -> LimiterBuilder {
+        let by_header = || extract::header("x-key").readable();
+        let [all, skip, key, cost, quota, look_up] = [0, 1, 2, 3, 4, 5].map(|n| self.count(n));
+        let p = Policy::new("p", hourly(1_000))
+            .skip_with(move |parts| {
+                skip();
+                parts.uri.path() == "/free-of-p"
+            })
+            .key(extract::from_fn(move |parts| {
+                key();
+                let text = parts.headers.get("x-key")?.to_str().ok()?;
+                Some(Key::new(text))
+            }))
+            .missing_key(MissingKey::Reject)
+            .cost_with(move |_| {
+                cost();
+                2
+            })
+            .quota_with(move |_| {
+                quota();
+                Some(hourly(100))
+            });
+        let q = Policy::new("q", hourly(1_000))
+            .key(by_header())
+            .missing_key(MissingKey::Skip)
+            .quota_lookup(Duration::from_secs(60), move |_| {
+                look_up();
+                ready(Some(hourly(200)))
+            });
+        let blocked = Policy::block_list("blocked").key(by_header());
+        let blocked = blocked.missing_key(MissingKey::Skip);
+        let builder = Limiter::builder().policy(p).policy(q).policy(blocked);
+        builder.skip_with(move |parts| {
+            all();
+            parts.uri.path() == "/free"
+        })
+    }
+
+    /// What a call about a request makes, and the closures that it calls. A wait evaluates conditions for each attempt, and before
+    /// it joins its queue: they are counted once. Whether a credit asks for the cost is left open.
+    async fn of(&self, entry: Entry, parts: &Parts, settings: Settings) -> (Outcome, [usize; 6]) {
+        let limiter = self.limiter().build().expect("a limiter");
+        self.made(entry, &limiter, parts, settings).await
+    }
+
+    async fn made(
+        &self,
+        entry: Entry,
+        limiter: &Limiter,
+        parts: &Parts,
+        settings: Settings,
+    ) -> (Outcome, [usize; 6]) {
+        self.take();
+        let outcome = entry.call(limiter, parts, settings).await;
+        let [all, skip, rest @ ..] = self.take();
+        let [all, skip] = match entry {
+            Entry::Wait => [all.min(1), skip.min(1)],
+            _ => [all, skip],
+        };
+        let [key, cost, quota, look_up] = rest;
+        let cost = match entry {
+            Entry::Credit => 0,
+            _ => cost,
+        };
+        (outcome, [all, skip, key, cost, quota, look_up])
+    }
+}
+
+#[tokio::test]
+async fn a_call_calls_each_closure_once_and_none_whose_value_it_sets() {
+    let calls = Calls::default();
+    for (entry, of_request, of_settings) in [
+        (Entry::Layer, [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]),
+        (Entry::Check, [1, 1, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0]),
+        (Entry::Admit, [1, 1, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0]),
+        (Entry::Wait, [1, 1, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0]),
+        (Entry::Peek, [1, 1, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0]),
+        (Entry::PeekRequest, [0, 0, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0]),
+        (Entry::Credit, [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0]),
+        (Entry::Charge, [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]),
+        (Entry::Reset, [0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0]),
+        (Entry::Block, [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]),
+    ] {
+        for (settings, expected) in [(Settings::None, of_request), (Settings::All, of_settings)] {
+            let (outcome, called) = calls.of(entry, &head("/"), settings).await;
+            assert_eq!((outcome, called), (Outcome::Counted, expected), "{entry:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_closure_is_called_for_a_client_on_an_address_list_or_an_invalid_call() {
+    let calls = Calls::default();
+    let mut parts = head("/");
+    let peer = "192.0.2.7:1".parse().expect("an address");
+    parts.extensions.insert(PeerAddr(peer));
+    let list = AddressList::new(["192.0.2.7"]).expect("a list");
+    let denying = calls.limiter().deny(list.clone()).build();
+    let allowing = calls.limiter().allow(list).build();
+    let unlisted = calls.limiter().build().expect("a limiter");
+    for entry in [
+        Entry::Layer,
+        Entry::Check,
+        Entry::Admit,
+        Entry::Wait,
+        Entry::Peek,
+        Entry::PeekRequest,
+    ] {
+        // The keys of a request are what its status is about.
+        let keys = usize::from(entry == Entry::PeekRequest);
+        for (limiter, expected) in [(&denying, Outcome::Denied), (&allowing, Outcome::Uncounted)] {
+            let limiter = limiter.as_ref().expect("a limiter");
+            let made = calls.made(entry, limiter, &parts, Settings::None).await;
+            assert_eq!(made, (expected, [0, 0, keys, 0, 0, 0]), "{entry:?}");
+        }
+    }
+    // The layer asks a list of keys about the key alone.
+    let keys = KeyList::new("p", [Key::new(KEY)]);
+    let denying = calls.limiter().deny(keys).build().expect("a limiter");
+    let made = calls
+        .made(Entry::Layer, &denying, &parts, Settings::None)
+        .await;
+    assert_eq!(made, (Outcome::Denied, [0, 0, 1, 0, 0, 0]));
+    for entry in Entry::ALL {
+        if !matches!(entry, Entry::Layer | Entry::Block) {
+            let keys = usize::from(entry == Entry::PeekRequest);
+            let made = calls
+                .made(entry, &unlisted, &parts, Settings::Mistake)
+                .await;
+            assert_eq!(made, (Outcome::Invalid, [0, 0, keys, 0, 0, 0]), "{entry:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_closure_of_a_policy_is_called_for_a_request_that_it_skips_or_that_is_decided_before_it()
+{
+    let calls = Calls::default();
+    let mut stranger = head("/");
+    stranger.headers.clear();
+    for (entry, free, free_of_p, without_key) in [
+        (
+            Entry::Layer,
+            [1, 0, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 1],
+            // The first policy rejects it: no later one is evaluated.
+            [1, 1, 1, 0, 0, 0],
+        ),
+        (
+            Entry::Check,
+            [1, 0, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 1],
+            [1, 1, 0, 1, 1, 1],
+        ),
+        (
+            Entry::Admit,
+            [1, 0, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 1],
+            [1, 1, 0, 1, 1, 1],
+        ),
+        (
+            Entry::Wait,
+            [1, 0, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 1],
+            [1, 1, 0, 1, 1, 1],
+        ),
+        (
+            Entry::Peek,
+            [1, 0, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 1],
+            [1, 1, 0, 1, 1, 1],
+        ),
+    ] {
+        for (parts, expected) in [
+            (&head("/free"), free),
+            (&head("/free-of-p"), free_of_p),
+            (&stranger, without_key),
+        ] {
+            let (_, called) = calls.of(entry, parts, Settings::None).await;
+            assert_eq!(called, expected, "{entry:?} {parts:?}");
+        }
+    }
+    // That a policy would skip the request is asked for the policy that would reject it.
+    let (outcome, called) = calls
+        .of(Entry::PeekRequest, &stranger, Settings::None)
+        .await;
+    assert_eq!((outcome, called), (Outcome::NoKey, [0, 1, 1, 0, 0, 0]));
+}

@@ -1,0 +1,101 @@
+//! Limiters that share their metrics, at the same time or one after the other.
+
+use tollgate::{Limiter, Policy, Quota};
+
+use crate::metrics::support::{Observed, in_process};
+
+fn policy(name: &str, quota: u64) -> Policy {
+    Policy::new(name, Quota::requests(quota).per_day())
+}
+
+/// Checks so many requests.
+async fn send(limiter: &Limiter, requests: usize) {
+    for _ in 0..requests {
+        drop(limiter.check("alice").await);
+    }
+}
+
+/// The requests within and over the limits of policies, and those that were admitted and rejected.
+#[track_caller]
+fn counted(observed: &Observed, policy: &str) -> [f64; 4] {
+    let exposition = observed.exposition();
+    let requests = |outcome| {
+        let labels = [("outcome", outcome)];
+        exposition.value("tollgate_requests_total", &labels)
+    };
+    let [within, near, over] = ["within", "near", "over"].map(|result| {
+        let labels = [("policy", policy), ("result", result)];
+        exposition.value("tollgate_policy_requests_total", &labels)
+    });
+    [
+        within + near,
+        over,
+        requests("admitted"),
+        requests("rejected"),
+    ]
+}
+
+#[tokio::test]
+async fn requests_of_two_limiters_are_counted_together_and_stay_counted() {
+    let observed = Observed::default();
+    let first = in_process(&observed, [policy("api", 5), policy("one", 100)]);
+    let second = in_process(&observed, [policy("api", 2), policy("two", 100)]);
+    send(&first, 7).await;
+    send(&second, 3).await;
+    assert_eq!(counted(&observed, "api"), [7.0, 3.0, 7.0, 3.0]);
+    assert_eq!(counted(&observed, "one")[..2], [7.0, 0.0]);
+    assert_eq!(counted(&observed, "two")[..2], [3.0, 0.0]);
+
+    drop(first);
+    assert_eq!(counted(&observed, "api"), [7.0, 3.0, 7.0, 3.0]);
+    assert_eq!(counted(&observed, "one")[..2], [7.0, 0.0]);
+    send(&second, 2).await;
+    assert_eq!(counted(&observed, "api"), [7.0, 5.0, 7.0, 5.0]);
+
+    drop(second);
+    for _ in 0..2 {
+        assert_eq!(counted(&observed, "api"), [7.0, 5.0, 7.0, 5.0]);
+        assert_eq!(counted(&observed, "one")[..2], [7.0, 0.0]);
+        assert_eq!(counted(&observed, "two")[..2], [5.0, 0.0]);
+    }
+
+    // The next one goes on with them.
+    let third = in_process(&observed, [policy("api", 1)]);
+    assert_eq!(counted(&observed, "api"), [7.0, 5.0, 7.0, 5.0]);
+    send(&third, 3).await;
+    assert_eq!(counted(&observed, "api"), [8.0, 7.0, 8.0, 7.0]);
+}
+
+#[tokio::test]
+async fn the_older_of_two_limiters_still_counts_when_the_newer_is_dropped() {
+    let observed = Observed::default();
+    let first = in_process(&observed, [policy("api", 5)]);
+    let second = in_process(&observed, [policy("api", 2)]);
+    send(&second, 3).await;
+    let quota = || observed.value("tollgate_policy_quota_units", &[("policy", "api")]);
+    assert_eq!(quota(), 2.0, "that of the limiter that was built last");
+    drop(second);
+    assert_eq!(counted(&observed, "api"), [2.0, 1.0, 2.0, 1.0]);
+    send(&first, 6).await;
+    assert_eq!(counted(&observed, "api"), [7.0, 2.0, 7.0, 2.0]);
+    // A limiter that is reconfigured is the last one again.
+    let next = Limiter::builder().observe(observed.metrics.clone());
+    let next = next.policy(policy("api", 9));
+    first.reconfigure(next).expect("valid policies");
+    assert_eq!(quota(), 9.0);
+    assert_eq!(counted(&observed, "api"), [7.0, 2.0, 7.0, 2.0]);
+}
+
+#[tokio::test]
+async fn shadow_policies_of_limiters_one_after_the_other_are_counted_together() {
+    let observed = Observed::default();
+    let policies = || [policy("api", 9), policy("next", 1).shadow_of("api")];
+    let evaluated = || observed.value("tollgate_shadow_requests_total", &[("policy", "next")]);
+    for (requests, total) in [(3, 3.0), (2, 5.0)] {
+        let limiter = in_process(&observed, policies());
+        send(&limiter, requests).await;
+        assert_eq!(evaluated(), total);
+        drop(limiter);
+        assert_eq!(evaluated(), total);
+    }
+}

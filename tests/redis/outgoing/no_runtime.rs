@@ -1,0 +1,213 @@
+//! Waits on threads without a runtime: an error where there would be something to wait for, and no unit is lost or given twice.
+//! That runtimes without timers are no different is tested in `servers/faults/waiting.rs`.
+
+#![expect(
+    clippy::async_yields_async,
+    reason = "futures are polled on a runtime and awaited on a thread without one"
+)]
+
+use std::{future::IntoFuture, thread, time::Duration};
+
+use testkit::{Clock, Server};
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{
+    Admission, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota, Rejected, StoreError,
+    extract,
+    limiter::{DecisionKind, OnMisconfiguration, Wait},
+    observe::DecisionSource,
+};
+use tollgate_tests::{
+    bare_thread::{block_on, on_bare_thread},
+    stores,
+};
+
+use crate::outgoing::{
+    redis::{on, until},
+    support::{START, Waiter, left, limiter_on, policy, poll_once, queued},
+};
+
+fn runtimes() -> [Runtime; 2] {
+    let mut multi_thread = Builder::new_multi_thread();
+    let builders = [Builder::new_current_thread(), {
+        multi_thread.worker_threads(1);
+        multi_thread
+    }];
+    builders.map(|mut builder| builder.enable_all().build().expect("a runtime"))
+}
+
+/// A wait with more time than any refill takes.
+fn wait(limiter: &Limiter) -> Wait {
+    limiter.wait(Key::global(), Duration::from_secs(36_000))
+}
+
+fn hourly(quota: &str) -> Policy {
+    policy("p", quota).strategy(FixedWindow)
+}
+
+/// A server whose clock stands still.
+fn server() -> Server {
+    let clock = Clock::at(START as u64);
+    Server::builder().clock(&clock).start()
+}
+
+/// Awaits a wait on a thread without a runtime.
+fn awaited(waiter: Waiter) -> Result<Admission, Rejected> {
+    on_bare_thread(move || block_on(waiter))
+}
+
+#[track_caller]
+fn lacks_a_runtime(result: Result<Admission, Rejected>) {
+    let rejected = result.expect_err("a rejection");
+    let kind = rejected.decision().kind();
+    let lacks = matches!(kind, DecisionKind::StoreFailed(StoreError::NoRuntime(_)));
+    assert!(lacks, "{kind:?}");
+}
+
+#[test]
+fn in_process_waits_of_several_threads_are_charged_exactly_what_is_admitted() {
+    let limiter = limiter_on(stores::frozen().0, [hourly("7/hour")]);
+    let waits = |n: usize| {
+        let limiter = limiter.clone();
+        move || {
+            let waits = (0..n).map(|_| block_on(wait(&limiter).into_future()));
+            let admitted = waits.map(|result| match result {
+                Ok(_) => 1,
+                // There is nothing left, or another thread's request is ahead of it.
+                rejected => {
+                    lacks_a_runtime(rejected);
+                    0
+                }
+            });
+            admitted.sum::<u64>()
+        }
+    };
+    let threads = [(); 4].map(|()| {
+        let waits = waits(5);
+        thread::spawn(move || on_bare_thread(waits))
+    });
+    let admitted = threads.map(|thread| thread.join().expect("no panic"));
+    let admitted = admitted.iter().sum::<u64>();
+    let units_left = || block_on(Box::pin(left(&limiter, "p")));
+    assert_eq!(units_left(), 7 - admitted);
+    // One thread alone gets the rest.
+    assert_eq!(on_bare_thread(waits(10)), 7 - admitted);
+    assert_eq!(units_left(), 0);
+}
+
+#[test]
+fn in_process_a_permit_is_not_lost_to_a_wait_that_leaves_its_runtime() {
+    let permits = || Policy::new("p", Quota::concurrent(1)).key(extract::global());
+    for awaits in [true, false] {
+        for runtime in runtimes() {
+            let limiter = limiter_on(tollgate::MemoryStore::new(), [permits()]);
+            let held = runtime.block_on(wait(&limiter).into_future());
+            let waiter = runtime.block_on(async { queued(wait(&limiter)) });
+            let releasing = thread::spawn(move || drop(held));
+            if awaits {
+                // It finds the permit, or tries too early and would have to wait again.
+                match awaited(waiter) {
+                    Ok(admission) => on_bare_thread(move || drop(admission)),
+                    rejected => lacks_a_runtime(rejected),
+                }
+            } else {
+                on_bare_thread(move || drop(waiter));
+            }
+            releasing.join().expect("no panic");
+            assert_eq!(limiter.stats().policies[0].permits, 0);
+            let next = on_bare_thread(move || block_on(wait(&limiter).into_future()));
+            assert!(next.is_ok(), "{next:?}");
+        }
+    }
+}
+
+#[test]
+fn on_redis_a_wait_is_an_error_at_once_and_costs_nothing() {
+    let server = server();
+    let limiter = on(&server, [hourly("1/hour")]);
+    let wait_here = || awaited(Box::pin(wait(&limiter).into_future()));
+    lacks_a_runtime(wait_here());
+    for runtime in runtimes() {
+        // Also once there are workers and connections, which another thread drives.
+        assert_eq!(runtime.block_on(left(&limiter, "p")), 1);
+        lacks_a_runtime(wait_here());
+        let admission = runtime.block_on(wait(&limiter).into_future());
+        let _ = admission.expect("there is room");
+        // Behind another one, which waits.
+        let first = runtime.block_on(async { queued(wait(&limiter)) });
+        lacks_a_runtime(wait_here());
+        runtime.block_on(async { drop(first) });
+        assert_eq!(runtime.block_on(left(&limiter, "p")), 0);
+        let reset = limiter.reset(Key::global()).into_future();
+        let _ = runtime.block_on(reset).expect("a response");
+    }
+}
+
+#[test]
+fn on_redis_a_wait_that_the_limiter_admits_without_a_runtime_costs_nothing() {
+    let server = server();
+    let [runtime, _] = runtimes();
+    for (action, admits) in [(Some(OnStoreError::Admit), true), (None, false)] {
+        let store = stores::redis(&server);
+        let builder = Limiter::builder().store(store).policy(hourly("1/hour"));
+        let builder = builder.on_misconfiguration(OnMisconfiguration::AsStoreError);
+        let builder = match action {
+            Some(action) => builder.on_store_error(action),
+            // A wait tries again until its timeout.
+            None => builder,
+        };
+        let limiter = builder.build().expect("a limiter");
+        let result = awaited(Box::pin(wait(&limiter).into_future()));
+        if admits {
+            let admission = result.expect("admitted");
+            assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
+        } else {
+            lacks_a_runtime(result);
+        }
+        assert_eq!(runtime.block_on(left(&limiter, "p")), 1);
+    }
+}
+
+/// A wait whose call of the store is on its way when this returns.
+fn in_flight(server: &Server, runtime: &Runtime, limiter: &Limiter) -> Waiter {
+    server.pause();
+    let waiter = runtime.block_on(async { queued(wait(limiter)) });
+    server.resume();
+    waiter
+}
+
+#[test]
+fn on_redis_a_wait_that_leaves_its_runtime_ends_with_the_stores_response() {
+    let server = server();
+    let limiter = on(&server, [hourly("1/hour")]);
+    let [_, runtime] = runtimes();
+    assert_eq!(runtime.block_on(left(&limiter, "p")), 1);
+    let admission = awaited(in_flight(&server, &runtime, &limiter));
+    assert_eq!(admission.expect("there is room").remaining("p"), Some(0));
+    assert_eq!(runtime.block_on(left(&limiter, "p")), 0);
+    // It would have to wait again.
+    lacks_a_runtime(awaited(in_flight(&server, &runtime, &limiter)));
+    assert_eq!(runtime.block_on(left(&limiter, "p")), 0);
+}
+
+#[test]
+fn on_redis_a_wait_that_is_dropped_without_a_runtime_costs_nothing() {
+    let server = server();
+    let limiter = on(&server, [hourly("1/hour")]);
+    for runtime in runtimes() {
+        assert_eq!(runtime.block_on(left(&limiter, "p")), 1);
+        for polls in [false, true] {
+            let mut waiter = in_flight(&server, &runtime, &limiter);
+            let admitted = on_bare_thread(move || {
+                // The response may be there.
+                let ended = polls.then(|| poll_once(&mut waiter)).flatten();
+                ended.is_some_and(|result| result.is_ok())
+            });
+            let rest = u64::from(!admitted);
+            runtime.block_on(until("only what is admitted is charged", async || {
+                left(&limiter, "p").await == rest
+            }));
+            let reset = limiter.reset(Key::global()).into_future();
+            let _ = runtime.block_on(reset).expect("a response");
+        }
+    }
+}
