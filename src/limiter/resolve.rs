@@ -134,6 +134,9 @@ impl LimiterRef {
             let call_cost = self.cost_in_call(bound, overrides);
             let cost = match call_cost {
                 Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
+                _ if overrides.is_some_and(|overrides| overrides.unconditional) => {
+                    bound.cost_of(None)
+                }
                 _ => bound.cost_of(head.as_ref()),
             };
             let caller = || {

@@ -84,7 +84,7 @@ impl Calls {
     }
 
     /// What a call about a request makes, and the closures that it calls. A wait evaluates conditions for each attempt, and before
-    /// it joins its queue: they are counted once. Whether a credit asks for the cost is left open.
+    /// it joins its queue: they are counted once.
     async fn of(&self, entry: Entry, parts: &Parts, settings: Settings) -> (Outcome, [usize; 6]) {
         let limiter = self.limiter().build().expect("a limiter");
         self.made(entry, &limiter, parts, settings).await
@@ -105,10 +105,6 @@ impl Calls {
             _ => [all, skip],
         };
         let [key, cost, quota, look_up] = rest;
-        let cost = match entry {
-            Entry::Credit => 0,
-            _ => cost,
-        };
         (outcome, [all, skip, key, cost, quota, look_up])
     }
 }
