@@ -249,15 +249,15 @@ async fn an_impossible_shadow_is_a_config_error() {
     let new = || window("new", "1/h");
     mistake(
         [window("live", "1/h"), new().shadow_of("life")],
-        "an enforced policy",
+        "the name of a live policy",
     );
     mistake(
         [window("live", "1/h"), new().shadow_of("new")],
-        "an enforced policy",
+        "the name of a live policy",
     );
     mistake(
         [window("live", "1/h").shadow(), new().shadow_of("live")],
-        "an enforced policy",
+        "the name of a live policy",
     );
     let counts = new().charge_rejected(true).shadow();
     mistake([window("live", "1/h"), counts], "without charge_rejected");
