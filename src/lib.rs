@@ -9,7 +9,7 @@
 //!                     │                                    │
 //!                     └──────────── Limiter ───────────────┘
 //!                                      │  each Policy that applies
-//!            KeyExtractor ──> Key      │  who is counted
+//!            KeyExtractor ──> Key      │  what is counted by
 //!            Quota + Strategy          │  how much, and how it is counted
 //!                                      │
 //!                      MemoryStore or RedisStore
@@ -202,7 +202,7 @@
 //! | lease | units of a hot key that a process charges ahead of need, and spends in process |
 //! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
-//! | held up, confirmation | of a process: its threads read replies late; the probe that tells this from a server that does not respond |
+//! | held up, confirmation | of a process: its threads read replies late; the probe that distinguishes this from a server that does not respond |
 //! | local fallback, share, write-back | limiting in process while the store fails; the part of a quota that one process has then; charging that to the store afterwards |
 //! | leader, waiter | the first in the queue of [`Limiter::wait`], which calls the store; the others |
 //! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |
