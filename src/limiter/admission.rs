@@ -84,8 +84,8 @@ impl Admission {
     /// use tollgate::{Key, Limiter, Policy, Quota, extract};
     ///
     /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).cost(200))
-    ///     .policy(Policy::new("budget", Quota::units(9_000).per_minute()).cost(200).key(extract::global()))
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_day()).cost(200))
+    ///     .policy(Policy::new("budget", Quota::units(9_000).per_month()).cost(200).key(extract::global()))
     ///     .build()?;
     /// let admission = limiter.admit(Key::new("alice")).await?;
     /// let mut meter = admission.meter(["tokens", "budget"])?;

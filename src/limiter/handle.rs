@@ -145,9 +145,9 @@ impl PolicyHandle {
     /// use tollgate::{Key, Limiter, Policy, Quota};
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let pro = Quota::units(20_000).per_minute();
+    /// let pro = Quota::units(20_000).per_month();
     /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).tier_quotas([pro]))
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_month()).tier_quotas([pro]))
     ///     .build()?;
     /// let (tokens, alice) = (limiter.policy("tokens")?, Key::new("alice"));
     /// let charged = tokens.charge(alice, 15_000).quota_for("tokens", pro).await?;

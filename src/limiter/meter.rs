@@ -28,7 +28,7 @@ use crate::error::StoreError;
 /// use tollgate::{Key, Limiter, Policy, Quota};
 ///
 /// let limiter = Limiter::builder()
-///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).cost(200))
+///     .policy(Policy::new("tokens", Quota::units(1_000).per_day()).cost(200))
 ///     .build()?;
 /// let admission = limiter.admit(Key::new("alice")).await?;
 ///
@@ -83,7 +83,7 @@ impl UnitMeter {
     /// }
     ///
     /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_hour()).cost(200))
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_day()).cost(200))
     ///     .build()?;
     /// let admission = limiter.admit("alice").await?;
     /// let mut meter = admission.policy("tokens")?.meter();

@@ -120,7 +120,7 @@ impl PolicyAdmission {
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_hour()).cost(200))
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_day()).cost(200))
     ///     .build()?;
     /// let admission = limiter.admit("alice").await?;
     /// let tokens = admission.policy("tokens")?;

@@ -252,6 +252,47 @@ fn a_request_of_a_process_that_was_held_up_is_decided_by_the_store() {
     }
 }
 
+/// One request is sent, and another waits for its reply, while the only thread stands still for longer than the timeout, twice.
+#[test]
+fn requests_that_wait_through_several_stops_of_the_process_are_decided_by_the_store() {
+    let (server, proxy) = network();
+    let store = builder(url(proxy.addr())).timeout(TIMEOUT).connections(1);
+    let store = store.circuit_breaker_threshold(1).build();
+    let limiter = rejecting(store.expect("a store"), UNITS);
+    let speed = Speed::measure(server.addr());
+    let mut decisions = Vec::new();
+    one_thread().block_on(async {
+        resumed(&limiter).await;
+        for stops in 1..=2 {
+            proxy.hold_open();
+            let check = async |key: Key| {
+                let check = tokio::spawn(limiter.check(key).into_future());
+                yield_now().await;
+                yield_now().await;
+                check
+            };
+            let checks = [check(KEY).await, check(Key::new("other")).await];
+            for _ in 0..stops {
+                thread::sleep(TIMEOUT * 5 / 2);
+                tokio::time::sleep(TIMEOUT / 4).await;
+            }
+            proxy.pass();
+            for check in checks {
+                let source = check.await.expect("no panic").source();
+                println!("after {stops} stops: {source:?}");
+                decisions.push(source);
+            }
+        }
+    });
+    if speed.suffices() {
+        assert!(
+            decisions
+                .iter()
+                .all(|source| *source == DecisionSource::Store)
+        );
+    }
+}
+
 #[test]
 fn a_server_that_is_down_while_the_process_is_held_up_is_found_out() {
     let server = Server::start();

@@ -161,7 +161,7 @@ impl CrossSlotAcquire {
         let admitted = admitted.map(|result| result.admitted);
         let admitted = admitted.fold(self.times.into(), u64::min);
         let followups = self.send_followups(&parts, admitted);
-        self.refund_unread(&mut parts, admitted).await?;
+        self.refund_unread(&mut parts, admitted).await;
         // Their errors do not change the decision.
         let (followups, _) = await_replies(Some(self.deadline), followups).await;
         Ok(CompletedAcquire {
@@ -172,12 +172,8 @@ impl CrossSlotAcquire {
         })
     }
 
-    /// Refunds what not all parts admitted.
-    async fn refund_unread(
-        &self,
-        parts: &mut [PartReply],
-        admitted: u64,
-    ) -> Result<(), StoreError> {
+    /// Refunds what not all parts admitted. A refund that fails is made later, and does not change the decision.
+    async fn refund_unread(&self, parts: &mut [PartReply], admitted: u64) {
         let mut refunds = SmallVec::<[SlotPart; 2]>::new();
         for PartReply { part, guard } in parts.iter_mut() {
             let Some(result) = guard.result_mut() else {
@@ -196,11 +192,9 @@ impl CrossSlotAcquire {
         }
         refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
-        let refunds = send_parts(&self.store.workers, Op::Refund, refunds, self.deadline);
-        let (replies, error) = await_replies(Some(self.deadline), refunds).await;
-        if let Some(error) = error {
-            return Err(error);
-        }
+        let workers = &self.store.workers;
+        let refunds = send_parts(workers, Op::Refund, refunds, workers.deadline());
+        let (replies, _) = await_replies(Some(self.deadline), refunds).await;
         for PartReply { part, mut guard } in replies {
             let Some(now) = guard.read() else {
                 continue;
@@ -216,7 +210,6 @@ impl CrossSlotAcquire {
                 }
             }
         }
-        Ok(())
     }
 
     /// Charges what counts rejections, and evaluates shadows, once the outcome of the request is known.
@@ -243,7 +236,7 @@ impl CrossSlotAcquire {
         let followups = rejections.chain(shadows);
         let workers = &self.store.workers;
         let followups =
-            followups.flat_map(|(op, part)| send_parts(workers, op, [part], self.deadline));
+            followups.flat_map(|(op, part)| send_parts(workers, op, [part], workers.deadline()));
         followups.collect()
     }
 }

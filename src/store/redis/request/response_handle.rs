@@ -8,15 +8,21 @@ use std::{
     mem,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::{
     runtime::{self, Handle},
-    time::sleep_until,
+    time::{Instant, sleep_until},
 };
 
 use super::{PendingRequest, RequestState, limit::store_of, response_slot::ResponseSlot};
-use crate::{error::StoreError, runtime::runtime_with_timers, store::OpResult, sync::lock};
+use crate::{
+    error::StoreError,
+    runtime::runtime_with_timers,
+    store::{OpResult, redis::state::was_held_up},
+    sync::lock,
+};
 
 /// A response that is waited for. Dropping it cancels the request and refunds what it charged.
 #[derive(Debug)]
@@ -98,10 +104,18 @@ impl ResponseHandle {
             return;
         };
         let store = store_of(&state.counters);
+        let timeout = store
+            .as_ref()
+            .map_or(Duration::MAX, |store| store.shared.timeout);
         let other = || store.and_then(|store| store.workers.other_runtime(before));
         if let Some(runtime) = runtime_with_timers().or_else(other) {
             drop(runtime.spawn(async move {
-                sleep_until(state.deadline).await;
+                let mut until = state.deadline;
+                sleep_until(until).await;
+                while was_held_up(timeout, until, Instant::now()) {
+                    until = Instant::now() + timeout;
+                    sleep_until(until).await;
+                }
                 state.expire();
             }));
         }

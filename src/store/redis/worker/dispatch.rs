@@ -52,7 +52,12 @@ pub(crate) async fn send_batch(
     let (shared, tag) = (&worker.shared, worker.tag);
     batch.begin(Instant::now(), shared.timeout);
     let mut call = None;
-    let mut outcome = match execute(&worker, &route, &mut batch, &mut call).await {
+    let executed = execute(&worker, &route, &mut batch, &mut call).await;
+    if let Some(confirm_at) = batch.confirm_at {
+        // A reply that was there when the process went on: requests that are still queued are late, too.
+        worker.note_if_held_up(confirm_at, Instant::now());
+    }
+    let mut outcome = match executed {
         Ok((reply, connection)) => {
             let call = call.map(StoreCall::ended);
             handle_reply(shared, tag, &mut batch, reply, connection, call)
@@ -463,10 +468,11 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
     while let Some(deadline) = batch.next_deadline() {
         if let Some(confirm_at) = batch.confirm_at {
             ready!(batch.timer.poll(confirm_at.min(deadline), cx));
-            let late_by = Instant::now().checked_duration_since(confirm_at);
-            if let Some(late_by) = late_by {
+            let now = Instant::now();
+            if now >= confirm_at {
                 batch.confirm_at = None;
-                begin_confirmation(worker, batch, late_by);
+                batch.is_held_up = worker.note_if_held_up(confirm_at, now);
+                begin_confirmation(worker, batch, now);
             }
         }
         let confirmation = batch.confirmation.as_ref();
@@ -480,18 +486,19 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
         };
         ready!(batch.timer.poll(deadline, cx));
         let now = Instant::now();
-        let may_wait = match verdict {
-            Some(Verdict::Answered) => true,
-            Some(Verdict::Unanswered) => false,
-            Some(Verdict::Pending) => batch.is_held_up || is_prober_late(),
-            None => worker.may_wait(deadline),
-        };
-        if may_wait && batch.extension.is_zero() {
-            batch.extension = worker.shared.timeout;
-            if verdict.is_some() {
-                // From now on: this thread may have been held up.
-                batch.extension += now.saturating_duration_since(deadline);
+        // Once, and once more each time that this process was held up.
+        let may_extend = worker.note_if_held_up(deadline, now) || batch.extension.is_zero();
+        let until = match verdict {
+            _ if !may_extend => now,
+            Some(Verdict::Answered) => now + worker.shared.timeout,
+            Some(Verdict::Pending) if batch.is_held_up || is_prober_late() => {
+                now + worker.shared.timeout
             }
+            Some(Verdict::Pending | Verdict::Unanswered) => now,
+            None => worker.awaited_until(deadline, now),
+        };
+        if until > now {
+            batch.extension += until - deadline;
         } else {
             batch.fail_overdue(now);
         }
@@ -502,9 +509,8 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
 /// Has the server probed, since a batch has no reply: so soon that there is a result before its last deadline. Not if there is too
 /// little time left for a probe, or the circuit breaker is open.
 #[cold]
-fn begin_confirmation(worker: &Worker, batch: &mut Batch, late_by: Duration) {
-    let (timeout, now) = (worker.shared.timeout, Instant::now());
-    batch.is_held_up = late_by > timeout / 8;
+fn begin_confirmation(worker: &Worker, batch: &mut Batch, now: Instant) {
+    let timeout = worker.shared.timeout;
     let left = batch.last_deadline();
     let left = left.map_or(Duration::ZERO, |last| last - now);
     let limit = if batch.is_held_up {

@@ -21,6 +21,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -34,7 +35,7 @@ use super::{
     batch::{Batch, deadline_timer::DeadlineTimer},
     breaker::Breaker,
     request::{PendingRequest, Sent},
-    state::StoreState,
+    state::{StoreState, was_held_up},
     topology::Route,
 };
 use crate::{
@@ -69,6 +70,8 @@ pub(crate) struct Worker {
     wake_every: AtomicUsize,
     /// Whether the batch that was polled last leaves the worker.
     is_leaving: AtomicBool,
+    /// When this process was last found to have been held up.
+    resumed_at: Mutex<Option<Instant>>,
 }
 
 /// A batch in flight. Resolves to the emptied batch, for reuse, and the requests to retry.
@@ -86,6 +89,7 @@ impl Worker {
             last_waiting: AtomicUsize::new(0),
             wake_every: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
             is_leaving: AtomicBool::new(false),
+            resumed_at: Mutex::default(),
         }
     }
 
@@ -206,7 +210,7 @@ impl Worker {
             .store(schedule.waiting(), Ordering::Relaxed);
         let now = Instant::now();
         let requests = schedule.fill(|request| {
-            if request.deadline <= now && !self.may_wait(request.deadline) {
+            if self.awaited_until(request.deadline, now) <= now {
                 self.fail(request, StoreError::Timeout);
             } else if !request.is_cancelled() {
                 return batch.push(request);
@@ -223,8 +227,7 @@ impl Worker {
     /// Removes the requests at the front of the backlog whose deadline has passed, and fails them.
     fn fail_overdue(&self, schedule: &mut Schedule<PendingRequest>) {
         let now = Instant::now();
-        let is_overdue =
-            |first: &PendingRequest| first.deadline <= now && !self.may_wait(first.deadline);
+        let is_overdue = |first: &PendingRequest| self.awaited_until(first.deadline, now) <= now;
         while let Some(late) = schedule.take_first_if(is_overdue) {
             self.fail(late, StoreError::Timeout);
         }
@@ -236,14 +239,44 @@ impl Worker {
         refunds.fail_and_keep(self.tag, request, error, Sent::No)
     }
 
-    /// Whether requests with this deadline, which has passed, are awaited for one more timeout: the server has answered a probe
-    /// since they arrived, so this process is held up.
+    /// Until when a request with this deadline is awaited: once that has passed, for one more timeout if the server has answered a
+    /// probe since the request arrived, and for a timeout from the instant on at which this process was found to have been held up.
+    #[inline]
+    fn awaited_until(&self, deadline: Instant, now: Instant) -> Instant {
+        if now < deadline {
+            return deadline;
+        }
+        self.extended(deadline, now)
+    }
+
     #[cold]
-    fn may_wait(&self, deadline: Instant) -> bool {
+    fn extended(&self, deadline: Instant, now: Instant) -> Instant {
         let timeout = self.shared.timeout;
         let arrival = deadline.into_std().checked_sub(timeout);
         let is_confirmed = arrival.is_some_and(|at| self.breaker.is_confirmed_since(at));
-        is_confirmed && Instant::now() < deadline + timeout
+        let confirmed = deadline
+            + if is_confirmed {
+                timeout
+            } else {
+                Duration::ZERO
+            };
+        let resumed_at = *lock(&self.resumed_at);
+        let until = resumed_at.map_or(confirmed, |at| confirmed.max(at + timeout));
+        if self.note_if_held_up(until, now) {
+            now + timeout
+        } else {
+            until
+        }
+    }
+
+    /// Whether an instant that this task waits for is noticed so late that this process was held up, which is noted.
+    #[cold]
+    fn note_if_held_up(&self, due: Instant, now: Instant) -> bool {
+        let was_held_up = was_held_up(self.shared.timeout, due, now);
+        if was_held_up {
+            *lock(&self.resumed_at) = Some(now);
+        }
+        was_held_up
     }
 
     /// Has a batch whose requests have timed out leave the worker, if some of them must not be lost and can't be sent again.
@@ -266,10 +299,7 @@ impl Worker {
         let Some(first) = first else {
             return pending().await;
         };
-        let mut deadline = first.deadline;
-        if deadline <= Instant::now() && self.may_wait(deadline) {
-            deadline += self.shared.timeout;
-        }
+        let deadline = self.awaited_until(first.deadline, Instant::now());
         poll_fn(|cx| timer.poll(deadline, cx)).await;
     }
 

@@ -27,7 +27,7 @@ use crate::{
         },
         connection::RunError,
         error_class, key_names,
-        state::StoreState,
+        state::{StoreState, TIMER_GRANULARITY},
         topology::Topology,
     },
 };
@@ -39,9 +39,6 @@ const MAX_PROBE_WAIT: Duration = Duration::from_millis(500);
 /// A probe itself has the store's timeout, for servers that are far away, but at most this. As pauses grow, no more than
 /// a handful are in flight.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// By so much timers are late on a machine that is not busy.
-const TIMER_GRANULARITY: Duration = Duration::from_millis(2);
 
 /// The background thread's runtime or, if that can't be started, the current one.
 fn probing_runtime() -> Option<Handle> {
