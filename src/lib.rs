@@ -230,7 +230,7 @@ pub mod explain {
     //! The decision that a request would get, and why: the result of [`Limiter::explain`](crate::Limiter::explain).
 
     pub use crate::limiter::explain::{Explain, ExplainedPolicy, Explanation, NotApplied};
-    pub use crate::policy::skip::exemption::Exemption;
+    pub use crate::policy::skip::Exemption;
 }
 pub mod extract;
 pub mod guide;
@@ -253,7 +253,7 @@ pub mod settings {
             cost::{Cost, CostRule},
             quotas::QuotaLookup,
             settings::PolicySettings,
-            skip::{Conditions, method::MethodName, path::PathPattern},
+            skip::{Conditions, MethodName, path::PathPattern},
         },
         quota::QuotaWithoutPeriod,
         respond::RejectionText,
@@ -295,8 +295,8 @@ mod sync;
 pub use store::redis::RedisStore;
 #[doc(inline)]
 pub use {
-    clock::manual::ManualClock,
-    error::{call::CallError, config::ConfigError, store::StoreError},
+    clock::ManualClock,
+    error::{CallError, config::ConfigError, store::StoreError},
     extract::extractor::KeyExtractor,
     headers::RateLimitHeaders,
     key::Key,

@@ -13,7 +13,7 @@ use super::{
     api::OPENAPI,
     auth, dashboard,
     handlers::{activity, blocks, explain, health, keys, policies},
-    http::{json, problem::Failure},
+    http::{problem::Failure, with_type},
     state::AdminState,
 };
 
@@ -91,7 +91,7 @@ async fn method_not_allowed() -> Failure {
 
 /// `GET /openapi.json`.
 async fn openapi() -> Response {
-    json::with_type(StatusCode::OK, "application/json", OPENAPI.into())
+    with_type(StatusCode::OK, "application/json", OPENAPI.into())
 }
 
 #[test]

@@ -19,7 +19,7 @@ mod text;
 mod tree;
 mod watch;
 
-pub use crate::error::reference::Reference;
+pub use crate::error::Reference;
 pub use document::{
     Document,
     access::{

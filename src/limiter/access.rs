@@ -14,7 +14,7 @@ use super::{
 use crate::{
     access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
     extract::Extracted,
-    policy::skip::{exemption::Exemption, is_preflight},
+    policy::skip::{Exemption, is_preflight},
     store::Op,
 };
 

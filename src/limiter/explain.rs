@@ -27,7 +27,7 @@ use crate::{
     extract::Extracted,
     log::without_events,
     observe::{DecisionOutcome, DecisionSource},
-    policy::skip::exemption::Exemption,
+    policy::skip::Exemption,
     store::{Op, OpResult, TOO_FEW_RESULTS},
     strategy::RetryAfter,
 };

@@ -65,7 +65,6 @@ mod settle;
 mod shadow;
 mod shutdown;
 mod status;
-mod validate;
 mod wait;
 mod wait_leader;
 mod wait_queue;

@@ -4,7 +4,7 @@ use http::{Method, request::Parts};
 use serde::{Deserialize, Serialize};
 
 use super::skip::{
-    method::MethodName,
+    MethodName,
     path::{PathPattern, RequestPath},
 };
 use crate::setting::{Slot, values::forms};

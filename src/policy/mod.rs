@@ -8,11 +8,7 @@ use self::{
     by_hand::{BLOCKS, ByHand, NO_REJECTIONS},
     cost::Cost,
     on_store_error::OnStoreError,
-    skip::{
-        SkipRules,
-        exemption::{ConditionMatch, Exemption},
-        path::RequestPath,
-    },
+    skip::{ConditionMatch, Exemption, SkipRules, path::RequestPath},
 };
 use crate::{
     extract::{self, KeyExtractor, MissingKey},

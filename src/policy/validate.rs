@@ -6,7 +6,7 @@ use super::{
     Policy,
     cost::{Cost, CostRule},
     on_store_error::OnStoreError,
-    skip::{method::MethodName, path::PathPattern},
+    skip::{MethodName, path::PathPattern},
 };
 use crate::{
     error::InvalidValue,

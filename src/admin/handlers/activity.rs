@@ -25,9 +25,10 @@ use crate::{
         activity::Activity,
         api::{ActivityReport, TopReport},
         http::{
+            Json,
             input::Query,
-            json::{self, Json},
             problem::{Answer, Failure},
+            with_type,
         },
         state::AdminState,
     },
@@ -95,7 +96,7 @@ pub(in crate::admin) async fn events(
         interval,
         _permit: permit,
     };
-    Ok(json::with_type(
+    Ok(with_type(
         StatusCode::OK,
         "text/event-stream",
         Body::new(events),

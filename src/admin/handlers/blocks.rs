@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 
-use super::status::{millis, rfc3339};
+use super::{millis, rfc3339};
 use crate::{
     admin::{
         api::{BlockInfo, BlocksInfo, IncompleteReason},
         http::{
+            Json,
             input::Query,
-            json::Json,
             problem::{Answer, Failure},
         },
         state::AdminState,

@@ -8,13 +8,13 @@ use std::{
 use axum::extract::State;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, request::Parts};
 
-use super::status::{blocked_until, limit, millis, remaining};
+use super::{blocked_until, limit, millis, remaining};
 use crate::{
     admin::{
         api::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
         http::{
+            Json,
             input::Body,
-            json::Json,
             problem::{Answer, Failure},
         },
         state::AdminState,

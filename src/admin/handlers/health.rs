@@ -12,7 +12,7 @@ use crate::{
     admin::{
         api::Health,
         auth,
-        http::json::json,
+        http::json,
         state::AdminState,
         token::{AdminUser, Identity},
     },

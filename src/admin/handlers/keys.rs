@@ -12,7 +12,7 @@ use std::{
 use axum::extract::State;
 use http::StatusCode;
 
-use super::status;
+use super::statuses_of;
 use crate::{
     admin::{
         api::{
@@ -21,8 +21,8 @@ use crate::{
         },
         audit::{Audit, Change},
         http::{
+            Json,
             input::Body,
-            json::Json,
             problem::{Answer, Failure},
         },
         key_text,
@@ -52,7 +52,7 @@ pub(in crate::admin) async fn peek(
     let keys = named_key(limiter, &request.policy, &request.key)?;
     let quotas = quota_of_tier(limiter, &request.policy, request.quota.as_deref())?;
     let status = limiter.peek_keys(keys.into(), quotas).await?;
-    only(status::statuses(&status), &request.policy).map(Json)
+    only(statuses_of(&status), &request.policy).map(Json)
 }
 
 /// `POST /reset`.
@@ -68,7 +68,7 @@ pub(in crate::admin) async fn reset(
     let audit = Audit::new(user, Change::Reset, &request.key, state.limiter(), &keys);
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
-        let before = audit.shown(status::statuses(&limiter.reset(keys.clone()).await?));
+        let before = audit.shown(statuses_of(&limiter.reset(keys.clone()).await?));
         let after = statuses(limiter, keys).await;
         audit.log(&before, after.as_deref().unwrap_or_default());
         let after = audit.shown(after?);
@@ -102,7 +102,7 @@ pub(in crate::admin) async fn credit(
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
         let before = limiter.peek_keys(keys.clone().into(), quotas.clone());
-        let before = status::statuses(&before.await?);
+        let before = statuses_of(&before.await?);
         let key = keys.first().map_or(Key::missing(), |(_, key)| *key);
         // The first quota of a name counts.
         let by_request = limiter.policies().into_iter();
@@ -113,7 +113,7 @@ pub(in crate::admin) async fn credit(
             credit.quota_for(name, quota)
         });
         let credited = credit.await?;
-        let after = status::statuses(credited.status());
+        let after = statuses_of(credited.status());
         audit.log(&before, &after);
         Ok(Credited {
             credited: credited.units(),
@@ -167,7 +167,7 @@ pub(in crate::admin) async fn unblock(
     let audit = Audit::new(user, Change::Unblock, &request.key, state.limiter(), &keys);
     completed(audited(audit, async move |audit| {
         let limiter = state.limiter();
-        let before = audit.shown(status::statuses(&limiter.unblock(keys.clone()).await?));
+        let before = audit.shown(statuses_of(&limiter.unblock(keys.clone()).await?));
         let after = statuses(limiter, keys).await;
         audit.log(&before, after.as_deref().unwrap_or_default());
         let after = audit.shown(after?);
@@ -317,7 +317,7 @@ fn quota_of_tier(
 
 async fn statuses(limiter: &Limiter, keys: NamedKeys) -> Result<Vec<Status>, Failure> {
     let status = limiter.peek_keys(keys.into(), Vec::new()).await?;
-    Ok(status::statuses(&status))
+    Ok(statuses_of(&status))
 }
 
 /// The keys that are blocked by these statuses.

@@ -8,8 +8,8 @@ use crate::{
     admin::{
         api::{ConfigInForce, LeaseSettings, Policies, PolicyInfo, Role, Shadow, Shadows},
         http::{
+            Json,
             input::Query,
-            json::Json,
             problem::{Answer, Failure},
         },
         state::AdminState,

@@ -5,7 +5,7 @@ use std::fmt;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 
-use super::json::{Json, json};
+use super::{Json, json};
 use crate::{
     admin::api::Problem,
     error::{CallError, StoreError, UnknownPolicy},

@@ -1,6 +1,6 @@
 //! Which requests a limit applies to.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method,
@@ -9,22 +9,16 @@ use http::{
 };
 
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, Unexpected},
 };
 
-use self::{
-    exemption::{ConditionMatch, Exemption},
-    method::MethodName,
-    path::{PathPattern, RequestPath},
-};
+use self::path::{PathPattern, RequestPath};
 use crate::{
     error::InvalidValue,
     setting::{CodeId, Slot},
 };
 
-pub(crate) mod exemption;
-pub(crate) mod method;
 pub(crate) mod path;
 
 pub(crate) type ConditionFn = dyn Fn(&Parts) -> bool + Send + Sync;
@@ -218,4 +212,93 @@ pub(crate) fn is_preflight(parts: &Parts) -> bool {
 fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())
+}
+
+/// A method of requests, such as `GET`. Methods are case-sensitive: a standard one in lower case is an error when the limiter is
+/// built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MethodName(pub Method);
+
+impl MethodName {
+    /// An error for a standard method (RFC 9110, RFC 5789) that is not in upper case.
+    pub(in crate::policy) fn validate(&self) -> Result<(), InvalidValue> {
+        let text = self.0.as_str();
+        let upper = text.to_ascii_uppercase();
+        let is_standard = "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH"
+            .split(' ')
+            .any(|standard| standard == upper);
+        if text == upper || !is_standard {
+            return Ok(());
+        }
+        Err(InvalidValue::new(
+            format!("the method {text:?}"),
+            format!("{upper:?}, in upper case"),
+        ))
+    }
+}
+
+impl Serialize for MethodName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for MethodName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let method = Method::from_bytes(text.as_bytes());
+        method.map(Self).map_err(|_| {
+            let found = format!("the method {text:?}");
+            D::Error::invalid_value(Unexpected::Other(&found), &"a method such as \"GET\"")
+        })
+    }
+}
+
+/// A condition by which a request is exempt: see [`Explanation`](crate::explain::Explanation). Displayed as the call that set it:
+/// `skip_path /static/*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Exemption {
+    /// It is a CORS preflight, which [counts under no policy](crate::limiter::LimiterBuilder::count_preflights) of the limiter.
+    Preflight,
+    /// [`skip_method`](crate::Policy::skip_method) with its method.
+    SkipMethod(Method),
+    /// [`skip_path`](crate::Policy::skip_path) with this path.
+    SkipPath(String),
+    /// [`skip_with`](crate::Policy::skip_with): the function's name in configuration files, or `#` and its position, from 1.
+    SkipWith(String),
+    /// [`only_method`](crate::Policy::only_method) with these methods, none of which is the request's.
+    OnlyMethod(Vec<Method>),
+    /// [`only_path`](crate::Policy::only_path) with these paths, none of which is the request's.
+    OnlyPath(Vec<String>),
+    /// [`only_with`](crate::Policy::only_with): the function's name in configuration files, or `#` and its position, from 1.
+    OnlyWith(String),
+}
+
+/// The condition that exempts a request, by its index among its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConditionMatch {
+    SkipMethod,
+    SkipPath(usize),
+    SkipWith(usize),
+    OnlyMethod,
+    OnlyPath,
+    OnlyWith(usize),
+}
+
+impl fmt::Display for Exemption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Preflight => f.write_str("a CORS preflight"),
+            Self::SkipMethod(method) => write!(f, "skip_method {method}"),
+            Self::SkipPath(path) => write!(f, "skip_path {path}"),
+            Self::SkipWith(name) => write!(f, "skip_with {name}"),
+            Self::OnlyMethod(methods) => {
+                let methods: Vec<_> = methods.iter().map(Method::as_str).collect();
+                write!(f, "only_method {}", methods.join(", "))
+            }
+            Self::OnlyPath(paths) => write!(f, "only_path {}", paths.join(", ")),
+            Self::OnlyWith(name) => write!(f, "only_with {name}"),
+        }
+    }
 }
