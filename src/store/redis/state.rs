@@ -6,8 +6,6 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::{
     breaker::Breaker,
     pending_refunds::PendingRefunds,
@@ -23,14 +21,6 @@ use crate::{
     store::health::HELD_UP_REMEDY,
     sync::read,
 };
-
-/// By so much timers are late on a machine that is not busy.
-pub(super) const TIMER_GRANULARITY: Duration = Duration::from_millis(2);
-
-/// Whether an instant that a task waits for is noticed so late, in a store with this timeout, that the process was held up meanwhile.
-pub(super) fn was_held_up(timeout: Duration, due: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(due) > timeout / 8 + TIMER_GRANULARITY
-}
 
 /// The state that the workers of a store share.
 #[derive(Debug)]

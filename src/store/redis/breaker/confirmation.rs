@@ -12,11 +12,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::time;
+
 use super::Breaker;
 use crate::sync::lock;
 
 /// How often a probe is repeated whose own thread was held up meanwhile.
 pub(crate) const MAX_REPEATS: u32 = 3;
+
+/// By so much timers are late on a machine that is not busy.
+pub(crate) const TIMER_GRANULARITY: Duration = Duration::from_millis(2);
+
+/// Whether an instant that a task waits for is noticed so late, in a store with this timeout, that the process was held up meanwhile.
+pub(crate) fn was_held_up(timeout: Duration, due: time::Instant, now: time::Instant) -> bool {
+    now.saturating_duration_since(due) > timeout / 8 + TIMER_GRANULARITY
+}
 
 /// A probe that is sent because batches are late, and its result.
 #[derive(Debug)]

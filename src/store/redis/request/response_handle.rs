@@ -20,7 +20,7 @@ use super::{PendingRequest, RequestState, limit::store_of, response_slot::Respon
 use crate::{
     error::StoreError,
     runtime::runtime_with_timers,
-    store::{OpResult, redis::state::was_held_up},
+    store::{OpResult, redis::breaker::confirmation::was_held_up},
     sync::lock,
 };
 

@@ -33,9 +33,9 @@ use self::{
 };
 use super::{
     batch::{Batch, deadline_timer::DeadlineTimer},
-    breaker::Breaker,
+    breaker::{Breaker, confirmation::was_held_up},
     request::{PendingRequest, Sent},
-    state::{StoreState, was_held_up},
+    state::StoreState,
     topology::Route,
 };
 use crate::{

@@ -23,11 +23,11 @@ use crate::{
         background::background_runtime,
         breaker::{
             Breaker, ProbingGuard,
-            confirmation::{Confirmation, MAX_REPEATS},
+            confirmation::{Confirmation, MAX_REPEATS, TIMER_GRANULARITY},
         },
         connection::RunError,
         error_class, key_names,
-        state::{StoreState, TIMER_GRANULARITY},
+        state::StoreState,
         topology::Topology,
     },
 };
