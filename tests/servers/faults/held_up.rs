@@ -265,13 +265,12 @@ fn requests_that_wait_through_several_stops_of_the_process_are_decided_by_the_st
         resumed(&limiter).await;
         for stops in 1..=2 {
             proxy.hold_open();
-            let check = async |key: Key| {
-                let check = tokio::spawn(limiter.check(key).into_future());
+            let mut checks = Vec::new();
+            for key in [KEY, Key::new("other")] {
+                checks.push(tokio::spawn(limiter.check(key).into_future()));
                 yield_now().await;
                 yield_now().await;
-                check
-            };
-            let checks = [check(KEY).await, check(Key::new("other")).await];
+            }
             for _ in 0..stops {
                 thread::sleep(TIMEOUT * 5 / 2);
                 tokio::time::sleep(TIMEOUT / 4).await;
