@@ -344,9 +344,10 @@ fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() 
     }
 }
 
-/// The whole runtime is blocked for longer than the request has time.
+/// The whole runtime is blocked for longer than the request has time, before it is sent. It has one more timeout, since the server
+/// is not to blame: on a machine that is too slow it fails all the same, and costs nothing.
 #[test]
-fn a_check_whose_runtime_is_blocked_past_its_deadline_is_not_charged() {
+fn a_check_whose_runtime_is_blocked_past_its_deadline_costs_what_its_decision_says() {
     let server = Server::start();
     let runtime = current_thread();
     let limiter = single(&server, TIMEOUT);
@@ -360,9 +361,11 @@ fn a_check_whose_runtime_is_blocked_past_its_deadline_is_not_charged() {
         let mut check = limiter.check(KEY).into_future();
         poll_once(&mut check).await;
         thread::sleep(2 * TIMEOUT);
-        assert!(matches!(store_error(&check.await), StoreError::Timeout));
-        for _ in 0..3 {
-            assert_eq!(used(&patient, KEY).await, before);
-        }
+        let decision = check.await;
+        let charged = u64::from(decision.source() == DecisionSource::Store);
+        until("nothing else is charged", async || {
+            used(&patient, KEY).await == [before[0] + charged]
+        })
+        .await;
     });
 }
