@@ -96,7 +96,7 @@ impl LimiterRef {
     }
 
     /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.
-    pub(crate) fn access_check_call(
+    fn access_check_call(
         &self,
         op: Op,
         keys: &Keys,
@@ -106,22 +106,31 @@ impl LimiterRef {
         if !concerns_request(op, overrides) {
             return None;
         }
-        let listed = self.find_listed(&KeyedCall {
-            op,
-            keys,
-            overrides,
-        });
-        let listed = listed.and_then(|(_, found)| list_decision(found));
-        listed.or_else(|| {
+        self.list_check_call(op, keys, overrides).or_else(|| {
             overrides.filter(|overrides| !overrides.any_request)?;
             let skips = self.skips_request(head?);
             skips.then(|| DecisionKind::Admitted.into())
         })
     }
 
+    /// What access lists decide for a call with its own keys.
+    pub(crate) fn list_check_call(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<EarlyDecision> {
+        let (_, found) = self.find_listed(&KeyedCall {
+            op,
+            keys,
+            overrides,
+        })?;
+        list_decision(found)
+    }
+
     /// What decides a call before its policies: misuse, access lists, conditions of all policies, or a missing key.
     #[inline]
-    pub(crate) fn decide_early(
+    pub(super) fn decide_early(
         &self,
         op: Op,
         keys: &Keys,
@@ -141,7 +150,7 @@ impl LimiterRef {
     /// Why a call can't be carried out, if so: it names an unknown policy, or one twice, or lacks the request that a policy takes
     /// settings from.
     #[inline]
-    pub(crate) fn find_misuse(
+    fn find_misuse(
         &self,
         op: Op,
         keys: &Keys,

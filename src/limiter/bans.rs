@@ -46,7 +46,7 @@ impl LimiterRef {
 
     /// Ends the bans of a key: see [`Limiter::unblock`](crate::Limiter::unblock).
     pub(super) async fn unblock(self: Arc<Self>, keys: Keys) -> Result<LimitStatus, CallError> {
-        let mut builder = DecisionBuilder::of_call(Op::Reset, None);
+        let mut builder = DecisionBuilder::new(Op::Reset);
         for (policy, key) in self.bans_of(&keys)? {
             let bound = self.bound(policy);
             let cost = bound.cost_of(None);

@@ -136,7 +136,7 @@ fn share_extractors(policies: &mut [BoundPolicy], lists: &Lists) {
         let is_listed = listed.contains(bound.policy.name());
         let (key, caller) = texts(bound);
         for (text, count) in [(key, 1 + usize::from(is_listed)), (caller, 1)] {
-            *uses.entry(text.unwrap_or_default()).or_default() += count;
+            *uses.entry(text).or_default() += count;
         }
     }
     let shared = uses
@@ -148,16 +148,19 @@ fn share_extractors(policies: &mut [BoundPolicy], lists: &Lists) {
         .collect();
     for bound in policies {
         let (key, caller) = texts(bound);
-        bound.shared_key = shared.get(&key.unwrap_or_default()).copied();
-        bound.shared_caller = shared.get(&caller.unwrap_or_default()).copied();
+        bound.shared_key = shared.get(&key).copied();
+        bound.shared_caller = shared.get(&caller).copied();
     }
 }
 
-/// The texts of a policy's extractors of keys and callers.
-fn texts(bound: &BoundPolicy) -> (Option<String>, Option<String>) {
+/// The texts of a policy's extractors of keys and callers, which are empty for callers of code without a text. Such code finds keys of
+/// this policy alone.
+fn texts(bound: &BoundPolicy) -> (String, String) {
     let text = |extractor: &dyn KeyExtractor| extractor.config_text().map(Cow::into_owned);
-    let caller = bound.policy.caller_extractor();
-    (text(bound.policy.extractor()), caller.and_then(text))
+    let key = text(bound.policy.extractor());
+    let caller = bound.policy.caller_extractor().and_then(text);
+    let of_policy = || format!("code of {:?}", bound.policy.name());
+    (key.unwrap_or_else(of_policy), caller.unwrap_or_default())
 }
 
 /// Binds policies to limits of a store.

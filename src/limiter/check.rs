@@ -21,7 +21,7 @@ use super::{
     keys::Keys,
     rejected::Rejected,
 };
-use crate::{key::Key, quota::Quota, store::Op};
+use crate::{quota::Quota, store::Op};
 
 /// A call of a [`Limiter`](crate::Limiter), which is made when it is awaited. `T` is its result: a [`Decision`] for
 /// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a
@@ -194,7 +194,7 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                         return Poll::Pending;
                     };
                     let overrides = check.overrides.as_deref();
-                    let mut builder = DecisionBuilder::of_call(check.op, overrides);
+                    let mut builder = DecisionBuilder::new(check.op);
                     match limiter.decide_call(&mut builder, &check.keys, overrides) {
                         None => {
                             budget.made_progress();
@@ -238,18 +238,10 @@ pub(crate) struct CheckOverrides {
     pub(crate) costs: Vec<(String, u64)>,
     /// Quotas by policy.
     pub(crate) quotas: Vec<(String, Quota)>,
-    /// The callers that policies found in the request.
-    pub(crate) callers: Vec<(String, Key)>,
     /// The client's address, for access lists.
     pub(crate) address: Option<IpAddr>,
     /// The request that the call is about.
     pub(crate) parts: Option<Arc<Parts>>,
-    /// Whether a rejection is followed by another attempt, so that bans and shadows don't count it yet.
-    pub(crate) will_retry: bool,
-    /// Whether it may wait for a store that failed.
-    pub(crate) may_wait: bool,
-    /// Whether it is part of a request's check whatever its operation is, so that a store failure is handled as configured.
-    pub(crate) in_check: bool,
     /// What the request lacks that the call's keys were extracted from.
     pub(crate) missing: Option<DecisionKind>,
     /// Whether it applies to all policies, whatever their conditions say of the request.
@@ -269,11 +261,6 @@ impl CheckOverrides {
     /// The quota under a policy.
     pub(crate) fn quota(&self, policy: &str) -> Option<Quota> {
         value_of(&self.quotas, policy)
-    }
-
-    /// The caller under a policy, found in the call's request.
-    pub(crate) fn caller(&self, policy: &str) -> Option<Key> {
-        value_of(&self.callers, policy)
     }
 }
 

@@ -11,11 +11,9 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    check::CheckOverrides,
     core::LimiterRef,
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, PolicyRole, longest_wait},
-    keys::Keys,
     permits::HeldPermits,
     quota_lookup::QuotaLookups,
 };
@@ -67,16 +65,16 @@ impl From<DecisionKind> for EarlyDecision {
 }
 
 impl DecisionBuilder {
-    /// A request's check.
+    /// The check of one request.
     #[inline]
-    pub(crate) fn new() -> Self {
-        Self::of_call(Op::Acquire(1), None)
+    pub(crate) fn check() -> Self {
+        Self::new(Op::Acquire(1))
     }
 
-    /// A call with settings of its own.
+    /// A call with this operation.
     #[inline]
-    pub(crate) fn of_call(op: Op, overrides: Option<&CheckOverrides>) -> Self {
-        let mut builder = Self {
+    pub(crate) fn new(op: Op) -> Self {
+        Self {
             op,
             will_retry: false,
             may_wait: false,
@@ -87,13 +85,7 @@ impl DecisionBuilder {
             allow_listed: false,
             admitted: 0,
             permit: None,
-        };
-        if let Some(overrides) = overrides {
-            builder.will_retry = overrides.will_retry;
-            builder.may_wait = overrides.may_wait;
-            builder.in_check |= overrides.in_check;
         }
-        builder
     }
 
     pub(crate) fn is_admitted(&self) -> bool {
@@ -149,6 +141,15 @@ pub(crate) enum MaybePending {
     Pending(PendingDecision),
 }
 
+impl MaybePending {
+    pub(crate) async fn decision(self) -> Decision {
+        match self {
+            Self::Ready(decision) => decision,
+            Self::Pending(pending) => pending.await,
+        }
+    }
+}
+
 /// A decision that waits for the store, or for quotas to be looked up. Dropping it cancels the request: the store refunds what it
 /// charges for it (on Redis, `ResponseHandle`).
 pub(crate) struct PendingDecision {
@@ -202,7 +203,7 @@ impl Future for PendingDecision {
             match &mut this.stage {
                 PendingStage::QuotaLookups(lookups) => {
                     let quotas = ready!(lookups.as_mut().poll(cx));
-                    limiter.set_quotas(builder, quotas);
+                    limiter.set_quotas(&mut builder.entries, quotas);
                     this.stage = PendingStage::Store(match limiter.execute(builder) {
                         StoreResponse::Ready(response) => PendingResponse::ready(response),
                         StoreResponse::Pending(response) => response,
@@ -234,16 +235,10 @@ impl Drop for PendingDecision {
 }
 
 impl LimiterRef {
-    /// Decides a call with its own keys, and doesn't report it to observers: it is a part of a
-    /// [`Limiter::wait`](crate::Limiter::wait), which is reported as a whole. Other calls are decided by `decide_call`.
-    pub(crate) fn decide_unreported(
-        self: Arc<Self>,
-        op: Op,
-        keys: &Keys,
-        overrides: &CheckOverrides,
-    ) -> MaybePending {
-        let mut builder = DecisionBuilder::of_call(op, Some(overrides));
-        match self.evaluate_call(&mut builder, keys, Some(overrides)) {
+    /// Calls the store, and doesn't report the decision to observers: it is a part of a
+    /// [`Limiter::wait`](crate::Limiter::wait), which is reported as a whole.
+    pub(crate) fn decide_unreported(self: Arc<Self>, mut builder: DecisionBuilder) -> MaybePending {
+        match self.call_store(&mut builder) {
             None => MaybePending::Ready(builder.finish(self)),
             Some(stage) => MaybePending::Pending(PendingDecision::unreported(self, builder, stage)),
         }

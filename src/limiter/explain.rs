@@ -256,14 +256,14 @@ impl fmt::Debug for Explain {
 impl LimiterRef {
     async fn explain(self: Arc<Self>, parts: Parts) -> Result<Explanation, CallError> {
         // Of a peek, so that shadows and bans are evaluated and not counted.
-        let mut builder = DecisionBuilder::of_call(Op::Peek, None);
+        let mut builder = DecisionBuilder::new(Op::Peek);
         let mut trace = RecordedTrace::default();
         let lookups = without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
         let lookups = lookups.filter(|lookups| !lookups.is_empty());
         if let Some(lookups) = lookups {
             let mut lookups = Box::pin(run_lookups(lookups));
             let quotas = poll_fn(|cx| without_events(|| lookups.as_mut().poll(cx))).await;
-            without_events(|| self.set_quotas(&mut builder, quotas));
+            without_events(|| self.set_quotas(&mut builder.entries, quotas));
         }
         if !builder.entries.is_empty() {
             let cached = self.with_arrival_ops(&builder, |ops| self.store.cached_rejection(ops));

@@ -96,7 +96,7 @@ impl LimiterRef {
     pub(crate) fn reject_without_runtime(self: Arc<Self>) -> Decision {
         let error = StoreError::NoRuntime("waiting needs the timers of a runtime");
         self.log_failure(&error, FailureAction::Reject);
-        let mut builder = DecisionBuilder::new();
+        let mut builder = DecisionBuilder::check();
         builder.decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::NotChecked);
         builder.finish(self)
     }

@@ -98,6 +98,22 @@ impl LimiterRef {
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<PendingStage> {
+        let lookups = self.select_policies_of_call(builder, keys, overrides)?;
+        if lookups.is_empty() {
+            return self.call_store(builder);
+        }
+        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
+    }
+
+    /// Adds an entry for each policy that applies to a call with its own keys, and returns the quotas to look up; `None` if the call
+    /// is decided without the policies.
+    #[inline(always)]
+    pub(crate) fn select_policies_of_call(
+        &self,
+        builder: &mut DecisionBuilder,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<Vec<QuotaLookup>> {
         let op = builder.op;
         let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
         let head = parts.map(RequestHead::new);
@@ -139,17 +155,11 @@ impl LimiterRef {
                 }
                 _ => bound.cost_of(head.as_ref()),
             };
-            let caller = || {
-                let known = overrides.and_then(|overrides| overrides.caller(policy.name()));
-                known.or_else(|| bound.extract_caller(head.as_ref()?))
-            };
+            let caller = || bound.extract_caller(head.as_ref()?);
             let caller = bound.caller_key(|| keys.caller_override().or_else(caller));
             self.add_entry(builder, (index, bound), *key, cost, caller, quota);
         }
-        if lookups.is_empty() {
-            return self.call_store(builder);
-        }
-        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
+        Some(lookups)
     }
 
     /// The key of a request under each policy, for a status, and what the request lacks if it would be rejected for that.
@@ -280,9 +290,9 @@ impl LimiterRef {
     }
 
     /// Sets the quotas that were looked up, each by the index of its entry.
-    pub(crate) fn set_quotas(&self, builder: &mut DecisionBuilder, quotas: Vec<(usize, Quota)>) {
+    pub(crate) fn set_quotas(&self, entries: &mut [PolicyEntry], quotas: Vec<(usize, Quota)>) {
         for (index, quota) in quotas {
-            let entry = &mut builder.entries[index];
+            let entry = &mut entries[index];
             entry.quota_override = self.quota_override(self.bound(entry.policy), quota);
         }
     }
@@ -325,7 +335,7 @@ impl LimiterRef {
     }
 
     #[cold]
-    fn apply_early(&self, builder: &mut DecisionBuilder, early: EarlyDecision) {
+    pub(super) fn apply_early(&self, builder: &mut DecisionBuilder, early: EarlyDecision) {
         builder.decide_early(early);
         self.log_rejected(builder);
     }

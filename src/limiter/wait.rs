@@ -8,6 +8,7 @@ use std::{
     fmt,
     future::{Future, IntoFuture},
     net::IpAddr,
+    ops::ControlFlow,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -27,6 +28,7 @@ use super::{
     core::LimiterRef,
     decision::Decision,
     keys::Keys,
+    quota_lookup::run_lookups,
     rejected::Rejected,
     report_decision::WaitReport,
     wait_leader::{Leader, Wakeup},
@@ -50,25 +52,17 @@ const MAX_POLL: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Wait {
     limiter: Limiter,
-    /// The call as it was made. Each time it joins a queue, a copy is completed from the head of its request.
-    request: WaitRequest,
+    keys: Keys,
+    overrides: CheckOverrides,
     timeout: Duration,
     max_ahead: usize,
 }
 
 impl Wait {
     pub(crate) fn new(limiter: Limiter, keys: Keys, timeout: Duration) -> Self {
-        let overrides = CheckOverrides {
-            will_retry: true,
-            may_wait: true,
-            ..CheckOverrides::default()
-        };
         Self {
-            request: WaitRequest {
-                limiter: limiter.local_ref(),
-                keys,
-                overrides,
-            },
+            keys,
+            overrides: CheckOverrides::default(),
             limiter,
             timeout,
             max_ahead: DEFAULT_MAX_WAITERS,
@@ -84,32 +78,32 @@ impl Wait {
 
     /// Sets the cost under every policy to `units`: see [`Check::cost`](crate::limiter::Check::cost).
     pub fn cost(mut self, units: u64) -> Self {
-        self.request.overrides.cost = Some(units);
+        self.overrides.cost = Some(units);
         self
     }
 
     /// Sets the cost under the policy of that name: see [`Check::cost_for`](crate::limiter::Check::cost_for).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.request.overrides.costs.push((policy.into(), units));
+        self.overrides.costs.push((policy.into(), units));
         self
     }
 
     /// Sets the head of the request that the call is for: see [`Check::parts`](crate::limiter::Check::parts). The policies evaluate it
     /// once, before it waits, and again if the limiter is [reconfigured](Limiter::reconfigure) meanwhile.
     pub fn parts(mut self, parts: &Parts) -> Self {
-        self.request.overrides.parts = Some(Arc::new(parts.clone()));
+        self.overrides.parts = Some(Arc::new(parts.clone()));
         self
     }
 
     /// Sets the client's address for address lists: see [`Check::address`](crate::limiter::Check::address).
     pub fn address(mut self, address: IpAddr) -> Self {
-        self.request.overrides.address = Some(address);
+        self.overrides.address = Some(address);
         self
     }
 
     /// Sets the quota under the policy of that name: see [`Check::quota_for`](crate::limiter::Check::quota_for).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.request.overrides.quotas.push((policy.into(), quota));
+        self.overrides.quotas.push((policy.into(), quota));
         self
     }
 
@@ -127,19 +121,18 @@ impl Wait {
         let deadline = Instant::now().checked_add(self.timeout);
         let mut last_leader = None;
         loop {
-            let mut request = WaitRequest {
-                limiter: self.limiter.local_ref(),
-                ..self.request.clone()
-            };
-            let limiter = request.limiter.clone();
-            if request.is_decided_without_store() {
-                return (limiter, request.check_once().await);
-            }
-            if request.looks_up_quotas() {
+            let limiter = self.limiter.local_ref();
+            let (keys, overrides) = (self.keys.clone(), self.overrides.clone());
+            let (mut request, lookups) =
+                match WaitRequest::resolve(limiter.clone(), keys, overrides) {
+                    ControlFlow::Continue(resolved) => resolved,
+                    ControlFlow::Break(decision) => return (limiter, decision),
+                };
+            if !lookups.is_empty() {
                 // Nothing waits for a lookup of another request.
                 last_leader = None;
+                request.set_quotas(run_lookups(lookups).await);
             }
-            request.read_parts().await;
             let request = Arc::new(request);
             if request.cannot_or_need_not_wait() {
                 drop(last_leader);
@@ -331,8 +324,8 @@ impl fmt::Debug for WaitFuture {
 impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wait")
-            .field("keys", &self.request.keys)
-            .field("overrides", &self.request.overrides)
+            .field("keys", &self.keys)
+            .field("overrides", &self.overrides)
             .field("timeout", &self.timeout)
             .field("queue", &self.max_ahead)
             .finish()

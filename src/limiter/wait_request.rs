@@ -1,61 +1,90 @@
 //! A request of [`Limiter::wait`](crate::Limiter::wait).
 
-use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::poll_fn, ops::ControlFlow, pin::Pin, sync::Arc, time::Duration};
 
 use super::{
-    bound_policy::BoundPolicy,
     check::CheckOverrides,
     core::LimiterRef,
-    decide::{MaybePending, PendingDecision},
+    decide::{DecisionBuilder, Entries, MaybePending, PendingDecision},
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, PolicyRole},
     fallback::FailureAction,
     keys::Keys,
-    quota_lookup::{quota_of_request, run_lookups},
-    resolve::RequestHead,
+    quota_lookup::QuotaLookup,
     wait_queue::QueueKey,
 };
 use crate::{
     error::StoreError,
-    key::Key,
+    quota::Quota,
     store::{CounterMode, Op},
-    strategy::RetryAfter,
+    strategy::{ChargeReceipt, RetryAfter},
 };
 
-/// The keys and settings of a call that may wait.
-#[derive(Clone)]
+/// A call that may wait, under the policies that were in force when it was resolved.
 pub(crate) struct WaitRequest {
     pub(crate) limiter: Arc<LimiterRef>,
-    pub(crate) keys: Keys,
-    pub(crate) overrides: CheckOverrides,
+    keys: Keys,
+    overrides: CheckOverrides,
+    /// One for each policy that applies. Each attempt has copies of them.
+    entries: Entries,
 }
 
 impl WaitRequest {
+    /// Evaluates a call, once for as long as it waits under these policies. Returns the quotas to look up as well; the decision if
+    /// it needs no store.
+    pub(crate) fn resolve(
+        limiter: Arc<LimiterRef>,
+        keys: Keys,
+        overrides: CheckOverrides,
+    ) -> ControlFlow<Decision, (Self, Vec<QuotaLookup>)> {
+        let mut builder = DecisionBuilder::check();
+        let selected = limiter.select_policies_of_call(&mut builder, &keys, Some(&overrides));
+        let Some(lookups) = selected else {
+            return ControlFlow::Break(builder.finish(limiter));
+        };
+        let request = Self {
+            limiter,
+            keys,
+            overrides,
+            entries: builder.entries,
+        };
+        ControlFlow::Continue((request, lookups))
+    }
+
+    /// Sets the quotas that were looked up.
+    pub(crate) fn set_quotas(&mut self, quotas: Vec<(usize, Quota)>) {
+        self.limiter.set_quotas(&mut self.entries, quotas);
+    }
+
     /// Whether both can be one call of the store, given equal keys.
     pub(crate) fn is_mergeable_with(&self, other: &Self) -> bool {
         let (a, b) = (&self.overrides, &other.overrides);
-        a.address == b.address
-            && a.cost == b.cost
-            && a.costs == b.costs
-            && a.quotas == b.quotas
-            && a.callers == b.callers
-            // Access lists may decide differently by the request's head.
-            && (self.limiter.lists.is_none() || a.parts.is_none() && b.parts.is_none())
-            && self.keys.caller_override() == other.keys.caller_override()
+        // Access lists may decide differently by the address or the request's head.
+        let is_listed_alike = self.limiter.lists.is_none()
+            || a.address == b.address && a.parts.is_none() && b.parts.is_none();
+        let quota_of = |entry: &PolicyEntry| entry.quota_override.as_ref().map(|own| own.quota);
+        let mut both = self.entries.iter().zip(&other.entries);
+        is_listed_alike
+            && self.entries.len() == other.entries.len()
+            && both.all(|(own, other)| {
+                let is_permit = self.limiter.bound(own.policy).is_permit();
+                own.policy == other.policy
+                    && own.key == other.key
+                    && own.cost == other.cost
+                    && quota_of(own) == quota_of(other)
+                    && (is_permit || own.caller == other.caller)
+            })
     }
 
-    /// The keys by policy, however they were given.
+    /// The keys by policy.
     pub(crate) fn queue_key(&self) -> QueueKey {
-        let policies = self.limiter.policies.iter();
-        let keys = policies.map(|bound| self.limiter.key_of(bound, &self.keys).copied());
+        let mut keys = vec![None; self.limiter.policies.len()];
+        for entry in &self.entries {
+            keys[entry.policy as usize] = Some(entry.key);
+        }
         QueueKey {
             generation: self.limiter.generation,
-            keys: keys.collect(),
+            keys: keys.into(),
         }
     }
 
@@ -71,135 +100,61 @@ impl WaitRequest {
 
     /// Calls the store for `n` requests that keep waiting if they are rejected.
     pub(crate) fn check(&self, n: u32) -> MaybePending {
-        let limiter = self.limiter.clone();
-        limiter.decide_unreported(Op::Acquire(n), &self.keys, &self.overrides)
+        let mut builder = DecisionBuilder::new(Op::Acquire(n));
+        builder.will_retry = true;
+        builder.may_wait = true;
+        self.attempt(builder)
     }
 
     /// Calls the store once, without a queue.
     pub(crate) async fn check_once(&self) -> Decision {
-        let once = CheckOverrides {
-            will_retry: false,
-            ..self.overrides.clone()
-        };
-        match self
-            .limiter
-            .clone()
-            .decide_unreported(Op::Acquire(1), &self.keys, &once)
+        let mut builder = DecisionBuilder::check();
+        builder.may_wait = true;
+        self.attempt(builder).decision().await
+    }
+
+    /// An attempt, unless the request is on an access list by now.
+    fn attempt(&self, mut builder: DecisionBuilder) -> MaybePending {
+        let limiter = self.limiter.clone();
+        if let Some(early) = limiter.list_check_call(builder.op, &self.keys, Some(&self.overrides))
         {
-            MaybePending::Ready(decision) => decision,
-            MaybePending::Pending(mut pending) => await_decision(&mut pending).await,
+            limiter.apply_early(&mut builder, early);
+            return MaybePending::Ready(builder.finish(limiter));
         }
+        builder.entries = self.entries.iter().map(|entry| self.fresh(entry)).collect();
+        limiter.decide_unreported(builder)
     }
 
-    /// Whether [`read_parts`](Self::read_parts) waits for lookups of quotas.
-    pub(crate) fn looks_up_quotas(&self) -> bool {
-        let mut policies = self.limiter.policies.iter();
-        self.overrides.parts.is_some() && policies.any(|bound| bound.policy.looks_up_quota())
-    }
-
-    /// Reads quotas, costs, callers and conditions from the request of the call, once for as long as it waits. Afterwards the
-    /// keys name the policies that apply.
-    pub(crate) async fn read_parts(&mut self) {
-        let Some(parts) = self.overrides.parts.clone() else {
-            return;
-        };
-        let mut keys = Vec::new();
-        let mut costs = Vec::new();
-        let mut lookups = Vec::new();
-        let head = RequestHead::new(&parts);
-        for (index, bound) in self.limiter.policies.iter().enumerate() {
-            let policy = &bound.policy;
-            let Some(key) = self.limiter.key_of(bound, &self.keys) else {
-                continue;
-            };
-            if policy.skips(&parts, &head.path) {
-                continue;
-            }
-            let name = || policy.name().to_owned();
-            keys.push((name(), *key));
-            let caller = bound.extract_caller(&head);
-            self.overrides
-                .callers
-                .extend(caller.map(|caller| (name(), caller)));
-            // Also of a shadow: without a cost of its own it would get that of the live policy.
-            if (policy.has_cost_of_request() || policy.is_shadow())
-                && self
-                    .limiter
-                    .cost_in_call(bound, Some(&self.overrides))
-                    .is_none()
-            {
-                costs.push((name(), bound.cost_of(Some(&head))));
-            }
-            if self.overrides.quota(policy.name()).is_none() {
-                let quota = quota_of_request(policy, &parts, index, &mut lookups);
-                self.overrides
-                    .quotas
-                    .extend(quota.map(|quota| (name(), quota)));
-            }
+    /// A copy of an entry that has charged nothing. A permit has another caller in each attempt, since the refund of one that has
+    /// timed out names its caller.
+    fn fresh(&self, entry: &PolicyEntry) -> PolicyEntry {
+        let mut fresh = entry.with_receipts(ChargeReceipt::NONE.into());
+        let bound = self.limiter.bound(entry.policy);
+        if bound.is_permit() {
+            fresh.caller = bound.caller_key(|| None);
         }
-        self.overrides.costs.extend(costs);
-        for (index, quota) in run_lookups(lookups).await {
-            let name = self.limiter.policies[index].policy.name();
-            self.overrides.quotas.push((name.to_owned(), quota));
-        }
-        // The others have their policy's own quota.
-        for (name, _) in &keys {
-            if self.overrides.quota(name).is_none()
-                && let Ok(index) = self.limiter.find(name)
-            {
-                let policy = &self.limiter.policies[index].policy;
-                self.overrides.quotas.push((name.clone(), policy.quota()));
-            }
-        }
-        let caller = self.keys.caller_override();
-        self.keys = keys.into();
-        if let Some(caller) = caller {
-            self.keys = self.keys.clone().caller(caller);
-        }
-    }
-
-    /// Whether it is decided without the store: the call is an error, or access lists or conditions decide.
-    pub(crate) fn is_decided_without_store(&self) -> bool {
-        let (keys, overrides, op) = (&self.keys, Some(&self.overrides), Op::Acquire(1));
-        let head = self.overrides.parts.as_deref().map(RequestHead::new);
-        let is_misuse = self.limiter.find_misuse(op, keys, overrides).is_some();
-        is_misuse
-            || self
-                .limiter
-                .access_check_call(op, keys, overrides, head.as_ref())
-                .is_some()
+        fresh
     }
 
     /// Whether it costs more than a policy's capacity, or nothing.
     pub(crate) fn cannot_or_need_not_wait(&self) -> bool {
-        let mut costs = false;
         // A ban costs nothing by itself, and a shadow rejects nothing.
-        let live = |bound: &&BoundPolicy| bound.role == PolicyRole::Live;
-        for bound in self.limiter.policies.iter().filter(live) {
-            let policy = &bound.policy;
-            if self.limiter.key_of(bound, &self.keys).is_none() {
-                continue;
-            }
-            let cost_in_call = self.limiter.cost_in_call(bound, Some(&self.overrides));
-            let cost = cost_in_call.unwrap_or_else(|| policy.default_cost());
-            let quota = self.overrides.quota(policy.name());
-            let quota_override = quota.and_then(|quota| self.limiter.quota_override(bound, quota));
-            let limit = quota_override
-                .as_ref()
-                .map_or(&bound.limit, |quota| &quota.limit);
-            if cost > limit.info().capacity {
-                return true;
-            }
-            costs |= cost > 0;
-        }
-        !costs
+        let mut live = self
+            .entries
+            .iter()
+            .filter(|entry| entry.role == PolicyRole::Live);
+        let is_too_large =
+            |entry: &PolicyEntry| entry.cost > self.limiter.limit(entry).info().capacity;
+        live.clone().any(is_too_large) || live.all(|entry| entry.cost == 0)
     }
 
     /// Whether it retries after an error of the store, and is not rejected for it.
     pub(crate) fn retries_after(&self, error: &StoreError) -> bool {
-        let policies = self.limiter.policies.iter();
-        let named = policies.filter(|bound| self.limiter.key_of(bound, &self.keys).is_some());
-        self.limiter.failure_action(named, error, true) == FailureAction::Wait
+        let policies = self
+            .entries
+            .iter()
+            .map(|entry| self.limiter.bound(entry.policy));
+        self.limiter.failure_action(policies, error, true) == FailureAction::Wait
     }
 
     /// Whether an in-flight limit is among the policies that rejected it.
@@ -254,43 +209,27 @@ impl WaitRequest {
             .entries
             .iter()
             .any(|entry| entry.role == PolicyRole::Ban);
-        let bans: Vec<(String, Key)> = if is_banned { Vec::new() } else { self.bans() };
-        if bans.is_empty() {
+        let is_counting = |entry: &&PolicyEntry| {
+            entry.role == PolicyRole::Ban
+                && !self.limiter.bound(entry.policy).policy.is_block_list()
+        };
+        let mut builder = DecisionBuilder::new(Op::ForceAcquire);
+        builder.in_check = true;
+        let bans = self.entries.iter().filter(is_counting);
+        builder.entries.extend(bans.map(|ban| self.fresh(ban)));
+        if is_banned || builder.entries.is_empty() {
             return;
         }
-        let mut keys: Keys = bans.into();
-        if let Some(caller) = self.keys.caller_override() {
-            keys = keys.caller(caller);
-        }
-        let once = CheckOverrides {
-            cost: Some(1),
-            in_check: true,
-            quotas: self.overrides.quotas.clone(),
-            ..CheckOverrides::default()
-        };
-        let counted = match self
+        let counted = self
             .limiter
             .clone()
-            .decide_unreported(Op::ForceAcquire, &keys, &once)
-        {
-            MaybePending::Ready(decision) => decision,
-            MaybePending::Pending(mut pending) => await_decision(&mut pending).await,
-        };
+            .decide_unreported(builder)
+            .decision()
+            .await;
         let banned = counted.entries.into_iter();
         let banned =
             banned.filter(|entry| entry.status(&counted.limiter).retry_after != RetryAfter::Now);
         let shadows = rejected.entries.partition_point(|entry| !entry.is_shadow());
         rejected.entries.insert_many(shadows, banned);
-    }
-
-    /// The bans, and the request's key under each.
-    fn bans(&self) -> Vec<(String, Key)> {
-        let bans = self.limiter.policies.iter();
-        let bans = bans.filter(|bound| bound.is_ban() && !bound.policy.is_block_list());
-        let named = bans.filter_map(|bound| {
-            let key = self.limiter.key_of(bound, &self.keys)?;
-            Some((bound.policy.name().to_owned(), *key))
-        });
-        named.collect()
     }
 }

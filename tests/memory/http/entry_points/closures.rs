@@ -99,13 +99,7 @@ impl Calls {
     ) -> (Outcome, [usize; 6]) {
         self.take();
         let outcome = entry.call(limiter, parts, settings).await;
-        let [all, skip, rest @ ..] = self.take();
-        let [all, skip] = match entry {
-            Entry::Wait => [all.min(1), skip.min(1)],
-            _ => [all, skip],
-        };
-        let [key, cost, quota, look_up] = rest;
-        (outcome, [all, skip, key, cost, quota, look_up])
+        (outcome, self.take())
     }
 }
 
@@ -164,6 +158,13 @@ async fn no_closure_is_called_for_a_client_on_an_address_list_or_an_invalid_call
         .made(Entry::Layer, &denying, &parts, Settings::None)
         .await;
     assert_eq!(made, (Outcome::Denied, [0, 0, 1, 0, 0, 0]));
+    // Once also if the key is on no list.
+    let others = KeyList::new("p", [Key::new("other")]);
+    let denying = calls.limiter().deny(others).build().expect("a limiter");
+    let made = calls
+        .made(Entry::Layer, &denying, &parts, Settings::None)
+        .await;
+    assert_eq!(made, (Outcome::Counted, [1; 6]));
     for entry in Entry::ALL {
         if !matches!(entry, Entry::Layer | Entry::Block) {
             let keys = usize::from(entry == Entry::PeekRequest);
