@@ -271,6 +271,7 @@ pub mod fuzzing {
     pub use crate::store::redis::testing::{other_reply, script_reply};
 }
 
+mod file;
 mod headers;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 mod integrations;
@@ -287,6 +288,8 @@ mod random;
 mod redact;
 mod respond;
 mod runtime;
+#[cfg(feature = "config")]
+mod secret;
 mod setting;
 mod sync;
 

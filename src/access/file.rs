@@ -1,12 +1,10 @@
 //! Files of access lists.
 
-use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read},
-    path::Path,
-};
+use std::path::Path;
 
-use crate::{error::ConfigError, setting::SettingValue};
+use serde::Serialize;
+
+use crate::{error::ConfigError, file::read_text};
 
 /// The largest list that is read: some four million addresses.
 pub(crate) const MAX_LIST_BYTES: u64 = 64 << 20;
@@ -36,37 +34,6 @@ pub(super) fn entries<T, E: Into<String>>(
     Ok(entries)
 }
 
-/// Reads the text of a regular file, of `max_bytes` at most.
-pub(crate) fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > max_bytes {
-        let error = format!("it is longer than {max_bytes} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
-    }
-    let text = String::from_utf8(bytes);
-    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
-}
-
-/// Opens a regular file. A read of a pipe or a device may never end, and neither may the opening of a pipe that waits for a
-/// writer.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-    let file = options.open(path)?;
-    // Of the file that is open: another one may have the path by now.
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not a regular file",
-        ))
-    }
-}
-
 pub(super) fn not_from_file() -> ConfigError {
     ConfigError::new(
         "a list that was not read from a file",
@@ -74,30 +41,36 @@ pub(super) fn not_from_file() -> ConfigError {
     )
 }
 
-/// A file as a document says it.
-#[cfg(feature = "config")]
-pub(super) fn file(path: &Path) -> SettingValue {
-    SettingValue::table([("file", SettingValue::text(path.display().to_string()))])
+/// What a list has, as [`Changes`](crate::changes::Changes) show it.
+#[derive(PartialEq, Serialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Entries(Vec<String>),
+    Hashed(HashedContent),
 }
 
 /// What was read from a file, or set by the application: the number of entries, and a hash of them, by which two lists can be
 /// compared.
-pub(super) fn content<T: AsRef<[u8]>>(
-    path: Option<&Path>,
-    entries: impl ExactSizeIterator<Item = T>,
-) -> SettingValue {
-    let number = entries.len() as u64;
-    let mut hasher = blake3::Hasher::new();
-    for entry in entries {
-        hasher.update(entry.as_ref()).update(b"\n");
+#[derive(PartialEq, Serialize)]
+pub(super) struct HashedContent {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    entries: usize,
+    hash: String,
+}
+
+impl Content {
+    pub(super) fn hashed(file: Option<&Path>, entries: &[String]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for entry in entries {
+            hasher.update(entry.as_bytes()).update(b"\n");
+        }
+        Self::Hashed(HashedContent {
+            file: file.map(|file| file.display().to_string()),
+            entries: entries.len(),
+            hash: hasher.finalize().to_hex()[..8].to_owned(),
+        })
     }
-    let hash = hasher.finalize().to_hex();
-    let file = path.map(|path| SettingValue::text(path.display().to_string()));
-    let file = file.map(|file| ("file", file)).into_iter();
-    SettingValue::table(file.chain([
-        ("entries", SettingValue::Number(number)),
-        ("hash", SettingValue::text(hash[..8].to_owned())),
-    ]))
 }
 
 fn entry(line: &str) -> &str {

@@ -8,13 +8,12 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use ipnet::IpNet;
 
+use super::file::{Content, entries, not_from_file};
 #[cfg(feature = "config")]
-use super::file::file;
-use super::file::{content, entries, not_from_file};
+use super::section::{AddressesSection, FileSection};
 use crate::{
     error::{ConfigError, InvalidValue},
     extract::{ClientIp, client_ip, parse_network},
-    setting::SettingValue,
 };
 
 /// A list of client addresses and networks to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny).
@@ -164,26 +163,25 @@ impl AddressList {
 
     /// The networks, or the file.
     #[cfg(feature = "config")]
-    pub(super) fn section(&self) -> SettingValue {
+    pub(super) fn section(&self) -> AddressesSection {
         match &self.shared.file {
-            Some(path) => file(path),
-            None => self.value(),
+            Some(path) => AddressesSection::File(FileSection { file: path.clone() }),
+            None => AddressesSection::Entries(self.networks()),
         }
     }
 
     /// The networks, or the file with a hash of what was read.
-    pub(super) fn value(&self) -> SettingValue {
-        let networks = self.shared.networks.load();
-        let networks: Vec<String> = networks
-            .v4
-            .iter()
-            .chain(&networks.v6)
-            .map(IpNet::to_string)
-            .collect();
+    pub(super) fn content(&self) -> Content {
         match &self.shared.file {
-            Some(path) => content(Some(path), networks.iter()),
-            None => SettingValue::list(networks.into_iter().map(SettingValue::text)),
+            Some(path) => Content::hashed(Some(path), &self.networks()),
+            None => Content::Entries(self.networks()),
         }
+    }
+
+    fn networks(&self) -> Vec<String> {
+        let networks = self.shared.networks.load();
+        let networks = networks.v4.iter().chain(&networks.v6);
+        networks.map(IpNet::to_string).collect()
     }
 
     pub(crate) fn address(&self, parts: &Parts) -> Option<IpAddr> {

@@ -9,10 +9,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 
+use super::file::{Content, entries, not_from_file};
 #[cfg(feature = "config")]
-use super::file::file;
-use super::file::{content, entries, not_from_file};
-use crate::{error::ConfigError, key::Key, setting::SettingValue};
+use super::section::{FileSection, KeyText, KeysSection};
+use crate::{error::ConfigError, key::Key};
 
 /// A list of keys of one policy to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny), as its
 /// extractor finds them in requests, or as a [`check`](crate::Limiter::check) sets them.
@@ -48,7 +48,7 @@ struct Shared {
     keys: ArcSwap<HashSet<Key>>,
     /// The texts of keys that a document takes from variables of the environment.
     #[cfg(feature = "config")]
-    sources: HashMap<Key, SettingValue>,
+    sources: HashMap<Key, KeyText>,
     file: Option<(PathBuf, ParseKey)>,
 }
 
@@ -73,7 +73,7 @@ impl KeyList {
     #[cfg(feature = "config")]
     pub(crate) fn with_sources(
         policy: impl Into<Arc<str>>,
-        keys: Vec<(Key, Option<SettingValue>)>,
+        keys: Vec<(Key, Option<KeyText>)>,
     ) -> Self {
         let listed = keys.iter().map(|(key, _)| *key).collect();
         let sources = keys.into_iter();
@@ -159,49 +159,54 @@ impl KeyList {
 impl KeyList {
     /// The keys, or the file.
     #[cfg(feature = "config")]
-    pub(super) fn section(&self) -> SettingValue {
+    pub(super) fn section(&self) -> KeysSection {
         if let Some((path, _)) = &self.shared.file {
-            return file(path);
+            return KeysSection::File(FileSection { file: path.clone() });
         }
         let keys = self.shared.keys.load();
         let mut keys: Vec<_> = keys.iter().collect();
         keys.sort_unstable_by_key(|key| key.as_str());
-        let text = |key: &str| {
-            SettingValue::text(match key.strip_prefix('#') {
-                Some(hash) => format!("hash:{hash}"),
-                None => key.to_owned(),
-            })
+        KeysSection::Entries(keys.into_iter().map(|key| self.text_of(key)).collect())
+    }
+
+    /// The text by which a document has a key.
+    #[cfg(feature = "config")]
+    fn text_of(&self, key: &Key) -> KeyText {
+        let text = |key: &str| match key.strip_prefix('#') {
+            Some(hash) => format!("hash:{hash}"),
+            None => key.to_owned(),
         };
-        SettingValue::list(keys.into_iter().map(|key| {
-            let source = self.shared.sources.get(key);
-            let parts = key.as_str().split('+');
-            match source {
-                Some(SettingValue::List(sources)) if sources.len() == parts.clone().count() => {
-                    let parts = parts.zip(sources);
-                    SettingValue::list(parts.map(|(part, source)| {
-                        if part.starts_with('#') {
-                            text(part)
-                        } else {
-                            source.clone()
-                        }
-                    }))
-                }
-                // The text of a key that is hashed may be a credential.
-                Some(source) if !key.as_str().contains('#') || is_hash(source) => source.clone(),
-                _ if parts.clone().count() == 1 => text(key.as_str()),
-                // The parts of a tuple.
-                _ => SettingValue::list(parts.map(text)),
+        let parts: Vec<&str> = key.as_str().split('+').collect();
+        match self.shared.sources.get(key) {
+            Some(KeyText::Parts(sources)) if sources.len() == parts.len() => {
+                let parts = parts.iter().zip(sources);
+                KeyText::Parts(
+                    parts
+                        .map(|(part, source)| {
+                            if part.starts_with('#') {
+                                text(part)
+                            } else {
+                                source.clone()
+                            }
+                        })
+                        .collect(),
+                )
             }
-        }))
+            // The text of a key that is hashed may be a credential.
+            Some(source) if !key.as_str().contains('#') || is_hash(source) => source.clone(),
+            _ if parts.len() == 1 => KeyText::One(text(key.as_str())),
+            // The parts of a tuple.
+            _ => KeyText::Parts(parts.into_iter().map(text).collect()),
+        }
     }
 
     /// The file, and a hash of the keys, which may be credentials.
-    pub(super) fn value(&self) -> SettingValue {
+    pub(super) fn content(&self) -> Content {
         let keys = self.shared.keys.load();
         let mut keys: Vec<String> = keys.iter().map(Key::to_string).collect();
         keys.sort_unstable();
         let file = self.shared.file.as_ref().map(|(path, _)| path.as_path());
-        content(file, keys.iter())
+        Content::hashed(file, &keys)
     }
 }
 
@@ -216,8 +221,8 @@ impl fmt::Debug for KeyList {
 
 /// Whether a text has the hash of a credential in place of the credential.
 #[cfg(feature = "config")]
-fn is_hash(source: &SettingValue) -> bool {
-    matches!(source, SettingValue::Text(text) if text.contains("hash:"))
+fn is_hash(source: &KeyText) -> bool {
+    matches!(source, KeyText::One(text) if text.contains("hash:"))
 }
 
 fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {

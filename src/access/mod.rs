@@ -8,15 +8,20 @@ use crate::{
     error::InvalidValue,
     extract::{Extracted, NO_PEER},
     log::LogThrottle,
-    setting::{Difference, SettingValue},
+    setting::Difference,
 };
 
+use self::file::Content;
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
+#[cfg(feature = "config")]
+use self::section::ListSection;
 
 pub(crate) mod file;
 pub(crate) mod ip_list;
 pub(crate) mod key_list;
+#[cfg(feature = "config")]
+pub(crate) mod section;
 
 /// An [`AddressList`] or a [`KeyList`], to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny).
 #[derive(Clone, Debug)]
@@ -31,26 +36,44 @@ enum Kind {
 impl AccessList {
     /// Its entries, or the file that it was read from.
     #[cfg(feature = "config")]
-    fn section(&self) -> SettingValue {
+    fn section(&self) -> ListSection {
         match &self.0 {
-            Kind::Addresses(list) => SettingValue::table([("addresses", list.section())]),
-            Kind::Keys(list) => {
-                let policy = SettingValue::text(list.policy().to_owned());
-                SettingValue::table([("policy", policy), ("keys", list.section())])
-            }
+            Kind::Addresses(list) => ListSection {
+                addresses: Some(list.section()),
+                ..ListSection::default()
+            },
+            Kind::Keys(list) => ListSection {
+                policy: Some(list.policy().to_owned()),
+                keys: Some(list.section()),
+                ..ListSection::default()
+            },
         }
     }
 
     /// Its entries, or the file that it was read from with a hash of what was read.
-    fn value(&self) -> SettingValue {
+    fn content(&self) -> ListContent<'_> {
         match &self.0 {
-            Kind::Addresses(list) => SettingValue::table([("addresses", list.value())]),
-            Kind::Keys(list) => {
-                let policy = SettingValue::text(list.policy().to_owned());
-                SettingValue::table([("policy", policy), ("keys", list.value())])
-            }
+            Kind::Addresses(list) => ListContent::Addresses {
+                addresses: list.content(),
+            },
+            Kind::Keys(list) => ListContent::Keys {
+                policy: list.policy(),
+                keys: list.content(),
+            },
         }
     }
+}
+
+fn contents(lists: &[AccessList]) -> Vec<ListContent<'_>> {
+    lists.iter().map(AccessList::content).collect()
+}
+
+/// What a list has, as [`Changes`](crate::changes::Changes) show it.
+#[derive(PartialEq, serde::Serialize)]
+#[serde(untagged)]
+enum ListContent<'a> {
+    Addresses { addresses: Content },
+    Keys { policy: &'a str, keys: Content },
 }
 
 impl From<AddressList> for AccessList {
@@ -180,11 +203,9 @@ impl Lists {
     pub(crate) fn differences(before: Option<&Self>, after: Option<&Self>) -> Vec<Difference> {
         let none = Self::default();
         let [before, after] = [before, after].map(|lists| lists.unwrap_or(&none));
-        let values =
-            |lists: &[AccessList]| -> Vec<_> { lists.iter().map(AccessList::value).collect() };
         let differences = [
-            Difference::between("deny", &values(&before.deny), &values(&after.deny)),
-            Difference::between("allow", &values(&before.allow), &values(&after.allow)),
+            Difference::between("deny", &contents(&before.deny), &contents(&after.deny)),
+            Difference::between("allow", &contents(&before.allow), &contents(&after.allow)),
             Difference::between(
                 "on_unknown_address",
                 &before.on_unknown_address,
@@ -218,9 +239,9 @@ impl Lists {
 
     /// The settings `deny` and `allow` as a document says them: with the keys of lists that are from no file.
     #[cfg(feature = "config")]
-    pub(crate) fn sections(&self, deny: bool) -> SettingValue {
+    pub(crate) fn sections(&self, deny: bool) -> Vec<ListSection> {
         let lists = if deny { &self.deny } else { &self.allow };
-        SettingValue::list(lists.iter().map(AccessList::section))
+        lists.iter().map(AccessList::section).collect()
     }
 
     /// Looks a request up in all lists. One that is on lists of both kinds is denied.

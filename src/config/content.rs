@@ -8,25 +8,20 @@ use std::{
 use blake3::{Hash, Hasher};
 
 use super::error::{LoadError, Mistake};
-use crate::access::file::{self, MAX_LIST_BYTES};
-
-/// The largest document, and the largest secret in a file, that is read.
-const MAX_TEXT_BYTES: u64 = 1 << 20;
+use crate::{
+    access::file::MAX_LIST_BYTES,
+    file::{self, MAX_TEXT_BYTES, read_text},
+};
 
 /// Reads a document of [`MAX_TEXT_BYTES`] at most.
 pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
-    read_text(path).map_err(|error| {
+    read_text(path, MAX_TEXT_BYTES).map_err(|error| {
         let found = format!("no readable file: {error}");
         LoadError::new(
             Some(path),
             vec![Mistake::new("", found, "a file of UTF-8 text")],
         )
     })
-}
-
-/// Reads a text of [`MAX_TEXT_BYTES`] at most.
-pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    file::read_text(path, MAX_TEXT_BYTES)
 }
 
 /// The hash of a list of files: of their paths, and of what each holds or why it cannot be read. What no list can hold is left out.
@@ -56,11 +51,11 @@ mod tests {
         let path = folder.path().join("limits.toml");
         fs::write(&path, vec![b'#'; MAX_TEXT_BYTES as usize]).expect("a file");
         assert_eq!(
-            read_text(&path).expect("a text").len() as u64,
+            read_text(&path, MAX_TEXT_BYTES).expect("a text").len() as u64,
             MAX_TEXT_BYTES
         );
         fs::write(&path, vec![b'#'; MAX_TEXT_BYTES as usize + 1]).expect("a file");
-        let error = read_text(&path).expect_err("too long");
+        let error = read_text(&path, MAX_TEXT_BYTES).expect_err("too long");
         assert_eq!(error.to_string(), "it is longer than 1048576 bytes");
     }
 
@@ -69,16 +64,18 @@ mod tests {
         let folder = testkit::folder();
         let path = folder.path().join("limits.toml");
         assert_eq!(
-            read_text(&path).expect_err("none").kind(),
+            read_text(&path, MAX_TEXT_BYTES).expect_err("none").kind(),
             io::ErrorKind::NotFound
         );
         fs::write(&path, b"a = \"\xff\"").expect("a file");
         assert_eq!(
-            read_text(&path).expect_err("no text").to_string(),
+            read_text(&path, MAX_TEXT_BYTES)
+                .expect_err("no text")
+                .to_string(),
             "invalid utf-8 sequence of 1 bytes from index 5"
         );
         for other in [folder.path(), Path::new("/dev/zero")] {
-            let error = read_text(other).expect_err("no file");
+            let error = read_text(other, MAX_TEXT_BYTES).expect_err("no file");
             assert_eq!(error.to_string(), "it is not a regular file");
         }
     }

@@ -2,22 +2,20 @@
 
 use std::any::Any;
 
-use serde::de::DeserializeOwned;
-
-use super::{
-    document::Document,
-    tree::{self, Entry, Node, Value},
-};
+use super::document::Document;
 use crate::{
     RateLimitLayer,
+    extract::section::SharedByKeys,
     headers::RateLimitHeaders,
     limiter::Limiter,
     policy::{Policy, PolicySettings, charging::Charge, cost::Cost, skip::Conditions},
     respond::LayerSettings,
-    setting::{CODE, SettingValue, Slot},
+    secret::Secret,
+    setting::{CODE, Slot},
     store::{
         Store,
         memory::{DEFAULT_MAX_KEYS, MemoryStore},
+        section::StoreSection,
     },
 };
 
@@ -42,9 +40,9 @@ impl RateLimitLayer {
 fn document(limiter: &Limiter, layer: LayerSettings) -> Document {
     let core = limiter.local_ref();
     let lists = core.lists.as_deref();
-    let lists_of = |deny| lists.and_then(|lists| read(&lists.sections(deny)));
-    let [client_ip, bearer] = &core.shared_by_keys;
-    let has_hash_key = *bearer != SettingValue::Unset;
+    let lists_of = |deny| lists.map_or_else(Vec::new, |lists| lists.sections(deny));
+    let SharedByKeys { client_ip, bearer } = &core.shared_by_keys;
+    let has_hash_key = bearer.is_some();
     let policies = core.policies.iter().map(|bound| {
         let policy = &bound.policy;
         (policy.name(), without_code(policy, has_hash_key))
@@ -62,11 +60,11 @@ fn document(limiter: &Limiter, layer: LayerSettings) -> Document {
         count_preflights: unless_default(core.counts_preflights, false),
         skip: conditions(&core.skip),
         only: conditions(&core.only),
-        deny: lists_of(true).unwrap_or_default(),
-        allow: lists_of(false).unwrap_or_default(),
-        client_ip: read(client_ip),
-        bearer: read(bearer),
-        store: store(&*core.store).and_then(|store| read(&store)),
+        deny: lists_of(true),
+        allow: lists_of(false),
+        client_ip: client_ip.clone(),
+        bearer: bearer.clone(),
+        store: store(&*core.store),
         policies: policies.collect(),
         ..Document::default()
     }
@@ -131,49 +129,21 @@ fn key_text(text: &str, has_hash_key: bool) -> String {
     plain
 }
 
-/// A part of a document from a value in its words.
-fn read<T: DeserializeOwned>(value: &SettingValue) -> Option<T> {
-    if *value == SettingValue::Unset {
-        return None;
-    }
-    let (part, mistakes) = tree::read(node(value));
-    debug_assert!(mistakes.is_empty(), "{mistakes:?}");
-    part
-}
-
-fn store(store: &dyn Store) -> Option<SettingValue> {
+fn store(store: &dyn Store) -> Option<StoreSection> {
     let any: &dyn Any = store;
     if let Some(store) = any.downcast_ref::<MemoryStore>() {
         let max_keys = Some(store.max_keys()).filter(|keys| *keys != DEFAULT_MAX_KEYS)?;
-        let max_keys = SettingValue::Number(max_keys.get() as u64);
-        return Some(SettingValue::table([("max_keys", max_keys)]));
+        return Some(StoreSection {
+            max_keys: Some(max_keys),
+            ..StoreSection::default()
+        });
     }
     #[cfg(feature = "redis")]
     if let Some(store) = any.downcast_ref::<crate::RedisStore>() {
-        return Some(store.settings().value());
+        return Some(store.settings().section().clone());
     }
-    Some(SettingValue::table([("url", SettingValue::text(CODE))]))
-}
-
-fn node(value: &SettingValue) -> Node {
-    let value = match value {
-        SettingValue::Unset => Value::Null,
-        SettingValue::Flag(flag) => Value::Bool(*flag),
-        SettingValue::Number(number) => Value::Unsigned(*number),
-        SettingValue::Text(text) => Value::String(text.clone().into_owned()),
-        SettingValue::List(values) => Value::Array(values.iter().map(node).collect()),
-        SettingValue::Table(entries) => {
-            let entries = entries.iter();
-            Value::Table(
-                entries
-                    .map(|(key, value)| Entry {
-                        key: key.clone().into_owned(),
-                        key_position: None,
-                        node: node(value),
-                    })
-                    .collect(),
-            )
-        }
-    };
-    Node::new(value, None)
+    Some(StoreSection {
+        url: Some(Secret::text(CODE)),
+        ..StoreSection::default()
+    })
 }

@@ -14,25 +14,22 @@ mod error;
 mod format;
 mod names;
 mod registry;
-mod secret;
 mod text;
 mod tree;
 mod watch;
 
-pub use crate::error::Reference;
-pub use document::{
-    Document,
-    access::{
-        AddressesSection, BearerSection, ClientIpSection, FileSection, KeyText, KeysSection,
-        ListSection,
-    },
-    store::{
+pub use crate::{
+    access::section::{AddressesSection, FileSection, KeyText, KeysSection, ListSection},
+    error::Reference,
+    extract::section::{BearerSection, ClientIpSection},
+    secret::Secret,
+    store::section::{
         BreakerSection, RejectionCacheSection, RejectionCacheSettings, SentinelSection,
         StoreSection, TlsSection,
     },
 };
+pub use document::Document;
 pub use error::{LoadError, Mistake, Position, TextError};
 pub use format::Format;
 pub use registry::Registry;
-pub use secret::Secret;
 pub use watch::{Watch, WatchError, WatchStatus, WatchTarget, Watcher};

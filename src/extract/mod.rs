@@ -123,6 +123,8 @@ mod field;
 mod grpc;
 mod host;
 mod query;
+#[cfg(feature = "config")]
+pub(crate) mod section;
 pub(crate) mod text;
 pub(crate) mod tuple;
 pub(crate) mod uri;

@@ -8,7 +8,7 @@ use http::{Method, request::Parts};
 
 use super::Limiter;
 #[cfg(feature = "config")]
-use crate::setting::SettingValue;
+use crate::extract::section::SharedByKeys;
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
     error::{ConfigError, InvalidValue},
@@ -37,7 +37,7 @@ pub struct LimiterBuilder<T = Limiter> {
     pub(super) observers: Vec<Arc<dyn Observer>>,
     /// What a document says that `client_ip` and `bearer` stand for.
     #[cfg(feature = "config")]
-    pub(super) shared_by_keys: [SettingValue; 2],
+    pub(super) shared_by_keys: SharedByKeys,
     builds: PhantomData<fn() -> T>,
 }
 
@@ -54,7 +54,7 @@ impl<T> LimiterBuilder<T> {
             counts_preflights: false,
             observers: Vec::new(),
             #[cfg(feature = "config")]
-            shared_by_keys: [SettingValue::Unset, SettingValue::Unset],
+            shared_by_keys: SharedByKeys::default(),
             builds: PhantomData,
         }
     }
@@ -74,7 +74,7 @@ impl<T> LimiterBuilder<T> {
 
     /// Sets what a document says that `client_ip` and `bearer` stand for.
     #[cfg(feature = "config")]
-    pub(crate) fn shared_by_keys(mut self, sections: [SettingValue; 2]) -> Self {
+    pub(crate) fn shared_by_keys(mut self, sections: SharedByKeys) -> Self {
         self.shared_by_keys = sections;
         self
     }

@@ -54,7 +54,7 @@ pub(crate) struct LimiterCore {
     /// A document's `client_ip` and `bearer`, which the extractors of several policies may use. Kept to be compared
     /// when the limiter is reconfigured.
     #[cfg(feature = "config")]
-    pub(crate) shared_by_keys: [crate::setting::SettingValue; 2],
+    pub(crate) shared_by_keys: crate::extract::section::SharedByKeys,
     /// Whether a policy takes its quota, cost or conditions from requests.
     pub(crate) reads_parts: bool,
     /// Whether a policy's charge depends on the request's outcome.
@@ -247,11 +247,10 @@ impl LimiterCore {
         let lists = Lists::differences(lists[0], lists[1]);
         #[cfg(feature = "config")]
         let shared = {
-            let ([from_ip, from_bearer], [to_ip, to_bearer]) =
-                (&self.shared_by_keys, &after.shared_by_keys);
+            let (from, to) = (&self.shared_by_keys, &after.shared_by_keys);
             [
-                Difference::between("client_ip", from_ip, to_ip),
-                Difference::between("bearer", from_bearer, to_bearer),
+                Difference::between("client_ip", &from.client_ip, &to.client_ip),
+                Difference::between("bearer", &from.bearer, &to.bearer),
             ]
         };
         #[cfg(not(feature = "config"))]

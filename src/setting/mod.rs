@@ -19,32 +19,6 @@ pub(crate) use text::to_text;
 /// What stands for code of the application in a document.
 pub(crate) const CODE: &str = "code";
 
-/// A value of a configuration document, for settings without a type of their own that serde can write: those of stores and of
-/// access lists.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-#[cfg_attr(
-    not(all(feature = "config", feature = "redis")),
-    allow(dead_code, reason = "lists alone need some of its forms")
-)]
-pub(crate) enum SettingValue {
-    /// Not set.
-    Unset,
-    Flag(bool),
-    Number(u64),
-    Text(Cow<'static, str>),
-    List(Vec<Self>),
-    #[serde(serialize_with = "table")]
-    Table(Vec<(Cow<'static, str>, Self)>),
-}
-
-fn table<S: Serializer>(
-    entries: &[(Cow<'static, str>, SettingValue)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(entries.iter().map(|(name, value)| (name, value)))
-}
-
 /// The identity of a function of the application without a name, by which two of them are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CodeId {
@@ -92,39 +66,6 @@ impl Difference {
             from: to_text(from),
             to: to_text(to),
         })
-    }
-}
-
-#[cfg_attr(
-    not(all(feature = "config", feature = "redis")),
-    allow(dead_code, reason = "lists alone need some of its forms")
-)]
-impl SettingValue {
-    pub(crate) fn text(text: impl Into<Cow<'static, str>>) -> Self {
-        Self::Text(text.into())
-    }
-
-    /// The display of `value` as a text.
-    pub(crate) fn display(value: impl fmt::Display) -> Self {
-        Self::text(value.to_string())
-    }
-
-    pub(crate) fn list(values: impl IntoIterator<Item = Self>) -> Self {
-        Self::List(values.into_iter().collect())
-    }
-
-    pub(crate) fn table<N>(entries: impl IntoIterator<Item = (N, Self)>) -> Self
-    where
-        N: Into<Cow<'static, str>>,
-    {
-        let entries = entries.into_iter();
-        Self::Table(entries.map(|(name, value)| (name.into(), value)).collect())
-    }
-}
-
-impl fmt::Display for SettingValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&to_text(self))
     }
 }
 
@@ -262,18 +203,5 @@ mod tests {
         let (one, another) = (adds(1), adds(1));
         assert_ne!(one.0, another.0);
         assert_eq!(one.0, CodeId::of(&one.1.clone()));
-    }
-
-    #[test]
-    fn a_value_is_displayed_as_a_document_has_it() {
-        let text = SettingValue::text;
-        let value = SettingValue::table([
-            ("paths", SettingValue::list([text("/a"), text("/b/*")])),
-            ("cost", SettingValue::Number(5)),
-            ("shadow", SettingValue::Flag(true)),
-        ]);
-        let expected = "{ paths = [/a, /b/*], cost = 5, shadow = true }";
-        assert_eq!(value.to_string(), expected);
-        assert_eq!(SettingValue::Unset.to_string(), "none");
     }
 }

@@ -185,3 +185,27 @@ impl<'a> Serializer for Text<'a> {
         self.entries(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Value {
+        paths: Vec<&'static str>,
+        cost: Option<u64>,
+        shadow: bool,
+    }
+
+    #[test]
+    fn a_value_is_displayed_as_a_document_has_it() {
+        let value = Value {
+            paths: vec!["/a", "/b/*"],
+            cost: Some(5),
+            shadow: true,
+        };
+        let expected = "{ paths = [/a, /b/*], cost = 5, shadow = true }";
+        assert_eq!(to_text(&value), expected);
+        assert_eq!(to_text(&None::<Value>), "none");
+    }
+}

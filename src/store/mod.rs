@@ -33,6 +33,8 @@ mod op;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod result;
+#[cfg(feature = "config")]
+pub(crate) mod section;
 pub(crate) mod units;
 
 pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};

@@ -12,17 +12,17 @@ use std::{
 
 use super::{Build, listed};
 use crate::{
-    access::{AccessList, AddressList, KeyList},
-    config::{
-        document::access::{AddressesSection, KeyText, KeysSection, ListSection},
-        secret::expand,
-        tree::path::Path,
+    access::{
+        AccessList, AddressList, KeyList,
+        section::{AddressesSection, KeyText, KeysSection, ListSection},
     },
+    config::tree::path::Path,
     error::InvalidValue,
     extract::{KeyExtractor, client_ip},
     key::Key,
     policy::Policy,
-    setting::{CODE, SettingValue},
+    secret::expand,
+    setting::CODE,
 };
 
 impl Build<'_> {
@@ -95,7 +95,7 @@ impl Build<'_> {
                     };
                     match key_of(policy, &value) {
                         Some((key, is_shown)) => {
-                            let source = (value != *text || is_shown).then(|| source(text));
+                            let source = (value != *text || is_shown).then(|| text.clone());
                             keys.push((key, source));
                         }
                         None => self.found(&path, "text that is no key", expected.clone()),
@@ -168,16 +168,6 @@ fn expanded(text: &KeyText) -> Result<KeyText, InvalidValue> {
         KeyText::Parts(texts) => {
             let texts = texts.iter().map(|text| expand(text));
             texts.collect::<Result<_, _>>().map(KeyText::Parts)
-        }
-    }
-}
-
-/// The entry as the document has it.
-fn source(text: &KeyText) -> SettingValue {
-    match text {
-        KeyText::One(text) => SettingValue::text(text.clone()),
-        KeyText::Parts(texts) => {
-            SettingValue::list(texts.iter().map(|text| SettingValue::text(text.clone())))
         }
     }
 }

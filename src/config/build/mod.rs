@@ -5,16 +5,18 @@ use crate::{
     changes::Changes,
     config::{
         Secret,
-        document::{Document, access::ClientIpSection},
+        document::Document,
         error::{LoadError, MAX_MISTAKES, Mistake},
         registry::Registry,
         tree::path::Path,
     },
     error::{ConfigError, InvalidValue},
-    extract::bearer,
+    extract::{
+        bearer,
+        section::{BearerSection, SharedByKeys},
+    },
     limiter::{Limiter, LimiterBuilder},
     respond::LayerSettings,
-    setting::SettingValue,
 };
 
 mod access;
@@ -226,17 +228,15 @@ impl<'a> Build<'a> {
     }
 
     /// What the document says that `client_ip` and `bearer` stand for.
-    fn shared_by_keys(&self) -> [SettingValue; 2] {
-        let client_ip = self.document.client_ip.as_ref();
-        let hash_key = self.document.bearer.as_ref();
-        let hash_key = hash_key.and_then(|bearer| bearer.hash_key.as_ref());
-        let source = |secret: &Secret| {
-            SettingValue::table([("hash_key", secret.source(self.document.folder()))])
-        };
-        [
-            client_ip.map_or(SettingValue::Unset, ClientIpSection::value),
-            hash_key.map_or(SettingValue::Unset, source),
-        ]
+    fn shared_by_keys(&self) -> SharedByKeys {
+        let bearer = self.document.bearer.as_ref();
+        let hash_key = bearer.and_then(|bearer| bearer.hash_key.as_ref());
+        SharedByKeys {
+            client_ip: self.document.client_ip.clone(),
+            bearer: hash_key.map(|secret| BearerSection {
+                hash_key: Some(secret.source(self.document.folder())),
+            }),
+        }
     }
 
     /// The key under which bearer tokens are hashed.

@@ -1,11 +1,12 @@
 use std::path::{Path, PathBuf};
 
-use super::{
-    Document,
-    access::{AddressesSection, BearerSection, KeysSection, ListSection},
-    store::{SentinelSection, StoreSection, TlsSection},
+use super::Document;
+use crate::{
+    access::section::{AddressesSection, KeysSection, ListSection},
+    extract::section::BearerSection,
+    secret::Secret,
+    store::section::{SentinelSection, StoreSection, TlsSection},
 };
-use crate::config::secret::Secret;
 
 impl Document {
     /// The files that the document names: lists, and secrets that are kept in files. A limiter that is built of the document

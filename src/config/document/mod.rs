@@ -14,7 +14,8 @@ use super::{
     tree::{self, Positions, path::Path as ValuePath},
 };
 use crate::{
-    access::OnUnknownAddress,
+    access::{OnUnknownAddress, section::ListSection},
+    extract::section::{BearerSection, ClientIpSection},
     policy::{
         PolicySettings,
         on_store_error::{OnMisconfiguration, OnStoreError},
@@ -22,18 +23,12 @@ use crate::{
     },
     respond::{OnRejection, RateLimitHeaders, RejectionText},
     setting::{Named, Slot},
+    store::section::StoreSection,
 };
 
-pub(crate) mod access;
 mod files;
 #[cfg(feature = "config-schema")]
 mod schema;
-pub(crate) mod store;
-
-use self::{
-    access::{BearerSection, ClientIpSection, ListSection},
-    store::StoreSection,
-};
 
 /// The settings of a [`Limiter`](crate::Limiter), or of a [`RateLimitLayer`](crate::RateLimitLayer) and its limiter, as a
 /// configuration file has them.

@@ -19,7 +19,7 @@ mod toml;
 mod yaml;
 
 use self::path::{Path, Segment};
-pub(crate) use self::{de::secret, parse::parse, read::read};
+pub(crate) use self::{parse::parse, read::read};
 
 /// A value and where it is.
 #[derive(Clone, Debug, PartialEq)]

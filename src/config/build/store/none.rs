@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::in_process;
 use crate::{
-    config::{build::Build, document::store::StoreSection, tree::path::Path},
+    config::{build::Build, tree::path::Path},
     limiter::Limiter,
-    store::Store,
+    store::{Store, section::StoreSection},
 };
 
 impl Build<'_> {

@@ -7,14 +7,13 @@ use crate::{
     config::{
         Secret,
         build::{Build, with},
-        document::store::{BreakerSection, RejectionCacheSection, StoreSection},
         tree::path::Path,
     },
     limiter::Limiter,
-    setting::SettingValue,
     store::{
         Store,
         redis::{RedisStore, RedisStoreBuilder},
+        section::{BreakerSection, RejectionCacheSection, StoreSection},
     },
 };
 
@@ -31,7 +30,7 @@ enum Stored {
 }
 
 /// The values of secrets, each with its source.
-type Sources = Vec<(String, SettingValue)>;
+type Sources = Vec<(String, Secret)>;
 
 impl Build<'_> {
     /// The store that the document opens, in process if it says nothing of one; `None` if it is a mistake.

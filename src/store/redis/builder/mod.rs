@@ -43,7 +43,7 @@ pub struct RedisStoreBuilder {
     clock: Arc<dyn Clock>,
     /// What a document says in place of each secret, if it opens the store.
     #[cfg(feature = "config")]
-    sources: Option<Vec<(String, crate::setting::SettingValue)>>,
+    sources: Option<Vec<(String, crate::secret::Secret)>>,
 }
 
 impl RedisStore {

@@ -1,98 +1,57 @@
 //! The settings of a builder, in the words of a configuration document.
 
-use std::time::Duration;
-
 use super::RedisStoreBuilder;
 use crate::{
-    quota::DurationText, redact::redacted_value, setting::SettingValue,
-    store::redis::config::settings::StoreSettings,
+    redact::redacted_value,
+    secret::Secret,
+    store::{
+        redis::config::settings::StoreSettings,
+        section::{BreakerSection, RejectionCacheSection, RejectionCacheSettings, StoreSection},
+    },
 };
 
 impl RedisStoreBuilder {
     /// Says that a document opens the store, and what the document says in place of each secret.
-    pub(crate) fn by_document(mut self, sources: Vec<(String, SettingValue)>) -> Self {
+    pub(crate) fn by_document(mut self, sources: Vec<(String, Secret)>) -> Self {
         self.sources = Some(sources);
         self
     }
 
     /// The settings, in the words of a document.
     pub(crate) fn settings(&self) -> StoreSettings {
-        let mut settings = StoreSettings::new(self.sources.is_some());
         let sources = self.sources.as_deref().unwrap_or_default();
         let secret = |secret: &str| {
-            let mut sources = sources.iter();
-            match sources.find(|(value, _)| value == secret) {
-                Some((_, source)) => source.clone(),
-                None => SettingValue::text(redacted_value(secret)),
-            }
+            let source = sources.iter().find(|(value, _)| value == secret);
+            source.map_or_else(
+                || Secret::text(redacted_value(secret)),
+                |(_, source)| source.clone(),
+            )
         };
-        settings.servers(&self.connect, secret);
-        let defaults = RedisStoreBuilder::default();
-        let plain = [
-            (
-                "prefix",
-                SettingValue::text(self.prefix.clone()),
-                SettingValue::text(defaults.prefix),
-            ),
-            (
-                "timeout",
-                duration(self.timeout),
-                duration(defaults.timeout),
-            ),
-            (
-                "connections",
-                number(self.connect.workers),
-                number(defaults.connect.workers),
-            ),
-            (
-                "circuit_breaker_threshold",
-                breaker(self.breaker),
-                breaker(defaults.breaker),
-            ),
-            (
-                "rejection_cache",
-                cache(self.rejection_cache, self.rejection_cache_capacity),
-                cache(defaults.rejection_cache, defaults.rejection_cache_capacity),
-            ),
-            (
-                "hash_tags",
-                number(self.connect.hash_tags),
-                number(defaults.connect.hash_tags),
-            ),
-        ];
-        for (name, value, default) in plain {
-            if value != default {
-                settings.add(name, value.clone(), &value.to_string());
-            }
-        }
-        #[cfg(feature = "redis-tls")]
-        settings.tls(&self.connect, secret);
-        settings
-    }
-}
-
-fn duration(duration: Duration) -> SettingValue {
-    SettingValue::display(DurationText(duration))
-}
-
-fn number(number: usize) -> SettingValue {
-    SettingValue::Number(number as u64)
-}
-
-fn breaker(threshold: Option<u32>) -> SettingValue {
-    match threshold {
-        Some(threshold) => SettingValue::Number(threshold.into()),
-        None => SettingValue::Flag(false),
-    }
-}
-
-fn cache(staleness: Duration, capacity: usize) -> SettingValue {
-    if staleness.is_zero() {
-        SettingValue::Flag(false)
-    } else {
-        SettingValue::table([
-            ("staleness", duration(staleness)),
-            ("capacity", number(capacity)),
-        ])
+        let default = RedisStoreBuilder::default();
+        let breaker = match self.breaker {
+            Some(threshold) => BreakerSection::Threshold(threshold),
+            None => BreakerSection::Enabled(false),
+        };
+        let cache = if self.rejection_cache.is_zero() {
+            RejectionCacheSection::Enabled(false)
+        } else {
+            RejectionCacheSection::Settings(RejectionCacheSettings {
+                staleness: Some(self.rejection_cache),
+                capacity: Some(self.rejection_cache_capacity),
+            })
+        };
+        let cached = |builder: &Self| (builder.rejection_cache, builder.rejection_cache_capacity);
+        let section = StoreSection {
+            prefix: (self.prefix != default.prefix).then(|| self.prefix.clone()),
+            timeout: (self.timeout != default.timeout).then_some(self.timeout),
+            connections: (self.connect.workers != default.connect.workers)
+                .then_some(self.connect.workers),
+            circuit_breaker_threshold: (self.breaker != default.breaker).then_some(breaker),
+            rejection_cache: (cached(self) != cached(&default)).then_some(cache),
+            hash_tags: (self.connect.hash_tags != default.connect.hash_tags)
+                .then_some(self.connect.hash_tags),
+            ..StoreSection::default()
+        };
+        StoreSettings::new(section, &self.connect, secret, self.sources.is_some())
     }
 }

@@ -7,105 +7,70 @@ use blake3::Hash;
 use redis::IntoConnectionInfo;
 
 use super::{ConnectConfig, ServerConfig};
-use crate::setting::{CODE, SettingValue};
+use crate::{
+    secret::Secret,
+    setting::{CODE, to_text},
+    store::section::{SentinelSection, StoreSection, TlsSection},
+};
 
 /// The settings of a store.
 #[derive(Clone)]
 pub(crate) struct StoreSettings {
-    values: Vec<(&'static str, SettingValue)>,
-    /// A hash of each value without its credentials: equal if the stores count on the same servers in the same way.
-    hashes: Vec<(&'static str, Hash)>,
+    /// Those that are no defaults, with the sources of secrets.
+    section: StoreSection,
+    /// A hash of the servers without their credentials: equal if the stores count on the same servers.
+    servers: (&'static str, Hash),
     /// A hash of each value that may have credentials, with these.
     credentials: Vec<(&'static str, Hash)>,
     by_document: bool,
 }
 
 impl StoreSettings {
-    pub(in crate::store::redis) fn new(by_document: bool) -> Self {
-        Self {
-            values: Vec::new(),
-            hashes: Vec::new(),
-            credentials: Vec::new(),
-            by_document,
-        }
-    }
-
-    pub(in crate::store::redis) fn servers(
-        &mut self,
+    /// Adds the servers and certificates to the other settings.
+    pub(in crate::store::redis) fn new(
+        mut section: StoreSection,
         connect: &ConnectConfig,
-        secret: impl Fn(&str) -> SettingValue,
-    ) {
-        let secrets = |urls: &[String]| SettingValue::list(urls.iter().map(|url| secret(url)));
+        secret: impl Fn(&str) -> Secret,
+        by_document: bool,
+    ) -> Self {
+        let secrets = |urls: &[String]| urls.iter().map(|url| secret(url)).collect();
         let servers = |urls: &[String]| urls.iter().map(|url| server(url)).collect::<String>();
-        match &connect.servers {
+        let (name, identity, credentials) = match &connect.servers {
             Some(ServerConfig::Url(url)) => {
-                self.add("url", secret(url), &server(url));
-                self.add_credentials("url", url);
+                section.url = Some(secret(url));
+                ("url", server(url), Some(url.clone()))
             }
             Some(ServerConfig::Cluster(urls)) => {
-                self.add("cluster", secrets(urls), &servers(urls));
-                self.add_credentials("cluster", &urls.join("\n"));
+                section.cluster = Some(secrets(urls));
+                ("cluster", servers(urls), Some(urls.join("\n")))
             }
             Some(ServerConfig::Sentinel { name, urls }) => {
                 let template = connect.server_url_template.as_deref();
-                let server_url = template.map(|url| ("server_url", secret(url)));
-                let master = ("master", SettingValue::text(name.clone()));
-                let table = [master, ("urls", secrets(urls))];
-                let table = SettingValue::table(table.into_iter().chain(server_url));
+                section.sentinel = Some(SentinelSection {
+                    master: name.clone(),
+                    urls: secrets(urls),
+                    server_url: template.map(&secret),
+                });
                 let identity = format!("{name}\n{:?}\n{}", template.map(server), servers(urls));
-                self.add("sentinel", table, &identity);
-                self.add_credentials("sentinel", &format!("{template:?}\n{}", urls.join("\n")));
+                let credentials = format!("{template:?}\n{}", urls.join("\n"));
+                ("sentinel", identity, Some(credentials))
             }
             Some(ServerConfig::Config(_) | ServerConfig::Pool(_)) | None => {
-                self.add("url", SettingValue::text(CODE), CODE);
+                section.url = Some(Secret::text(CODE));
+                ("url", CODE.to_owned(), None)
             }
+        };
+        let hash = |text: &str| blake3::hash(text.as_bytes());
+        let certificates = certificates(connect, secret);
+        let credentials = credentials.map(|text| (name, hash(&text))).into_iter();
+        let of_tls = certificates.as_ref().map(|(_, hash)| ("tls", *hash));
+        section.tls = certificates.map(|(section, _)| section);
+        Self {
+            servers: (name, hash(&identity)),
+            credentials: credentials.chain(of_tls).collect(),
+            section,
+            by_document,
         }
-    }
-
-    #[cfg(feature = "redis-tls")]
-    pub(in crate::store::redis) fn tls(
-        &mut self,
-        connect: &ConnectConfig,
-        secret: impl Fn(&str) -> SettingValue,
-    ) {
-        let client = connect.tls.client.as_ref();
-        let parts = [
-            ("root_certificates", connect.tls.root.as_ref()),
-            (
-                "client_certificate",
-                client.map(|client| &client.client_cert),
-            ),
-            ("client_key", client.map(|client| &client.client_key)),
-        ];
-        let mut table = Vec::new();
-        let mut all = String::new();
-        for (name, pem) in parts {
-            if let Some(pem) = pem {
-                let pem = String::from_utf8_lossy(pem);
-                table.push((name, secret(&pem)));
-                all.push_str(&format!("{name}: {pem}"));
-            }
-        }
-        if !table.is_empty() {
-            self.values.push(("tls", SettingValue::table(table)));
-            self.add_credentials("tls", &all);
-        }
-    }
-
-    /// Adds a value. Two stores with another `identity` are not the same.
-    pub(in crate::store::redis) fn add(
-        &mut self,
-        name: &'static str,
-        value: SettingValue,
-        identity: &str,
-    ) {
-        self.values.push((name, value));
-        self.hashes.push((name, blake3::hash(identity.as_bytes())));
-    }
-
-    fn add_credentials(&mut self, name: &'static str, credentials: &str) {
-        let hash = blake3::hash(credentials.as_bytes());
-        self.credentials.push((name, hash));
     }
 
     /// Whether the store was opened by a document.
@@ -114,19 +79,68 @@ impl StoreSettings {
     }
 
     /// The settings that are no defaults, without secrets.
-    pub(crate) fn value(&self) -> SettingValue {
-        SettingValue::table(self.values.iter().cloned())
+    pub(crate) fn section(&self) -> &StoreSection {
+        &self.section
     }
 
     /// The names of the settings that two stores don't share, apart from credentials.
     pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
-        differences(&self.hashes, &other.hashes)
+        let (own, its) = (&self.section, &other.section);
+        let mut names = differences(&[self.servers], &[other.servers]);
+        let plain = [
+            ("prefix", own.prefix != its.prefix),
+            ("timeout", own.timeout != its.timeout),
+            ("connections", own.connections != its.connections),
+            (
+                "circuit_breaker_threshold",
+                own.circuit_breaker_threshold != its.circuit_breaker_threshold,
+            ),
+            (
+                "rejection_cache",
+                own.rejection_cache != its.rejection_cache,
+            ),
+            ("hash_tags", own.hash_tags != its.hash_tags),
+        ];
+        names.extend(
+            plain
+                .into_iter()
+                .filter(|(_, differs)| *differs)
+                .map(|(name, _)| name),
+        );
+        names.sort_unstable();
+        names
     }
 
     /// The names of the settings whose credentials two stores don't share.
     pub(crate) fn differences_of_credentials(&self, other: &Self) -> Vec<&'static str> {
         differences(&self.credentials, &other.credentials)
     }
+}
+
+/// The certificates and their key, and a hash of them.
+#[cfg(feature = "redis-tls")]
+fn certificates(
+    connect: &ConnectConfig,
+    secret: impl Fn(&str) -> Secret,
+) -> Option<(TlsSection, Hash)> {
+    let client = connect.tls.client.as_ref();
+    let mut all = String::new();
+    let mut read = |name: &str, pem: Option<&Vec<u8>>| {
+        let pem = String::from_utf8_lossy(pem?);
+        all.push_str(&format!("{name}: {pem}"));
+        Some(secret(&pem))
+    };
+    let section = TlsSection {
+        root_certificates: read("root_certificates", connect.tls.root.as_ref()),
+        client_certificate: read("client_certificate", client.map(|own| &own.client_cert)),
+        client_key: read("client_key", client.map(|own| &own.client_key)),
+    };
+    (!all.is_empty()).then(|| (section, blake3::hash(all.as_bytes())))
+}
+
+#[cfg(not(feature = "redis-tls"))]
+fn certificates(_: &ConnectConfig, _: impl Fn(&str) -> Secret) -> Option<(TlsSection, Hash)> {
+    None
 }
 
 fn differences(
@@ -157,6 +171,6 @@ fn server(url: &str) -> String {
 /// Without hashes, by which a secret could be guessed.
 impl fmt::Debug for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreSettings({})", self.value())
+        write!(f, "StoreSettings({})", to_text(&self.section))
     }
 }

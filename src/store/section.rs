@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{secret::Secret, tree::secret},
+    secret::{self, Secret},
     setting::values::{duration, forms},
 };
 
@@ -16,10 +16,16 @@ use crate::{
 #[non_exhaustive]
 pub struct StoreSection {
     /// The URL of one server, such as `"${REDIS_URL}"`.
-    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "secret::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub url: Option<Secret>,
     /// The URLs of some nodes of a Redis Cluster.
-    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "secret::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub cluster: Option<Vec<Secret>>,
     /// Sentinels, and the master that they know.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,11 +69,11 @@ pub struct SentinelSection {
     /// The master's name.
     pub master: String,
     /// The URLs of the sentinels.
-    #[serde(deserialize_with = "secret")]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub urls: Vec<Secret>,
     /// A URL with the user, password, database and TLS of the servers; its host is a placeholder.
     #[serde(
-        deserialize_with = "secret",
+        deserialize_with = "secret::deserialize",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -119,12 +125,21 @@ pub struct RejectionCacheSettings {
 #[non_exhaustive]
 pub struct TlsSection {
     /// The root certificates of trusted servers. Default: those that the system trusts.
-    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "secret::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub root_certificates: Option<Secret>,
     /// The client's certificate. Default: none.
-    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "secret::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub client_certificate: Option<Secret>,
     /// The key of the client's certificate.
-    #[serde(deserialize_with = "secret", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "secret::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub client_key: Option<Secret>,
 }

@@ -3,16 +3,17 @@
 use std::{
     env::{self, VarError},
     fmt,
+    marker::PhantomData,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Visitor};
 
-use super::content;
 use crate::{
     error::{InvalidValue, Reference},
+    file::{MAX_TEXT_BYTES, read_text},
     redact::{self, HIDDEN, Variable, redacted},
-    setting::{CODE, SettingValue},
+    setting::CODE,
 };
 
 /// A value that is not displayed: a URL with a password, a hash key, a private key.
@@ -21,7 +22,7 @@ use crate::{
 /// content of a file of at most 1 MiB, without the line breaks at its end. A relative path is relative to the document's folder.
 /// `${NAME:-text}` is the text if the variable is not set or empty.
 ///
-/// `Debug`, errors and [`Document::to_text`](super::Document::to_text) show where the value is from, and never the value: the
+/// `Debug`, errors and [`Document::to_text`](crate::config::Document::to_text) show where the value is from, and never the value: the
 /// names of variables, the path of the file, and of a URL of Redis the host, the port and the database, or the path of the
 /// socket. `***` stands in place of everything else, such as the parameters of a URL. No limiter can be built of a document with
 /// a secret that contains `***`.
@@ -59,7 +60,7 @@ impl Secret {
             Source::Text(text) => expand(text),
             Source::File(path) => {
                 let path = folder.join(path);
-                let text = content::read_text(&path).map_err(|error| {
+                let text = read_text(&path, MAX_TEXT_BYTES).map_err(|error| {
                     let found =
                         format!("the file {}, which can't be read: {error}", path.display());
                     let unreadable = InvalidValue::new(found, "a file that can be read");
@@ -78,20 +79,17 @@ impl Secret {
         }
     }
 
-    /// Where it is from, in the words of a document.
-    pub(crate) fn source(&self, folder: &Path) -> SettingValue {
+    /// Where it is from, without the value: what a document in force shows.
+    pub(crate) fn source(&self, folder: &Path) -> Self {
         match &self.0 {
-            Source::Text(text) => SettingValue::text(redacted(text)),
-            Source::File(path) => {
-                let path = folder.join(path).display().to_string();
-                SettingValue::table([("file", SettingValue::text(path))])
-            }
+            Source::Text(text) => Self::text(redacted(text)),
+            Source::File(path) => Self::file(folder.join(path)),
         }
     }
 }
 
 /// Text with the values of the environment's variables.
-pub(super) fn expand(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn expand(text: &str) -> Result<String, InvalidValue> {
     redact::expand(text, |variable| variable.value())
 }
 
@@ -186,6 +184,33 @@ impl<'de> serde::de::Visitor<'de> for SecretVisitor {
         let source = FileSource::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
         Ok(Secret::file(source.file))
     }
+}
+
+/// The name of a type that marks a value as a secret for the deserializer of trees.
+pub(crate) const SECRET: &str = "tollgate::config::Secret";
+
+/// Reads a field that holds secrets. Errors don't show what stands there in place of them: a secret in the wrong form is a
+/// secret still.
+pub(crate) fn deserialize<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Marked<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Marked<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a secret")
+        }
+
+        fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<T, D::Error> {
+            T::deserialize(value)
+        }
+    }
+
+    deserializer.deserialize_newtype_struct(SECRET, Marked(PhantomData))
 }
 
 #[cfg(feature = "config-schema")]

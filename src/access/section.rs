@@ -1,0 +1,78 @@
+//! The parts of a document about access lists.
+
+use std::{fmt, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{secret, setting::values::forms};
+
+/// A list of requests that are denied or allowed: of addresses, or of keys of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct ListSection {
+    /// Addresses and networks, such as `"192.0.2.0/24"`, or a file with one in each line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<AddressesSection>,
+    /// The name of the policy whose keys these are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Keys as the policy's key finds them in requests, or a file with one in each line.
+    #[serde(
+        deserialize_with = "secret::deserialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub keys: Option<KeysSection>,
+}
+
+forms! {
+    /// Addresses and networks.
+    pub enum AddressesSection, "an array of addresses and networks, or { file = \"path\" }" {
+        /// These.
+        Entries(Vec<String>) from array;
+        /// Those of a file.
+        File(FileSection) from table;
+    }
+}
+
+forms! {
+    /// Keys of a policy.
+    pub enum KeysSection, "an array of keys, or { file = \"path\" }" {
+        /// These.
+        Entries(Vec<KeyText>) from array;
+        /// Those of a file.
+        File(FileSection) from table;
+    }
+}
+
+forms! {
+    /// The text of a key, in which `${NAME}` is the value of the environment's variable `NAME` and `$$` is `$`. It may be a
+    /// credential: `Debug` and errors don't show it. [`Document::to_text`] does, since the list would be another one without
+    /// it. `hash:` and the 20 characters of a hash, as in logs and the store, are a key of
+    /// which only the hash is known: so a document need not hold credentials.
+    ///
+    /// [`Document::to_text`]: crate::config::Document::to_text
+    pub enum KeyText, "the text of a key, or an array of texts" without Debug {
+        /// A text as requests have it.
+        One(String) from text;
+        /// The texts of a key that consists of several.
+        Parts(Vec<String>) from array;
+    }
+}
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// A file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct FileSection {
+    /// The file's path. A relative path is relative to the document's folder.
+    pub file: PathBuf,
+}
