@@ -298,8 +298,8 @@ mod sync;
 pub use store::redis::RedisStore;
 #[doc(inline)]
 pub use {
-    clock::ManualClock,
-    error::{CallError, config::ConfigError, store::StoreError},
+    clock::manual::ManualClock,
+    error::{call::CallError, config::ConfigError, store::StoreError},
     extract::extractor::KeyExtractor,
     headers::RateLimitHeaders,
     key::Key,

@@ -20,7 +20,7 @@ mod watch;
 
 pub use crate::{
     access::section::{AddressesSection, FileSection, KeyText, KeysSection, ListSection},
-    error::Reference,
+    error::reference::Reference,
     extract::section::{BearerSection, ClientIpSection},
     secret::Secret,
     store::section::{

@@ -2,10 +2,16 @@
 
 use std::{error, fmt, sync::Arc};
 
+pub(crate) mod call;
 pub(crate) mod config;
+#[cfg(feature = "config")]
+pub(crate) mod reference;
 pub(crate) mod store;
 
+#[cfg(feature = "config")]
+pub(crate) use self::reference::Reference;
 pub(crate) use self::{
+    call::CallError,
     config::{ConfigError, Field},
     store::{Escaped, StoreError},
 };
@@ -126,86 +132,3 @@ impl error::Error for UnknownPolicy {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request has no Admission: add a RateLimitLayer around this handler")]
 pub struct MissingAdmission;
-
-/// What a document refers to, and does not contain: code of the application, or the value of a secret.
-///
-/// ```
-/// use tollgate::config::{Document, Format, Reference, Registry};
-///
-/// let text = "
-/// [policies.api]
-/// quota = '100/min'
-/// key = 'user'
-/// ";
-/// let error = Document::parse(text, Format::Toml)?.limiter(&Registry::new()).unwrap_err();
-/// let user = Reference::Code { kind: "key", name: "user".to_owned() };
-/// assert_eq!(error.mistakes()[0].unresolved(), Some(&user));
-/// # Ok::<(), tollgate::config::LoadError>(())
-/// ```
-#[cfg(feature = "config")]
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Reference {
-    /// Code that the application registers in its [`Registry`](crate::config::Registry).
-    Code {
-        /// The kind of code: the name of the method of `Registry`, such as `key` or `cost`.
-        kind: &'static str,
-        /// The name.
-        name: String,
-    },
-    /// A variable of the environment.
-    Variable(String),
-    /// The file of a secret.
-    SecretFile(std::path::PathBuf),
-}
-
-/// The error of an operation by hand other than a check, such as [`Limiter::reset`](crate::Limiter::reset).
-///
-/// As a response it is a 503 Service Unavailable without details. Its text, for logs and operators, names what failed and what
-/// to do.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CallError {
-    /// The store failed. After a [timeout](StoreError::Timeout) the operation may have been done, or be done later. It is never
-    /// done in process instead.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The call names a policy that the limiter does not have; the store was not called.
-    #[error(transparent)]
-    UnknownPolicy(#[from] UnknownPolicy),
-    /// The call has two keys for a policy; the store was not called.
-    #[error("policy {policy:?} is named twice; expected one key for each policy")]
-    #[non_exhaustive]
-    DuplicatePolicy {
-        /// The policy's name.
-        policy: Arc<str>,
-    },
-    /// The policy takes its quota, its cost or its conditions from requests, and the call has neither a request, by
-    /// [`Check::parts`](crate::limiter::Check::parts), nor settings of its own. The store was not called.
-    #[error("policy {policy:?} takes {lacks}")]
-    #[non_exhaustive]
-    PartsRequired {
-        /// The policy's name.
-        policy: Arc<str>,
-        /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
-        lacks: &'static str,
-    },
-    /// The policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::limiter::PolicyHandle::credit).
-    #[error(
-        "policy {policy:?} can't be credited: its strategy stores each charge separately; use `reset` to return all units"
-    )]
-    #[non_exhaustive]
-    CreditUnsupported {
-        /// The policy's name.
-        policy: Arc<str>,
-    },
-    /// The call blocks or unblocks keys, and none of its policies is a [ban](crate::Ban). The store was not called.
-    #[error(
-        "none of the policies {policies:?} is a ban: block and unblock require one, such as Policy::block_list(\"blocked\")"
-    )]
-    #[non_exhaustive]
-    NotABan {
-        /// The policies' names.
-        policies: Vec<Arc<str>>,
-    },
-}

@@ -1,0 +1,56 @@
+//! Errors of calls by hand.
+
+use std::sync::Arc;
+
+use super::{StoreError, UnknownPolicy};
+
+/// The error of an operation by hand other than a check, such as [`Limiter::reset`](crate::Limiter::reset).
+///
+/// As a response it is a 503 Service Unavailable without details. Its text, for logs and operators, names what failed and what
+/// to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The store failed. After a [timeout](StoreError::Timeout) the operation may have been done, or be done later. It is never
+    /// done in process instead.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The call names a policy that the limiter does not have; the store was not called.
+    #[error(transparent)]
+    UnknownPolicy(#[from] UnknownPolicy),
+    /// The call has two keys for a policy; the store was not called.
+    #[error("policy {policy:?} is named twice; expected one key for each policy")]
+    #[non_exhaustive]
+    DuplicatePolicy {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+    /// The policy takes its quota, its cost or its conditions from requests, and the call has neither a request, by
+    /// [`Check::parts`](crate::limiter::Check::parts), nor settings of its own. The store was not called.
+    #[error("policy {policy:?} takes {lacks}")]
+    #[non_exhaustive]
+    PartsRequired {
+        /// The policy's name.
+        policy: Arc<str>,
+        /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
+        lacks: &'static str,
+    },
+    /// The policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::limiter::PolicyHandle::credit).
+    #[error(
+        "policy {policy:?} can't be credited: its strategy stores each charge separately; use `reset` to return all units"
+    )]
+    #[non_exhaustive]
+    CreditUnsupported {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+    /// The call blocks or unblocks keys, and none of its policies is a [ban](crate::Ban). The store was not called.
+    #[error(
+        "none of the policies {policies:?} is a ban: block and unblock require one, such as Policy::block_list(\"blocked\")"
+    )]
+    #[non_exhaustive]
+    NotABan {
+        /// The policies' names.
+        policies: Vec<Arc<str>>,
+    },
+}
