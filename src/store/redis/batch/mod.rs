@@ -1,6 +1,11 @@
 //! A batch: the requests of one script call.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -47,8 +52,14 @@ pub(crate) struct Batch {
     pub(super) confirmation: Option<Arc<Confirmation>>,
     /// Whether the thread that waits for the reply was held up.
     pub(super) is_held_up: bool,
-    /// For how long its requests are awaited beyond their deadlines.
-    pub(super) extension: Duration,
+    /// The store's timeout.
+    timeout: Duration,
+    /// If its requests are awaited for one more timeout: until when that with the earliest deadline is, at least.
+    pub(super) awaited_until: Option<Instant>,
+    /// The instant that the timer was set for, while that is waited for.
+    due: Option<Instant>,
+    /// When it had its reply, or was given up.
+    pub(super) ended_at: Option<Instant>,
     /// Whether a call of it was handed to a connection.
     pub(super) is_sent: bool,
     /// Whether all of its requests have timed out, and it only waits for the reply.
@@ -146,22 +157,51 @@ impl Batch {
         self.has_expired = false;
         self.confirmation = None;
         self.is_held_up = false;
-        self.extension = Duration::ZERO;
+        self.awaited_until = None;
+        self.due = None;
         self.is_sent = false;
         self.is_late = false;
     }
 
-    /// Prepares it to be sent, in a store with this timeout. After half of that a missing reply is evidence.
-    pub(super) fn begin(&mut self, now: Instant, timeout: Duration) {
+    /// Prepares it to be sent, in a store with this timeout. After half of that a missing reply is evidence. Requests that waited
+    /// in the queue past their deadline are awaited for as long as `awaited_until` says.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        timeout: Duration,
+        awaited_until: impl Fn(Instant) -> Instant,
+    ) {
+        self.timeout = timeout;
         self.confirm_at = Some(now + timeout / 2);
+        let late = self.earliest_deadline.filter(|earliest| *earliest <= now);
+        self.awaited_until = late.map(awaited_until);
     }
 
-    /// When to call [`fail_overdue`](Self::fail_overdue) next: at `earliest_deadline`, with the extension. If no waiter is left,
-    /// the last deadline, if that is still to come.
+    /// Until when a request with this deadline is awaited.
+    #[inline]
+    fn until(&self, deadline: Instant) -> Instant {
+        until(deadline, self.awaited_until, self.timeout)
+    }
+
+    /// Ready once an instant has passed.
+    pub(super) fn poll_timer(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        self.due = Some(at);
+        ready!(self.timer.poll(at, cx));
+        self.due = None;
+        Poll::Ready(())
+    }
+
+    /// The instant that its timer was last set for, unless the timer has fired.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// When to call [`fail_overdue`](Self::fail_overdue) next: when the request with the earliest deadline is not awaited any more.
+    /// If no waiter is left, the last such instant, if that is still to come.
     #[inline]
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self.earliest_deadline {
-            Some(deadline) => Some(deadline + self.extension),
+            Some(deadline) => Some(self.until(deadline)),
             None => self.last_deadline(),
         }
     }
@@ -170,16 +210,18 @@ impl Batch {
     #[cold]
     pub(super) fn last_deadline(&self) -> Option<Instant> {
         let last = self.requests().map(|request| request.deadline).max()?;
-        Some(last + self.extension).filter(|last| *last > Instant::now())
+        Some(self.until(last)).filter(|last| *last > Instant::now())
     }
 
     /// Fails the requests past their deadline. They stay in the batch, since they may have been sent.
     pub(super) fn fail_overdue(&mut self, now: Instant) {
         self.has_expired = true;
-        let (extension, is_sent) = (self.extension, self.is_sent);
+        let (awaited_until, timeout) = (self.awaited_until, self.timeout);
+        let is_sent = self.is_sent;
         for entry in self.entries() {
             for request in &mut entry.requests {
-                if request.deadline + extension <= now {
+                let until = until(request.deadline, awaited_until, timeout);
+                if until <= now {
                     request.expire(is_sent);
                 }
             }
@@ -348,6 +390,16 @@ impl MergedRequests {
             let limit = counter.limit.context::<RedisLimit>();
             each.take(limit.map_or(0, RedisLimit::capacity))
         })
+    }
+}
+
+/// Until when a request with this deadline is awaited: if the batch is for one more timeout, from its own deadline on, and not from
+/// that of an earlier request.
+#[inline]
+fn until(deadline: Instant, awaited_until: Option<Instant>, timeout: Duration) -> Instant {
+    match awaited_until {
+        Some(until) => until.max(deadline + timeout),
+        None => deadline,
     }
 }
 

@@ -23,6 +23,10 @@ pub(crate) const MAX_REPEATS: u32 = 3;
 /// By so much timers are late on a machine that is not busy.
 pub(crate) const TIMER_GRANULARITY: Duration = Duration::from_millis(2);
 
+/// So many stops of the process that follow each other count, and more only if they outlast a deadline by a timeout: a process that
+/// is always late would await requests without end.
+pub(crate) const MAX_STOPS_IN_ROW: u32 = 4;
+
 /// Whether an instant that a task waits for is noticed so late, in a store with this timeout, that the process was held up meanwhile.
 pub(crate) fn was_held_up(timeout: Duration, due: time::Instant, now: time::Instant) -> bool {
     now.saturating_duration_since(due) > timeout / 8 + TIMER_GRANULARITY

@@ -20,7 +20,10 @@ use super::{PendingRequest, RequestState, limit::store_of, response_slot::Respon
 use crate::{
     error::StoreError,
     runtime::runtime_with_timers,
-    store::{OpResult, redis::breaker::confirmation::was_held_up},
+    store::{
+        OpResult,
+        redis::breaker::confirmation::{MAX_STOPS_IN_ROW, was_held_up},
+    },
     sync::lock,
 };
 
@@ -111,10 +114,13 @@ impl ResponseHandle {
         if let Some(runtime) = runtime_with_timers().or_else(other) {
             drop(runtime.spawn(async move {
                 let mut until = state.deadline;
-                sleep_until(until).await;
-                while was_held_up(timeout, until, Instant::now()) {
-                    until = Instant::now() + timeout;
+                for _ in 0..=MAX_STOPS_IN_ROW {
                     sleep_until(until).await;
+                    let now = Instant::now();
+                    if !was_held_up(timeout, until, now) {
+                        break;
+                    }
+                    until = now + timeout;
                 }
                 state.expire();
             }));

@@ -50,12 +50,17 @@ pub(crate) async fn send_batch(
     mut batch: Batch,
 ) -> (Batch, Vec<PendingRequest>) {
     let (shared, tag) = (&worker.shared, worker.tag);
-    batch.begin(Instant::now(), shared.timeout);
+    let now = Instant::now();
+    batch.begin(now, shared.timeout, |deadline| {
+        worker.awaited_until(deadline, now)
+    });
     let mut call = None;
     let executed = execute(&worker, &route, &mut batch, &mut call).await;
-    if let Some(confirm_at) = batch.confirm_at {
+    let ended_at = Instant::now();
+    batch.ended_at = Some(ended_at);
+    if let Some(due) = batch.due() {
         // A reply that was there when the process went on: requests that are still queued are late, too.
-        worker.note_if_held_up(confirm_at, Instant::now());
+        worker.note_if_held_up(due, ended_at);
     }
     let mut outcome = match executed {
         Ok((reply, connection)) => {
@@ -67,7 +72,7 @@ pub(crate) async fn send_batch(
             outcome
         }
     };
-    if !batch.extension.is_zero() && outcome.answered {
+    if batch.awaited_until.is_some() && outcome.answered {
         shared.note_extended_call();
     }
     // The failure of a batch that is late was counted when it timed out.
@@ -467,7 +472,7 @@ async fn reply_of<T>(
 fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
     while let Some(deadline) = batch.next_deadline() {
         if let Some(confirm_at) = batch.confirm_at {
-            ready!(batch.timer.poll(confirm_at.min(deadline), cx));
+            ready!(batch.poll_timer(confirm_at.min(deadline), cx));
             let now = Instant::now();
             if now >= confirm_at {
                 batch.confirm_at = None;
@@ -475,19 +480,27 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
                 begin_confirmation(worker, batch, now);
             }
         }
-        let confirmation = batch.confirmation.as_ref();
-        let verdict = confirmation.map(|confirmation| confirmation.poll_verdict(cx));
-        let is_prober_late = || confirmation.is_some_and(|confirmation| confirmation.is_overdue());
-        if verdict == Some(Verdict::Unanswered) {
-            batch.extension = Duration::ZERO;
+        let confirmation = batch.confirmation.clone();
+        let verdict = confirmation
+            .as_ref()
+            .map(|confirmation| confirmation.poll_verdict(cx));
+        let is_prober_late = || {
+            confirmation
+                .as_ref()
+                .is_some_and(|confirmation| confirmation.is_overdue())
+        };
+        let is_unanswered = verdict == Some(Verdict::Unanswered);
+        if is_unanswered {
+            batch.awaited_until = None;
         }
         let Some(deadline) = batch.next_deadline() else {
             break;
         };
-        ready!(batch.timer.poll(deadline, cx));
+        ready!(batch.poll_timer(deadline, cx));
         let now = Instant::now();
         // Once, and once more each time that this process was held up.
-        let may_extend = worker.note_if_held_up(deadline, now) || batch.extension.is_zero();
+        let may_extend = !is_unanswered
+            && (worker.note_if_held_up(deadline, now) || batch.awaited_until.is_none());
         let until = match verdict {
             _ if !may_extend => now,
             Some(Verdict::Answered) => now + worker.shared.timeout,
@@ -498,7 +511,7 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
             None => worker.awaited_until(deadline, now),
         };
         if until > now {
-            batch.extension += until - deadline;
+            batch.awaited_until = Some(until);
         } else {
             batch.fail_overdue(now);
         }
@@ -532,8 +545,16 @@ fn begin_confirmation(worker: &Worker, batch: &mut Batch, now: Instant) {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
+    use tokio::time::advance;
+
     use super::*;
-    use crate::RedisStore;
+    use crate::{
+        RedisStore,
+        store::redis::worker::tests::{limit, state, worker},
+        sync::lock,
+    };
 
     /// The future is allocated for each batch.
     #[test]
@@ -546,5 +567,57 @@ mod tests {
         let sending = send_batch(worker, route, Batch::default());
         let size = size_of_val(&sending);
         assert!(size <= 3_072, "{size} bytes");
+    }
+
+    /// A request that has waited in the queue through a stop of the process is sent beside one that has just arrived.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_long_past_its_deadline_extends_no_other_by_as_much() {
+        let (worker, limit) = (worker(), limit());
+        let timeout = worker.shared.timeout;
+        let early = Instant::now();
+        advance(100 * timeout).await;
+        assert!(worker.note_if_held_up(early, Instant::now()));
+        advance(timeout / 2).await;
+        let now = Instant::now();
+        let (mut batch, mut responses, stop) =
+            (Batch::default(), Vec::new(), *lock(&worker.last_stop));
+        for (key, deadline) in [("early", early), ("new", now + timeout)] {
+            let (request, response) =
+                PendingRequest::with_response(state(&limit, key, deadline), None);
+            batch.push(request).expect("room");
+            responses.push(response);
+        }
+        batch.begin(now, timeout, |deadline| worker.awaited_until(deadline, now));
+        batch.confirm_at = None;
+        let cx = &mut Context::from_waker(Waker::noop());
+        for until in [now + timeout / 2, now + 2 * timeout] {
+            assert!(poll_deadlines(&worker, &mut batch, cx).is_pending());
+            assert_eq!(batch.next_deadline(), Some(until));
+            advance(until - Instant::now()).await;
+        }
+        assert!(poll_deadlines(&worker, &mut batch, cx).is_ready());
+        assert_eq!(*lock(&worker.last_stop), stop, "there was no other stop");
+    }
+
+    /// As many do under an overload: none would time out any more.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_sent_past_its_deadline_is_no_sign_of_a_stop() {
+        let (worker, limit, deadline) = (worker(), limit(), Instant::now());
+        let timeout = worker.shared.timeout;
+        // So it is awaited for one more timeout.
+        let (confirmation, _) = worker
+            .breaker
+            .join_confirmation(deadline.into_std(), timeout);
+        confirmation.decide(true);
+        advance(timeout / 2).await;
+        let (request, _response) =
+            PendingRequest::with_response(state(&limit, "late", deadline), None);
+        let (mut batch, now) = (Batch::default(), Instant::now());
+        batch.push(request).expect("room");
+        batch.begin(now, timeout, |deadline| worker.awaited_until(deadline, now));
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(poll_deadlines(&worker, &mut batch, cx).is_pending());
+        assert_eq!(batch.next_deadline(), Some(deadline + timeout));
+        assert_eq!(*lock(&worker.last_stop), None);
     }
 }

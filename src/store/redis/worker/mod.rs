@@ -33,7 +33,10 @@ use self::{
 };
 use super::{
     batch::{Batch, deadline_timer::DeadlineTimer},
-    breaker::{Breaker, confirmation::was_held_up},
+    breaker::{
+        Breaker,
+        confirmation::{MAX_STOPS_IN_ROW, was_held_up},
+    },
     request::{PendingRequest, Sent},
     state::StoreState,
     topology::Route,
@@ -70,8 +73,17 @@ pub(crate) struct Worker {
     wake_every: AtomicUsize,
     /// Whether the batch that was polled last leaves the worker.
     is_leaving: AtomicBool,
-    /// When this process was last found to have been held up.
-    resumed_at: Mutex<Option<Instant>>,
+    last_stop: Mutex<Option<Stop>>,
+}
+
+/// The last time that this process was held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stop {
+    noticed_at: Instant,
+    /// How many have followed each other within two timeouts.
+    in_row: u32,
+    /// When the last one that counts was noticed.
+    resumed_at: Instant,
 }
 
 /// A batch in flight. Resolves to the emptied batch, for reuse, and the requests to retry.
@@ -89,7 +101,7 @@ impl Worker {
             last_waiting: AtomicUsize::new(0),
             wake_every: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
             is_leaving: AtomicBool::new(false),
-            resumed_at: Mutex::default(),
+            last_stop: Mutex::default(),
         }
     }
 
@@ -160,13 +172,15 @@ impl Worker {
         let mut in_flight = Vec::with_capacity(MAX_IN_FLIGHT_BATCHES);
         let mut batch_pool = Vec::new();
         let mut timer = DeadlineTimer::default();
+        // When this task had last waited for a reply.
+        let mut waited_until = None;
         let route = Arc::new(route);
         loop {
             match schedule.next_step(in_flight.len()) {
                 Step::Drain => self.drain(&mut schedule, in_flight.len()),
                 Step::Flush => {
                     let mut batch = batch_pool.pop().unwrap_or_default();
-                    self.fill(&mut schedule, &mut batch);
+                    self.fill(&mut schedule, &mut batch, waited_until);
                     if batch.is_empty() {
                         batch_pool.push(batch);
                         continue;
@@ -177,13 +191,18 @@ impl Worker {
                 Step::AwaitReply => tokio::select! {
                     biased;
                     completed = self.next_completed(&mut in_flight) => {
+                        waited_until = Some(Instant::now());
                         if let Some((batch, again)) = completed {
+                            waited_until = batch.ended_at.or(waited_until);
                             batch_pool.push(batch);
                             schedule.retry(again);
                         }
                     }
-                    () = self.task.notified() => {}
-                    () = self.wait_deadline(&mut timer, schedule.first()) => self.fail_overdue(&mut schedule),
+                    () = self.task.notified() => waited_until = Some(Instant::now()),
+                    () = self.wait_deadline(&mut timer, schedule.first()) => {
+                        waited_until = Some(Instant::now());
+                        self.fail_overdue(&mut schedule);
+                    }
                 },
                 Step::AwaitRequest => {
                     self.last_waiting.store(0, Ordering::Relaxed);
@@ -204,13 +223,24 @@ impl Worker {
         }
     }
 
-    /// Fills a batch. Requests past their deadline fail, cancelled ones are dropped.
-    fn fill(&self, schedule: &mut Schedule<PendingRequest>, batch: &mut Batch) {
+    /// Fills a batch. Requests past their deadline fail, cancelled ones are dropped. A deadline that has passed since this task had last
+    /// waited for a reply shows that the process was held up; one that passed before may be late for the reply.
+    fn fill(
+        &self,
+        schedule: &mut Schedule<PendingRequest>,
+        batch: &mut Batch,
+        waited_until: Option<Instant>,
+    ) {
         self.last_waiting
             .store(schedule.waiting(), Ordering::Relaxed);
         let now = Instant::now();
         let requests = schedule.fill(|request| {
-            if self.awaited_until(request.deadline, now) <= now {
+            let until = self.awaited_until(request.deadline, now);
+            let is_late = || {
+                waited_until.is_none_or(|waited| waited <= until)
+                    && self.note_if_held_up(until, now)
+            };
+            if until <= now && !is_late() {
                 self.fail(request, StoreError::Timeout);
             } else if !request.is_cancelled() {
                 return batch.push(request);
@@ -246,11 +276,11 @@ impl Worker {
         if now < deadline {
             return deadline;
         }
-        self.extended(deadline, now)
+        self.extended(deadline)
     }
 
     #[cold]
-    fn extended(&self, deadline: Instant, now: Instant) -> Instant {
+    fn extended(&self, deadline: Instant) -> Instant {
         let timeout = self.shared.timeout;
         let arrival = deadline.into_std().checked_sub(timeout);
         let is_confirmed = arrival.is_some_and(|at| self.breaker.is_confirmed_since(at));
@@ -260,23 +290,32 @@ impl Worker {
             } else {
                 Duration::ZERO
             };
-        let resumed_at = *lock(&self.resumed_at);
-        let until = resumed_at.map_or(confirmed, |at| confirmed.max(at + timeout));
-        if self.note_if_held_up(until, now) {
-            now + timeout
-        } else {
-            until
-        }
+        let last_stop = *lock(&self.last_stop);
+        last_stop.map_or(confirmed, |stop| confirmed.max(stop.resumed_at + timeout))
     }
 
     /// Whether an instant that this task waits for is noticed so late that this process was held up, which is noted.
     #[cold]
     fn note_if_held_up(&self, due: Instant, now: Instant) -> bool {
-        let was_held_up = was_held_up(self.shared.timeout, due, now);
-        if was_held_up {
-            *lock(&self.resumed_at) = Some(now);
+        let timeout = self.shared.timeout;
+        if !was_held_up(timeout, due, now) {
+            return false;
         }
-        was_held_up
+        let mut last_stop = lock(&self.last_stop);
+        let in_row = match *last_stop {
+            // The same one.
+            Some(last) if due <= last.noticed_at => return last.resumed_at == last.noticed_at,
+            Some(last) if due < last.noticed_at + 2 * timeout => last.in_row.saturating_add(1),
+            _ => 1,
+        };
+        let counts = in_row <= MAX_STOPS_IN_ROW || now - due > timeout;
+        let before = last_stop.map_or(now, |last| last.resumed_at);
+        *last_stop = Some(Stop {
+            noticed_at: now,
+            in_row,
+            resumed_at: if counts { now } else { before },
+        });
+        counts
     }
 
     /// Has a batch whose requests have timed out leave the worker, if some of them must not be lost and can't be sent again.
@@ -299,8 +338,10 @@ impl Worker {
         let Some(first) = first else {
             return pending().await;
         };
-        let deadline = self.awaited_until(first.deadline, Instant::now());
+        let now = Instant::now();
+        let deadline = self.awaited_until(first.deadline, now).max(now);
         poll_fn(|cx| timer.poll(deadline, cx)).await;
+        self.note_if_held_up(deadline, Instant::now());
     }
 
     fn is_closed(&self) -> bool {
@@ -354,25 +395,41 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::store::redis::request::{RequestState, op::OwnedCounterOp};
     use crate::{
+        RedisStore,
         key::Key,
         quota::Quota,
         store::{CounterOp, LimitHandle, Op},
         strategy::{Gcra, Strategy, Terms},
     };
 
-    fn request(limit: &LimitHandle, key: &str) -> PendingRequest {
+    /// A worker of a store at whose address nothing listens.
+    pub(super) fn worker() -> Arc<Worker> {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        Arc::new(Worker::new(store.inner.shared.clone(), 0))
+    }
+
+    pub(super) fn limit() -> LimitHandle {
+        let rule = Gcra
+            .bind(&Quota::requests(9).per_minute(), &Terms::default())
+            .expect("a rule");
+        LimitHandle::new("p", rule, ())
+    }
+
+    pub(super) fn state(limit: &LimitHandle, key: &str, deadline: Instant) -> Arc<RequestState> {
         let counter = CounterOp::new(limit, Key::new(key));
         let counters = [OwnedCounterOp::of(&counter)].into();
-        let deadline = Instant::now() + Duration::from_secs(60);
         let hash = key
             .bytes()
             .fold(0, |hash, byte| 31 * hash + u64::from(byte));
-        PendingRequest::detached(RequestState::new(Op::Acquire(1), counters, deadline, hash))
+        RequestState::new(Op::Acquire(1), counters, deadline, hash)
+    }
+
+    fn request(limit: &LimitHandle, key: &str) -> PendingRequest {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        PendingRequest::detached(state(limit, key, deadline))
     }
 
     /// Fills batches until no request is left; returns the keys and requests of each.
@@ -397,10 +454,7 @@ mod tests {
 
     #[test]
     fn any_number_of_requests_for_one_key_count_as_one_key_of_a_batch() {
-        let rule = Gcra
-            .bind(&Quota::requests(9).per_minute(), &Terms::default())
-            .expect("a rule");
-        let limit = LimitHandle::new("p", rule, ());
+        let limit = limit();
         let hot = (0..10_000).map(|_| request(&limit, "hot"));
         let cold = (0..127).map(|key| request(&limit, &format!("cold {key}")));
         assert_eq!(in_flight(hot.chain(cold).collect()), [(128, 10_127)]);
@@ -408,11 +462,44 @@ mod tests {
 
     #[test]
     fn batches_keep_the_order_and_their_maximum_size() {
-        let rule = Gcra
-            .bind(&Quota::requests(9).per_minute(), &Terms::default())
-            .expect("a rule");
-        let limit = LimitHandle::new("p", rule, ());
+        let limit = limit();
         let all = (0..300).map(|key| request(&limit, &format!("{}", key % 150)));
         assert_eq!(in_flight(all.collect()), [(128, 128), (128, 128), (44, 44)]);
+    }
+
+    /// Behind a batch whose reply is awaited for one more timeout, say.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_late_for_the_reply_to_others_is_no_sign_of_a_stop() {
+        let (worker, limit) = (worker(), limit());
+        for is_stopped in [false, true] {
+            let deadline = Instant::now();
+            tokio::time::advance(worker.shared.timeout / 2).await;
+            let waited_until = if is_stopped { deadline } else { Instant::now() };
+            let request = PendingRequest::detached(state(&limit, "key", deadline));
+            let (mut queue, mut schedule) = (RequestQueue::default(), Schedule::default());
+            queue.push(request, usize::MAX);
+            schedule.drain(&mut queue, 0);
+            let mut batch = Batch::default();
+            worker.fill(&mut schedule, &mut batch, Some(waited_until));
+            assert_eq!(!batch.is_empty(), is_stopped);
+            assert_eq!(lock(&worker.last_stop).is_some(), is_stopped);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_is_always_late_is_not_held_up_without_end() {
+        let worker = worker();
+        let timeout = worker.shared.timeout;
+        let begin = Instant::now();
+        // Each instant is noticed late by half of a timeout.
+        let late = |n: u32| {
+            let due = begin + n * timeout;
+            worker.note_if_held_up(due, due + timeout / 2)
+        };
+        assert!((1..=MAX_STOPS_IN_ROW).all(late));
+        assert!((MAX_STOPS_IN_ROW + 1..50).all(|n| !late(n)));
+        let due = begin + 50 * timeout;
+        assert!(worker.note_if_held_up(due, due + 2 * timeout), "a long one");
+        assert!(!late(53) && late(60), "after a while without any");
     }
 }
