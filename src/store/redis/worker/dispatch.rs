@@ -477,7 +477,7 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
             if now >= confirm_at {
                 batch.confirm_at = None;
                 batch.is_held_up = worker.note_if_held_up(confirm_at, now);
-                begin_confirmation(worker, batch, now);
+                begin_confirmation(worker, batch, confirm_at, now);
             }
         }
         let confirmation = batch.confirmation.clone();
@@ -519,14 +519,15 @@ fn poll_deadlines(worker: &Worker, batch: &mut Batch, cx: &mut Context<'_>) -> P
     Poll::Ready(())
 }
 
-/// Has the server probed, since a batch has no reply: so soon that there is a result before its last deadline. Not if there is too
-/// little time left for a probe, or the circuit breaker is open.
+/// Has the server probed, since a batch has no reply: so soon that there is a result before its last deadline, or later if `due` is
+/// noticed late. Not if there is too little time left for a probe, or the circuit breaker is open.
 #[cold]
-fn begin_confirmation(worker: &Worker, batch: &mut Batch, now: Instant) {
+fn begin_confirmation(worker: &Worker, batch: &mut Batch, due: Instant, now: Instant) {
     let timeout = worker.shared.timeout;
     let left = batch.last_deadline();
     let left = left.map_or(Duration::ZERO, |last| last - now);
-    let limit = if batch.is_held_up {
+    // Also by as much as timers are: with a timeout of a few milliseconds no time is left then.
+    let limit = if now - due > timeout / 8 {
         timeout / 2
     } else {
         left - left / 8
@@ -597,6 +598,24 @@ mod tests {
         }
         assert!(poll_deadlines(&worker, &mut batch, cx).is_ready());
         assert_eq!(*lock(&worker.last_stop), stop, "there was no other stop");
+    }
+
+    /// Timers are late by more than half of such a timeout, so its calls have the server probed after their deadlines.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_server_is_probed_at_a_timeout_of_a_millisecond() {
+        let timeout = Duration::from_millis(1);
+        let store = RedisStore::builder().url("redis://127.0.0.1:1");
+        let store = store.timeout(timeout).build().expect("a store");
+        let worker = Worker::new(store.inner.shared.clone(), 0);
+        let (mut batch, now) = (Batch::default(), Instant::now());
+        let (request, _response) =
+            PendingRequest::with_response(state(&limit(), "key", now + timeout), None);
+        batch.push(request).expect("room");
+        batch.begin(now, timeout, |deadline| worker.awaited_until(deadline, now));
+        advance(timeout).await;
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(poll_deadlines(&worker, &mut batch, cx).is_ready());
+        assert!(batch.confirmation.is_some());
     }
 
     /// As many do under an overload: none would time out any more.
