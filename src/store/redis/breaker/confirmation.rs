@@ -27,6 +27,11 @@ pub(crate) const TIMER_GRANULARITY: Duration = Duration::from_millis(2);
 /// is always late would await requests without end.
 pub(crate) const MAX_STOPS_IN_ROW: u32 = 4;
 
+/// Whether a test has moved tokio's clock ahead: what is late by it was not held up.
+pub(crate) fn is_moved(now: time::Instant) -> bool {
+    now.into_std() > Instant::now()
+}
+
 /// Whether an instant that a task waits for is noticed so late, in a store with this timeout, that the process was held up meanwhile.
 pub(crate) fn was_held_up(timeout: Duration, due: time::Instant, now: time::Instant) -> bool {
     now.saturating_duration_since(due) > timeout / 8 + TIMER_GRANULARITY

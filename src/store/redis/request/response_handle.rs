@@ -22,7 +22,7 @@ use crate::{
     runtime::runtime_with_timers,
     store::{
         OpResult,
-        redis::breaker::confirmation::{MAX_STOPS_IN_ROW, was_held_up},
+        redis::breaker::confirmation::{MAX_STOPS_IN_ROW, is_moved, was_held_up},
     },
     sync::lock,
 };
@@ -117,7 +117,7 @@ impl ResponseHandle {
                 for _ in 0..=MAX_STOPS_IN_ROW {
                     sleep_until(until).await;
                     let now = Instant::now();
-                    if !was_held_up(timeout, until, now) {
+                    if !was_held_up(timeout, until, now) || is_moved(now) {
                         break;
                     }
                     until = now + timeout;

@@ -35,7 +35,7 @@ use super::{
     batch::{Batch, deadline_timer::DeadlineTimer},
     breaker::{
         Breaker,
-        confirmation::{MAX_STOPS_IN_ROW, was_held_up},
+        confirmation::{MAX_STOPS_IN_ROW, is_moved, was_held_up},
     },
     request::{PendingRequest, Sent},
     state::StoreState,
@@ -297,10 +297,12 @@ impl Worker {
     /// Whether an instant that this task waits for is noticed so late that this process was held up, which is noted.
     #[cold]
     fn note_if_held_up(&self, due: Instant, now: Instant) -> bool {
+        was_held_up(self.shared.timeout, due, now) && !is_moved(now) && self.note_stop(due, now)
+    }
+
+    /// Notes a stop of this process, and returns whether it counts.
+    fn note_stop(&self, due: Instant, now: Instant) -> bool {
         let timeout = self.shared.timeout;
-        if !was_held_up(timeout, due, now) {
-            return false;
-        }
         let mut last_stop = lock(&self.last_stop);
         let in_row = match *last_stop {
             // The same one.
@@ -468,12 +470,12 @@ mod tests {
     }
 
     /// Behind a batch whose reply is awaited for one more timeout, say.
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_request_that_is_late_for_the_reply_to_others_is_no_sign_of_a_stop() {
         let (worker, limit) = (worker(), limit());
         for is_stopped in [false, true] {
             let deadline = Instant::now();
-            tokio::time::advance(worker.shared.timeout / 2).await;
+            std::thread::sleep(worker.shared.timeout / 2);
             let waited_until = if is_stopped { deadline } else { Instant::now() };
             let request = PendingRequest::detached(state(&limit, "key", deadline));
             let (mut queue, mut schedule) = (RequestQueue::default(), Schedule::default());
@@ -494,12 +496,12 @@ mod tests {
         // Each instant is noticed late by half of a timeout.
         let late = |n: u32| {
             let due = begin + n * timeout;
-            worker.note_if_held_up(due, due + timeout / 2)
+            worker.note_stop(due, due + timeout / 2)
         };
         assert!((1..=MAX_STOPS_IN_ROW).all(late));
         assert!((MAX_STOPS_IN_ROW + 1..50).all(|n| !late(n)));
         let due = begin + 50 * timeout;
-        assert!(worker.note_if_held_up(due, due + 2 * timeout), "a long one");
+        assert!(worker.note_stop(due, due + 2 * timeout), "a long one");
         assert!(!late(53) && late(60), "after a while without any");
     }
 }
