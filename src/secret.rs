@@ -79,11 +79,11 @@ impl Secret {
         }
     }
 
-    /// Where it is from, without the value: what a document in force shows.
+    /// Where it is from, without the value: what a document in force shows. What is not Unicode in a path is shown as U+FFFD.
     pub(crate) fn source(&self, folder: &Path) -> Self {
         match &self.0 {
             Source::Text(text) => Self::text(redacted(text)),
-            Source::File(path) => Self::file(folder.join(path)),
+            Source::File(path) => Self::file(folder.join(path).display().to_string()),
         }
     }
 }

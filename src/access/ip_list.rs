@@ -165,7 +165,7 @@ impl AddressList {
     #[cfg(feature = "config")]
     pub(super) fn section(&self) -> AddressesSection {
         match &self.shared.file {
-            Some(path) => AddressesSection::File(FileSection { file: path.clone() }),
+            Some(path) => AddressesSection::File(FileSection::shown(path)),
             None => AddressesSection::Entries(self.networks()),
         }
     }

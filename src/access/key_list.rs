@@ -161,7 +161,7 @@ impl KeyList {
     #[cfg(feature = "config")]
     pub(super) fn section(&self) -> KeysSection {
         if let Some((path, _)) = &self.shared.file {
-            return KeysSection::File(FileSection { file: path.clone() });
+            return KeysSection::File(FileSection::shown(path));
         }
         let keys = self.shared.keys.load();
         let mut keys: Vec<_> = keys.iter().collect();

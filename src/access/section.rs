@@ -1,6 +1,9 @@
 //! The parts of a document about access lists.
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -75,4 +78,13 @@ impl fmt::Debug for KeyText {
 pub struct FileSection {
     /// The file's path. A relative path is relative to the document's folder.
     pub file: PathBuf,
+}
+
+impl FileSection {
+    /// A file as a document in force shows it. A path that is not Unicode is shown with U+FFFD in place of what is not.
+    pub(super) fn shown(path: &Path) -> Self {
+        Self {
+            file: path.display().to_string().into(),
+        }
+    }
 }

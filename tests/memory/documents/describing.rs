@@ -3,7 +3,7 @@
 use tollgate::{
     Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, SlidingLog,
     access::{AddressList, KeyList},
-    config::{Format, Registry},
+    config::{Document, Format, Registry},
     extract,
 };
 
@@ -163,4 +163,51 @@ with = ["code"]
         "policies.api.cost: found the cost \"code\", which stands for code of the application without a name; \
          expected what can be loaded: register the code in the `Registry`, and name it here",
     );
+}
+
+/// Only some file systems take such a path.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_path_that_is_not_unicode_is_shown_with_replacement_characters() {
+    use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
+
+    let folder = testkit::folder();
+    let folder = folder.path().join(OsStr::from_bytes(b"\xff"));
+    fs::create_dir(&folder).expect("a folder");
+    let files = [
+        ("addresses", "192.0.2.1\n"),
+        ("keys", "alice\n"),
+        (
+            "hash_key",
+            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        ),
+        (
+            "limits.toml",
+            r#"
+[bearer]
+hash_key = { file = "hash_key" }
+
+[[deny]]
+addresses = { file = "addresses" }
+
+[[allow]]
+policy = "api"
+keys = { file = "keys" }
+
+[policies.api]
+quota = "10/min"
+key = "header:x-tenant"
+"#,
+        ),
+    ];
+    for (name, text) in files {
+        fs::write(folder.join(name), text).expect("a file");
+    }
+    let document = Document::load(folder.join("limits.toml")).expect("a document");
+    let layer = document.layer(&Registry::new()).expect("a layer");
+    let text = layer.document().to_text(Format::Toml).expect("a text");
+    for (name, _) in &files[..3] {
+        let shown = format!("file = \"{}\"", folder.join(name).display());
+        assert!(text.contains(&shown), "{name}: {text}");
+    }
 }
