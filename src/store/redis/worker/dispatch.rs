@@ -553,6 +553,7 @@ mod tests {
     use crate::{
         RedisStore,
         store::redis::worker::tests::{limit, state, worker},
+        sync::lock,
     };
 
     /// The future is allocated for each batch.
@@ -633,5 +634,27 @@ mod tests {
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(poll_deadlines(&worker, &mut batch, cx).is_pending());
         assert_eq!(batch.next_deadline(), Some(deadline + timeout));
+    }
+
+    /// By the real clock: time that a test has moved ahead shows no stop. The timeout is longer than any machine is held up.
+    #[tokio::test]
+    async fn a_request_that_is_sent_past_its_deadline_is_no_sign_of_a_stop() {
+        let timeout = Duration::from_secs(60);
+        let store = RedisStore::builder().url("redis://127.0.0.1:1");
+        let store = store.timeout(timeout).build().expect("a store");
+        let worker = Worker::new(store.inner.shared.clone(), 0);
+        let now = Instant::now();
+        let deadline = now - timeout / 4;
+        let (confirmation, _) = worker.breaker.join_confirmation(now.into_std(), timeout);
+        confirmation.decide(true);
+        let (request, _response) =
+            PendingRequest::with_response(state(&limit(), "late", deadline), None);
+        let mut batch = Batch::default();
+        batch.push(request).expect("room");
+        batch.begin(now, timeout, |deadline| worker.awaited_until(deadline, now));
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(poll_deadlines(&worker, &mut batch, cx).is_pending());
+        assert_eq!(batch.next_deadline(), Some(deadline + timeout));
+        assert_eq!(*lock(&worker.last_stop), None);
     }
 }
