@@ -3,13 +3,8 @@
 use std::net::IpAddr;
 
 use super::{
-    check::CheckOverrides,
-    core::LimiterRef,
-    decide::EarlyDecision,
-    decision::DecisionKind,
-    explain::EvaluationTrace,
-    keys::Keys,
-    resolve::{RequestHead, concerns_request},
+    check::CheckOverrides, core::LimiterRef, decide::EarlyDecision, decision::DecisionKind,
+    explain::EvaluationTrace, keys::Keys, mode::Mode, resolve::RequestHead,
 };
 use crate::{
     access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
@@ -98,17 +93,16 @@ impl LimiterRef {
     /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.
     fn access_check_call(
         &self,
-        op: Op,
+        (op, mode): (Op, Mode),
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
         head: Option<&RequestHead<'_>>,
     ) -> Option<EarlyDecision> {
-        if !concerns_request(op, overrides) {
-            return None;
-        }
-        self.list_check_call(op, keys, overrides).or_else(|| {
-            overrides.filter(|overrides| !overrides.any_request)?;
-            let skips = self.skips_request(head?);
+        let listed = mode
+            .lists
+            .then(|| self.list_check_call(op, keys, overrides));
+        listed.flatten().or_else(|| {
+            let skips = mode.conditions && self.skips_request(head?);
             skips.then(|| DecisionKind::Admitted.into())
         })
     }
@@ -132,7 +126,7 @@ impl LimiterRef {
     #[inline]
     pub(super) fn decide_early(
         &self,
-        op: Op,
+        (op, mode): (Op, Mode),
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
         head: Option<&RequestHead<'_>>,
@@ -141,9 +135,9 @@ impl LimiterRef {
         if one_key && !self.reads_parts && self.lists.is_none() {
             return None;
         }
-        let misuse = self.find_misuse(op, keys, overrides);
+        let misuse = self.find_misuse((op, mode), keys, overrides);
         let early = misuse.map(EarlyDecision::from);
-        let early = early.or_else(|| self.access_check_call(op, keys, overrides, head));
+        let early = early.or_else(|| self.access_check_call((op, mode), keys, overrides, head));
         early.or_else(|| Some(overrides?.missing.clone()?.into()))
     }
 
@@ -152,7 +146,7 @@ impl LimiterRef {
     #[inline]
     fn find_misuse(
         &self,
-        op: Op,
+        (op, mode): (Op, Mode),
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<DecisionKind> {
@@ -164,7 +158,7 @@ impl LimiterRef {
             let policy = keys.duplicate()?.into();
             Some(DecisionKind::DuplicatePolicy { policy })
         });
-        let kind = kind.or_else(|| self.find_lacking(op, keys, overrides))?;
+        let kind = kind.or_else(|| self.find_lacking((op, mode), keys, overrides))?;
         self.misuse_log.log_with(|suppressed| {
             if let Some(error) = kind.call_error() {
                 tracing::error!(%error, suppressed, "a call is invalid");
@@ -192,7 +186,7 @@ impl LimiterRef {
     /// A policy that applies and takes settings from requests, which the call does not set.
     fn find_lacking(
         &self,
-        op: Op,
+        (op, mode): (Op, Mode),
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<DecisionKind> {
@@ -200,13 +194,11 @@ impl LimiterRef {
         if has_parts || matches!(op, Op::Reset) {
             return None;
         }
-        let concerns_request = concerns_request(op, overrides);
         self.policies.iter().find_map(|bound| {
             let policy = &bound.policy;
             let name = policy.name();
             let is_named = self.is_named(bound, keys);
-            if self.key_of(bound, keys).is_none()
-                || bound.is_ban() && !concerns_request && !is_named
+            if self.key_of(bound, keys).is_none() || bound.is_ban() && !mode.conditions && !is_named
             {
                 return None;
             }
@@ -214,11 +206,11 @@ impl LimiterRef {
                 && overrides
                     .and_then(|overrides| overrides.quota(name))
                     .is_none();
-            let cost = concerns_request
+            let cost = mode.conditions
                 && policy.has_cost_of_request()
                 && !bound.is_ban()
                 && self.cost_in_call(bound, overrides).is_none();
-            let conditions = concerns_request && policy.has_skips() && !is_named;
+            let conditions = mode.conditions && policy.has_skips() && !is_named;
             let lacks = lacking_settings(quota, cost, conditions)?;
             let policy = policy.shared_name();
             Some(DecisionKind::PartsRequired { policy, lacks })

@@ -14,6 +14,7 @@ use super::{
     decide::{DecisionBuilder, PendingDecision},
     entry::PolicyRole,
     keys::Keys,
+    mode::Mode,
     status::LimitStatus,
 };
 use crate::{
@@ -46,7 +47,7 @@ impl LimiterRef {
 
     /// Ends the bans of a key: see [`Limiter::unblock`](crate::Limiter::unblock).
     pub(super) async fn unblock(self: Arc<Self>, keys: Keys) -> Result<LimitStatus, CallError> {
-        let mut builder = DecisionBuilder::new(Op::Reset);
+        let mut builder = DecisionBuilder::new(Op::Reset, Mode::BY_HAND);
         for (policy, key) in self.bans_of(&keys)? {
             let bound = self.bound(policy);
             let cost = bound.cost_of(None);

@@ -19,6 +19,7 @@ use super::{
     decide::{DecisionBuilder, PendingDecision},
     decision::{Decision, DecisionKind},
     keys::Keys,
+    mode::Mode,
     rejected::Rejected,
 };
 use crate::{quota::Quota, store::Op};
@@ -33,6 +34,7 @@ pub struct Check<T = Decision> {
     /// `None` once the call was made.
     limiter: Option<Arc<LimiterRef>>,
     op: Op,
+    mode: Mode,
     keys: Keys,
     overrides: Option<Box<CheckOverrides>>,
     output: PhantomData<fn() -> T>,
@@ -59,10 +61,11 @@ impl CheckOutput for Result<Admission, Rejected> {
 }
 
 impl<T> Check<T> {
-    pub(super) fn new(limiter: Arc<LimiterRef>, op: Op, keys: Keys) -> Self {
+    pub(super) fn new(limiter: Arc<LimiterRef>, (op, mode): (Op, Mode), keys: Keys) -> Self {
         Self {
             limiter: Some(limiter),
             op,
+            mode,
             keys,
             overrides: None,
             output: PhantomData,
@@ -194,7 +197,7 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                         return Poll::Pending;
                     };
                     let overrides = check.overrides.as_deref();
-                    let mut builder = DecisionBuilder::new(check.op);
+                    let mut builder = DecisionBuilder::new(check.op, check.mode);
                     match limiter.decide_call(&mut builder, &check.keys, overrides) {
                         None => {
                             budget.made_progress();
@@ -244,10 +247,6 @@ pub(crate) struct CheckOverrides {
     pub(crate) parts: Option<Arc<Parts>>,
     /// What the request lacks that the call's keys were extracted from.
     pub(crate) missing: Option<DecisionKind>,
-    /// Whether it applies to all policies, whatever their conditions say of the request.
-    pub(crate) any_request: bool,
-    /// Whether it is about a key alone: access lists, conditions and costs of requests don't apply.
-    pub(crate) unconditional: bool,
 }
 
 impl CheckOverrides {

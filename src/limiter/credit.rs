@@ -12,11 +12,12 @@ use smallvec::SmallVec;
 
 use super::{
     adjust::Adjustment,
-    check::{Check, CheckOverrides},
+    check::Check,
     core::LimiterRef,
     decision::DecisionKind,
     entry::{PolicyEntry, longest_wait},
     handle::PolicyHandle,
+    mode::Mode,
     status::LimitStatus,
 };
 use crate::{
@@ -59,13 +60,10 @@ impl Credited {
 
 impl Credit {
     pub(super) fn new(policy: &PolicyHandle, key: Key, units: u64) -> Self {
-        let overrides = CheckOverrides {
-            unconditional: true,
-            ..CheckOverrides::default()
-        };
         let limiter = policy.limiter().local_ref();
+        let keys = policy.named(key).into();
         Self {
-            peek: Check::new(limiter.clone(), Op::Peek, policy.named(key).into()).with(overrides),
+            peek: Check::new(limiter.clone(), (Op::Peek, Mode::PEEK_KEY), keys),
             limiter,
             policy: policy.clone(),
             units,

@@ -14,6 +14,7 @@ use super::{
     core::LimiterRef,
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, PolicyRole, longest_wait},
+    mode::Mode,
     permits::HeldPermits,
     quota_lookup::QuotaLookups,
 };
@@ -33,12 +34,7 @@ pub(crate) type Entries = SmallVec<[PolicyEntry; 1]>;
 /// it is finished, since it is large.
 pub(crate) struct DecisionBuilder {
     pub(crate) op: Op,
-    /// Whether a rejection is followed by another attempt, so that bans and shadows don't count it yet.
-    pub(crate) will_retry: bool,
-    /// Whether it may be retried after a store failure, until the timeout of [`Limiter::wait`](crate::Limiter::wait).
-    pub(crate) may_wait: bool,
-    /// Whether it is a request's check or part of one, so that a store failure is handled as configured.
-    pub(crate) in_check: bool,
+    pub(crate) mode: Mode,
     /// One for each policy that applies. The store's response sets their statuses and receipts.
     pub(crate) entries: Entries,
     pub(crate) kind: DecisionKind,
@@ -68,17 +64,15 @@ impl DecisionBuilder {
     /// The check of one request.
     #[inline]
     pub(crate) fn check() -> Self {
-        Self::new(Op::Acquire(1))
+        Self::new(Op::Acquire(1), Mode::CHECK)
     }
 
     /// A call with this operation.
     #[inline]
-    pub(crate) fn new(op: Op) -> Self {
+    pub(crate) fn new(op: Op, mode: Mode) -> Self {
         Self {
             op,
-            will_retry: false,
-            may_wait: false,
-            in_check: matches!(op, Op::Acquire(_)),
+            mode,
             entries: Entries::new(),
             kind: DecisionKind::Admitted,
             source: DecisionSource::NotChecked,

@@ -17,6 +17,7 @@ use super::{
     decide::DecisionBuilder,
     decision::{Decision, DecisionKind},
     entry::PolicyRole,
+    mode::Mode,
     policy_decision::PolicyDecision,
     quota_lookup::run_lookups,
     resolve::RequestHead,
@@ -256,7 +257,7 @@ impl fmt::Debug for Explain {
 impl LimiterRef {
     async fn explain(self: Arc<Self>, parts: Parts) -> Result<Explanation, CallError> {
         // Of a peek, so that shadows and bans are evaluated and not counted.
-        let mut builder = DecisionBuilder::new(Op::Peek);
+        let mut builder = DecisionBuilder::new(Op::Peek, Mode::PEEK);
         let mut trace = RecordedTrace::default();
         let lookups = without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
         let lookups = lookups.filter(|lookups| !lookups.is_empty());

@@ -8,6 +8,7 @@ use super::{
     decide::DecisionBuilder,
     decision::{Decision, DecisionKind},
     entry::PolicyEntry,
+    mode::OnFailure,
     write_back::LocalShares,
 };
 use crate::{
@@ -36,12 +37,15 @@ impl LimiterRef {
     /// Decides a request that the store failed to decide.
     #[cold]
     pub(crate) fn handle_store_error(&self, builder: &mut DecisionBuilder, error: StoreError) {
-        let action = if builder.in_check {
-            let policies = builder.entries.iter().map(|entry| self.bound(entry.policy));
-            let may_wait = builder.may_wait && builder.entries.iter().any(|entry| entry.cost > 0);
-            self.failure_action(policies, &error, may_wait)
-        } else {
+        let on_failure = builder.mode.on_failure;
+        let action = if on_failure == OnFailure::Return {
             FailureAction::Error
+        } else {
+            let entries = &builder.entries;
+            let may_wait =
+                on_failure == OnFailure::Wait && entries.iter().any(|entry| entry.cost > 0);
+            let policies = entries.iter().map(|entry| self.bound(entry.policy));
+            self.failure_action(policies, &error, may_wait)
         };
         self.log_failure(&error, action);
         match action {

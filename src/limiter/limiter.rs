@@ -16,6 +16,7 @@ use super::{
     check::CheckOverrides,
     core::LimiterCore,
     explain::Explain,
+    mode::Mode,
 };
 #[cfg(feature = "admin")]
 use crate::quota::Quota;
@@ -113,7 +114,7 @@ impl Limiter {
     ///
     /// Dropping the future before it completes cancels the request: a charge that was made nevertheless is refunded.
     pub fn admit(&self, keys: impl Into<Keys>) -> Check<Result<Admission, Rejected>> {
-        Check::new(self.local_ref(), Op::Acquire(1), keys.into())
+        Check::new(self.local_ref(), (Op::Acquire(1), Mode::CHECK), keys.into())
     }
 
     /// Admits or rejects a request as [`admit`](Limiter::admit) does, and returns the [`Decision`] in either case. It never
@@ -143,7 +144,7 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check(&self, keys: impl Into<Keys>) -> Check<Decision> {
-        Check::new(self.local_ref(), Op::Acquire(1), keys.into())
+        Check::new(self.local_ref(), (Op::Acquire(1), Mode::CHECK), keys.into())
     }
 
     /// Waits until a request is admitted, for at most `timeout` from the first poll, and charges it: for outgoing calls, jobs,
@@ -257,7 +258,7 @@ impl Limiter {
     /// [`quota_with`](crate::Policy::quota_with) set [`quota_for`](Check::quota_for); or pass a request by
     /// [`parts`](Check::parts).
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.local_ref(), Op::Peek, keys.into())
+        Check::new(self.local_ref(), (Op::Peek, Mode::PEEK), keys.into())
     }
 
     /// Reports the status of a request's caller without charging it: under each policy, that of the key that its extractor
@@ -292,9 +293,8 @@ impl Limiter {
     pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
         let limiter = self.local_ref();
         let (keys, missing) = limiter.keys_of_request(parts);
-        Check::new(limiter, Op::Peek, keys).with(CheckOverrides {
+        Check::new(limiter, (Op::Peek, Mode::PEEK_REQUEST), keys).with(CheckOverrides {
             parts: Some(Arc::new(parts.clone())),
-            any_request: true,
             missing,
             ..CheckOverrides::default()
         })
@@ -377,7 +377,12 @@ impl Limiter {
         keys: impl Into<Keys>,
         units: u64,
     ) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.local_ref(), Op::ForceAcquire, keys.into()).cost(units)
+        Check::new(
+            self.local_ref(),
+            (Op::ForceAcquire, Mode::BY_HAND),
+            keys.into(),
+        )
+        .cost(units)
     }
 
     /// Removes the usage of `keys`, so that their full quota is available, and ends [bans](crate::Ban) among their policies.
@@ -413,7 +418,7 @@ impl Limiter {
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. Shares in
     /// process are not reset then either.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.local_ref(), Op::Reset, keys.into())
+        Check::new(self.local_ref(), (Op::Reset, Mode::BY_HAND), keys.into())
     }
 
     /// Blocks a key for `time` from now on, in all processes, under every [ban](crate::Ban), or under the bans that `keys`
@@ -786,8 +791,7 @@ impl Limiter {
             .filter(|policy| policy.has_quota_of_request());
         // The first of a name counts.
         quotas.extend(by_request.map(|policy| (policy.name().to_owned(), policy.quota())));
-        Check::new(limiter, Op::Peek, keys).with(CheckOverrides {
-            unconditional: true,
+        Check::new(limiter, (Op::Peek, Mode::PEEK_KEY), keys).with(CheckOverrides {
             quotas,
             ..CheckOverrides::default()
         })

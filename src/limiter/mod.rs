@@ -19,7 +19,7 @@
 // What is not on that way:
 //
 // - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
-// - calls by hand: `keys`, `check`, `handle` and `credit`; `bans` and `blocks`; `status` and `explain`, which charge nothing;
+// - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans` and `blocks`; `status` and `explain`, which charge nothing;
 // - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; while the store fails: `local_share`, `write_back`;
 // - charges in a handler: `policy_admission`, `meter`; what is left of each charge: `receipts`;
 // - requests without a key: `missing_keys`; for operators: `report_decision`, `report_units`, `health_checks`, `shutdown`.
@@ -51,6 +51,7 @@ pub(crate) mod limiter;
 mod local_share;
 mod meter;
 mod missing_keys;
+mod mode;
 mod permits;
 mod policy_admission;
 mod policy_decision;

@@ -135,7 +135,10 @@ impl LimiterRef {
     /// Logs a request that was rejected. One that waits is logged when it is rejected finally.
     #[cold]
     pub(crate) fn log_rejected(&self, builder: &DecisionBuilder) {
-        if matches!(builder.op, Op::Acquire(_)) && !builder.will_retry && !builder.is_admitted() {
+        if matches!(builder.op, Op::Acquire(_))
+            && !builder.mode.will_retry
+            && !builder.is_admitted()
+        {
             self.log_rejection(&builder.kind, &builder.entries);
         }
     }

@@ -9,6 +9,7 @@ use super::{
     core::{LimiterCore, LimiterRef},
     decide::DecisionBuilder,
     entry::PolicyEntry,
+    mode::OnFailure,
 };
 use crate::{
     error::StoreError,
@@ -20,7 +21,8 @@ use crate::{
 impl LimiterRef {
     /// Reports a charge by hand that failed, if it may be made nevertheless.
     pub(crate) fn report_failed_charge(&self, builder: &DecisionBuilder, error: &StoreError) {
-        let is_by_hand = builder.op == Op::ForceAcquire && !builder.in_check;
+        let is_by_hand =
+            builder.op == Op::ForceAcquire && builder.mode.on_failure == OnFailure::Return;
         if is_by_hand && !error.had_no_effect() {
             self.report_charge_by_hand(builder, false);
         }

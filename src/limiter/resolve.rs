@@ -114,10 +114,10 @@ impl LimiterRef {
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<Vec<QuotaLookup>> {
-        let op = builder.op;
+        let (op, mode) = (builder.op, builder.mode);
         let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
         let head = parts.map(RequestHead::new);
-        if let Some(early) = self.decide_early(op, keys, overrides, head.as_ref()) {
+        if let Some(early) = self.decide_early((op, mode), keys, overrides, head.as_ref()) {
             self.apply_early(builder, early);
             return None;
         }
@@ -138,10 +138,8 @@ impl LimiterRef {
             if bound.is_ban() && op == Op::ForceAcquire && !keys.names_policy(policy.name()) {
                 continue;
             }
-            let checks_conditions = concerns_request(op, overrides)
-                && !overrides.is_some_and(|overrides| overrides.any_request);
             let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
-            if checks_conditions && head.as_ref().is_some_and(skips) {
+            if mode.conditions && head.as_ref().is_some_and(skips) {
                 continue;
             }
             let call_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
@@ -150,10 +148,7 @@ impl LimiterRef {
             let call_cost = self.cost_in_call(bound, overrides);
             let cost = match call_cost {
                 Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
-                _ if overrides.is_some_and(|overrides| overrides.unconditional) => {
-                    bound.cost_of(None)
-                }
-                _ => bound.cost_of(head.as_ref()),
+                _ => bound.cost_of(head.as_ref().filter(|_| mode.request_costs)),
             };
             let caller = || bound.extract_caller(head.as_ref()?);
             let caller = bound.caller_key(|| keys.caller_override().or_else(caller));
@@ -279,7 +274,7 @@ impl LimiterRef {
         f: impl FnOnce(&[CounterOp<'_>]) -> T,
     ) -> T {
         let entries = &builder.entries[..];
-        let counter_op = |entry| self.arrival_op(entry, entries, builder.will_retry);
+        let counter_op = |entry| self.arrival_op(entry, entries, builder.mode.will_retry);
         match entries {
             [entry] => f(&[counter_op(entry)]),
             entries => {
@@ -339,12 +334,6 @@ impl LimiterRef {
         builder.decide_early(early);
         self.log_rejected(builder);
     }
-}
-
-/// Whether access lists, conditions and costs of requests apply: to checks and peeks, unless they are unconditional.
-pub(crate) fn concerns_request(op: Op, overrides: Option<&CheckOverrides>) -> bool {
-    matches!(op, Op::Acquire(_) | Op::Peek)
-        && !overrides.is_some_and(|overrides| overrides.unconditional)
 }
 
 /// The head of a request that is evaluated: its path is decoded once for the conditions of all policies, and extractors that

@@ -126,7 +126,7 @@ impl LimiterRef {
             let rejects = charged == 0 && entry.rejects(self);
             if let Op::Acquire(times) = builder.op {
                 let admitted = builder.admitted;
-                let times = if builder.will_retry {
+                let times = if builder.mode.will_retry {
                     admitted
                 } else {
                     times.into()

@@ -10,6 +10,7 @@ use super::{
     entry::{PolicyEntry, PolicyRole},
     fallback::FailureAction,
     keys::Keys,
+    mode::Mode,
     quota_lookup::QuotaLookup,
     wait_queue::QueueKey,
 };
@@ -100,16 +101,12 @@ impl WaitRequest {
 
     /// Calls the store for `n` requests that keep waiting if they are rejected.
     pub(crate) fn check(&self, n: u32) -> MaybePending {
-        let mut builder = DecisionBuilder::new(Op::Acquire(n));
-        builder.will_retry = true;
-        builder.may_wait = true;
-        self.attempt(builder)
+        self.attempt(DecisionBuilder::new(Op::Acquire(n), Mode::WAIT))
     }
 
     /// Calls the store once, without a queue.
     pub(crate) async fn check_once(&self) -> Decision {
-        let mut builder = DecisionBuilder::check();
-        builder.may_wait = true;
+        let builder = DecisionBuilder::new(Op::Acquire(1), Mode::WAIT_ONCE);
         self.attempt(builder).decision().await
     }
 
@@ -213,8 +210,7 @@ impl WaitRequest {
             entry.role == PolicyRole::Ban
                 && !self.limiter.bound(entry.policy).policy.is_block_list()
         };
-        let mut builder = DecisionBuilder::new(Op::ForceAcquire);
-        builder.in_check = true;
+        let mut builder = DecisionBuilder::new(Op::ForceAcquire, Mode::BAN_COUNT);
         let bans = self.entries.iter().filter(is_counting);
         builder.entries.extend(bans.map(|ban| self.fresh(ban)));
         if is_banned || builder.entries.is_empty() {
