@@ -204,7 +204,7 @@
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
 //! | held up, confirmation | of a process: its threads read replies late; the probe that distinguishes this from a server that does not respond |
 //! | local fallback, share, write-back | limiting in process while the store fails; the part of a quota that one process has then; charging that to the store afterwards |
-//! | leader, waiter | the first in the queue of [`Limiter::wait`], which calls the store; the others |
+//! | queue, place | the requests that wait for the same keys in [`Limiter::wait`], the first of which calls the store; that of one of them |
 //! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |
 //! | timeout, deadline | a `Duration`; an `Instant` |
 //!

@@ -17,7 +17,7 @@ use super::{
     health_checks::HealthChecks,
     permits::PermitRegistry,
     quota_overrides::QuotaOverride,
-    wait_queue::WaitQueues,
+    wait_queues::WaitQueues,
     write_back::LocalShares,
 };
 use crate::{

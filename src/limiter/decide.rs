@@ -129,17 +129,19 @@ impl DecisionBuilder {
     }
 }
 
-/// A decision, ready or not.
+/// The future of a decision that may be ready.
 pub(crate) enum MaybePending {
-    Ready(Decision),
+    Ready(Option<Decision>),
     Pending(PendingDecision),
 }
 
-impl MaybePending {
-    pub(crate) async fn decision(self) -> Decision {
-        match self {
-            Self::Ready(decision) => decision,
-            Self::Pending(pending) => pending.await,
+impl Future for MaybePending {
+    type Output = Decision;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
+        match self.get_mut() {
+            Self::Ready(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Pending(pending) => Pin::new(pending).poll(cx),
         }
     }
 }
@@ -233,7 +235,7 @@ impl LimiterRef {
     /// [`Limiter::wait`](crate::Limiter::wait), which is reported as a whole.
     pub(crate) fn decide_unreported(self: Arc<Self>, mut builder: DecisionBuilder) -> MaybePending {
         match self.call_store(&mut builder) {
-            None => MaybePending::Ready(builder.finish(self)),
+            None => MaybePending::Ready(Some(builder.finish(self))),
             Some(stage) => MaybePending::Pending(PendingDecision::unreported(self, builder, stage)),
         }
     }

@@ -67,8 +67,10 @@ mod shadow;
 mod shutdown;
 mod status;
 mod wait;
-mod wait_leader;
+mod wait_list;
 mod wait_queue;
+mod wait_queues;
+mod wait_rejection;
 mod wait_request;
 mod write_back;
 

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{core::LimiterCore, entry::PolicyEntry, wait_queue::QueueKey};
+use super::{core::LimiterCore, entry::PolicyEntry, wait_queues::QueueKey};
 use crate::{
     key::Key,
     log::LogThrottle,
@@ -40,7 +40,7 @@ pub(crate) struct HeldPermits {
     entries: PermitEntries,
     /// The runtime in which they were acquired.
     runtime: Option<Handle>,
-    /// The queue of [`Limiter::wait`](crate::Limiter::wait) in which the request waited for them. Their release wakes its leader.
+    /// The queue of [`Limiter::wait`](crate::Limiter::wait) in which the request waited for them, which their release notifies.
     queue_key: OnceLock<QueueKey>,
 }
 
@@ -141,9 +141,9 @@ impl Drop for HeldPermits {
         let runtime = self.runtime.as_ref().filter(|_| outside);
         let _entered = runtime.map(Handle::enter);
         self.limiter.refund_unreported(&mut self.entries);
-        // Released before the leader looks for them.
+        // Released before a request that waits looks for them.
         if let Some(queue_key) = self.queue_key.get() {
-            self.limiter.wait_queues.notify_leader(queue_key);
+            self.limiter.wait_queues.notify(queue_key);
         }
     }
 }
@@ -246,7 +246,7 @@ impl DecisionPermit {
         self.0.take()
     }
 
-    /// Wakes the leader of this queue when the permits are released.
+    /// Notifies this queue when the permits are released.
     pub(super) fn wake_on_release(&self, queue_key: &QueueKey) {
         if let Some(permits) = &self.0 {
             permits.queue_key.get_or_init(|| queue_key.clone());

@@ -1,8 +1,7 @@
 //! `Limiter::wait`: requests that wait for their turn in place of being rejected.
 //!
-//! Requests with the same keys form a queue (`wait_queue`). Its first is the leader (`wait_leader`): it calls the store for itself and
-//! the mergeable requests behind it, sleeps until a retry can succeed, and wakes the others. When it leaves, the next becomes
-//! leader.
+//! Requests with the same keys form a queue (`wait_queue`). The first one calls the store, for itself and the requests behind it that
+//! can be merged, and sleeps until a retry can succeed. When it leaves, the next one goes on.
 
 use std::{
     fmt,
@@ -31,8 +30,7 @@ use super::{
     quota_lookup::run_lookups,
     rejected::Rejected,
     report_decision::WaitReport,
-    wait_leader::{Leader, Wakeup},
-    wait_queue::{JoinOutcome, WaiterLimits, join},
+    wait_queue::{Place, WaiterLimits},
     wait_request::WaitRequest,
 };
 use crate::{quota::Quota, runtime::runtime_with_timers, sync::ReplaceableValue};
@@ -119,7 +117,8 @@ impl Wait {
     /// Returns the decision, and the policies under which it was made.
     async fn wait_for_decision(self) -> (Arc<LimiterRef>, Decision) {
         let deadline = Instant::now().checked_add(self.timeout);
-        let mut last_leader = None;
+        // Kept until the request has joined the next queue, so that the requests behind it join later.
+        let mut last_place = None;
         loop {
             let limiter = self.limiter.local_ref();
             let (keys, overrides) = (self.keys.clone(), self.overrides.clone());
@@ -130,12 +129,12 @@ impl Wait {
                 };
             if !lookups.is_empty() {
                 // Nothing waits for a lookup of another request.
-                last_leader = None;
+                last_place = None;
                 request.set_quotas(run_lookups(lookups).await);
             }
             let request = Arc::new(request);
             if request.cannot_or_need_not_wait() {
-                drop(last_leader);
+                drop(last_place);
                 return (limiter, request.check_once().await);
             }
             let limits = WaiterLimits {
@@ -143,13 +142,20 @@ impl Wait {
                 max_ahead: self.max_ahead,
                 deadline,
             };
-            match wait_in_queue(limits, last_leader.take()).await {
+            let joined = Place::join(limits.clone());
+            drop(last_place.take());
+            let decided = match joined {
+                ControlFlow::Continue((place, is_behind)) => {
+                    wait_in_queue(place, is_behind, &limits).await
+                }
+                ControlFlow::Break(decision) => WaitOutcome::Decided(decision),
+            };
+            match decided {
                 WaitOutcome::Decided(decision) => {
                     return (limiter, request.finish(decision).await);
                 }
-                WaitOutcome::QueueDropped => return (limiter, request.check_once().await),
                 // It is decided, and waits, under the new policies.
-                WaitOutcome::PoliciesReplaced(leader) => last_leader = Some(leader),
+                WaitOutcome::PoliciesReplaced(place) => last_place = Some(place),
             }
         }
     }
@@ -159,85 +165,55 @@ impl Wait {
 enum WaitOutcome {
     /// It was admitted, or finally rejected.
     Decided(Decision),
-    /// The limiter has other policies, so other queues. The leader of the old queue is kept until the request has joined the new
-    /// one, so that the requests behind it join later.
-    PoliciesReplaced(Leader),
-    /// The queue was dropped with its runtime.
-    QueueDropped,
+    /// The limiter has other policies, so other queues.
+    PoliciesReplaced(Place),
 }
 
-/// Waits in the queue until the request is admitted or finally rejected. `last_leader` is that of a queue of replaced policies.
-async fn wait_in_queue(limits: WaiterLimits, last_leader: Option<Leader>) -> WaitOutcome {
+/// Waits until no request is ahead, and then calls the store and sleeps, until the request is admitted or finally rejected, or the
+/// policies were replaced.
+async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> WaitOutcome {
     use WaitOutcome::Decided;
 
-    let (request, max_ahead, deadline) =
-        (limits.request.clone(), limits.max_ahead, limits.deadline);
-    let limiter = request.limiter.core();
-    let joined = join(limiter, limits);
-    drop(last_leader);
-    let leader = match joined {
-        JoinOutcome::Rejected(decision) => return Decided(decision),
-        JoinOutcome::Leader(leader) => leader,
-        JoinOutcome::Queued(_) if runtime_with_timers().is_none() => {
-            return Decided(request.limiter.clone().reject_without_runtime());
+    let (limiter, deadline) = (&limits.request.limiter, limits.deadline);
+    let mut known = None;
+    if is_behind {
+        if runtime_with_timers().is_none() {
+            return Decided(limiter.clone().reject_without_runtime());
         }
-        JoinOutcome::Queued(mut ticket) => {
-            let wakeup = tokio::select! {
-                biased;
-                wakeup = ticket.wakeup() => wakeup,
-                () = until(deadline) => match ticket.leave_with_last_rejection() {
-                    Some(decision) => return Decided(decision),
-                    // The leader has no result yet, but soon will: calls of the store have a timeout.
-                    None => ticket.wakeup().await,
-                },
-            };
-            match wakeup {
-                Some(Wakeup::BecomeLeader(leader)) => leader,
-                Some(Wakeup::Granted(grant)) => {
-                    let decision = grant.into_decision();
-                    return decision.map_or(WaitOutcome::QueueDropped, Decided);
-                }
-                Some(Wakeup::Rejected(decision)) => return Decided(decision),
-                None => return WaitOutcome::QueueDropped,
-            }
+        let turn = tokio::select! {
+            biased;
+            turn = place.until_first() => turn,
+            () = until(deadline) => match place.last_rejection() {
+                Some(decision) => return Decided(decision),
+                // There is no result yet, but soon will be: calls of the store have a timeout.
+                None => place.until_first().await,
+            },
+        };
+        if let ControlFlow::Break(decision) = turn {
+            return Decided(decision);
         }
-    };
-    run_leader(leader, request, max_ahead, deadline).await
-}
-
-/// Calls the store and sleeps, until the leader's request is admitted or finally rejected, or the policies were replaced. Dropping
-/// the leader promotes the next waiter, so that all waiters of a queue leave it in their order.
-async fn run_leader(
-    mut leader: Leader,
-    request: Arc<WaitRequest>,
-    max_ahead: usize,
-    deadline: Option<Instant>,
-) -> WaitOutcome {
-    use WaitOutcome::Decided;
-
-    let mut previous = leader.previous_rejection(&request);
+        known = place.applicable_rejection();
+    }
     let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
     loop {
-        if request.limiter.replaced_flag().is_set() && !leader.has_check_in_flight() {
-            return WaitOutcome::PoliciesReplaced(leader);
+        if limiter.replaced_flag().is_set() && !place.has_call() {
+            return WaitOutcome::PoliciesReplaced(place);
         }
-        let rejection = match previous.take() {
+        let rejection = match known.take() {
             Some(rejection) => rejection,
-            None => match leader.call_store(&request).await {
+            None => match place.call_store().await {
                 Ok(decision) => return Decided(decision),
                 // It says how long to wait under the old policies.
-                Err(_) if request.limiter.replaced_flag().is_set() => continue,
+                Err(_) if limiter.replaced_flag().is_set() => continue,
                 Err(rejection) => rejection,
             },
         };
         let now = Instant::now();
-        if max_ahead == 0 || rejection.is_past_deadline(deadline, now) {
-            leader.publish_rejection(rejection.clone());
+        if limits.max_ahead == 0 || rejection.is_past_deadline(deadline, now) {
             return Decided(rejection.at(now));
         }
         if runtime_with_timers().is_none() {
-            leader.publish_rejection(rejection);
-            return Decided(request.limiter.clone().reject_without_runtime());
+            return Decided(limiter.clone().reject_without_runtime());
         }
         if rejection.failed && !failing {
             backoff = PollBackoff(MIN_POLL);
@@ -251,11 +227,11 @@ async fn run_leader(
             rejection.retry_at.min(now + backoff.next())
         };
         let next = deadline.map_or(next, |deadline| next.min(deadline));
-        leader.keep_leading(rejection);
+        place.reject_hopeless(&rejection);
         tokio::select! {
             biased;
             // A refund may still be in flight to the store.
-            () = leader.notified() => backoff = PollBackoff(MIN_POLL),
+            () = place.notified() => backoff = PollBackoff(MIN_POLL),
             () = sleep_until(next) => {}
         }
     }

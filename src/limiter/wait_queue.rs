@@ -1,163 +1,84 @@
-//! The queues of [`Limiter::wait`](crate::Limiter::wait): requests that wait for the same keys, in order of arrival.
+//! A queue of [`Limiter::wait`](crate::Limiter::wait): requests that wait for the same keys, in order of arrival.
 //!
-//! A queue exists for as long as it has a leader, and leadership passes from one waiter to the next. Only the leader calls the
-//! store, for itself and the waiters whose requests can be merged with its own. A waiter may leave while a message is sent to it:
-//! the message is then dropped, which refunds what it grants, or promotes the next waiter.
+//! The first request calls the store, for itself and the requests behind it that can be merged with its own. What a request was
+//! charged that leaves without having seen its decision is refunded.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    future::{Future, poll_fn},
+    mem,
+    ops::ControlFlow,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll, Waker, ready},
 };
 
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use smallvec::SmallVec;
+use tokio::{runtime::Handle, time::Instant};
 
 use super::{
-    core::LimiterCore,
-    decision::Decision,
-    wait_leader::{LastRejection, Leader, Wakeup},
+    decide::MaybePending,
+    decision::{Decision, DecisionKind},
+    wait_list::{Call, Step, WaitList},
+    wait_queues::{QueueKey, WaitQueues},
+    wait_rejection::LastRejection,
     wait_request::WaitRequest,
 };
-use crate::{key::Key, sync::lock};
+use crate::{
+    strategy::RetryAfter,
+    sync::{ReplaceableValue, lock},
+};
 
-/// The queues of a limiter, also of policies that were replaced. While the mutex is held, no message is sent and nothing is dropped
-/// whose destructor locks it.
-#[derive(Default)]
-pub(crate) struct WaitQueues(Mutex<QueueMap>);
+/// Upper bound of the requests in one call of the store.
+const MAX_BATCH: usize = 1_024;
 
-#[derive(Default)]
-pub(crate) struct QueueMap {
-    pub(crate) queues: HashMap<QueueKey, WaitQueue>,
-    /// The last ticket number, unique among all queues.
-    pub(crate) last_number: u64,
-    /// The generation of the limiter's policies in force.
-    newest_generation: u64,
-}
-
-#[derive(Default)]
+/// It is open for as long as it is used.
 pub(crate) struct WaitQueue {
-    /// The requests behind the leader, by ticket number.
-    pub(crate) waiters: BTreeMap<u64, Waiter>,
-    /// The leader's last rejection.
-    pub(crate) rejection: Option<Arc<LastRejection>>,
-    /// Whether the leader's call of the store is in flight, so that the last rejection is out of date.
-    pub(crate) check_in_flight: bool,
-    /// Whether the leader's request was dropped, and only its call of the store is still awaited.
-    pub(crate) is_abandoned: bool,
-    /// Notified when units or permits were refunded.
-    pub(crate) notify: Arc<Notify>,
+    queues: Arc<WaitQueues>,
+    key: QueueKey,
+    state: Mutex<QueueState>,
 }
 
-/// Identifies a queue: the limiter's policies, and the request's key, or none, for each of them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct QueueKey {
-    /// Of the [`LimiterCore`].
-    pub(crate) generation: u64,
-    pub(crate) keys: Box<[Option<Key>]>,
+#[derive(Default)]
+pub(crate) struct QueueState {
+    list: WaitList<Waiter, Box<MergedCheck>, Turn>,
+    /// The last rejection: out of date while a call of the store is in flight.
+    rejection: Option<Arc<LastRejection>>,
+    /// Whether units or permits were refunded since the first request has looked.
+    is_notified: bool,
+    /// The waker of its [`Finisher`], if there is one.
+    finisher: Option<Waker>,
 }
 
-/// A request behind the leader, and the sender of the message that ends its time in the queue.
-pub(crate) struct Waiter {
-    pub(crate) limits: WaiterLimits,
-    pub(crate) wakeup: oneshot::Sender<Wakeup>,
+struct Waiter {
+    limits: WaiterLimits,
+    /// Woken when it may have something to do.
+    waker: Option<Waker>,
 }
 
 /// A request, and the limits of its waiting: at most `max_ahead` requests ahead of it, until `deadline`.
+#[derive(Clone)]
 pub(crate) struct WaiterLimits {
     pub(crate) request: Arc<WaitRequest>,
     pub(crate) max_ahead: usize,
     pub(crate) deadline: Option<Instant>,
 }
 
-impl WaitQueues {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueMap> {
-        lock(&self.0)
-    }
-
-    /// Wakes the leader of a queue: units or permits were refunded. If the policies were replaced meanwhile, it wakes those of
-    /// all later queues for one of the keys.
-    pub(super) fn notify_leader(&self, queue: &QueueKey) {
-        let locked = self.lock();
-        let same = locked.queues.get(queue);
-        let mut notified: Vec<_> = same.map(|queue| queue.notify.clone()).into_iter().collect();
-        if queue.generation < locked.newest_generation {
-            let later = locked.queues.iter().filter(|(other, _)| {
-                other.generation > queue.generation && has_key_of(other, queue)
-            });
-            notified.extend(later.map(|(_, queue)| queue.notify.clone()));
-        }
-        drop(locked);
-        for notify in notified {
-            notify.notify_one();
-        }
-    }
-
-    /// Forgets the last rejection of each queue of these policies and keys, and wakes its leader: the keys were reset.
-    pub(super) fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]) {
-        let mut locked = self.lock();
-        let mut affected = Vec::new();
-        for (queue_key, queue) in &mut locked.queues {
-            let is_of = |(policy, key): &(u32, Key)| {
-                queue_key.keys.get(*policy as usize) == Some(&Some(*key))
-            };
-            if queue_key.generation == generation && keys.iter().any(is_of) {
-                affected.push((queue.rejection.take(), queue.notify.clone()));
-            }
-        }
-        drop(locked);
-        for (_, notify) in affected {
-            notify.notify_one();
-        }
-    }
-
-    /// Adds the number of requests that wait for each policy of this generation to `counts`.
-    pub(super) fn count_waiters(&self, generation: u64, counts: &mut [u64]) {
-        let waiters = self.lock();
-        for (queue_key, queue) in &waiters.queues {
-            if queue_key.generation != generation {
-                continue;
-            }
-            let leader = usize::from(!queue.is_abandoned);
-            let waiting = (queue.waiters.len() + leader) as u64;
-            let policies = queue_key.keys.iter().zip(counts.iter_mut());
-            for (_, count) in policies.filter(|(key, _)| key.is_some()) {
-                *count += waiting;
-            }
-        }
-    }
-
-    /// Wakes all leaders: the policies were replaced by those of this generation.
-    pub(super) fn replaced_by(&self, generation: u64) {
-        let mut locked = self.lock();
-        locked.newest_generation = generation;
-        let notified: Vec<_> = locked
-            .queues
-            .values()
-            .map(|queue| queue.notify.clone())
-            .collect();
-        drop(locked);
-        for notify in notified {
-            notify.notify_one();
-        }
-    }
+/// A call of the store for `n` requests.
+struct MergedCheck {
+    request: Arc<WaitRequest>,
+    n: u32,
+    decision: MaybePending,
 }
 
-/// Whether two queues are for requests with a key in common.
-fn has_key_of(queue: &QueueKey, other: &QueueKey) -> bool {
-    let mut keys = queue.keys.iter().flatten();
-    keys.any(|key| other.keys.iter().flatten().any(|own| own == key))
+/// The decision of a request, and the runtime on which it was charged.
+struct Turn {
+    decision: Decision,
+    runtime: Option<Handle>,
 }
 
 impl WaiterLimits {
-    /// Whether waiting behind `ahead` requests cannot succeed, by the leader's last rejection.
-    pub(crate) fn cannot_succeed(
-        &self,
-        ahead: usize,
-        rejection: &LastRejection,
-        now: Instant,
-    ) -> bool {
+    /// Whether waiting behind `ahead` requests cannot succeed, by the queue's last rejection.
+    fn cannot_succeed(&self, ahead: usize, rejection: &LastRejection, now: Instant) -> bool {
         let same = self.request.is_mergeable_with(&rejection.request);
         let late = self.deadline.is_some_and(|deadline| {
             // A request with a smaller cost may be admitted earlier, if those ahead leave.
@@ -167,82 +88,429 @@ impl WaiterLimits {
     }
 }
 
-/// The result of joining a queue.
-pub(crate) enum JoinOutcome {
-    Leader(Leader),
-    Queued(QueueTicket),
-    Rejected(Decision),
+impl Waiter {
+    fn is_mergeable_with(&self, request: &WaitRequest) -> bool {
+        self.limits.request.is_mergeable_with(request)
+    }
+
+    fn wake(self) {
+        self.waker.into_iter().for_each(Waker::wake);
+    }
 }
 
-/// A waiter's place in a queue. Dropping it leaves the queue.
-pub(crate) struct QueueTicket {
-    limiter: Arc<LimiterCore>,
-    queue_key: QueueKey,
-    number: u64,
-    wakeup: oneshot::Receiver<Wakeup>,
-}
-
-/// Joins the end of a queue, or opens one as its leader.
-pub(crate) fn join(limiter: &Arc<LimiterCore>, limits: WaiterLimits) -> JoinOutcome {
-    let queue_key = limits.request.queue_key();
-    let mut locked = limiter.wait_queues.lock();
-    locked.last_number += 1;
-    let number = locked.last_number;
-    let Some(queue) = locked.queues.get_mut(&queue_key) else {
-        let queue = WaitQueue::default();
-        let notify = queue.notify.clone();
-        locked.queues.insert(queue_key.clone(), queue);
-        drop(locked);
-        let leader = Leader::new(limiter.clone(), queue_key, notify);
-        return JoinOutcome::Leader(leader);
-    };
-    if let Some(rejection) = queue.rejection.as_ref().filter(|_| !queue.check_in_flight) {
-        let now = Instant::now();
-        if limits.cannot_succeed(queue.waiters.len() + 1, rejection, now) {
-            return JoinOutcome::Rejected(rejection.at(now));
+impl Turn {
+    fn of(decision: Decision) -> Self {
+        Self {
+            decision,
+            runtime: Handle::try_current().ok(),
         }
     }
-    let (sender, wakeup) = oneshot::channel();
-    queue.waiters.insert(
-        number,
-        Waiter {
-            limits,
-            wakeup: sender,
-        },
-    );
-    drop(locked);
-    JoinOutcome::Queued(QueueTicket {
-        limiter: limiter.clone(),
-        queue_key,
-        number,
-        wakeup,
-    })
 }
 
-impl QueueTicket {
-    /// Waits for the message that ends the waiting; `None` if the queue was dropped without sending one.
-    pub(crate) async fn wakeup(&mut self) -> Option<Wakeup> {
-        (&mut self.wakeup).await.ok()
+impl QueueState {
+    pub(crate) fn is_unused(&self) -> bool {
+        self.list.is_empty() && self.finisher.is_none()
     }
 
-    /// Leaves the queue with the leader's last rejection, if there is one.
-    pub(crate) fn leave_with_last_rejection(&self) -> Option<Decision> {
-        let mut locked = self.limiter.wait_queues.lock();
-        let queue = locked.queues.get_mut(&self.queue_key)?;
-        let rejected = queue.rejection.as_ref()?.at(Instant::now());
-        let left = queue.waiters.remove(&self.number)?;
-        drop(locked);
-        drop(left);
-        Some(rejected)
+    /// How many requests wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.list.waiters.len()
+    }
+
+    /// The last rejection, unless a call of the store is in flight.
+    fn current_rejection(&self) -> Option<&Arc<LastRejection>> {
+        self.rejection.as_ref().filter(|_| !self.list.has_call())
+    }
+
+    fn first_waker(&self) -> Option<Waker> {
+        self.list.first()?.1.waker.clone()
     }
 }
 
-impl Drop for QueueTicket {
+impl WaitQueue {
+    pub(super) fn new(queues: Arc<WaitQueues>, key: QueueKey) -> Arc<Self> {
+        Arc::new(Self {
+            queues,
+            key,
+            state: Mutex::default(),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, QueueState> {
+        lock(&self.state)
+    }
+
+    /// Has the first request try again.
+    pub(super) fn notify(&self) {
+        let mut state = self.lock();
+        state.is_notified = true;
+        let first = state.first_waker();
+        drop(state);
+        first.into_iter().for_each(Waker::wake);
+    }
+
+    pub(super) fn take_rejection(&self) -> Option<Arc<LastRejection>> {
+        self.lock().rejection.take()
+    }
+
+    /// Calls the store for a request, and those next to it that can be merged.
+    fn begin_call(&self, request: &Arc<WaitRequest>) -> MergedCheck {
+        let n = if request.can_batch() {
+            let state = self.lock();
+            let all = state.list.waiters.values().take(MAX_BATCH);
+            let same = all.take_while(|waiter| waiter.is_mergeable_with(request));
+            same.count() as u32
+        } else {
+            1
+        };
+        MergedCheck {
+            request: request.clone(),
+            n,
+            decision: request.check(n),
+        }
+    }
+
+    /// Applies the decision on `n` requests: decides those that are admitted, and publishes the rejection of the rest. Returns the
+    /// decision of the request `by`, if it is one of them, or the rejection of all.
+    fn complete(
+        &self,
+        decision: Decision,
+        (request, n): (&Arc<WaitRequest>, u32),
+        by: Option<u64>,
+    ) -> Result<Option<Decision>, Arc<LastRejection>> {
+        let exhausted = matches!(decision.kind, DecisionKind::Rejected);
+        let failed = match &decision.kind {
+            DecisionKind::StoreFailed(error) => request.retries_after(error),
+            _ => false,
+        };
+        if failed || exhausted && decision.retry_after() != RetryAfter::Never {
+            let rejection = LastRejection::new(decision, request.clone());
+            self.publish(rejection.clone());
+            return Err(rejection);
+        }
+        // Where the store was not called, or failed, all requests get the same decision.
+        let n = u64::from(n);
+        let k = match decision.admitted {
+            0 => n,
+            admitted => admitted,
+        };
+        if k < n {
+            self.publish(LastRejection::after(&decision, request.clone()));
+        }
+        let turns = (0..k).map(|i| {
+            let share = request.share_of(&decision, i, k);
+            share.permit.wake_on_release(&self.key);
+            Turn::of(share)
+        });
+        let turns: SmallVec<[Turn; 1]> = turns.collect();
+        let mut turns = turns.into_iter();
+        let (mut own, mut decided) = (None, Vec::new());
+        let mut state = self.lock();
+        while let Some((number, first)) = state.list.first()
+            && first.is_mergeable_with(request)
+            && let Some(turn) = turns.next()
+        {
+            decided.extend(state.list.waiters.remove(&number));
+            if by == Some(number) {
+                own = Some(turn.decision);
+            } else {
+                state.list.decided.insert(number, turn);
+            }
+        }
+        drop(state);
+        decided.into_iter().for_each(Waiter::wake);
+        // Those of requests that have left.
+        turns.for_each(|turn| self.refund(turn));
+        Ok(own)
+    }
+
+    /// Publishes a rejection to requests that join, and to the next first one. It says nothing once the policies were replaced.
+    fn publish(&self, rejection: Arc<LastRejection>) {
+        if !rejection.request.limiter.replaced_flag().is_set() {
+            let before = self.lock().rejection.replace(rejection);
+            drop(before);
+        }
+    }
+
+    /// Refunds what a request was charged that has left.
+    fn refund(&self, turn: Turn) {
+        let mut decision = turn.decision;
+        if !decision.is_admitted() {
+            return;
+        }
+        // Not dropped by the application: nothing to log.
+        let _permit = decision.permit.take();
+        // On a thread without a runtime nothing could be sent.
+        let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
+        let runtime = turn.runtime.as_ref().filter(|_| outside);
+        let _entered = runtime.map(Handle::enter);
+        decision.limiter.refund_unreported(&mut decision.entries);
+        self.queues.notify(&self.key);
+    }
+}
+
+/// A request's place in a queue. Dropping it leaves the queue.
+pub(crate) struct Place {
+    queue: Arc<WaitQueue>,
+    number: u64,
+    request: Arc<WaitRequest>,
+}
+
+impl Place {
+    /// Joins the end of a queue. Returns whether others are ahead as well; the rejection of a request that can't succeed there.
+    pub(crate) fn join(limits: WaiterLimits) -> ControlFlow<Decision, (Self, bool)> {
+        let request = limits.request.clone();
+        let queues = request.limiter.wait_queues.clone();
+        queues.join(request.queue_key(), |queue, state| {
+            let ahead = state.waiting();
+            let current = state.current_rejection().filter(|_| ahead > 0);
+            let now = Instant::now();
+            if let Some(rejection) =
+                current.filter(|rejection| limits.cannot_succeed(ahead, rejection, now))
+            {
+                return ControlFlow::Break(rejection.at(now));
+            }
+            let waiter = Waiter {
+                limits,
+                waker: None,
+            };
+            let place = Self {
+                queue: queue.clone(),
+                number: state.list.push(waiter),
+                request,
+            };
+            ControlFlow::Continue((place, ahead > 0))
+        })
+    }
+
+    /// Whether a call of the store is in flight.
+    pub(crate) fn has_call(&self) -> bool {
+        self.queue.lock().list.has_call()
+    }
+
+    /// Waits until no request is ahead of it, or until it is decided.
+    pub(crate) async fn until_first(&self) -> ControlFlow<Decision> {
+        let find = |state: &mut QueueState| match state.list.decided.remove(&self.number) {
+            Some(turn) => Some(ControlFlow::Break(turn.decision)),
+            None => {
+                let is_first = state.list.is_first(self.number);
+                is_first.then_some(ControlFlow::Continue(()))
+            }
+        };
+        poll_fn(|cx| self.poll_queue(cx, find)).await
+    }
+
+    /// Waits until units or permits were refunded, or the policies replaced.
+    pub(crate) async fn notified(&self) {
+        let find = |state: &mut QueueState| mem::take(&mut state.is_notified).then_some(());
+        poll_fn(|cx| self.poll_queue(cx, find)).await;
+    }
+
+    /// The last rejection, if it says how long this request has to wait, too.
+    pub(crate) fn applicable_rejection(&self) -> Option<Arc<LastRejection>> {
+        let rejection = self.queue.lock().current_rejection()?.clone();
+        let is_pending = !rejection.needs_polling && rejection.retry_at > Instant::now();
+        let applies = is_pending && rejection.request.is_mergeable_with(&self.request);
+        applies.then_some(rejection)
+    }
+
+    /// The last rejection, for a request that others are ahead of at its deadline; `None` if the store has not rejected any.
+    pub(crate) fn last_rejection(&self) -> Option<Decision> {
+        let last = self.queue.lock().rejection.clone()?;
+        Some(last.at(Instant::now()))
+    }
+
+    /// Calls the store for the first request and those next to it that can be merged, or polls the call that is in flight. Returns the
+    /// decision that ends this request's waiting, or a rejection to wait for. If this future is dropped meanwhile, the call stays
+    /// in the queue.
+    pub(crate) async fn call_store(&self) -> Result<Decision, Arc<LastRejection>> {
+        poll_fn(|cx| {
+            loop {
+                let step = self.poll_queue(cx, |state| state.list.step(self.number));
+                let call = match ready!(step) {
+                    Step::Return(turn) => return Poll::Ready(Ok(turn.decision)),
+                    Step::Poll(call) => Some(*call),
+                    Step::Begin => None,
+                };
+                let taken = TakenCall::new(&self.queue, Some(self.number));
+                let call = call.unwrap_or_else(|| self.queue.begin_call(&self.request));
+                match ready!(taken.poll(call, cx)) {
+                    Ok(Some(decision)) => return Poll::Ready(Ok(decision)),
+                    Err(rejection) if rejection.request.is_mergeable_with(&self.request) => {
+                        return Poll::Ready(Err(rejection));
+                    }
+                    // It was the call of a request that has left.
+                    _ => {}
+                }
+            }
+        })
+        .await
+    }
+
+    /// Rejects the requests behind this one that can't succeed.
+    pub(crate) fn reject_hopeless(&self, rejection: &LastRejection) {
+        let now = Instant::now();
+        let mut state = self.queue.lock();
+        let mut ahead = 1;
+        let behind = state.list.waiters.iter().skip(1);
+        let hopeless = behind.filter(|(_, waiter)| {
+            let hopeless = waiter.limits.cannot_succeed(ahead, rejection, now);
+            ahead += usize::from(!hopeless);
+            hopeless
+        });
+        let hopeless: Vec<u64> = hopeless.map(|(number, _)| *number).collect();
+        let mut rejected = Vec::with_capacity(hopeless.len());
+        for number in hopeless {
+            rejected.extend(state.list.waiters.remove(&number));
+            let turn = Turn::of(rejection.at(now));
+            state.list.decided.insert(number, turn);
+        }
+        drop(state);
+        rejected.into_iter().for_each(Waiter::wake);
+    }
+
+    /// What `find` finds in the queue. If it is nothing, the task is woken when that may have changed.
+    fn poll_queue<T>(
+        &self,
+        cx: &Context<'_>,
+        find: impl FnOnce(&mut QueueState) -> Option<T>,
+    ) -> Poll<T> {
+        let mut state = self.queue.lock();
+        let found = find(&mut state);
+        let waiter = state.list.waiters.get_mut(&self.number);
+        let waker = found.is_none().then(|| cx.waker().clone());
+        let before = waiter.map(|waiter| mem::replace(&mut waiter.waker, waker));
+        drop(state);
+        drop(before);
+        found.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        let mut locked = self.limiter.wait_queues.lock();
-        let queue = locked.queues.get_mut(&self.queue_key);
-        let left = queue.and_then(|queue| queue.waiters.remove(&self.number));
-        drop(locked);
+        let mut state = self.queue.lock();
+        let was_first = state.list.is_first(self.number);
+        let left = state.list.waiters.remove(&self.number);
+        let unread = state.list.decided.remove(&self.number);
+        let next = state.first_waker().filter(|_| was_first);
+        let is_abandoned = was_first && state.waiting() == 0 && state.list.has_call();
+        let is_unused = state.is_unused();
+        drop(state);
         drop(left);
+        next.into_iter().for_each(Waker::wake);
+        if is_unused {
+            self.queue.queues.close_unused(&self.queue.key);
+        }
+        if is_abandoned {
+            Finisher::start(&self.queue);
+        }
+        if let Some(turn) = unread {
+            self.queue.refund(turn);
+        }
+    }
+}
+
+/// A call that a task has taken to poll it. When this is dropped, a call that is pending is put back, and any other has ended.
+struct TakenCall<'a> {
+    queue: &'a WaitQueue,
+    /// The number of the request whose task it is.
+    by: Option<u64>,
+    pending: Option<Box<MergedCheck>>,
+}
+
+impl<'a> TakenCall<'a> {
+    fn new(queue: &'a WaitQueue, by: Option<u64>) -> Self {
+        Self {
+            queue,
+            by,
+            pending: None,
+        }
+    }
+
+    fn poll(
+        mut self,
+        mut call: MergedCheck,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Decision>, Arc<LastRejection>>> {
+        match Pin::new(&mut call.decision).poll(cx) {
+            Poll::Ready(decision) => {
+                let merged = (&call.request, call.n);
+                Poll::Ready(self.queue.complete(decision, merged, self.by))
+            }
+            Poll::Pending => {
+                self.pending = Some(Box::new(call));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for TakenCall<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        state.list.call = self.pending.take().map_or(Call::None, Call::InFlight);
+        // The first request may have found that the call was taken. The finisher ends with the call.
+        let first = state.first_waker();
+        let finisher = state.finisher.clone().filter(|_| !state.list.has_call());
+        drop(state);
+        first.into_iter().chain(finisher).for_each(Waker::wake);
+    }
+}
+
+/// A task that polls a call for which no request waits any more. What it charges is granted to requests that join meanwhile, or else
+/// refunded: cancelling it would leave the units charged for a moment, and the next request would be rejected for them. A
+/// request that joins polls the call itself, since this task's runtime may stand still.
+struct Finisher(Arc<WaitQueue>);
+
+impl Finisher {
+    /// Starts it, or wakes the one that there is.
+    fn start(queue: &Arc<WaitQueue>) {
+        let mut state = queue.lock();
+        let existing = state.finisher.clone();
+        state.finisher.get_or_insert_with(|| Waker::noop().clone());
+        drop(state);
+        if let Some(waker) = existing {
+            return waker.wake();
+        }
+        let finisher = Self(queue.clone());
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn(finisher));
+        }
+    }
+}
+
+impl Future for Finisher {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.0.lock();
+        state.finisher = Some(cx.waker().clone());
+        let has_call = state.list.has_call();
+        let call = match state.waiting() {
+            0 => state.list.take_call(),
+            _ => None,
+        };
+        drop(state);
+        match call {
+            Some(call) => TakenCall::new(&self.0, None).poll(*call, cx).map(drop),
+            None if has_call => Poll::Pending,
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+/// Without a runtime, or when it ends, the call is cancelled, unless a request has joined.
+impl Drop for Finisher {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.finisher = None;
+        let mut cancelled = None;
+        if state.waiting() == 0 {
+            cancelled = state.list.take_call();
+            state.list.call = Call::None;
+        }
+        drop(state);
+        drop(cancelled);
+        self.0.queues.close_unused(&self.0.key);
     }
 }

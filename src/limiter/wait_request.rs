@@ -1,18 +1,18 @@
 //! A request of [`Limiter::wait`](crate::Limiter::wait).
 
-use std::{future::poll_fn, ops::ControlFlow, pin::Pin, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use super::{
     check::CheckOverrides,
     core::LimiterRef,
-    decide::{DecisionBuilder, Entries, MaybePending, PendingDecision},
+    decide::{DecisionBuilder, Entries, MaybePending},
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, PolicyRole},
     fallback::FailureAction,
     keys::Keys,
     mode::Mode,
     quota_lookup::QuotaLookup,
-    wait_queue::QueueKey,
+    wait_queues::QueueKey,
 };
 use crate::{
     error::StoreError,
@@ -90,7 +90,7 @@ impl WaitRequest {
     }
 
     /// Whether several requests can be one call: not with permits, which are distinct, nor where rejections are charged, since the
-    /// waiters behind the leader must not be rejected.
+    /// waiters behind the first must not be rejected.
     pub(crate) fn can_batch(&self) -> bool {
         let mut policies = self.limiter.policies.iter();
         policies.all(|bound| {
@@ -107,7 +107,7 @@ impl WaitRequest {
     /// Calls the store once, without a queue.
     pub(crate) async fn check_once(&self) -> Decision {
         let builder = DecisionBuilder::new(Op::Acquire(1), Mode::WAIT_ONCE);
-        self.attempt(builder).decision().await
+        self.attempt(builder).await
     }
 
     /// An attempt, unless the request is on an access list by now.
@@ -116,7 +116,7 @@ impl WaitRequest {
         if let Some(early) = limiter.list_check_call(builder.op, &self.keys, Some(&self.overrides))
         {
             limiter.apply_early(&mut builder, early);
-            return MaybePending::Ready(builder.finish(limiter));
+            return MaybePending::Ready(Some(builder.finish(limiter)));
         }
         builder.entries = self.entries.iter().map(|entry| self.fresh(entry)).collect();
         limiter.decide_unreported(builder)
@@ -169,9 +169,34 @@ impl WaitRequest {
         timed.max().unwrap_or_default()
     }
 
-    /// Whether the remaining units after a call for several requests include their charges.
-    pub(crate) fn is_charged_on_arrival(&self, policy: u32) -> bool {
-        self.limiter.bound(policy).policy.counter_mode() != CounterMode::Check
+    /// The decision of request `i` of `k` that were admitted together.
+    pub(crate) fn share_of(&self, whole: &Decision, i: u64, k: u64) -> Decision {
+        let entries = whole.entries.iter().map(|entry| {
+            let units = entry.receipts.first().remaining;
+            let share = if entry.is_shadow() { units } else { units / k };
+            entry.with_receipts(entry.receipts.split(share))
+        });
+        let mut part = whole.with_entries(entries);
+        part.admitted = whole.admitted.min(1);
+        for entry in &mut part.entries {
+            if entry.is_shadow() {
+                entry.split_shadow_share(&part.limiter, i);
+                continue;
+            }
+            if i + 1 < k {
+                // When this one was admitted, the units of those after it were still available.
+                let policy = &self.limiter.bound(entry.policy).policy;
+                let later = match policy.counter_mode() {
+                    CounterMode::Check => 0,
+                    _ => entry.units().of(k - 1 - i),
+                };
+                entry.update_status(&part.limiter, |status| {
+                    status.retry_after = RetryAfter::Now;
+                    status.remaining = status.remaining.saturating_add(later);
+                });
+            }
+        }
+        part
     }
 }
 
@@ -179,11 +204,6 @@ impl WaitRequest {
 fn waits(rejected: &Decision) -> impl Iterator<Item = &PolicyEntry> {
     let enforced = rejected.entries.iter().filter(|entry| !entry.is_shadow());
     enforced.filter(|entry| entry.rejects(&rejected.limiter))
-}
-
-/// Awaits a decision. Dropping the future leaves it pending, to be awaited again.
-pub(crate) async fn await_decision(pending: &mut PendingDecision) -> Decision {
-    poll_fn(|cx| Pin::new(&mut *pending).poll(cx)).await
 }
 
 impl WaitRequest {
@@ -216,12 +236,7 @@ impl WaitRequest {
         if is_banned || builder.entries.is_empty() {
             return;
         }
-        let counted = self
-            .limiter
-            .clone()
-            .decide_unreported(builder)
-            .decision()
-            .await;
+        let counted = self.limiter.clone().decide_unreported(builder).await;
         let banned = counted.entries.into_iter();
         let banned =
             banned.filter(|entry| entry.status(&counted.limiter).retry_after != RetryAfter::Now);

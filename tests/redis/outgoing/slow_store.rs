@@ -1,8 +1,18 @@
 //! A store whose results take a while, and which carries out detached refunds slowly.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::watch;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::watch,
+    time::timeout,
+};
 use tollgate::{
     FixedWindow, Key, Limiter, MemoryStore,
     error::InvalidValue,
@@ -10,7 +20,9 @@ use tollgate::{
     strategy::Rule,
 };
 
-use crate::outgoing::support::{Time, limiter_on, ms, policy, poll_once, queued, wait};
+use crate::outgoing::support::{
+    TEST_TIMEOUT, Time, left, limiter_on, ms, policy, poll_once, queued, wait,
+};
 
 /// Charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
 /// long after these tests; a refund takes 30 ms.
@@ -18,6 +30,8 @@ use crate::outgoing::support::{Time, limiter_on, ms, policy, poll_once, queued, 
 struct Slow {
     inner: MemoryStore,
     open: watch::Sender<bool>,
+    /// Whether the next result is a panic.
+    panics: Arc<AtomicBool>,
 }
 
 impl Slow {
@@ -26,6 +40,7 @@ impl Slow {
         let store = Self {
             inner: MemoryStore::builder().clock(time.clone()).build(),
             open: watch::Sender::new(false),
+            panics: Arc::default(),
         };
         let quota = policy("p", quota).strategy(FixedWindow);
         (limiter_on(store.clone(), [quota]), store, time)
@@ -40,10 +55,11 @@ impl Store for Slow {
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         match self.inner.execute(op, counters) {
             StoreResponse::Ready(response) => {
-                let mut open = self.open.subscribe();
+                let (mut open, panics) = (self.open.subscribe(), self.panics.clone());
                 StoreResponse::pending(async move {
                     let opened = open.wait_for(|open| *open).await;
                     opened.map(drop).expect("it outlives the test");
+                    assert!(!panics.swap(false, Ordering::SeqCst), "as intended");
                     response
                 })
             }
@@ -144,6 +160,7 @@ async fn a_charge_without_a_waiter_is_refunded() {
     drop(queued(wait(&limiter)));
     store.open.send_replace(true);
     tokio::time::sleep(ms(50)).await;
+    assert_eq!(left(&limiter, "p").await, 1);
     let _ = wait(&limiter).await.expect("admitted");
     assert!(time.passed() < Duration::from_secs(1));
 }
@@ -166,13 +183,48 @@ async fn a_refund_is_found_when_it_has_reached_the_store() {
     assert!(time.passed() <= minute + ms(100));
 }
 
+fn build() -> Runtime {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build();
+    runtime.expect("a runtime")
+}
+
+#[test]
+fn a_call_that_is_left_to_a_runtime_which_stands_still_goes_on_elsewhere() {
+    let still = build();
+    let (limiter, store, _) = still.block_on(async {
+        let slow = Slow::limiter("1/hour");
+        drop(queued(wait(&slow.0)));
+        slow
+    });
+    for leaves in [true, false] {
+        build().block_on(async {
+            let next = queued(wait(&limiter));
+            if leaves {
+                drop(next);
+            } else {
+                store.open.send_replace(true);
+                let turn = timeout(TEST_TIMEOUT, next).await;
+                let _ = turn.expect("a result").expect("admitted");
+            }
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_request_calls_the_store_if_the_first_ones_call_panics() {
+    let (limiter, store, _) = Slow::limiter("2/hour");
+    store.panics.store(true, Ordering::SeqCst);
+    let first = tokio::spawn(queued(wait(&limiter)));
+    let next = queued(wait(&limiter));
+    store.open.send_replace(true);
+    assert!(first.await.expect_err("a panic").is_panic());
+    let turn = timeout(TEST_TIMEOUT, next).await;
+    let _ = turn.expect("a result").expect("admitted");
+}
+
 #[test]
 fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
-    let build = || {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_time().start_paused(true).build();
-        runtime.expect("a runtime")
-    };
     for somebody_behind in [false, true] {
         let runtime = build();
         let (limiter, store, _) = runtime.block_on(async {
