@@ -89,18 +89,6 @@ impl StoreState {
         }
     }
 
-    /// Sends some of the pending refunds of a hash tag, unless its server is being probed: the response to the probe sends them.
-    /// Returns false once there are none.
-    pub(super) fn retry_refunds(&self, tag: usize) -> bool {
-        if self.pending_refunds.is_done(tag) {
-            return false;
-        }
-        if !self.breaker(tag).is_open() {
-            self.pending_refunds.resend(tag);
-        }
-        true
-    }
-
     /// Notes that a call's reply came after its deadline, while the server answered a probe.
     #[cold]
     pub(super) fn note_extended_call(&self) {

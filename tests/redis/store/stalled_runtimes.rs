@@ -1,4 +1,4 @@
-//! A current-thread runtime that is not driven delays neither the requests that left it nor their refunds, if another
+//! A current-thread runtime that is not driven delays neither the requests that left it nor their refunds, whether or not another
 //! runtime of the process uses the store.
 
 #![expect(
@@ -150,16 +150,15 @@ fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
 }
 
 #[test]
-fn a_check_awaited_without_timers_completes_if_another_runtime_runs() {
+fn a_check_awaited_without_timers_completes_by_its_deadline() {
     let without_a_runtime = block_on::<CheckFuture>;
     let without_timers = |check: CheckFuture| {
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(check)
     };
     let server = Server::start();
-    let (still, other) = (current_thread(), multi_thread());
+    let still = current_thread();
     let limiter = single(&server, TIMEOUT);
-    connect(&other, &limiter);
     for awaited in [without_a_runtime, without_timers] {
         let check = asked_in(&still, &limiter);
         let (sender, response) = mpsc::channel();
@@ -240,15 +239,21 @@ fn a_permit_dropped_in_a_runtime_without_timers_is_freed_by_another() {
 }
 
 #[test]
-fn a_permit_dropped_with_no_other_runtime_is_freed_when_its_runtime_is_driven() {
+fn a_permit_dropped_with_no_other_runtime_is_freed_as_another_process_sees_it() {
     let server = Server::start();
     let limiter = permit_limiter(&server);
     let still = current_thread();
     still.block_on(async { drop(held(&limiter).await) });
     let outside = still.block_on(held(&limiter));
     drop(outside);
-    still.block_on(until("both are free", async || {
-        used(&limiter, KEY).await == [0]
+    until_all_are_free(&server);
+}
+
+/// Waits, by a limiter with a store of its own.
+fn until_all_are_free(server: &Server) {
+    let other = permit_limiter(server);
+    current_thread().block_on(until("all are free", async || {
+        used(&other, KEY).await == [0]
     }));
 }
 
@@ -294,7 +299,7 @@ fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
 }
 
 #[test]
-fn a_permit_dropped_after_every_runtime_ended_is_freed_by_the_next() {
+fn a_permit_dropped_after_every_runtime_ended_is_freed() {
     let server = Server::start();
     let limiter = permit_limiter(&server);
     let ended = current_thread();
@@ -302,9 +307,8 @@ fn a_permit_dropped_after_every_runtime_ended_is_freed_by_the_next() {
     ended.block_on(async { drop(held(&limiter).await) });
     drop(ended);
     drop(outside);
-    current_thread().block_on(until("both are free", async || {
-        used(&limiter, KEY).await == [0]
-    }));
+    until_all_are_free(&server);
+    drop(limiter);
 }
 
 /// Records when a future was woken.

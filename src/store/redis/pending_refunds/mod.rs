@@ -2,7 +2,7 @@
 //! that is dropped during an outage, or that a request without a response may have taken, does not stay charged for its TTL.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     mem,
     sync::{
         Arc, Mutex, Weak,
@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use self::unsettled::{Retry, Unsettled};
 use super::{
     Inner,
+    background::background_runtime,
     batch::MAX_BATCH_KEYS,
     request::{PendingRequest, Sent, UndeliveredGuard, ended, limit::store_of, op::CounterOps},
 };
@@ -53,8 +54,8 @@ pub(crate) struct PendingRefunds {
 struct RefundsByTag {
     by_tag: HashMap<usize, VecDeque<(Op, CounterOps)>>,
     len: usize,
-    /// The tags for which a task [retries](resend_until_done).
-    retried: HashSet<usize>,
+    /// Whether a task [retries](resend_until_done).
+    is_retried: bool,
     /// Refunds dropped so far.
     dropped: u64,
     /// Refunds and charges so far that were sent without a response, and are not sent again.
@@ -170,12 +171,13 @@ impl PendingRefunds {
             let queue = refunds.by_tag.entry(tag).or_default();
             queue.push_back((op, counters));
             self.any.store(true, Ordering::Relaxed);
-            let retries = store.zip(runtime_with_io());
-            let begins = retries.is_some() && refunds.retried.insert(tag);
-            // A runtime that is shutting down drops spawned tasks at once: not under the lock.
+            let begins = store.is_some() && !mem::replace(&mut refunds.is_retried, true);
             drop(refunds);
-            if let Some((store, runtime)) = retries.filter(|_| begins) {
-                drop(runtime.spawn(resend_until_done(Retrying(Arc::downgrade(&store), tag))));
+            if let Some(store) = store.filter(|_| begins) {
+                let retries = Retries(Arc::downgrade(&store));
+                if let Some(runtime) = background_runtime().or_else(runtime_with_io) {
+                    drop(runtime.spawn(resend_until_done(retries)));
+                }
             }
             return true;
         }
@@ -238,44 +240,49 @@ impl PendingRefunds {
         batch
     }
 
-    /// Records that no task retries for a tag any more.
-    pub(crate) fn end_retries(&self, tag: usize) {
-        lock(&self.refunds).retried.remove(&tag);
+    /// Records that no task retries any more.
+    fn end_retries(&self) {
+        lock(&self.refunds).is_retried = false;
     }
 
-    /// Whether a tag has no pending refunds. If so, its retrying task ends.
-    pub(crate) fn is_done(&self, tag: usize) -> bool {
+    /// Whether there are none. If so, the retrying task ends.
+    fn is_done(&self) -> bool {
         let mut refunds = lock(&self.refunds);
-        let done = !refunds.by_tag.contains_key(&tag);
-        if done {
-            refunds.retried.remove(&tag);
-        }
-        done
+        let is_done = refunds.len == 0;
+        refunds.is_retried &= !is_done;
+        is_done
     }
 }
 
-/// Records the end of a tag's retrying task, also if it ends with its runtime.
-struct Retrying(Weak<Inner>, usize);
+/// Records the end of the retrying task, also if it ends with its runtime.
+struct Retries(Weak<Inner>);
 
-/// Sends a tag's refunds periodically until there are none: without other requests, no response would send them.
-async fn resend_until_done(retrying: Retrying) {
-    let Retrying(store, tag) = &retrying;
+/// Sends pending refunds periodically until there are none: without other requests, no response would send them. A server that is
+/// probed gets them once it has responded to the probe.
+async fn resend_until_done(mut retries: Retries) {
     loop {
         sleep(RETRY_INTERVAL).await;
-        let Some(store) = store.upgrade() else {
+        let Some(store) = retries.0.upgrade() else {
             return;
         };
-        if !store.shared.retry_refunds(*tag) {
+        let (shared, refunds) = (&store.shared, &store.shared.pending_refunds);
+        if refunds.is_done() {
+            // Another task may have begun by now.
+            retries.0 = Weak::new();
             return;
+        }
+        for tag in refunds.tags() {
+            if !shared.breaker(tag).is_open() {
+                refunds.resend(tag);
+            }
         }
     }
 }
 
-impl Drop for Retrying {
+impl Drop for Retries {
     fn drop(&mut self) {
-        let Self(store, tag) = self;
-        if let Some(store) = store.upgrade() {
-            store.shared.pending_refunds.end_retries(*tag);
+        if let Some(store) = self.0.upgrade() {
+            store.shared.pending_refunds.end_retries();
         }
     }
 }

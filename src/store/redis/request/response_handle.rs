@@ -5,7 +5,6 @@
 
 use std::{
     future::poll_fn,
-    mem,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
     time::Duration,
@@ -22,7 +21,10 @@ use crate::{
     runtime::runtime_with_timers,
     store::{
         OpResult,
-        redis::breaker::confirmation::{MAX_STOPS_IN_ROW, is_moved, was_held_up},
+        redis::{
+            background::background_runtime,
+            breaker::confirmation::{MAX_STOPS_IN_ROW, is_moved, was_held_up},
+        },
     },
     sync::lock,
 };
@@ -91,27 +93,24 @@ impl ResponseHandle {
     }
 
     /// A worker enforces the deadlines of its requests unless its runtime stands still. So a handle that is polled on another
-    /// runtime starts a timer there.
+    /// runtime starts a timer there; one that is polled where there are no timers, on the background thread.
     #[inline]
     fn ensure_deadline_timer(&mut self) {
         let timed_by = Handle::try_current().ok().map(|here| here.id());
         if timed_by != self.timed_by {
-            let before = mem::replace(&mut self.timed_by, timed_by);
-            self.start_deadline_timer(before);
+            self.timed_by = timed_by;
+            self.start_deadline_timer();
         }
     }
 
     #[cold]
-    fn start_deadline_timer(&self, before: Option<runtime::Id>) {
+    fn start_deadline_timer(&self) {
         let Some(state) = self.state.clone() else {
             return;
         };
         let store = store_of(&state.counters);
-        let timeout = store
-            .as_ref()
-            .map_or(Duration::MAX, |store| store.shared.timeout);
-        let other = || store.and_then(|store| store.workers.other_runtime(before));
-        if let Some(runtime) = runtime_with_timers().or_else(other) {
+        let timeout = store.map_or(Duration::MAX, |store| store.shared.timeout);
+        if let Some(runtime) = runtime_with_timers().or_else(background_runtime) {
             drop(runtime.spawn(async move {
                 let mut until = state.deadline;
                 for _ in 0..=MAX_STOPS_IN_ROW {

@@ -1,16 +1,21 @@
 //! The pool of workers: finds the worker of a request and queues the request there. Each runtime has workers of its own, since
 //! a worker's task ends with the runtime that it runs on.
 
-use std::{hash::BuildHasher, sync::Arc, time::Duration};
+use std::{
+    hash::BuildHasher,
+    mem,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use arc_swap::Guard;
 use hashbrown::DefaultHashBuilder;
 use tokio::{
-    runtime::{self, Handle},
-    time::Instant,
+    runtime::Handle,
+    time::{Instant, sleep},
 };
 
-use super::runtimes::{RuntimeWorkers, Runtimes, running, worker_of};
+use super::runtimes::{RuntimeWorkers, Runtimes, is_current_thread, worker_of};
 use crate::{
     error::StoreError,
     key::Key,
@@ -18,7 +23,7 @@ use crate::{
     store::{
         Op, OpResult,
         redis::{
-            background::is_background,
+            background::background_runtime,
             cluster::hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
@@ -30,6 +35,9 @@ use crate::{
         },
     },
 };
+
+/// How often the background thread looks for stalled requests.
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
@@ -96,10 +104,7 @@ impl WorkerPool {
             return sets;
         }
         drop(sets);
-        self.runtimes.spawn(runtime, |runtime| {
-            let pool = Arc::downgrade(self);
-            move || pool.upgrade().is_some_and(|pool| pool.steal_for(runtime))
-        });
+        self.runtimes.spawn(runtime);
         self.runtimes.load()
     }
 
@@ -178,8 +183,8 @@ impl WorkerPool {
         (self.worker_index(counters, hash), hash)
     }
 
-    /// Executes an operation without a waiter on this runtime or, if there is none or it is shutting down, on another that uses
-    /// the store. If there is none either, a refund is kept for the next one.
+    /// Executes an operation without a waiter on this runtime or, if there is none or it is shutting down, on the background thread's.
+    /// If there is none either, a refund is kept for the next one.
     pub(crate) fn execute_detached(self: &Arc<Self>, op: Op, counters: CounterOps) {
         let (worker_index, state) = self.detached(op, counters);
         self.push_detached(worker_index, PendingRequest::detached(state));
@@ -209,26 +214,58 @@ impl WorkerPool {
     }
 
     fn push_detached(self: &Arc<Self>, worker_index: usize, request: PendingRequest) {
-        // The background thread sends nothing itself.
-        let here = Handle::try_current().ok().filter(|_| !is_background());
-        let sets = match &here {
-            Some(here) => self.workers(here),
-            None => self.runtimes.load(),
-        };
-        let own = here.and_then(|here| worker_of(&sets, here.id(), worker_index));
-        if let Some(own) = own {
+        if let Ok(here) = Handle::try_current()
+            && let Some(own) = worker_of(&self.workers(&here), here.id(), worker_index)
+        {
             // If it fails, the worker keeps or drops it.
             let _ = own.push(request);
-        } else if let Some(other) = running(&sets, None) {
-            if let Some(worker) = other.worker(worker_index) {
-                worker.push_detached(request);
+            if is_current_thread(&here) && self.runtimes.begin_watch() {
+                self.watch();
             }
+            return;
+        }
+        let background = background_runtime();
+        if let Some(background) = &background {
+            self.runtimes.spawn(background);
+        }
+        let sets = self.runtimes.load();
+        let worker = background.and_then(|there| worker_of(&sets, there.id(), worker_index));
+        if let Some(worker) = worker {
+            worker.push_detached(request);
         } else if let Some(counter) = request.counters.first() {
             let tag = self.shared.topology.tag_of(&counter.key);
             self.shared
                 .pending_refunds
                 .keep_for_next_runtime(tag, request);
         }
+    }
+
+    /// Has the background thread send the stalled requests of current-thread runtimes, for as long as there are any.
+    #[cold]
+    fn watch(self: &Arc<Self>) {
+        let Some(background) = background_runtime() else {
+            return self.runtimes.end_watch();
+        };
+        let mut watch = Watch(Arc::downgrade(self));
+        let background_id = background.id();
+        drop(background.spawn(async move {
+            loop {
+                sleep(WATCH_INTERVAL).await;
+                let Some(pool) = watch.0.upgrade() else {
+                    return;
+                };
+                let Some(stalled) = pool.runtimes.take_stalled(background_id, pool.timeout())
+                else {
+                    // Another watch may have begun by now.
+                    drop(mem::take(&mut watch.0));
+                    return;
+                };
+                for request in stalled {
+                    pool.execute_detached(request.op, request.counters.clone());
+                    request.discard();
+                }
+            }
+        }));
     }
 
     /// Counts an operation that must not be lost as undelivered until it completes.
@@ -240,18 +277,6 @@ impl WorkerPool {
                 Some(self.shared.pending_refunds.undelivered())
             }
         }
-    }
-
-    /// Moves the stalled requests of other runtimes to this one's workers. Returns false if there is no other runtime.
-    fn steal_for(self: &Arc<Self>, runtime: runtime::Id) -> bool {
-        if self.runtimes.is_alone(runtime) {
-            return false;
-        }
-        for request in self.runtimes.take_stalled(runtime, self.timeout()) {
-            self.execute_detached(request.op, request.counters.clone());
-            request.discard();
-        }
-        true
     }
 
     /// Keeps what can be sent again of a charge or refund that was lost with its runtime.
@@ -279,12 +304,6 @@ impl WorkerPool {
         self.shared.refresh_rejection_epoch();
     }
 
-    /// A runtime that uses the store, other than `stalled`.
-    pub(crate) fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
-        let sets = self.runtimes.load();
-        running(&sets, stalled).map(|set| set.runtime.clone())
-    }
-
     /// The deadline of a request that arrives now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout()
@@ -292,6 +311,17 @@ impl WorkerPool {
 
     pub(crate) fn timeout(&self) -> Duration {
         self.shared.timeout
+    }
+}
+
+/// Records the end of a watch, also by a panic of an observer.
+struct Watch(Weak<WorkerPool>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.upgrade() {
+            pool.runtimes.end_watch();
+        }
     }
 }
 

@@ -1,18 +1,21 @@
-//! The workers of each runtime that uses the store, and the stealing of requests from runtimes that make no progress.
+//! The workers of each runtime that uses the store, and the requests of runtimes that make no progress.
 //!
 //! A current-thread runtime makes progress only within `block_on`. A refund that is queued right before `block_on` returns
-//! would wait for the next call, and a permit dropped there would stay charged for its whole TTL. So where several runtimes
-//! use one store, each polls the queues of the others.
+//! would wait for the next call, and a permit dropped there would stay charged for its whole TTL. So the background thread looks
+//! for such requests in the queues of these runtimes, and sends them.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::{
     runtime::{self, Handle, RuntimeFlavor},
-    time::{Instant, sleep},
+    time::Instant,
 };
 
 use super::Worker;
@@ -21,10 +24,7 @@ use crate::{
     sync::lock,
 };
 
-/// How often a runtime polls the queues of the others.
-const STEAL_INTERVAL: Duration = Duration::from_millis(250);
-
-/// Detached requests that have waited for this long are stolen, however long the store's timeout is.
+/// Detached requests that have waited for this long have stalled, however long the store's timeout is.
 const MAX_STALL: Duration = Duration::from_secs(1);
 
 /// The workers of each runtime that uses the store.
@@ -37,6 +37,8 @@ pub(super) struct Runtimes {
     sets: ArcSwap<Vec<RuntimeWorkers>>,
     /// Held while `sets` is replaced.
     write_lock: Mutex<()>,
+    /// Whether a task looks for stalled requests.
+    is_watched: AtomicBool,
 }
 
 /// The workers of one runtime.
@@ -44,8 +46,6 @@ pub(super) struct Runtimes {
 pub(super) struct RuntimeWorkers {
     pub(super) runtime: Handle,
     workers: Arc<[Arc<Worker>]>,
-    /// Whether a task of the runtime steals from the others.
-    steals: bool,
 }
 
 impl Runtimes {
@@ -55,6 +55,7 @@ impl Runtimes {
             per_runtime,
             sets: ArcSwap::default(),
             write_lock: Mutex::default(),
+            is_watched: AtomicBool::new(false),
         })
     }
 
@@ -67,12 +68,8 @@ impl Runtimes {
         self.sets.load()
     }
 
-    /// Spawns the workers of a runtime, unless it has some. Where there are several runtimes, `steal_step` makes the step that
-    /// each runs in intervals until it returns false.
-    pub(super) fn spawn<S>(self: &Arc<Self>, handle: &Handle, steal_step: impl Fn(runtime::Id) -> S)
-    where
-        S: Fn() -> bool + Send + 'static,
-    {
+    /// Spawns the workers of a runtime, unless it has some.
+    pub(super) fn spawn(self: &Arc<Self>, handle: &Handle) {
         let write_lock = self.lock();
         let mut sets = Vec::clone(&self.sets.load());
         if sets.iter().any(|set| set.is_of(handle.id())) {
@@ -84,14 +81,7 @@ impl Runtimes {
         sets.push(RuntimeWorkers {
             runtime: handle.clone(),
             workers: workers.clone(),
-            steals: false,
         });
-        if let [_, _, ..] = &sets[..] {
-            for set in sets.iter_mut().filter(|set| !set.steals) {
-                set.steals = true;
-                drop(set.runtime.spawn(steal(steal_step(set.runtime.id()))));
-            }
-        }
         self.sets.store(Arc::new(sets));
         // A runtime that is shutting down drops spawned tasks at once, which removes the workers again: not under the lock.
         drop(write_lock);
@@ -124,28 +114,38 @@ impl Runtimes {
         self.sets.load().iter().for_each(RuntimeWorkers::close);
     }
 
-    /// Whether a runtime is the only one that uses the store. If so, its stealing task ends.
-    pub(super) fn is_alone(&self, runtime: runtime::Id) -> bool {
-        let _write_lock = self.lock();
-        let mut sets = Vec::clone(&self.sets.load());
-        let alone = sets.iter().all(|set| set.is_of(runtime));
-        if alone {
-            sets.iter_mut().for_each(|set| set.steals = false);
-            self.sets.store(Arc::new(sets));
-        }
-        alone
+    /// Whether a task has to be started that looks for stalled requests.
+    pub(super) fn begin_watch(&self) -> bool {
+        !self.is_watched.load(Ordering::Relaxed) && !self.is_watched.swap(true, Ordering::Relaxed)
     }
 
-    /// Removes the stalled requests from the queues of all runtimes but one: detached requests, whose timeout is the store's
-    /// like that of any other.
-    pub(super) fn take_stalled(&self, but: runtime::Id, timeout: Duration) -> Vec<PendingRequest> {
+    /// Records that no such task runs.
+    pub(super) fn end_watch(&self) {
+        self.is_watched.store(false, Ordering::Relaxed);
+    }
+
+    /// Removes the stalled requests from the queues of current-thread runtimes, but for the one of this background thread: detached
+    /// requests, whose timeout is the store's like that of any other. `None` if there is no such runtime: the watch has ended.
+    pub(super) fn take_stalled(
+        &self,
+        background: runtime::Id,
+        timeout: Duration,
+    ) -> Option<Vec<PendingRequest>> {
         let deadline_before = Instant::now() + timeout - timeout.min(MAX_STALL);
+        let write_lock = self.lock();
         let sets = self.sets.load();
-        let others = sets.iter().filter(|set| !set.is_of(but));
-        let workers = others.flat_map(|set| set.workers.iter());
-        workers
-            .flat_map(|worker| worker.take_stalled(deadline_before))
-            .collect()
+        let watched = || {
+            let sets = sets.iter().filter(|set| !set.is_of(background));
+            sets.filter(|set| is_current_thread(&set.runtime))
+        };
+        if watched().next().is_none() {
+            self.end_watch();
+            return None;
+        }
+        drop(write_lock);
+        let workers = watched().flat_map(|set| set.workers.iter());
+        let stalled = workers.flat_map(|worker| worker.take_stalled(deadline_before));
+        Some(stalled.collect())
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -177,25 +177,9 @@ pub(super) fn worker_of(
     set.worker(worker_index)
 }
 
-/// The runtime other than `stalled` that is most likely to make progress: a multi-threaded one, if there is one.
-pub(super) fn running(
-    sets: &[RuntimeWorkers],
-    stalled: Option<runtime::Id>,
-) -> Option<&RuntimeWorkers> {
-    let others = || sets.iter().filter(|set| Some(set.runtime.id()) != stalled);
-    let flavor =
-        |set: &&RuntimeWorkers| set.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
-    others().find(flavor).or_else(|| others().next())
-}
-
-/// The stealing task of a runtime.
-async fn steal(step: impl Fn() -> bool) {
-    loop {
-        sleep(STEAL_INTERVAL).await;
-        if !step() {
-            return;
-        }
-    }
+/// Whether a runtime stands still while nobody calls its `block_on`.
+pub(super) fn is_current_thread(runtime: &Handle) -> bool {
+    runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
 }
 
 /// Removes a runtime's workers when one of them is dropped, which happens when the runtime shuts down.
