@@ -202,7 +202,8 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
         let rejection = match known.take() {
             Some(rejection) => rejection,
             None => match place.call_store().await {
-                Ok(decision) => return Decided(decision),
+                Ok(Some(decision)) => return Decided(decision),
+                Ok(None) => continue,
                 // It says how long to wait under the old policies.
                 Err(_) if limiter.replaced_flag().is_set() => continue,
                 Err(rejection) => rejection,

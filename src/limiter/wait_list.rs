@@ -1,4 +1,4 @@
-//! The order of the requests that wait for the same keys, and who polls their call of the store.
+//! The order of the requests that wait for the same keys, and their call of the store.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,7 +8,7 @@ use std::{
 /// Requests in order of arrival, and their call of the store. Only the first request begins calls and polls them. A call that is
 /// pending stays here, so nothing has to be handed over when the first request leaves.
 ///
-/// Whoever removes the first request, or puts a call back or ends it, wakes the request that is then the first.
+/// A task that removes the first request, puts a call back or ends it then wakes the new first request.
 pub(crate) struct WaitList<W, C, D> {
     /// The requests without a decision, by a number that increases.
     pub(crate) waiters: BTreeMap<u64, W>,
@@ -49,8 +49,13 @@ impl<W, C, D> Default for WaitList<W, C, D> {
 impl<W, C, D> WaitList<W, C, D> {
     /// Adds a request at the end; returns its number.
     pub(crate) fn push(&mut self, waiter: W) -> u64 {
+        let number = self.next_number();
+        self.waiters.insert(number, waiter);
+        number
+    }
+
+    pub(crate) fn next_number(&mut self) -> u64 {
         self.last_number += 1;
-        self.waiters.insert(self.last_number, waiter);
         self.last_number
     }
 

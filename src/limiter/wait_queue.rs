@@ -45,8 +45,8 @@ pub(crate) struct QueueState {
     rejection: Option<Arc<LastRejection>>,
     /// Whether units or permits were refunded since the first request has looked.
     is_notified: bool,
-    /// The waker of its [`Finisher`], if there is one.
-    finisher: Option<Waker>,
+    /// The number and waker of the [`Finisher`], if there is one.
+    finisher: Option<(u64, Waker)>,
 }
 
 struct Waiter {
@@ -109,7 +109,7 @@ impl Turn {
 
 impl QueueState {
     pub(crate) fn is_unused(&self) -> bool {
-        self.list.is_empty() && self.finisher.is_none()
+        self.list.is_empty()
     }
 
     /// How many requests wait.
@@ -204,6 +204,8 @@ impl WaitQueue {
         });
         let turns: SmallVec<[Turn; 1]> = turns.collect();
         let mut turns = turns.into_iter();
+        // The shares have its permits.
+        drop(decision);
         let (mut own, mut decided) = (None, Vec::new());
         let mut state = self.lock();
         while let Some((number, first)) = state.list.first()
@@ -314,37 +316,35 @@ impl Place {
         applies.then_some(rejection)
     }
 
-    /// The last rejection, for a request that others are ahead of at its deadline; `None` if the store has not rejected any.
+    /// The last rejection, for a request that others are ahead of at its deadline; `None` if the store has not rejected any, or this
+    /// request is decided.
     pub(crate) fn last_rejection(&self) -> Option<Decision> {
-        let last = self.queue.lock().rejection.clone()?;
-        Some(last.at(Instant::now()))
+        let state = self.queue.lock();
+        let is_decided = state.list.decided.contains_key(&self.number);
+        let last = state.rejection.clone().filter(|_| !is_decided);
+        drop(state);
+        Some(last?.at(Instant::now()))
     }
 
     /// Calls the store for the first request and those next to it that can be merged, or polls the call that is in flight. Returns the
-    /// decision that ends this request's waiting, or a rejection to wait for. If this future is dropped meanwhile, the call stays
-    /// in the queue.
-    pub(crate) async fn call_store(&self) -> Result<Decision, Arc<LastRejection>> {
-        poll_fn(|cx| {
-            loop {
-                let step = self.poll_queue(cx, |state| state.list.step(self.number));
-                let call = match ready!(step) {
-                    Step::Return(turn) => return Poll::Ready(Ok(turn.decision)),
-                    Step::Poll(call) => Some(*call),
-                    Step::Begin => None,
-                };
-                let taken = TakenCall::new(&self.queue, Some(self.number));
-                let call = call.unwrap_or_else(|| self.queue.begin_call(&self.request));
-                match ready!(taken.poll(call, cx)) {
-                    Ok(Some(decision)) => return Poll::Ready(Ok(decision)),
-                    Err(rejection) if rejection.request.is_mergeable_with(&self.request) => {
-                        return Poll::Ready(Err(rejection));
-                    }
-                    // It was the call of a request that has left.
-                    _ => {}
-                }
-            }
-        })
-        .await
+    /// decision that ends this request's waiting, or a rejection to wait for; `Ok(None)` if it was the call of a request that has
+    /// left. If this future is dropped meanwhile, the call stays in the queue.
+    pub(crate) async fn call_store(&self) -> Result<Option<Decision>, Arc<LastRejection>> {
+        let decided = poll_fn(|cx| {
+            let step = self.poll_queue(cx, |state| state.list.step(self.number));
+            let call = match ready!(step) {
+                Step::Return(turn) => return Poll::Ready(Ok(Some(turn.decision))),
+                Step::Poll(call) => Some(*call),
+                Step::Begin => None,
+            };
+            let taken = TakenCall::new(&self.queue, Some(self.number));
+            let call = call.unwrap_or_else(|| self.queue.begin_call(&self.request));
+            taken.poll(call, cx)
+        });
+        match decided.await {
+            Err(rejection) if !rejection.request.is_mergeable_with(&self.request) => Ok(None),
+            decided => decided,
+        }
     }
 
     /// Rejects the requests behind this one that can't succeed.
@@ -451,7 +451,9 @@ impl Drop for TakenCall<'_> {
         state.list.call = self.pending.take().map_or(Call::None, Call::InFlight);
         // The first request may have found that the call was taken. The finisher ends with the call.
         let first = state.first_waker();
-        let finisher = state.finisher.clone().filter(|_| !state.list.has_call());
+        let has_ended = !state.list.has_call();
+        let finisher = state.finisher.clone().filter(|_| has_ended);
+        let finisher = finisher.map(|(_, waker)| waker);
         drop(state);
         first.into_iter().chain(finisher).for_each(Waker::wake);
     }
@@ -460,22 +462,31 @@ impl Drop for TakenCall<'_> {
 /// A task that polls a call for which no request waits any more. What it charges is granted to requests that join meanwhile, or else
 /// refunded: cancelling it would leave the units charged for a moment, and the next request would be rejected for them. A
 /// request that joins polls the call itself, since this task's runtime may stand still.
-struct Finisher(Arc<WaitQueue>);
+struct Finisher {
+    queue: Arc<WaitQueue>,
+    /// Another one has another number: the runtime of the one before may stand still.
+    number: u64,
+}
 
 impl Finisher {
-    /// Starts it, or wakes the one that there is.
+    /// Starts it in place of the one that there is.
     fn start(queue: &Arc<WaitQueue>) {
         let mut state = queue.lock();
-        let existing = state.finisher.clone();
-        state.finisher.get_or_insert_with(|| Waker::noop().clone());
+        let number = state.list.next_number();
+        let before = state.finisher.replace((number, Waker::noop().clone()));
         drop(state);
-        if let Some(waker) = existing {
-            return waker.wake();
-        }
-        let finisher = Self(queue.clone());
+        before.into_iter().for_each(|(_, waker)| waker.wake());
+        let finisher = Self {
+            queue: queue.clone(),
+            number,
+        };
         if let Ok(runtime) = Handle::try_current() {
             drop(runtime.spawn(finisher));
         }
+    }
+
+    fn is_own(&self, finisher: &(u64, Waker)) -> bool {
+        finisher.0 == self.number
     }
 }
 
@@ -483,34 +494,41 @@ impl Future for Finisher {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.0.lock();
-        state.finisher = Some(cx.waker().clone());
+        let mut state = self.queue.lock();
         let has_call = state.list.has_call();
+        match &mut state.finisher {
+            Some(own) if has_call && self.is_own(own) => own.1.clone_from(cx.waker()),
+            _ => return Poll::Ready(()),
+        }
         let call = match state.waiting() {
             0 => state.list.take_call(),
             _ => None,
         };
         drop(state);
-        match call {
-            Some(call) => TakenCall::new(&self.0, None).poll(*call, cx).map(drop),
-            None if has_call => Poll::Pending,
-            None => Poll::Ready(()),
-        }
+        let Some(call) = call else {
+            return Poll::Pending;
+        };
+        let taken = TakenCall::new(&self.queue, None);
+        taken.poll(*call, cx).map(drop)
     }
 }
 
 /// Without a runtime, or when it ends, the call is cancelled, unless a request has joined.
 impl Drop for Finisher {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.finisher = None;
+        let mut state = self.queue.lock();
+        if state.finisher.take_if(|own| self.is_own(own)).is_none() {
+            return;
+        }
         let mut cancelled = None;
         if state.waiting() == 0 {
             cancelled = state.list.take_call();
+        }
+        if cancelled.is_some() {
             state.list.call = Call::None;
         }
         drop(state);
         drop(cancelled);
-        self.0.queues.close_unused(&self.0.key);
+        self.queue.queues.close_unused(&self.queue.key);
     }
 }

@@ -1,6 +1,6 @@
 //! A request of [`Limiter::wait`](crate::Limiter::wait).
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, ptr, sync::Arc, time::Duration};
 
 use super::{
     check::CheckOverrides,
@@ -57,8 +57,11 @@ impl WaitRequest {
         self.limiter.set_quotas(&mut self.entries, quotas);
     }
 
-    /// Whether both can be one call of the store, given equal keys.
+    /// Whether both can be one call of the store, given equal keys; so can a request and itself.
     pub(crate) fn is_mergeable_with(&self, other: &Self) -> bool {
+        if ptr::eq(self, other) {
+            return true;
+        }
         let (a, b) = (&self.overrides, &other.overrides);
         // Access lists may decide differently by the address or the request's head.
         let is_listed_alike = self.limiter.lists.is_none()

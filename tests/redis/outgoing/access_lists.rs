@@ -1,10 +1,12 @@
 //! Lists, which stand before all queues.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, future::IntoFuture};
 
+use futures_util::future::join_all;
 use tollgate::{
-    Key, Limiter, MemoryStore, OutgoingLayer, Rejected, RetryAfter,
+    Key, Limiter, MemoryStore, OutgoingLayer, Policy, Quota, Rejected, RetryAfter,
     access::{AddressList, KeyList},
+    extract,
     limiter::{DecisionKind, LimiterBuilder},
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -106,4 +108,42 @@ async fn an_address_is_matched_against_lists_and_not_counted() {
         .address([198, 51, 100, 1].into());
     assert!(is_denied(&rejected.await.expect_err("denied")));
     assert_eq!(time.passed(), ms(1_000));
+}
+
+/// Requests with a head are not merged where there are lists, which may find something in it.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_a_head_that_is_on_no_list_waits_for_its_turn() {
+    let head = || http::Request::new(()).into_parts().0;
+    let policies = [
+        policy("p", "1/s burst 1"),
+        policy("p", "1/s burst 1").charge_rejected(true),
+    ];
+    for limit in policies {
+        let time = Time::start();
+        let store = MemoryStore::builder().clock(time.clone()).build();
+        let limiter = Limiter::builder()
+            .store(store)
+            .policy(limit)
+            .deny(KeyList::new("p", [Key::new("mallory")]));
+        let limiter = limiter.build().expect("a limiter");
+        let waits = || wait(&limiter).parts(&head()).into_future();
+        let _ = waits().await.expect("the first");
+        let turns = join_all((0..3).map(|_| waits())).await;
+        assert!(turns.iter().all(Result::is_ok), "{turns:?}");
+        assert!(time.passed() >= ms(3_000));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_with_a_head_waits_for_a_permit_also_where_there_are_lists() {
+    let head = http::Request::new(()).into_parts().0;
+    let limiter = Limiter::builder()
+        .store(MemoryStore::new())
+        .policy(Policy::new("p", Quota::concurrent(1)).key(extract::global()))
+        .deny(KeyList::new("p", [Key::new("mallory")]));
+    let limiter = limiter.build().expect("a limiter");
+    let held = wait(&limiter).parts(&head).await.expect("a permit");
+    let next = queued(wait(&limiter).parts(&head));
+    drop(held);
+    let _ = next.await.expect("a permit");
 }

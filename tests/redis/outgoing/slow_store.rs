@@ -14,11 +14,14 @@ use tokio::{
     time::timeout,
 };
 use tollgate::{
-    FixedWindow, Key, Limiter, MemoryStore,
+    FixedWindow, Key, Limiter, MemoryStore, Policy, Quota,
     error::InvalidValue,
+    extract,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
+
+use tollgate_tests::log::Log;
 
 use crate::outgoing::support::{
     TEST_TIMEOUT, Time, left, limiter_on, ms, policy, poll_once, queued, wait,
@@ -36,14 +39,17 @@ struct Slow {
 
 impl Slow {
     fn limiter(quota: &str) -> (Limiter, Self, Time) {
+        Self::limiter_of(policy("p", quota).strategy(FixedWindow))
+    }
+
+    fn limiter_of(policy: Policy) -> (Limiter, Self, Time) {
         let time = Time::start();
         let store = Self {
             inner: MemoryStore::builder().clock(time.clone()).build(),
             open: watch::Sender::new(false),
             panics: Arc::default(),
         };
-        let quota = policy("p", quota).strategy(FixedWindow);
-        (limiter_on(store.clone(), [quota]), store, time)
+        (limiter_on(store.clone(), [policy]), store, time)
     }
 }
 
@@ -209,6 +215,35 @@ fn a_call_that_is_left_to_a_runtime_which_stands_still_goes_on_elsewhere() {
             }
         });
     }
+}
+
+#[test]
+fn a_call_that_was_taken_over_from_such_a_runtime_and_left_again_is_refunded() {
+    let still = build();
+    let (limiter, store, _) = still.block_on(async {
+        let slow = Slow::limiter("1/hour");
+        drop(queued(wait(&slow.0)));
+        slow
+    });
+    build().block_on(async {
+        drop(queued(wait(&limiter)));
+        store.open.send_replace(true);
+        tokio::time::sleep(ms(50)).await;
+        assert_eq!(left(&limiter, "p").await, 1);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_for_a_request_that_has_left_is_released_without_an_error() {
+    let permits = Policy::new("p", Quota::concurrent(1)).key(extract::global());
+    let (limiter, store, _) = Slow::limiter_of(permits);
+    let log = Log::default();
+    let _guard = log.errors();
+    drop(queued(wait(&limiter)));
+    store.open.send_replace(true);
+    tokio::time::sleep(ms(50)).await;
+    assert_eq!(left(&limiter, "p").await, 1);
+    assert_eq!(log.text(), "");
 }
 
 #[tokio::test(start_paused = true)]

@@ -177,7 +177,7 @@ pub(super) fn worker_of(
     set.worker(worker_index)
 }
 
-/// Whether a runtime stands still while nobody calls its `block_on`.
+/// Whether a runtime makes progress within its `block_on` only.
 pub(super) fn is_current_thread(runtime: &Handle) -> bool {
     runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
 }
