@@ -10,6 +10,7 @@ use std::{
 
 use deadpool_redis::{Connection, Pool};
 use redis::aio::MultiplexedConnection;
+use tokio::sync::Semaphore;
 
 use self::{
     pool::{PooledConnection, checkout, connect},
@@ -48,7 +49,7 @@ pub(crate) struct ConnectionSource {
     /// Connections of the pool that workers may hold at most; further ones are detached, so that other users of the pool are
     /// not starved.
     pub(crate) max_pooled: usize,
-    pooled: Arc<AtomicUsize>,
+    pool_permits: Arc<Semaphore>,
     /// The workers' open connections, in the pool or detached.
     open: Arc<AtomicUsize>,
     /// How often a worker's connection broke, so far.
@@ -96,7 +97,7 @@ impl ConnectionSource {
             backend,
             server: "the server".into(),
             max_pooled,
-            pooled: Arc::default(),
+            pool_permits: Arc::new(Semaphore::new(max_pooled)),
             open: Arc::default(),
             failures: Arc::default(),
         }

@@ -1,5 +1,7 @@
 //! Connections that are taken from a pool.
 
+use std::fmt;
+
 use deadpool::managed::Manager;
 use deadpool_redis::{Connection, Pool, PoolError};
 use redis::{
@@ -78,6 +80,12 @@ impl Drop for PooledConnection {
     }
 }
 
+impl fmt::Debug for PooledConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledConnection").finish_non_exhaustive()
+    }
+}
+
 /// Sends a command after `ASKING`.
 pub(super) async fn query_with_asking(
     connection: &mut MultiplexedConnection,
@@ -93,7 +101,7 @@ pub(super) async fn query_with_asking(
 
 #[cfg(test)]
 mod tests {
-    use std::{fmt, future::Future, time::Duration};
+    use std::{future::Future, time::Duration};
 
     use deadpool_redis::Manager;
     use redis::cmd;

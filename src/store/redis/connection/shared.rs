@@ -1,7 +1,6 @@
 //! A worker's connection: opened by the first of its batches, shared by all, replaced when it is broken.
 
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -11,9 +10,12 @@ use std::{
 
 use deadpool_redis::Connection;
 use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
-use super::{ConnectionSource, pool::query_with_asking};
+use super::{
+    ConnectionSource,
+    pool::{PooledConnection, query_with_asking},
+};
 use crate::{error::StoreError, store::redis::error_class::classify};
 
 /// A connection that was idle for this long may have been closed by the other side unnoticed.
@@ -36,8 +38,8 @@ pub(crate) struct ConnectionRef {
 #[derive(Debug)]
 struct OpenConnection {
     connection: MultiplexedConnection,
-    /// `None` if it was detached from the pool.
-    _slot: Option<PoolSlot>,
+    /// `None` if it was detached from the pool. It is closed with this, and not returned: it may be broken.
+    _in_pool: Option<(PooledConnection, OwnedSemaphorePermit)>,
     /// Set by a batch that found it broken.
     broken: Arc<AtomicBool>,
     used: Instant,
@@ -61,12 +63,6 @@ impl Drop for OpenCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// A connection's slot in the pool.
-struct PoolSlot {
-    connection: Option<Connection>,
-    pooled: Arc<AtomicUsize>,
 }
 
 impl SharedConnection {
@@ -172,39 +168,20 @@ impl OpenConnection {
     async fn open(source: &ConnectionSource) -> Result<Self, StoreError> {
         let failures = source.failures.load(Ordering::Relaxed);
         let connection = source.connection().await?;
-        let pooled = &source.pooled;
-        let (connection, slot) = if pooled.fetch_add(1, Ordering::Relaxed) < source.max_pooled {
-            let shared = MultiplexedConnection::clone(&connection);
-            let slot = PoolSlot {
-                connection: Some(connection),
-                pooled: pooled.clone(),
-            };
-            (shared, Some(slot))
-        } else {
-            pooled.fetch_sub(1, Ordering::Relaxed);
-            (Connection::take(connection), None)
+        let (connection, in_pool) = match source.pool_permits.clone().try_acquire_owned() {
+            Ok(permit) => {
+                let shared = MultiplexedConnection::clone(&connection);
+                (shared, Some((PooledConnection::new(connection), permit)))
+            }
+            Err(_) => (Connection::take(connection), None),
         };
         Ok(Self {
             connection,
-            _slot: slot,
+            _in_pool: in_pool,
             broken: Arc::default(),
             used: Instant::now(),
             failures,
             _counted: OpenCount::new(&source.open),
         })
-    }
-}
-
-/// Closes the connection rather than returning it to the pool: it may be broken.
-impl Drop for PoolSlot {
-    fn drop(&mut self) {
-        drop(self.connection.take().map(Connection::take));
-        self.pooled.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl fmt::Debug for PoolSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolSlot").finish_non_exhaustive()
     }
 }
