@@ -68,7 +68,7 @@ fn log_failure(error: &io::Error) {
             %error,
             remedy,
             suppressed,
-            "background thread could not be started; the store is probed by the application's own runtime"
+            "background thread could not be started; the store is probed by the application's own runtime, and there are no leases"
         );
     });
 }

@@ -5,7 +5,6 @@ use std::{collections::VecDeque, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    grant::RefundTask,
     held_lease::{
         ClockReading, HeldLease, LeaseRequest, LeasedUnits, Unspent, charged_units, window_ids,
     },
@@ -44,8 +43,8 @@ pub(super) struct LeasedKey {
     requested: RequestedLeases,
     /// Leases up to this number are not refunded: the key was reset after they were requested.
     reset_number: u64,
-    /// The task that refunds the leases when they are due.
-    pub(super) refund_task: RefundTask,
+    /// When the housekeeper looks at it next.
+    refund_at: Option<Timestamp>,
 }
 
 /// What became of a lease whose request was answered.
@@ -91,7 +90,7 @@ impl LeasedKey {
             last_number: 0,
             requested: RequestedLeases::default(),
             reset_number: 0,
-            refund_task: RefundTask::default(),
+            refund_at: None,
         }
     }
 
@@ -402,12 +401,24 @@ impl LeasedKey {
         self.reclaim_where(|_| true)
     }
 
-    /// When the first lease is due to be refunded.
-    pub(super) fn next_refund(&self) -> Option<Timestamp> {
-        self.leases.iter().map(|lease| lease.refund_at).min()
+    /// Returns when the housekeeper has to look at it for a lease that is due to be refunded at an instant; `None` if it does so by then.
+    pub(super) fn schedule_refund(&mut self, due: Timestamp) -> Option<Timestamp> {
+        if self.refund_at.is_some_and(|at| at <= due) {
+            return None;
+        }
+        self.refund_at = Some(due);
+        self.refund_at
     }
 
-    pub(super) fn reclaim_where(&mut self, is_taken: impl Fn(&HeldLease) -> bool) -> Vec<Unspent> {
+    /// Takes the leases that are due to be refunded, and returns when the housekeeper has to look at it again.
+    pub(super) fn reclaim_due(&mut self, now: Timestamp) -> (Vec<Unspent>, Option<Timestamp>) {
+        self.refund_at = None;
+        let due = self.reclaim_where(|lease| lease.refund_at <= now);
+        let next = self.leases.iter().map(|lease| lease.refund_at).min();
+        (due, next.and_then(|next| self.schedule_refund(next)))
+    }
+
+    fn reclaim_where(&mut self, is_taken: impl Fn(&HeldLease) -> bool) -> Vec<Unspent> {
         let taken = self.leases.iter().filter(|lease| is_taken(lease));
         let numbers: SmallVec<[u64; 8]> = taken.map(|lease| lease.number).collect();
         let taken = numbers.into_iter();

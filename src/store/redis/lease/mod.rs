@@ -2,8 +2,8 @@
 //!
 //! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all
 //! others; no script knows of leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, each lease in a
-//! `held_lease`. `size` says when a lease is due and how large it is, by the processes that share the key; it is `requested`, and a
-//! task in `grant` waits for it and refunds what is left. Very hot keys have leases for each of up to 16 groups of threads, in
+//! `held_lease`. `size` says when a lease is due and how large it is, by the processes that share the key; `requested` has those
+//! without a response, `grant` requests them and hands what is charged to their key, and `housekeeper` refunds what is left. Very hot keys have leases for each of up to 16 groups of threads, in
 //! `stripes`. `totals` counts units for [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
@@ -14,12 +14,13 @@ use std::sync::{Arc, atomic::Ordering};
 pub(super) use self::table::{DueLease, LeaseDecision, Leases};
 use tokio::time::{Instant, timeout_at};
 
-use self::{grant::Refund, held_lease::ClockReading, leased_key::LeasedKey};
+use self::{grant::UnsettledGuard, held_lease::ClockReading, leased_key::LeasedKey};
 use crate::store::{CounterOp, Op};
 
 mod demand;
 mod grant;
 mod held_lease;
+mod housekeeper;
 mod leased_key;
 mod requested;
 #[cfg(test)]
@@ -49,6 +50,7 @@ impl Leases {
             (op == Op::ForceAcquire) == counter.limit.info().counts_rejections
         };
         let now = ClockReading::read().monotonic;
+        let _unsettled = UnsettledGuard::new(self);
         for counter in counters.iter().filter(is_invalidated) {
             let take = |key: &mut LeasedKey| {
                 key.pause(now);
@@ -67,7 +69,7 @@ impl Leases {
                     }
                     _ => unspent,
                 };
-                grant::refund_detached(self, refunded);
+                self.refund(refunded);
             }
         }
     }
@@ -80,13 +82,11 @@ impl Leases {
         let (start, deadline) = (ClockReading::read().monotonic, workers.deadline());
         self.wait_until(deadline, || !self.awaits_requested_by(start))
             .await;
-        let held = self.reclaim(|_| true, LeasedKey::release);
-        let held = held.into_iter();
-        // All are sent before the first response is waited for.
-        let refunds: Vec<_> = held.map(|unspent| Refund::send(self, unspent)).collect();
-        for refund in refunds {
-            refund.finish().await;
+        let unsettled = UnsettledGuard::new(self);
+        for unspent in self.reclaim(|_| true, LeasedKey::release) {
+            self.refund(unspent);
         }
+        drop(unsettled);
         self.wait_until(deadline, || self.unsettled() == 0).await;
     }
 

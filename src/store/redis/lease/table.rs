@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use super::{
     demand::HotKeyDetector,
     held_lease::{ClockReading, LeaseRequest, Unspent},
+    housekeeper::Housekeeper,
     leased_key::LeasedKey,
     stripes::{ALL_SHARDS, KeyLocation},
     totals::{self, Totals},
@@ -65,11 +66,9 @@ impl Recorder for ResponseRecorder {
 
 impl ResponseRecorder {
     pub(super) fn record_at(&self, now: Timestamp, result: &OpResult) {
-        let mut shard = self.leases.shard(self.location.shard);
-        let mut keys = shard.keys.iter_hash_mut(self.location.hash);
-        if let Some(key) = keys.find(|key| key.id == self.key_id) {
+        self.leases.with_key(self.location, self.key_id, |key| {
             key.record_response(self.requested_at, result, now);
-        }
+        });
     }
 }
 
@@ -90,7 +89,8 @@ pub(in crate::store::redis) struct Leases {
     pub(super) keys: AtomicUsize,
     /// The keys in stripes.
     pub(super) striped_keys: AtomicUsize,
-    /// Refunds without a response, and tasks that are about to send one.
+    pub(super) housekeeper: Housekeeper,
+    /// Refunds without a response, and those that are about to be sent.
     pub(super) unsettled: AtomicU64,
     /// Notified when the request of a lease has failed, or a refund or lease is settled.
     pub(super) settled: Notify,
@@ -117,6 +117,7 @@ impl Leases {
             shards: std::array::from_fn(|_| CachePadded::default()),
             keys: AtomicUsize::new(0),
             striped_keys: AtomicUsize::new(0),
+            housekeeper: Housekeeper::default(),
             unsettled: AtomicU64::new(0),
             settled: Notify::new(),
             totals: Totals::default(),
@@ -332,7 +333,7 @@ impl Leases {
         self.shards.iter().any(waits)
     }
 
-    /// The number of refunds without a response, and of tasks that are about to send one.
+    /// The number of refunds without a response, and of those that are about to be sent.
     pub(in crate::store::redis) fn unsettled(&self) -> u64 {
         self.unsettled.load(Ordering::Relaxed)
     }
@@ -364,6 +365,18 @@ impl Leases {
                 .hash_one((counter.limit.id(), &counter.key, caller))
         });
         hashes.fold(0, |all, hash| all.rotate_left(5) ^ hash)
+    }
+
+    /// Calls `f` with the key of this ID, under its lock, if it is there.
+    pub(super) fn with_key<T>(
+        &self,
+        location: KeyLocation,
+        key_id: u64,
+        f: impl FnOnce(&mut LeasedKey) -> T,
+    ) -> Option<T> {
+        let mut shard = self.shard(location.shard);
+        let mut keys = shard.keys.iter_hash_mut(location.hash);
+        keys.find(|key| key.id == key_id).map(f)
     }
 
     pub(super) fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {

@@ -14,9 +14,10 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     demand::HotKeyDetector,
-    grant::{self, Refund, RefundTask},
-    held_lease::{ClockReading, LeaseRequest, Unspent},
-    leased_key::LeasedKey,
+    grant::{self, UnsettledGuard},
+    held_lease::{ClockReading, LeaseRequest},
+    housekeeper::Housekeeper,
+    leased_key::{Granted, LeasedKey},
     stripes::KeyLocation,
     table::{EVICTION_INTERVAL, Leases},
     totals::Totals,
@@ -25,9 +26,7 @@ use crate::{
     clock::Timestamp,
     key::Key,
     quota::Quota,
-    store::{
-        CounterOp, CounterResult, LimitHandle, Op, OpResult, Units, redis::request::op::CounterOps,
-    },
+    store::{CounterOp, CounterResult, LimitHandle, Op, OpResult, Units},
     strategy::{FixedWindow, Lease, Snapshot, Strategy, Terms},
     sync::CachePadded,
 };
@@ -44,6 +43,7 @@ fn leases() -> Leases {
         shards: std::array::from_fn(|_| CachePadded::default()),
         keys: AtomicUsize::new(0),
         striped_keys: AtomicUsize::new(0),
+        housekeeper: Housekeeper::default(),
         unsettled: AtomicU64::new(0),
         settled: Notify::new(),
         totals: Totals::default(),
@@ -136,14 +136,11 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     let (start, hour) = (Instant::now(), Duration::from_secs(3_600));
     let is_refunded = || leases.unsettled() == 0;
 
-    let unspent = Unspent {
-        counters: CounterOps::new(),
-    };
-    let refund = Refund::send(&leases, unspent);
+    let refund = UnsettledGuard::new(&leases);
     let refunded = async {
         tokio::task::yield_now().await;
         assert!(!is_refunded());
-        refund.finish().await;
+        drop(refund);
     };
     tokio::join!(leases.wait_until(start + hour, is_refunded), refunded);
     assert!(is_refunded() && start.elapsed().is_zero());
@@ -162,15 +159,37 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     tokio::join!(leases.wait_until(start + hour, is_granted), granted);
     assert!(is_granted() && start.elapsed().is_zero());
 
-    let never = Refund::send(
-        &leases,
-        Unspent {
-            counters: CounterOps::new(),
-        },
-    );
+    let never = UnsettledGuard::new(&leases);
     leases.wait_until(start + hour, is_refunded).await;
     assert_eq!(start.elapsed(), hour, "the deadline");
     drop(never);
+}
+
+/// The store is gone, so units lapse in place of being refunded.
+#[tokio::test]
+async fn what_is_left_of_a_lease_is_refunded_when_it_is_due_before_all_others() {
+    let (leases, limit) = (Arc::new(leases()), limit(Duration::from_millis(50)));
+    let (counter, now) = (counter(&limit), ClockReading::read());
+    assert!(leases.start_housekeeper());
+    let hour = Duration::from_secs(3_600);
+    leases.schedule_refund(now.monotonic + hour, 1, LOCATION);
+    let mut key = known_key(&[counter], now);
+    let request = key.decide(&[counter], now).1.expect("a lease is due");
+    let granted = key.grant(&request, &granted(units_of(&request), now), now);
+    let Granted::Held { refund_after } = granted else {
+        panic!("{granted:?}");
+    };
+    let due = now.monotonic + refund_after;
+    assert_eq!(key.schedule_refund(due), Some(due));
+    assert_eq!(key.schedule_refund(due), None, "once");
+    let id = key.id;
+    leases.shard(0).keys.insert_unique(0, key, |key| key.hash);
+    leases.schedule_refund(due, id, LOCATION);
+    let stats = || leases.stats().first().cloned().expect("units");
+    leases
+        .wait_until(Instant::now() + hour, || stats().held == 0)
+        .await;
+    assert_eq!(stats().lapsed, units_of(&request));
 }
 
 /// Requests of a key that all threads share, or of this thread's stripe, one in so long; returns those that a lease decided, and
@@ -318,16 +337,6 @@ fn rejected_requests_of_any_cost_are_recorded_without_overflow() {
         let admitted = granted(Units::MAX.get(), now);
         key.record_response(now.monotonic, &admitted, now.monotonic);
     }
-}
-
-#[test]
-fn a_refund_task_is_replaced_when_it_is_late_by_a_second() {
-    let (mut task, now) = (RefundTask::default(), ClockReading::read().monotonic);
-    assert_eq!(task.start(now, now), Some(1));
-    let at = |millis| now + Duration::from_millis(millis);
-    assert_eq!(task.start(at(999), at(999)), None);
-    assert_eq!(task.start(at(1_000), at(1_000)), Some(2));
-    assert!(task.is_current(2) && !task.is_current(1));
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl PendingRefunds {
 
     /// Keeps an unsent request without a waiter, whose runtime has ended or which had none, for the next runtime
     /// that uses the store.
-    pub(crate) fn keep_for_next_runtime(&self, tag: usize, request: PendingRequest) {
+    pub(crate) fn keep_unsent(&self, tag: usize, request: PendingRequest) {
         self.fail_and_keep(tag, request, ended(), Sent::No);
     }
 

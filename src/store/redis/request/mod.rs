@@ -41,6 +41,8 @@ pub(crate) struct RequestState {
     pub(crate) cache_token: Option<CacheToken>,
     /// Gets the response before the waiter, for a key with leases.
     recorder: Option<Box<dyn Recorder>>,
+    /// Gets the response in place of a task.
+    on_response: Mutex<Option<Box<dyn OnResponse>>>,
     /// Whether the waiter has dropped its handle.
     pub(crate) cancelled: AtomicBool,
     /// Counts the operation as undelivered, if it must not be lost.
@@ -48,9 +50,29 @@ pub(crate) struct RequestState {
     slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
 }
 
-/// Gets the response to a request.
+/// Gets the response to a request beside its waiter.
 pub(crate) trait Recorder: fmt::Debug + Send + Sync {
     fn record(&self, result: &OpResult);
+}
+
+/// Gets the response to a request in place of a task, once: a result, an error, or that the request is lost with its runtime.
+pub(crate) trait OnResponse: fmt::Debug + Send + Sync {
+    /// Called where the reply is decoded. No lock of a key or a queue is held.
+    fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>);
+}
+
+/// What waits for the response to a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Waiter {
+    /// None, or it has the response.
+    #[default]
+    None,
+    /// A task, by a [`ResponseHandle`].
+    Task,
+    /// An observer, by a [`ResponseHandle`] on which no request depends.
+    Observer,
+    /// The request's [`OnResponse`].
+    Callback,
 }
 
 /// The worker's side of a request. It is moved between queue, backlog and batch, so it is kept small.
@@ -61,10 +83,7 @@ pub(crate) struct PendingRequest {
     pub(crate) time_synced: bool,
     /// Whether it needs a batch of its own: its slot is migrating, and a call for several keys would fail.
     pub(crate) send_alone: bool,
-    /// Whether a waiter exists that has no result yet.
-    has_waiter: bool,
-    /// Whether an observer gets the result, on which no request depends.
-    has_observer: bool,
+    waiter: Waiter,
     refund_retry: RefundRetry,
     /// Whether it may have run, if it is lost.
     pub(crate) sent: Sent,
@@ -99,12 +118,19 @@ impl PendingRequest {
             state,
             time_synced: false,
             send_alone: false,
-            has_waiter: false,
-            has_observer: false,
+            waiter: Waiter::None,
             refund_retry: RefundRetry::default(),
             sent: Sent::No,
             done: false,
         }
+    }
+
+    /// A request whose [`OnResponse`] gets the response. Its refund is not retried.
+    pub(crate) fn with_callback(state: Arc<RequestState>) -> Self {
+        let mut request = Self::detached(state);
+        request.waiter = Waiter::Callback;
+        request.refund_retry = RefundRetry::Never;
+        request
     }
 
     /// Sets whether its refund is retried later if it fails now.
@@ -117,33 +143,37 @@ impl PendingRequest {
         match self.refund_retry {
             RefundRetry::Never => false,
             RefundRetry::Always => true,
-            RefundRetry::IfUnread => !self.has_waiter || self.cancelled.load(Ordering::Relaxed),
+            RefundRetry::IfUnread => !self.has_waiter() || self.cancelled.load(Ordering::Relaxed),
         }
     }
 
-    /// Whether it has no waiter.
-    pub(crate) fn is_detached(&self) -> bool {
-        !self.has_waiter
-    }
-
-    /// Whether a waiter was attached that has no result yet; it may have dropped its handle.
+    /// Whether it has a waiter without a response; a task may have dropped its handle. An observer does not count.
     pub(crate) fn has_waiter(&self) -> bool {
-        self.has_waiter
+        matches!(self.waiter, Waiter::Task | Waiter::Callback)
     }
 
     /// Whether the waiter has dropped its handle and the operation need not be sent any more. Refunds are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.has_waiter && self.cancelled.load(Ordering::Relaxed) && self.op.needs_reader()
+        self.has_waiter() && self.cancelled.load(Ordering::Relaxed) && self.op.needs_reader()
     }
 
     /// Completes the waiter, unless it has a result already, and refunds a charge that no waiter reads.
     #[inline]
     fn complete(&mut self, result: Result<OpResult, StoreError>) {
         let mut result = Some(result);
-        if mem::take(&mut self.has_waiter) | mem::take(&mut self.has_observer) {
-            let waker = lock(&self.state.slot).put(&mut result);
-            if let Some(waker) = waker {
-                waker.wake();
+        match mem::take(&mut self.waiter) {
+            Waiter::None => {}
+            Waiter::Task | Waiter::Observer => {
+                let waker = lock(&self.state.slot).put(&mut result);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Waiter::Callback => {
+                let on_response = lock(&self.state.on_response).take();
+                if let (Some(on_response), Some(response)) = (on_response, result.take()) {
+                    on_response.on_response(response);
+                }
             }
         }
         if let Some(Ok(unread)) = result {
@@ -153,14 +183,14 @@ impl PendingRequest {
 
     /// Whether it is a charge or refund by hand, which is kept and sent later if it was not sent.
     pub(crate) fn is_by_hand(&self) -> bool {
-        self.has_waiter
+        self.has_waiter()
             && self.refund_retry == RefundRetry::IfUnread
             && matches!(self.op, Op::ForceAcquire | Op::Refund)
     }
 
     /// Completes the waiter with a timeout.
     pub(crate) fn expire(&mut self, is_sent: bool) {
-        if self.has_waiter {
+        if self.has_waiter() {
             let error = if !is_sent && self.is_by_hand() {
                 StoreError::deferred(StoreError::Timeout)
             } else {
@@ -205,7 +235,7 @@ impl Drop for PendingRequest {
         if !self.done {
             self.fail_lost();
         }
-        if self.has_observer {
+        if self.waiter == Waiter::Observer {
             self.complete(Err(ended()));
         }
         if let Some(undelivered) = &self.undelivered {
@@ -226,7 +256,7 @@ impl PendingRequest {
                 .workers
                 .keep_lost(self.op, self.counters.clone(), self.sent);
         }
-        if self.has_waiter {
+        if self.has_waiter() {
             self.complete(Err(ended()));
         }
     }
@@ -235,29 +265,28 @@ impl PendingRequest {
 impl RequestState {
     /// A new request, with a hash of its keys.
     pub(crate) fn new(op: Op, counters: CounterOps, deadline: Instant, hash: u64) -> Arc<Self> {
-        Self::with_followers(op, counters, deadline, hash, None, None, None)
+        Self::with_followers(op, counters, deadline, hash, Followers::default())
     }
 
-    /// A new request, with what learns of its response, and a guard against its loss.
+    /// A new request, with what follows its response.
     #[inline]
     pub(crate) fn with_followers(
         op: Op,
         counters: CounterOps,
         deadline: Instant,
         hash: u64,
-        cache_token: Option<CacheToken>,
-        recorder: Option<Box<dyn Recorder>>,
-        undelivered: Option<UndeliveredGuard>,
+        followers: Followers,
     ) -> Arc<Self> {
         Arc::new(Self {
             op,
             counters,
             deadline,
             hash,
-            cache_token,
-            recorder,
+            cache_token: followers.cache_token,
+            recorder: followers.recorder,
+            on_response: Mutex::new(followers.on_response),
             cancelled: AtomicBool::new(false),
-            undelivered,
+            undelivered: followers.undelivered,
             slot: Mutex::new(ResponseSlot::Empty(None)),
         })
     }
@@ -296,6 +325,17 @@ impl RequestState {
             waker.wake();
         }
     }
+}
+
+/// What follows the response to a request.
+#[derive(Default)]
+pub(crate) struct Followers {
+    /// With it, a rejection is cached.
+    pub(crate) cache_token: Option<CacheToken>,
+    pub(crate) recorder: Option<Box<dyn Recorder>>,
+    /// Gets the response in place of a task.
+    pub(crate) on_response: Option<Box<dyn OnResponse>>,
+    pub(crate) undelivered: Option<UndeliveredGuard>,
 }
 
 /// Counts a refund or a charge as undelivered until it has ended or this is dropped.

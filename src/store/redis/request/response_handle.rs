@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{PendingRequest, RequestState, limit::store_of, response_slot::ResponseSlot};
+use super::{PendingRequest, RequestState, Waiter, limit::store_of, response_slot::ResponseSlot};
 use crate::{
     error::StoreError,
     runtime::runtime_with_timers,
@@ -50,7 +50,7 @@ impl PendingRequest {
             timed_by: worker,
         };
         let mut request = Self::detached(state);
-        request.has_waiter = true;
+        request.waiter = Waiter::Task;
         (request, response)
     }
 
@@ -60,8 +60,7 @@ impl PendingRequest {
         worker: Option<runtime::Id>,
     ) -> (Self, ResponseHandle) {
         let (mut request, response) = Self::with_response(state, worker);
-        request.has_waiter = false;
-        request.has_observer = true;
+        request.waiter = Waiter::Observer;
         (request, response)
     }
 }

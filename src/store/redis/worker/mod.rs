@@ -132,15 +132,13 @@ impl Worker {
             .push(request, self.wake_every.load(Ordering::Relaxed));
         // The lock is released here: a waiter that gets its error may push again at once.
         if let PushOutcome::Closed(request) = enqueue {
-            self.shared
-                .pending_refunds
-                .keep_for_next_runtime(self.tag, request);
+            self.shared.pending_refunds.keep_unsent(self.tag, request);
             return Ok(false);
         }
         Ok(matches!(enqueue, PushOutcome::Wake))
     }
 
-    /// Queues a request without a waiter. Can be called from any thread.
+    /// Queues a request that no task waits for. Can be called from any thread.
     pub(crate) fn push_detached(&self, request: PendingRequest) {
         if let Ok(true) = self.enqueue(request) {
             self.task.wake();
@@ -150,7 +148,7 @@ impl Worker {
     /// Removes the detached requests whose deadline is before `deadline_before` from the queue.
     pub(crate) fn take_stalled(&self, deadline_before: Instant) -> Vec<PendingRequest> {
         let stalls =
-            |request: &PendingRequest| request.is_detached() && request.deadline < deadline_before;
+            |request: &PendingRequest| !request.has_waiter() && request.deadline < deadline_before;
         self.queue().extract(stalls)
     }
 
@@ -388,9 +386,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let requests = self.queue().take_remaining();
         for request in requests {
-            self.shared
-                .pending_refunds
-                .keep_for_next_runtime(self.tag, request);
+            self.shared.pending_refunds.keep_unsent(self.tag, request);
         }
     }
 }

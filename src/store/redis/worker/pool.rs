@@ -27,7 +27,8 @@ use crate::{
             cluster::hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
-                PendingRequest, Recorder, RefundRetry, RequestState, Sent, UndeliveredGuard, ended,
+                Followers, OnResponse, PendingRequest, Recorder, RefundRetry, RequestState, Sent,
+                UndeliveredGuard, ended,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
             },
@@ -154,15 +155,13 @@ impl WorkerPool {
         };
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let here = Handle::try_current().map_err(|_| no_runtime())?;
-        let state = RequestState::with_followers(
-            op,
-            counters,
-            deadline,
-            hash,
+        let followers = Followers {
             cache_token,
             recorder,
-            self.undelivered(op),
-        );
+            on_response: None,
+            undelivered: self.undelivered(op),
+        };
+        let state = RequestState::with_followers(op, counters, deadline, hash, followers);
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
         request.set_refund_retry(refund_retry);
         let sets = self.workers(&here);
@@ -186,8 +185,30 @@ impl WorkerPool {
     /// Executes an operation without a waiter on this runtime or, if there is none or it is shutting down, on the background thread's.
     /// If there is none either, a refund is kept for the next one.
     pub(crate) fn execute_detached(self: &Arc<Self>, op: Op, counters: CounterOps) {
-        let (worker_index, state) = self.detached(op, counters);
+        let (worker_index, state) = self.detached(op, counters, None);
         self.push_detached(worker_index, PendingRequest::detached(state));
+    }
+
+    /// Executes an operation as [`execute_detached`](Self::execute_detached) does, and calls back with its response. It is sent once.
+    pub(crate) fn execute_with_callback(
+        self: &Arc<Self>,
+        op: Op,
+        counters: CounterOps,
+        on_response: Box<dyn OnResponse>,
+    ) {
+        let (worker_index, state) = self.detached(op, counters, Some(on_response));
+        self.push_detached(worker_index, PendingRequest::with_callback(state));
+    }
+
+    /// The same by the workers of the background thread.
+    pub(crate) fn execute_in_background(
+        self: &Arc<Self>,
+        op: Op,
+        counters: CounterOps,
+        on_response: Box<dyn OnResponse>,
+    ) {
+        let (worker_index, state) = self.detached(op, counters, Some(on_response));
+        self.push_to_background(worker_index, PendingRequest::with_callback(state));
     }
 
     /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does. Returns a handle to its
@@ -197,19 +218,27 @@ impl WorkerPool {
         op: Op,
         counters: CounterOps,
     ) -> ResponseHandle {
-        let (worker_index, state) = self.detached(op, counters);
+        let (worker_index, state) = self.detached(op, counters, None);
         let here = Handle::try_current().ok().map(|here| here.id());
         let (request, response) = PendingRequest::detached_with_response(state, here);
         self.push_detached(worker_index, request);
         response
     }
 
-    /// The index of the worker, and the state of a request without a waiter.
-    fn detached(&self, op: Op, counters: CounterOps) -> (usize, Arc<RequestState>) {
+    /// The index of the worker, and the state of a request that no task waits for.
+    fn detached(
+        &self,
+        op: Op,
+        counters: CounterOps,
+        on_response: Option<Box<dyn OnResponse>>,
+    ) -> (usize, Arc<RequestState>) {
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
-        let (deadline, undelivered) = (self.deadline(), self.undelivered(op));
-        let state =
-            RequestState::with_followers(op, counters, deadline, hash, None, None, undelivered);
+        let followers = Followers {
+            on_response,
+            undelivered: self.undelivered(op),
+            ..Followers::default()
+        };
+        let state = RequestState::with_followers(op, counters, self.deadline(), hash, followers);
         (worker_index, state)
     }
 
@@ -224,6 +253,10 @@ impl WorkerPool {
             }
             return;
         }
+        self.push_to_background(worker_index, request);
+    }
+
+    fn push_to_background(self: &Arc<Self>, worker_index: usize, request: PendingRequest) {
         let background = background_runtime();
         if let Some(background) = &background {
             self.runtimes.spawn(background);
@@ -234,9 +267,7 @@ impl WorkerPool {
             worker.push_detached(request);
         } else if let Some(counter) = request.counters.first() {
             let tag = self.shared.topology.tag_of(&counter.key);
-            self.shared
-                .pending_refunds
-                .keep_for_next_runtime(tag, request);
+            self.shared.pending_refunds.keep_unsent(tag, request);
         }
     }
 
