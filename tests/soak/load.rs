@@ -10,14 +10,14 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tokio::task::JoinHandle;
+use tokio::{runtime::Builder, task::JoinHandle};
 use tollgate::Key;
 use tollgate_tests::lateness::Lateness;
 
 use crate::{
     interval::Now,
     limiters::Process,
-    permits::{PermitCount, hold_permits},
+    permits::{PermitCount, hold_permit, hold_permits},
     rng::Rng,
     sums::CountedLimiter,
 };
@@ -64,6 +64,19 @@ impl Load {
                 };
                 tasks.push(tokio::spawn(task.run(is_over.clone())));
             }
+            let stalling = Stalling {
+                task: Task {
+                    process,
+                    gate: limiters.gate.clone(),
+                    now: now.clone(),
+                    rng: Rng::new(rng.any()),
+                    lateness,
+                },
+                in_flight: limiters.in_flight.clone(),
+                permits: permits.clone(),
+            };
+            let is_over = is_over.clone();
+            tasks.push(tokio::task::spawn_blocking(|| stalling.run(is_over)));
         }
         Self {
             tasks,
@@ -94,31 +107,60 @@ impl Task {
         let mut shared = false;
         while !is_over.load(Relaxed) {
             shared = !shared;
-            let interval = self.now.get();
-            let key = match shared {
-                true => interval.key,
-                false => Key::new(format!("{}-{}", self.process, self.rng.below(CALLERS))),
-            };
-            let CountedLimiter { limiter, seen, .. } = &self.gate;
-            seen.ask();
-            let sent = Instant::now();
-            let check = limiter.check(key).into_future();
-            if !shared && self.rng.below(20) == 0 {
-                // A client without patience. Its charge is refunded.
-                let patience = Duration::from_micros(self.rng.below(3_000));
-                match tokio::time::timeout(patience, check).await {
-                    Ok(decision) => seen.decided(&decision),
-                    Err(_) => seen.left(),
-                }
-            } else {
-                let timed = self.lateness.timed(crate::TIMEOUT, check).await;
-                let (decision, took, overdue) = timed;
-                seen.decided(&decision);
-                interval.note_time(took, overdue);
-                interval.note(self.process, shared, sent, &decision);
-            }
-            drop(interval);
+            self.send(shared).await;
             tokio::time::sleep(REST).await;
+        }
+    }
+
+    /// Sends a request for the key of all processes, or for a caller's own.
+    async fn send(&mut self, shared: bool) {
+        let interval = self.now.get();
+        let key = match shared {
+            true => interval.key,
+            false => Key::new(format!("{}-{}", self.process, self.rng.below(CALLERS))),
+        };
+        let CountedLimiter { limiter, seen, .. } = &self.gate;
+        seen.ask();
+        let sent = Instant::now();
+        let check = limiter.check(key).into_future();
+        if !shared && self.rng.below(20) == 0 {
+            // A client without patience. Its charge is refunded.
+            let patience = Duration::from_micros(self.rng.below(3_000));
+            match tokio::time::timeout(patience, check).await {
+                Ok(decision) => seen.decided(&decision),
+                Err(_) => seen.left(),
+            }
+        } else {
+            let timed = self.lateness.timed(crate::TIMEOUT, check).await;
+            let (decision, took, overdue) = timed;
+            seen.decided(&decision);
+            interval.note_time(took, overdue);
+            interval.note(self.process, shared, sent, &decision);
+        }
+    }
+}
+
+/// The load on a second runtime of a process, which stands still at random. What it has dropped before, the library's background thread
+/// sends.
+struct Stalling {
+    task: Task,
+    in_flight: CountedLimiter,
+    permits: Arc<PermitCount>,
+}
+
+impl Stalling {
+    fn run(mut self, is_over: Arc<AtomicBool>) {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        while !is_over.load(Relaxed) {
+            runtime.block_on(async {
+                for _ in 0..self.task.rng.below(20) {
+                    let shared = self.task.rng.below(2) == 0;
+                    self.task.send(shared).await;
+                }
+                hold_permit(&self.in_flight, &self.permits, Duration::ZERO).await;
+            });
+            std::thread::sleep(self.task.rng.ms(0, 600));
         }
     }
 }

@@ -46,18 +46,23 @@ pub(crate) async fn hold_permits(
     mut rng: Rng,
     is_over: Arc<AtomicBool>,
 ) {
-    let CountedLimiter { limiter, seen, .. } = &in_flight;
     while !is_over.load(SeqCst) {
-        seen.ask();
-        let decision = limiter.check(Key::global()).await;
-        seen.decided(&decision);
-        if let Ok(admission) = decision.into_result() {
-            permits.acquire();
-            sleep(rng.ms(0, 40)).await;
-            // Before it is released: from then on another task may acquire it.
-            permits.release();
-            drop(admission);
-        }
+        hold_permit(&in_flight, &permits, rng.ms(0, 40)).await;
         sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Takes a permit, if there is one, holds it for a while, and leaves it.
+pub(crate) async fn hold_permit(in_flight: &CountedLimiter, permits: &PermitCount, time: Duration) {
+    let CountedLimiter { limiter, seen, .. } = in_flight;
+    seen.ask();
+    let decision = limiter.check(Key::global()).await;
+    seen.decided(&decision);
+    if let Ok(admission) = decision.into_result() {
+        permits.acquire();
+        sleep(time).await;
+        // Before it is released: from then on another task may acquire it.
+        permits.release();
+        drop(admission);
     }
 }

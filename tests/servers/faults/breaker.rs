@@ -370,6 +370,19 @@ impl Observer for Owner {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn stores_that_fail_are_all_probed_by_one_thread() {
+    let limiters: Vec<_> = (0..100).map(|_| rejecting(nowhere(), UNITS)).collect();
+    for limiter in &limiters {
+        opened(limiter).await;
+    }
+    let threads = fs::read_dir("/proc/self/task").expect("a list");
+    let names =
+        threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    assert_eq!(names.filter(|name| name.trim() == "tollgate").count(), 1);
+}
+
 #[tokio::test]
 async fn an_observer_may_drop_the_last_reference_to_the_store_that_is_probed() {
     let owner = Arc::new(Owner::default());
