@@ -2,6 +2,11 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::spawn_blocking,
+};
+
 use crate::{
     load::{Contender, Load, Sample, run_load},
     plan::Plan,
@@ -23,6 +28,23 @@ impl Entrant {
             name,
             run: Box::new(move |load| Box::pin(run_load(contender.clone(), load))),
         }
+    }
+
+    /// A contender that is loaded on a current-thread runtime of its own.
+    ///
+    /// # Panics
+    ///
+    /// If there can be no such runtime.
+    pub fn on_one_thread<C: Contender>(name: &'static str, contender: C) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        // It can't be dropped in async code.
+        let runtime: &Runtime = Box::leak(Box::new(runtime.expect("a runtime")));
+        let contender = Arc::new(contender);
+        Self::loaded_by(name, move |load| {
+            let contender = contender.clone();
+            let run = move || runtime.block_on(run_load(contender, load));
+            async { spawn_blocking(run).await.expect("no panic") }
+        })
     }
 
     /// Puts it under load once.

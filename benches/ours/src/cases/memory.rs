@@ -1,10 +1,17 @@
 //! In process, called directly.
 
+use axum::body::Body;
+use http::Request;
+use tollgate::{Limiter, OutgoingLayer, Policy, outgoing::Outgoing};
+use tower::{Layer, ServiceExt};
+
 use super::{busy, keys};
 use crate::{
     contenders::governor::{Alone, Governor},
+    contenders::layers::Bare,
     contenders::tollgate::{TollgateLimiter, in_process},
     keys::{Callers, Rule},
+    load::{Contender, Rng},
     outcome::{Outcome, Target},
     plan::Plan,
     runner::{Entrant, Expect, Measure, run_comparison},
@@ -29,4 +36,34 @@ pub(super) async fn direct(plan: Plan) -> Vec<Outcome> {
     let outcome = Outcome::of("memory", title, &turns);
     let outcome = outcome.compare(&turns, Measure::Rate, 1, Target::AtLeast(0.7));
     vec![outcome.compare(&turns, Measure::Rate, 2, Target::None)]
+}
+
+/// Calls of a service that does nothing, which are admitted at once.
+struct OutgoingCalls(Outgoing<Bare>);
+
+impl Contender for OutgoingCalls {
+    async fn decide(&self, _: &mut Rng) -> bool {
+        let request = Request::new(Body::empty());
+        self.0.clone().oneshot(request).await.is_ok()
+    }
+}
+
+pub(super) async fn outgoing(plan: Plan) -> Vec<Outcome> {
+    let rule = Rule::ample(1);
+    let limiter = Limiter::builder().policy(Policy::new("upstream", rule.quota()));
+    let limiter = limiter.build().expect("a limiter");
+    let entrants = vec![
+        Entrant::new(
+            "tollgate",
+            OutgoingCalls(OutgoingLayer::new(limiter).layer(Bare)),
+        ),
+        Entrant::new(
+            "a check",
+            TollgateLimiter::one(in_process(), rule, Callers::kept(1)),
+        ),
+    ];
+    let turns = run_comparison(&plan, busy(&plan, 1), Expect::Admitted, entrants).await;
+    let title = "outgoing requests that do not wait, 1 task, in process";
+    let outcome = Outcome::of("outgoing", title, &turns);
+    vec![outcome.compare(&turns, Measure::Rate, 1, Target::None)]
 }

@@ -36,7 +36,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 26] = [
+pub const CASES: [Case; 28] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -66,6 +66,11 @@ pub const CASES: [Case; 26] = [
         name: "single",
         about: "one task, on Redis",
         run: |plan| Box::pin(redis::single(plan)),
+    },
+    Case {
+        name: "lone",
+        about: "one task on a runtime of one thread, on Redis",
+        run: |plan| Box::pin(redis::lone(plan)),
     },
     Case {
         name: "cluster",
@@ -121,6 +126,11 @@ pub const CASES: [Case; 26] = [
         name: "memory",
         about: "in process, called directly",
         run: |plan| Box::pin(memory::direct(plan)),
+    },
+    Case {
+        name: "outgoing",
+        about: "in process, a layer of outgoing requests that do not wait",
+        run: |plan| Box::pin(memory::outgoing(plan)),
     },
     Case {
         name: "metrics",

@@ -76,6 +76,21 @@ pub(super) async fn single(plan: Plan) -> Vec<Outcome> {
     vec![outcome]
 }
 
+/// Each contender on a current-thread runtime of its own.
+pub(super) async fn lone(plan: Plan) -> Vec<Outcome> {
+    let (n, server) = (plan.keys, Server::start());
+    let (url, rule) = (server.url(), Rule::ample(n));
+    let ours = TollgateLimiter::one(on_redis(&url), rule, Callers::kept(n));
+    let entrants = vec![
+        Entrant::on_one_thread("tollgate", ours),
+        Entrant::on_one_thread("pool", Pooled::open(&url, POOL, rule, n)),
+    ];
+    let turns = run_comparison(&plan, waiting(&plan, 1), Expect::Admitted, entrants).await;
+    let title = format!("1 task on a current-thread runtime, {}", keys(n));
+    let outcome = Outcome::of("lone", title, &turns);
+    vec![outcome.compare(&turns, Measure::P50, 1, Target::None)]
+}
+
 /// All three, on one server.
 async fn turns(plan: &Plan, tasks: usize, keys: usize, rule: Rule) -> Comparison {
     let server = Server::start();
