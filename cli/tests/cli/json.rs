@@ -65,7 +65,9 @@ fn explain_prints_the_explanation_and_its_exit_code_says_whether_it_admits() {
 #[test]
 fn explain_says_how_to_give_an_address_that_a_policy_counts_by() {
     let document = |port| {
-        format!("[store]\nurl = 'redis://127.0.0.1:{port}'\n[policies.api]\nquota = '3/day'\n")
+        format!(
+            "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\n[policies.api]\nquota = '3/day'\n"
+        )
     };
     let world = World::with(document);
     let explain = ["explain", "GET", "/orders"];

@@ -9,13 +9,16 @@ use crate::faults::support::{KEY, builder, order, rejecting, store_error, until}
 pub(crate) struct Connection(i64);
 
 impl Connection {
-    /// The only one besides the test's own.
-    #[track_caller]
-    pub(crate) fn only(server: &Server) -> Self {
+    /// The only one besides the test's own. The server may not have noticed yet that an earlier one is closed.
+    pub(crate) async fn only(server: &Server) -> Self {
         let own = server.command(&["CLIENT", "ID"]).int();
-        let mut others = connections(server);
-        others.retain(|number| *number != own);
-        assert_eq!(others.len(), 1, "{others:?}");
+        let mut others = Vec::new();
+        until("there is one other connection", async || {
+            others = connections(server);
+            others.retain(|number| *number != own);
+            others.len() == 1
+        })
+        .await;
         Self(others[0])
     }
 

@@ -58,7 +58,7 @@ async fn begun(server: &Server) -> (Limiter, Connection) {
 async fn began(server: &Server, store: RedisStore) -> (Limiter, Connection) {
     let limiter = rejecting(store, UNITS);
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
-    (limiter, Connection::only(server))
+    (limiter, Connection::only(server).await)
 }
 
 /// A replica of a master that isn't there.
